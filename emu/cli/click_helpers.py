@@ -1,4 +1,4 @@
-"""What the groups of commands have in common: hints at the nearest command, and progress.
+"""Helpers of the command groups: hints at the nearest command, and the progress bar.
 
 Owns these. Does not own any command. Source: none; click parses, rich draws.
 """
@@ -17,10 +17,10 @@ from ondie.emu.units import nearest
 
 
 class Group(click.Group):
-    """A group whose unknown commands name the nearest right one."""
+    """A group whose error for an unknown command names the nearest command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args:  # help, and no error, whatever the version of click makes of it
+        if not args:  # print help in every version of click
             click.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)
@@ -37,7 +37,7 @@ class Group(click.Group):
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """A bar per name on standard error; nothing when quiet or not a terminal."""
+    """Yield a callback that draws a bar per name on a terminal; None if quiet or not a terminal."""
     err = Console(stderr=True)
     if quiet or not err.is_terminal:
         yield None

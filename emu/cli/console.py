@@ -1,7 +1,7 @@
-"""The console: standard output, wide when it is no terminal, and the bar of the first compilation.
+"""The console: standard output, and the progress bar of the first compilation.
 
-Owns the width of tables in files and pipes, and the bar. Does not own what is printed.
-Source: none; tables folded at 80 columns cannot be read.
+Owns the width of tables in files and pipes, and the bar. Does not own the output.
+Source: none; tables folded at 80 columns are unreadable.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 from rich.console import Console
 
 WIDTH = 132
-"""Columns when the output is no terminal."""
+"""Columns if the output is not a terminal."""
 
 
 def console() -> Console:
-    """Standard output."""
+    """Return standard output."""
     out = Console(highlight=False, markup=False, emoji=False)  # names may hold [brackets]
     if not out.is_terminal:
         out.width = WIDTH
@@ -23,7 +23,7 @@ def console() -> Console:
 
 
 def compiling(done: int, total: int) -> None:
-    """Draw on a terminal how far the first compilation is: ``done`` of ``total`` functions."""
+    """Draw the progress of the first compilation on a terminal."""
     err = sys.stderr
     if not err.isatty():
         return

@@ -1,4 +1,4 @@
-"""The group of all commands, and what becomes of their errors.
+"""The group of all commands, and the exit codes of their errors.
 
 Owns the table of commands and the exit codes: 2 for bad input (one line, nothing written), 1 for a
 failed check, 130 for an interrupt. Does not own any command (cli/commands): the module of a command
@@ -28,15 +28,15 @@ class Entry:
 
 TABLE = {
     "ablation": Entry("ablation:run_ablation", "Show what on-die update breaks and what it costs."),
-    "bench": Entry("bench:bench", "Measure on this machine."),
+    "bench": Entry("bench:bench", "Measure the speed of kernels and of the engine."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "mqsim": Entry("mqsim:run_mqsim", "Run MQSim's own files."),
-    "preset": Entry("preset:preset", "Look at configurations."),
+    "preset": Entry("preset:preset", "List, show and compare configurations."),
     "record": Entry("record:record", "Record a training run as a trace."),
     "replay": Entry("replay:run_replay", "Replay a block trace through a drive."),
-    "stannis": Entry("cluster:stannis", "Plan and simulate training spread over hosts and drives."),
+    "stannis": Entry("cluster:stannis", "Plan and simulate training on a cluster of drives."),
     "study": Entry("study:study", "Train models with number formats and with bit errors."),
-    "trace": Entry("trace:trace", "Look at traces; write block traces in another format."),
+    "trace": Entry("trace:trace", "Describe traces, and convert block traces between formats."),
     "validate": Entry("validate:run_validate", "Compare the simulation with published numbers."),
     "warmup": Entry("warmup:warmup", "Compile the engine and the kernels into the cache."),
 }
@@ -51,7 +51,7 @@ INPUT_ERRORS = (
     ("ondie.kernels.errors", "KernelError"),
     ("ondie.traces.errors", "TraceError"),
 )
-"""Classes of errors that the user can mend: exit code 2."""
+"""Classes of errors that the user can correct: exit code 2."""
 
 
 class LazyGroup(Group):
@@ -81,7 +81,7 @@ def commands() -> None:
 
 
 def report_compilation() -> None:
-    """Draw the bar while the engine is compiled, and say what the cache of compiled code lacks."""
+    """Show the progress of compilation and the messages of the cache of compiled code."""
     from ondie.kernels import code_cache, jit
 
     code_cache.say = lambda message: click.echo(f"ondie: {message}", err=True)
@@ -89,13 +89,13 @@ def report_compilation() -> None:
 
 
 def loaded_classes(places: tuple[tuple[str, str], ...]) -> tuple[type[Exception], ...]:
-    """The classes among ``places`` whose modules were imported: no other can have been raised."""
+    """Return the classes whose modules are imported; no other class can have been raised."""
     found = (getattr(sys.modules.get(module), name, None) for module, name in places)
     return tuple(each for each in found if each is not None)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: one line and exit code 2 for each error that the user can mend."""
+    """Run a command; print one line and exit with 2 for each error that the user can correct."""
     try:
         code = commands.main(arguments, prog_name="ondie", standalone_mode=False)
     except click.exceptions.Exit as error:

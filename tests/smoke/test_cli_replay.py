@@ -70,7 +70,12 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
     assert data["config"]["drive"]["flash"]["channels"]["value"] == 2
     assert data["config"]["precondition"] == "fill" and data["config"]["queue_depth"] is None
     assert 0 < data["utilisation"]["dies"]["mean"] < data["utilisation"]["dies"]["most"] < 1
-    for words in ("400 requests in 399 ms", "write amplification", "Where the time went", "dies"):
+    for words in (
+        "400 requests in 399 ms",
+        "write amplification",
+        "Busy time of each resource",
+        "dies",
+    ):
         assert words in done.out
     assert done.err == ""
 
@@ -119,7 +124,7 @@ def test_word_lines_are_told(capsys, tmp_path):
     data = json.loads(out.read_text())
     assert data["word_lines"]["padding_pages"] == 9 * 7 and data["waf"] == 8
     assert data["word_lines"]["padded_at_rest"] == 9
-    assert "pages without data, programmed to complete a word line" in done.out
+    assert "padding pages, programmed to complete a word line" in done.out
 
 
 def test_a_log_in_hdf5_is_the_same(capsys, msr, tmp_path):

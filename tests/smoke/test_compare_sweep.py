@@ -97,7 +97,7 @@ def test_what_is_printed(two, capsys):
     show(two, console())
     out = capsys.readouterr().out
     assert "for each host.io_queue_depth and flash.dies_per_channel" in out
-    first, whole = out.split("Whole steps")
+    first, whole = out.split("Time and energy per step")
     assert first.count("│ host_offload ") == whole.count("│ host_offload ") == 4
     assert out.count("n/a") >= 2
     assert "all at 1, 200; 8, 200: n/a: flash.dies_per_channel: 200 dies" in " ".join(out.split())

@@ -154,7 +154,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     words = ["compare", "mlp-fp16", "--no-swing", "--steps", "1", "--out", "out", "--foreground"]
     more = ["--foreground-from", "mqsim", "--foreground-time-unit", "ns"]
     done = here(capsys, *words, "users.trace", *more)
-    assert done.code == 0 and "other users during the update" in done.out
+    assert done.code == 0 and "Latency of foreground I/O" in done.out
     found = json.loads((tmp_path / "out" / "result.json").read_text())["interference"]
     assert found["requests"] == 400 and found["speed"] == 1.0 and found["queue_depth"] is None
     assert [path["name"] for path in found["paths"]] == list(UPDATING)

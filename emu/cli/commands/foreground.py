@@ -1,7 +1,7 @@
-"""`ondie compare --foreground`: the drive's other users during the update, as options and words.
+"""`ondie compare --foreground`: a block trace that runs concurrently with the update.
 
-Owns which options go together, the loop, the table. Does not own the runs (interference.py) or the
-reading of block traces (ondie.traces). Source: own.
+Owns which options go together, the loop, the table. Does not own the runs (analysis/foreground.py)
+or the reading of block traces (ondie.traces). Source: own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = ("p50", "p99", "p999")
 
 @dataclass(frozen=True)
 class Foreground:
-    """What was asked for: the file, its format, a closed loop's depth or a pace."""
+    """Options of the block trace: file, format, depth of a closed loop, or speed."""
 
     file: Path | None = None
     form: str | None = None
@@ -37,25 +37,27 @@ class Foreground:
     speed: float | None = None
 
     def check(self) -> None:
-        """InputError for options without the one that they are of, or that exclude each other."""
+        """Raise InputError for options without --foreground, or that exclude each other."""
         if self.file is None:
             for name, value in (
                 ("from", self.form), ("time-unit", self.time_unit), ("depth", self.depth),
                 ("speed", self.speed),
             ):  # fmt: skip
                 if value is not None:
-                    raise InputError(f"--foreground-{name}: of --foreground FILE, which is missing")
+                    raise InputError(f"--foreground-{name} requires --foreground FILE")
             return
         if self.form is None:
             raise InputError(
-                "--foreground: its format is missing; --foreground-from mqsim, msr, fio, fio2, "
-                "fio3 or blkparse is right"
+                "--foreground requires the format of the file: add --foreground-from mqsim, msr, "
+                "fio, fio2, fio3 or blkparse"
             )
         if self.depth is not None and self.speed is not None:
-            raise InputError("--foreground-depth and --foreground-speed: one of them is right")
+            raise InputError(
+                "--foreground-depth and --foreground-speed exclude each other; use one of them"
+            )
 
     def read(self, progress: Callable[[str, float], None] | None) -> BlockTrace | None:
-        """Its requests, or None where there are none."""
+        """Return the requests, or None without --foreground."""
         if self.file is None or self.form is None:
             return None
         from ondie.traces import block
@@ -64,29 +66,29 @@ class Foreground:
         return block.read_block(str(self.file), self.form, time_unit=self.time_unit, progress=share)
 
     def loop(self, requests: BlockTrace) -> Loop:
-        """How they are let go. InputError for requests without times that are to run by them."""
+        """Return when requests are submitted. Raises InputError if they have no timestamps."""
         if self.depth is not None:
             return Loop(self.depth)
         if not requests.timed:
-            raise InputError(f"{requests.source}: holds no times: --foreground-depth N is right")
+            raise InputError(f"{requests.source} has no timestamps; add --foreground-depth N")
         return Loop(None, 1.0 if self.speed is None else self.speed)
 
 
 def run(
     trace: Trace,
     cfg: Config,
-    c: Comparison,
+    comparison: Comparison,
     requests: BlockTrace,
     loop: Loop,
     progress: Callable[[str, float], None] | None,
 ) -> list[Felt]:
-    """Each path of a comparison that ran, beside the requests."""
-    ran = [r.name for r in c.results if r.reason is None and r.name in PATHS]
-    return interference.interference(trace, cfg, ran, c.options, requests, loop, progress)
+    """Run each path of a comparison concurrently with the requests."""
+    ran = [r.name for r in comparison.results if r.reason is None and r.name in PATHS]
+    return interference.interference(trace, cfg, ran, comparison.options, requests, loop, progress)
 
 
 def data(rows: Sequence[Felt], requests: BlockTrace, loop: Loop) -> dict[str, Any]:
-    """As result.json has it."""
+    """Return the rows as result.json has them."""
     return {
         "source": requests.source,
         "requests": len(requests),
@@ -97,13 +99,13 @@ def data(rows: Sequence[Felt], requests: BlockTrace, loop: Loop) -> dict[str, An
 
 
 def table(rows: Sequence[Felt], requests: BlockTrace) -> Table:
-    """Latencies of the drive's other users, alone and beside each update, and what it costs it."""
+    """Return latencies of the block trace alone and during each update, and the slowdown."""
     out = Table(
-        title=f"The drive's other users during the update: {requests.source}",
+        title=f"Latency of foreground I/O: {requests.source}",
         title_justify="left",
         title_style="bold",
-        caption="latencies alone -> beside the update; update: how much longer it takes beside "
-        "them",
+        caption="Latencies: without the update -> during the update. Update: slowdown caused by "
+        "foreground I/O.",
         caption_justify="left",
     )
     heads = [

@@ -14,13 +14,13 @@ from ondie.emu.analysis.compare import Comparison, Result
 from ondie.emu.cli.figures.save import saved
 
 PHASES = {
-    "samples": ("reading samples", "#b8b8b8"),
+    "samples": ("sample reads", "#b8b8b8"),
     "forward": ("forward", "#d9d2c3"),
     "backward": ("backward", "#b3a78c"),
-    "gradients": ("gradients written", "#e0a458"),
-    "synchronise": ("synchronise", "#7a6fa6"),
+    "gradients": ("gradient writes", "#e0a458"),
+    "synchronise": ("gradient exchange", "#7a6fa6"),
     "update": ("update stage", "#c8553d"),
-    "weights_up": ("weights up", "#588b8b"),
+    "weights_up": ("weights to host", "#588b8b"),
 }
 ENERGY = {
     "NAND": (("NAND read", "NAND program", "NAND erase"), "#c8553d"),
@@ -40,7 +40,7 @@ STORAGE = ("gradients", "synchronise", "update", "weights_up")
 
 
 def draw(c: Comparison) -> dict[str, bytes]:
-    """The figure as {"png": bytes, "pdf": bytes}."""
+    """Draw the figure: {"png": bytes, "pdf": bytes}."""
     ran = [r for r in c.results if r.ledger is not None]
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(13, 2.6 + 0.45 * len(ran)), layout="constrained")
@@ -48,11 +48,11 @@ def draw(c: Comparison) -> dict[str, bytes]:
         _bars(
             whole, ran, {label: (_seconds(ran, p), colour) for p, (label, colour) in PHASES.items()}
         )
-        whole.set_title("Time per step", fontsize=9)
-        whole.set_xlabel("seconds")
+        whole.set_title("Time per step (s)", fontsize=9)
+        whole.set_xlabel("time (s)")
         _bars(storage, ran, {PHASES[p][0]: (_seconds(ran, p), PHASES[p][1]) for p in STORAGE})
-        storage.set_title("Of it, outside forward and backward", fontsize=9)
-        storage.set_xlabel("seconds")
+        storage.set_title("Update phases per step, excluding forward and backward (s)", fontsize=9)
+        storage.set_xlabel("time (s)")
         ends = _bars(
             power,
             ran,
@@ -62,8 +62,8 @@ def draw(c: Comparison) -> dict[str, bytes]:
             },
         )
         _interval(power, ran, ends, c.steps)
-        power.set_title("Energy per step, outside forward and backward", fontsize=9)
-        power.set_xlabel("joules (line: every constant at its low .. high end)")
+        power.set_title("Energy per step, excluding forward and backward (J)", fontsize=9)
+        power.set_xlabel("energy (J); error bars: all constants at their low and high ends")
         whole.invert_yaxis()
         figure.suptitle(
             f"{c.trace.name} ({c.trace.n_params / 1e6:,.4g} M parameters, {c.trace.op}) on "
@@ -84,7 +84,7 @@ def _joules(ran: list[Result], parts: tuple[str, ...], steps: int) -> np.ndarray
 
 
 def _bars(axes: Axes, ran: list[Result], parts: dict[str, tuple[np.ndarray, str]]) -> np.ndarray:
-    """Stacked bars, one per path; parts that nobody has are left out. Returns where they end."""
+    """Draw stacked bars, one per path, without parts that are 0 everywhere. Returns their ends."""
     names = [r.name for r in ran]
     at = np.zeros(len(ran))
     for label, (length, colour) in parts.items():
@@ -97,7 +97,7 @@ def _bars(axes: Axes, ran: list[Result], parts: dict[str, tuple[np.ndarray, str]
 
 
 def _interval(axes: Axes, ran: list[Result], ends: np.ndarray, steps: int) -> None:
-    """Low .. high of the energy."""
+    """Draw error bars from the low to the high end of the energy."""
     spans = np.array([r.energy.storage_and_host for r in ran if r.energy]) / steps
     names = [r.name for r in ran]
     reach = [np.maximum(ends - spans[:, 0], 0), np.maximum(spans[:, 2] - ends, 0)]

@@ -1,8 +1,8 @@
-"""The figure of a sweep, a line for each path over the values of its first key.
+"""The figure of a sweep, with a line for each path over the values of the first key.
 
-Owns the drawing: of one key the update stage, samples per second, and energy per sample; of two
-keys the update stage, a panel for each value of the second. Does not own any number (sweep.py).
-Source: matplotlib; colours that are told apart without red and green (Okabe and Ito).
+Owns the drawing. One key: update stage, samples per second, and energy per sample. Two keys: update
+stage, with a panel for each value of the second. Does not own any number (analysis/sweep.py).
+Source: matplotlib; colours that are distinct without red and green (Okabe and Ito).
 """
 
 from __future__ import annotations
@@ -33,49 +33,51 @@ STYLES = {
 OTHER = ("#999999", "x", "-")
 ACROSS = 3
 WIDE = 8.0
-"""Values that differ by more are drawn on a logarithmic axis."""
+"""Values that differ by a larger factor are drawn on a logarithmic axis."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is drawn of a row, in which words, and how a value is written."""
+    """A measure of a row: its axis label, its value, and the text of a value."""
 
     title: str
     of: Callable[[SweepRow], float | None]
     text: Callable[[float], str]
 
 
-UPDATE = Measure("update stage per step", lambda r: r.update_s, lambda x: fmt_time(x * 1e12))
+UPDATE = Measure("update stage (time per step)", lambda r: r.update_s, lambda x: fmt_time(x * 1e12))
 MEASURES = (
     UPDATE,
-    Measure("samples per second", lambda r: r.samples_per_s, lambda x: f"{x:g}"),
+    Measure("speed (samples/s)", lambda r: r.samples_per_s, lambda x: f"{x:g}"),
     Measure(
-        "energy per sample, whole step",
+        "energy per sample (whole step)",
         lambda r: r.energy_sample_j and r.energy_sample_j[1],
         lambda x: fmt_energy(x * 1e15),
     ),
 )
 
 
-def draw(s: Sweep) -> dict[str, bytes]:
-    """The figure as {"png": bytes, "pdf": bytes}."""
-    first = s.axes[0].texts
-    seconds = [(x,) for x in s.axes[1].texts] if len(s.axes) > 1 else [()]
-    panels = [(m, ()) for m in MEASURES] if len(s.axes) == 1 else [(UPDATE, x) for x in seconds]
-    paths = list(dict.fromkeys(row.path for row in s.rows if row.update_s))
-    panels = [(m, x) for m, x in panels if any(m.of(row) for row in s.rows)] or panels[:1]
+def draw(swept: Sweep) -> dict[str, bytes]:
+    """Draw the figure: {"png": bytes, "pdf": bytes}."""
+    first = swept.axes[0].texts
+    seconds = [(x,) for x in swept.axes[1].texts] if len(swept.axes) > 1 else [()]
+    panels = [(m, ()) for m in MEASURES] if len(swept.axes) == 1 else [(UPDATE, x) for x in seconds]
+    paths = list(dict.fromkeys(row.path for row in swept.rows if row.update_s))
+    panels = [(m, x) for m, x in panels if any(m.of(row) for row in swept.rows)] or panels[:1]
     across = min(len(panels), ACROSS)
     down = math.ceil(len(panels) / across)
-    shared = len(s.axes) > 1
+    shared = len(swept.axes) > 1
     with matplotlib.rc_context({"font.size": 9}):
         width = max(across * max(3.2, 0.55 * len(first) + 1.2), 6.0)
         figure = Figure(figsize=(width, 3.3 * down + 1.2), layout="constrained")
         grid = figure.subplots(down, across, sharey=shared, sharex=True, squeeze=False)
         for at, (measure, second) in zip(grid.flat, panels, strict=False):
-            found = {(row.values, row.path): value for row in s.rows if (value := measure.of(row))}
-            _panel(at, s, paths, found, second)
+            found = {
+                (row.values, row.path): value for row in swept.rows if (value := measure.of(row))
+            }
+            _panel(at, swept, paths, found, second)
             if second:
-                at.set_title(f"{s.axes[1].key} = {second[0]}", fontsize=9)
+                at.set_title(f"{swept.axes[1].key} = {second[0]}", fontsize=9)
             if not shared or at in grid[:, 0]:
                 at.set_ylabel(measure.title)
             if not shared or at is grid[0, 0]:
@@ -87,8 +89,8 @@ def draw(s: Sweep) -> dict[str, bytes]:
             ncols=min(len(paths), 3),
         )  # fmt: skip
         figure.suptitle(
-            f"{s.trace.name} ({s.trace.n_params / 1e6:,.4g} M parameters, {s.trace.op}) on "
-            f"{s.cfg.system.name}",
+            f"{swept.trace.name} ({swept.trace.n_params / 1e6:,.4g} M parameters, "
+            f"{swept.trace.op}) on {swept.cfg.system.name}",
             fontsize=10,
         )
         return saved(figure)
@@ -96,14 +98,14 @@ def draw(s: Sweep) -> dict[str, bytes]:
 
 def _panel(
     at: Axes,
-    s: Sweep,
+    swept: Sweep,
     paths: list[str],
     found: dict[tuple[tuple[str, ...], str], float],
     second: tuple[str, ...],
 ) -> None:
-    """A line for each path."""
-    first = s.axes[0].texts
-    named = any(isinstance(x, str) for x in s.axes[0].values)  # nothing lies between names
+    """Draw a line for each path."""
+    first = swept.axes[0].texts
+    named = any(isinstance(x, str) for x in swept.axes[0].values)  # names have no values in between
     for path in paths:
         colour, marker, line = STYLES.get(path, OTHER)
         y = [found.get(((x, *second), path), math.nan) for x in first]
@@ -115,12 +117,12 @@ def _panel(
         )  # fmt: skip
     crowded = sum(map(len, first)) > 24
     at.set_xticks(range(len(first)), first, rotation=30 if len(first) > 5 or crowded else 0)
-    at.set_xlabel(s.axes[0].key)
+    at.set_xlabel(swept.axes[0].key)
     at.grid(axis="y", color="#d9d9d9", linewidth=0.6)
 
 
 def _scale(at: Axes, values: list[float], measure: Measure) -> None:
-    """From 0, or logarithmic where values differ by more than WIDE."""
+    """Scale the axis from 0, or logarithmically if values differ by more than WIDE."""
     low, high = min(values), max(values)
     if high > WIDE * low:
         at.set_yscale("log")

@@ -1,7 +1,7 @@
-"""The tornado figure: which constants decide who wins, and by how much.
+"""The tornado figure: effect of each constant on the ratios of the comparison.
 
-Owns the drawing. Does not own any number (uncertainty.py). Source: matplotlib; colours that are
-told apart without red and green (Okabe and Ito).
+Owns the drawing. Does not own any number (analysis/monte_carlo.py). Source: matplotlib; colours
+that are distinct without red and green (Okabe and Ito).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ondie.emu.analysis.monte_carlo import Bar, Ends, Odds, width
 from ondie.emu.cli.figures.save import saved
 
 SHOWN = 12
-FELT = 1.005
+LEAST_WIDTH = 1.005
 """Bars narrower than this factor are left out."""
 LOW, HIGH = "#0072b2", "#e69f00"
 NOTHING = 1e-3
-"""A change that is not seen, in the logarithm."""
+"""Smallest visible change of a logarithm."""
 Of = Callable[[Bar], Ends]
 
 
 def draw(c: Comparison) -> dict[str, bytes]:
-    """The figure as {"png": bytes, "pdf": bytes}; the comparison must have its odds."""
+    """Draw the figure: {"png": bytes, "pdf": bytes}. The comparison must have its odds."""
     odds = c.odds
     assert odds is not None
     base, rival = (name.replace("_", " ") for name in odds.pair)
@@ -75,9 +75,9 @@ def draw(c: Comparison) -> dict[str, bytes]:
 
 
 def widest(odds: Odds, ends: Of, typical: float) -> list[Bar]:
-    """The bars of a panel, widest first."""
-    felt = [b for b in odds.bars if width(ends(b), typical) > FELT]
-    return sorted(felt, key=lambda b: (-width(ends(b), typical), b.key))[:SHOWN]
+    """Return the bars of a panel, widest first."""
+    wide = [b for b in odds.bars if width(ends(b), typical) > LEAST_WIDTH]
+    return sorted(wide, key=lambda b: (-width(ends(b), typical), b.key))[:SHOWN]
 
 
 def _panel(at: Axes, found: list[Bar], ends: Of, typical: float) -> None:
@@ -105,7 +105,7 @@ def _panel(at: Axes, found: list[Bar], ends: Of, typical: float) -> None:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers: evenly apart on a short axis, else the same of each decade."""
+    """Return round numbers: evenly spaced on a short axis, else the same digits in each decade."""
     if high / low < 2.5:
         found = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     else:
@@ -116,7 +116,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _bar(at: Axes, y: int, typical: float, *ends: tuple[float, str, str]) -> None:
-    """One constant: the farther end first, so that a nearer one on the same side lies on it."""
+    """Draw a constant: the farther end first, so that a nearer end on the same side covers it."""
     far, near = sorted(ends, key=lambda end: -abs(math.log(end[0] / typical)))
     for value, _, colour in (far, near):
         at.barh(y, value - typical, left=typical, color=colour, height=0.66)

@@ -54,7 +54,7 @@ SHOWN_SWINGS = 8
 
 
 def joules(span: tuple[float, float, float], steps: int) -> str:
-    """typical, and low .. high below it, per step."""
+    """Return the typical value per step, and the range from low to high below it."""
     low, typical, high = (fmt_energy(x / steps * 1e15) for x in span)
     return f"{typical}\n{low} .. {high}"
 
@@ -70,7 +70,7 @@ def bound_words(result: Result) -> str:
 
 
 def tables(c: Comparison) -> list[Table]:
-    """All tables of a comparison, in order."""
+    """Return all tables of a comparison, in order."""
     out = [_overview(c), _phases(c), _traffic(c), _lifetimes(c), _arithmetic(c)]
     if any(r.weights for r in c.results):
         out.append(_weights(c))
@@ -152,7 +152,7 @@ def _phases(c: Comparison) -> Table:
 
 
 def _count(value: float) -> str:
-    """A large number with three digits: 12.4 M."""
+    """Return a large number with three digits: 12.4 M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -160,7 +160,7 @@ def _count(value: float) -> str:
 
 
 def _spent(value: float | None) -> str:
-    """Seconds of a phase; "hidden" when other phases cover all of it, "-" when there is none."""
+    """Return the seconds of a phase; "hidden" if other phases overlap all of it, "-" for None."""
     if value is None:
         return "-"
     return seconds(value) if value else "hidden"
@@ -234,7 +234,7 @@ def _lifetimes(c: Comparison) -> Table:
 
 
 def _cycle_words(cfg: Config, key: str) -> str:
-    """The rated cycles, and what the retention that is required makes of them."""
+    """Return the rated cycles and the factor for the required retention."""
     leaf, need, rated = (cfg.leaf(k) for k in ("flash.endurance_cycles", key, RATED_RETENTION))
     words = f"Cycles: {leaf.ref}; rated for a retention of {rated.value}"
     factor = gain(cfg, str(need.value), str(rated.value))[1]
@@ -244,7 +244,7 @@ def _cycle_words(cfg: Config, key: str) -> str:
 
 
 def _wear_words(c: Comparison, r: Result) -> str:
-    """How the blocks wear that a path has to itself: with levelling and without, and so far."""
+    """Return the lifetime of the reservoir with and without wear leveling, and the wear so far."""
     assert r.ledger is not None and r.share is not None
     share, own = r.share, lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps
     if own is None:
@@ -354,12 +354,12 @@ def _swings(c: Comparison) -> Table:
 
 
 def remarks(c: Comparison) -> list[str]:
-    """What a reader has to know of single rows: why one is missing, what another leaves out."""
+    """Return the notes on single rows, such as the reason for a missing row."""
     out = notes(c)
     out += [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
     out += [f"{r.name}: {note}" for r in c.results for note in r.notes]
     return out + [
-        f"{r.name}: the timeline has no room for {r.dropped:,} more intervals"
+        f"{r.name}: the timeline omits {r.dropped:,} intervals"
         for r in c.results
         if r.timeline is not None and r.dropped
     ]

@@ -1,6 +1,6 @@
-"""How sure the energy answer is, in words: a table, sentences, and what result.json says of it.
+"""Uncertainty of the energy ratio as a table and sentences.
 
-Owns words. Does not own any number (uncertainty.py). Source: own.
+Owns the text. Does not own any number (analysis/monte_carlo.py). Source: own.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 
 def odds_table(odds: Odds, table: Table) -> Table:
-    """Fill ``table``: energy of the baseline over the rival's, and how likely the rival wins."""
+    """Fill ``table`` with the energy ratio and the probability that the rival takes less."""
     base, rival = odds.pair
     table.title = f"Energy of {base} / energy of {rival}, {odds.drawn} constants drawn"
     for column in ("typical", "5 %", "median", "95 %", f"{rival} takes less"):
         table.add_column(column, justify="right")
     for law in DRAW_LAWS if laws_differ(odds) else DRAW_LAWS[:1]:
         for scope, words in SCOPES.items():
-            a = odds.answers[law][scope]
+            answer = odds.answers[law][scope]
             name = words if law == DRAW_LAWS[0] else f"{words}, all triangular"
-            table.add_row(name, *(f"{x:.2f}" for x in (a.typical, *a.quantiles)), chance(a))
+            table.add_row(
+                name, *(f"{x:.2f}" for x in (answer.typical, *answer.quantiles)), chance(answer)
+            )
     return table
 
 
 def odds_words(odds: Odds) -> str:
-    """How was drawn, and the host power at which the winner changes."""
+    """Return how the constants were drawn, and the host power at which the winner changes."""
     return (
-        f"{DRAWS:,} draws, each constant once for both paths (those of one thing, such as the "
-        "host's powers, together): triangular around its typical value, log-uniform where its "
-        "range spans more than a decade. With SSD and host, all else typical: "
+        f"{DRAWS:,} draws. Both paths use the same values; constants of one thing, such as the "
+        "host's powers, vary together. The distribution is triangular around the typical value, or "
+        "log-uniform if the range spans more than a decade. With SSD and host, all other constants "
+        "typical: "
         f"{'; '.join(crossing_words(x) for x in odds.crossings)}."
     )
 
 
 def laws_differ(odds: Odds) -> bool:
-    """Does the other law give another probability, beyond what the drawing leaves open?"""
+    """Return True if the laws give probabilities that differ by more than the sampling error."""
     return any(
         abs(
             odds.answers[DRAW_LAWS[0]][scope].probability
@@ -56,27 +59,30 @@ def laws_differ(odds: Odds) -> bool:
     )
 
 
-def chance(a: Answer) -> str:
-    """A probability with the error of its drawing; where no draw says otherwise, three over the
-    number of draws is left open (with 95 % confidence)."""
-    if a.probability in (0.0, 1.0):
-        return f"{'>' if a.probability else '<'} {abs(a.probability - 3 / DRAWS):.2%}"
-    return f"{a.probability:.1%} ± {max(2 * a.error, 0.0005):.1%}"
+def chance(answer: Answer) -> str:
+    """Return a probability with its sampling error.
+
+    If all draws agree, the limit is three over the number of draws (95 % confidence).
+    """
+    share = answer.probability
+    if share in (0.0, 1.0):
+        return f"{'>' if share else '<'} {abs(share - 3 / DRAWS):.2%}"
+    return f"{share:.1%} ± {max(2 * answer.error, 0.0005):.1%}"
 
 
-def crossing_words(x: Crossing) -> str:
-    """Where the winner changes."""
-    names = " and ".join(x.keys)
-    if len(x.keys) > 1:
-        if x.watts is None:
+def crossing_words(crossing: Crossing) -> str:
+    """Return the host power at which the winner changes."""
+    names = " and ".join(crossing.keys)
+    if len(crossing.keys) > 1:
+        if crossing.watts is None:
             return f"no host power changes the winner while {names} keep their ratio"
-        at = " and ".join(watts(w) for w in x.watts)
-        return f"below {at} ({names} in proportion) {x.below} takes less"
-    if x.watts is None:
+        at = " and ".join(watts(power) for power in crossing.watts)
+        return f"below {at} ({names} in proportion) {crossing.below} takes less"
+    if crossing.watts is None:
         return f"no {names} changes the winner"
-    return f"above {names} = {watts(x.watts[0])} {x.above} takes less"
+    return f"above {names} = {watts(crossing.watts[0])} {crossing.above} takes less"
 
 
 def watts(power: float) -> str:
-    """A power with three digits."""
+    """Return a power with three digits."""
     return f"{power:.3g} W" if power < 999.5 else f"{power:,.0f} W"

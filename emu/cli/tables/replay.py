@@ -1,6 +1,7 @@
-"""Statistics of a run as tables for a person.
+"""Statistics of a run as tables.
 
-Owns titles, columns and units of latencies, flash work and busy shares. Does not own any number.
+Owns titles, columns and units of latencies, flash operations and busy shares. Does not own any
+number.
 Source: the fields of `--json` (replay/statistics.py).
 """
 
@@ -18,51 +19,52 @@ LATENCY = ("mean", "p50", "p90", "p99", "p999", "max")
 FLASH = {
     "user_reads": "pages read for the host",
     "user_writes": "pages programmed for the host",
-    "gc_reads": "pages read by collection",
-    "gc_writes": "pages programmed by collection",
+    "gc_reads": "pages read by garbage collection",
+    "gc_writes": "pages programmed by garbage collection",
     "map_reads": "map pages read",
     "map_writes": "map pages programmed",
     "erases": "blocks erased",
 }
 ERRORS = {
     "corrected_bits": "bits corrected",
-    "retried_pages": "pages that were read again",
-    "retry_read_pages": "readings after the first",
-    "soft_pages": "pages that went to soft decision",
-    "soft_read_pages": "readings for it",
-    "uncorrectable_pages": "pages that could not be corrected",
-    "lost_pages": "reads of pages that were lost before they were moved",
+    "retried_pages": "pages with read retries",
+    "retry_read_pages": "read retries",
+    "soft_pages": "pages decoded with soft decision",
+    "soft_read_pages": "reads for soft decision",
+    "uncorrectable_pages": "uncorrectable pages",
+    "lost_pages": "reads of pages that had been lost before they were moved",
     "media_errors": "commands that ended with an unrecovered read error",
-    "reclaimed_blocks": "blocks emptied because of their reads",
+    "reclaimed_blocks": "blocks reclaimed because of their read errors",
 }
 
 
 PSLC = {
     "pslc_pages": "pages programmed in pSLC blocks for the host",
-    "direct_pages": "pages that found none, and went to native blocks",
-    "folds": "pSLC blocks emptied",
-    "fold_read_pages": "pages read to be folded",
+    "direct_pages": "pages programmed in native blocks because no pSLC block was free",
+    "folds": "pSLC blocks folded",
+    "fold_read_pages": "pages read by folding",
     "fold_program_pages": "pages programmed in native blocks by folding",
-    "pslc_erased_blocks": "of the blocks erased, those in pSLC mode",
+    "pslc_erased_blocks": "erased blocks in pSLC mode",
 }
 
 
 WORD_LINES = {
-    "padding_pages": "pages without data, programmed to complete a word line",
-    "padded_at_flush": "word lines completed so for a FLUSH or a write with FUA",
-    "padded_at_rest": "as the host waited and nothing else was under way",
-    "padded_in_time": "after ftl.gather_time",
-    "second_pass_pages": "pages programmed once more, in their second pass",
-    "gathered_most": "most pages in DRAM for word lines not yet programmed",
+    "padding_pages": "padding pages, programmed to complete a word line",
+    "padded_at_flush": "word lines padded for a FLUSH or a write with FUA",
+    "padded_at_rest": "word lines padded because the host waited and the drive was idle",
+    "padded_in_time": "word lines padded after ftl.gather_time",
+    "second_pass_pages": "pages programmed in a second pass",
+    "gathered_most": "maximum number of pages in DRAM for incomplete word lines",
 }
 
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
-    """Latencies, then flash work, of what `--json` writes."""
+    """Return the tables of latencies and flash operations for the result of `--json`."""
     return [latency_table(data), flash_table(data)]
 
 
 def _table(title: str, *columns: str) -> Table:
+    """Return an empty table; all columns but the first are right-aligned."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
@@ -70,7 +72,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def latency_table(data: Mapping[str, Any]) -> Table:
-    """Latencies of all, reads and writes, of the whole run and its second half."""
+    """Return latencies of all requests, reads and writes, in the whole run and its second half."""
     title = f"{data['requests']:,} requests in {fmt_time(data['simulated_ns'] * 1000)} simulated"
     if data["iops"] is not None:
         title += f": {data['iops']:,.0f} IOPS, {fmt_rate(data['bandwidth_bytes_per_s'])}"
@@ -83,7 +85,7 @@ def latency_table(data: Mapping[str, Any]) -> Table:
 
 
 def flash_table(data: Mapping[str, Any]) -> Table:
-    """What the flash did, in the whole run and in its second half where that was counted."""
+    """Return flash operations in the whole run, and in its second half if they were counted."""
     later = data["second_half"].get("flash")
     columns = ("flash", "whole run", "second half") if later else ("flash", "whole run")
     table = _table("", *columns)
@@ -96,7 +98,7 @@ def flash_table(data: Mapping[str, Any]) -> Table:
 
 
 def errors_table(errors: Mapping[str, int]) -> Table:
-    """What came of raw bit errors."""
+    """Return corrected bits, retries and lost pages."""
     table = _table("", "bit errors", "whole run")
     for name, words in ERRORS.items():
         table.add_row(words, f"{errors[name]:,}")
@@ -104,18 +106,18 @@ def errors_table(errors: Mapping[str, int]) -> Table:
 
 
 def pslc_table(pslc: Mapping[str, Any]) -> Table:
-    """What went through blocks in pSLC mode, and the capacity beside them."""
+    """Return page operations of blocks in pSLC mode, and their capacity."""
     table = _table("", f"pSLC blocks, {pslc['mode']}", "whole run")
     for name, words in PSLC.items():
         table.add_row(words, f"{pslc[name]:,}")
-    table.add_row("erases that such a block stands", f"{pslc['rated_erases']:,}")
-    table.add_row("bytes that they hold at most", fmt_bytes(pslc["pslc_bytes"]))
-    table.add_row("bytes that the drive offers", fmt_bytes(pslc["offered_bytes"]))
+    table.add_row("rated erases of a pSLC block", f"{pslc['rated_erases']:,}")
+    table.add_row("capacity of pSLC blocks", fmt_bytes(pslc["pslc_bytes"]))
+    table.add_row("capacity of the drive", fmt_bytes(pslc["offered_bytes"]))
     return table
 
 
 def word_lines_table(lines: Mapping[str, int]) -> Table:
-    """What it took to program whole word lines."""
+    """Return padding and second passes of whole word lines."""
     table = _table("", "word lines", "whole run")
     for name, words in WORD_LINES.items():
         table.add_row(words, f"{lines[name]:,}")
@@ -123,10 +125,10 @@ def word_lines_table(lines: Mapping[str, int]) -> Table:
 
 
 def busy_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    """Where the time went: shares of the simulated time in which resources worked."""
+    """Return the share of the simulated time in which each resource was busy."""
     table = _table(
-        "Where the time went: share of the simulated time at work",
-        "resource", "mean", "busiest", "of the mean, collection",
+        "Busy time of each resource (share of the simulated time)",
+        "resource", "mean", "maximum", "mean, garbage collection",
     )  # fmt: skip
     for name, share in sorted(shares.items(), key=lambda item: -item[1]["most"]):
         cells = (share["mean"], share["most"], share["collection"])
@@ -135,7 +137,7 @@ def busy_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def operations_table(operations: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Requests, bytes and latencies by operation, from arrival to completion."""
+    """Return requests, bytes and latencies from arrival to completion by operation."""
     table = _table("", "operation", "requests", "bytes", "mean", "p99", "max")
     for name, of in operations.items():
         times = (fmt_time(of["latency_us"][x] * PS_PER_US) for x in ("mean", "p99", "max"))
@@ -145,7 +147,7 @@ def operations_table(operations: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def run_words(data: Mapping[str, Any]) -> str:
-    """What the run took of this machine."""
+    """Return the wall time and the memory of the run."""
     rate = data["requests"] / data["wall_s"] if data["wall_s"] else 0.0
     return (
         f"wall time {fmt_time(data['wall_s'] * 1e12)} ({rate:,.0f} requests/s), "

@@ -1,6 +1,6 @@
-"""A sweep as tables and files.
+"""A sweep as tables.
 
-Owns what is printed and written of it. Does not own its rows (ondie.emu.analysis.sweep).
+Owns the text. Does not own the rows (analysis/sweep.py).
 Source: none.
 """
 
@@ -17,22 +17,23 @@ from ondie.emu.config.rules.rule import GEOMETRY
 from ondie.emu.units import fmt_bytes, fmt_energy
 
 
-def table(s: Sweep) -> Table:
-    """A row for each value and path."""
-    keys = " and ".join(axis.key for axis in s.axes)
+def table(swept: Sweep) -> Table:
+    """Return a row for each value and path."""
+    keys = " and ".join(axis.key for axis in swept.axes)
     out = Table(
-        title=f"{s.trace.name} on {s.cfg.system.name} for each {keys}, mean of {s.steps} step(s)",
+        title=f"{swept.trace.name} on {swept.cfg.system.name} for each {keys}, "
+        f"mean of {swept.steps} step(s)",
         title_justify="left", title_style="bold", caption_justify="left",
     )  # fmt: skip
-    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+    for column in (*(axis.key.rpartition(".")[2] for axis in swept.axes), "path"):
         out.add_column(column, no_wrap=True)
     columns = ["update", "speedup", "step", "share", "J drive", "J + host", "bound by"]
-    columns += ["in time"] if s.target_s is not None else []
+    columns += ["in time"] if swept.target_s is not None else []
     for column in columns:
         out.add_column(column, justify="right", no_wrap=column == "bound by")
     before: tuple[str, ...] = ()
-    ran = {row.path for row in s.rows if row.update_s is not None}
-    for row in s.rows:
+    ran = {row.path for row in swept.rows if row.update_s is not None}
+    for row in swept.rows:
         if row.path not in ran and row.path != ALL_PATHS:
             continue
         if before and row.values != before:
@@ -54,18 +55,18 @@ def table(s: Sweep) -> Table:
     return out
 
 
-def per_sample(s: Sweep) -> Table:
-    """The whole step, forward and backward included, and a sample of it: time and energy."""
+def per_sample(swept: Sweep) -> Table:
+    """Return time and energy per step and per sample, forward and backward included."""
     out = Table(
-        title="Whole steps, forward and backward included, and what a sample takes of them",
+        title="Time and energy per step and per sample, forward and backward included",
         title_justify="left", title_style="bold",
     )  # fmt: skip
-    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+    for column in (*(axis.key.rpartition(".")[2] for axis in swept.axes), "path"):
         out.add_column(column, no_wrap=True)
     for column in ("step", "sample", "samples/s", "J / step", "J / sample", "low .. high"):
         out.add_column(column, justify="right")
     before: tuple[str, ...] = ()
-    for row in s.rows:
+    for row in swept.rows:
         if row.step_s is None or not row.samples_per_s:
             continue
         assert row.energy_step_j is not None and row.energy_sample_j is not None
@@ -82,40 +83,40 @@ def per_sample(s: Sweep) -> Table:
     return out
 
 
-def reasons(s: Sweep) -> list[str]:
-    """Why rows are missing, each once."""
+def reasons(swept: Sweep) -> list[str]:
+    """Return the reasons for missing rows, each once."""
     out: dict[tuple[str, str], list[str]] = {}
-    for row in s.rows:
+    for row in swept.rows:
         if row.reason is not None:
             out.setdefault((row.path, row.reason), []).append(", ".join(row.values))
-    points = len({row.values for row in s.rows})
+    points = len({row.values for row in swept.rows})
     return [
         f"{path}{'' if len(at) == points else ' at ' + '; '.join(at)}: n/a: {reason}"
         for (path, reason), at in out.items()
     ]
 
 
-def capacities(s: Sweep) -> str | None:
-    """The nominal capacity for the values of those axes that it follows."""
-    follows = [i for i, axis in enumerate(s.axes) if axis.key in GEOMETRY]
+def capacities(swept: Sweep) -> str | None:
+    """Return how the nominal capacity follows the axes; None if it is constant."""
+    follows = [i for i, axis in enumerate(swept.axes) if axis.key in GEOMETRY]
     at = {
         tuple(row.values[i] for i in follows): row.capacity_bytes
-        for row in s.rows
+        for row in swept.rows
         if row.capacity_bytes is not None
     }
-    if set(at.values()) <= {s.cfg.system.capacity_bytes}:
+    if set(at.values()) <= {swept.cfg.system.capacity_bytes}:
         return None
     points = ", ".join(f"{fmt_bytes(size)} at {' and '.join(x)}" for x, size in at.items())
     return f"{nominal.CAPACITY} follows the flash: {points}"
 
 
-def show(s: Sweep, console: Console) -> None:
-    """Print the table, and why rows are missing."""
-    console.print(table(s))
-    words = capacities(s), nominal.note(s.cfg.leaf(nominal.CAPACITY))
+def show(swept: Sweep, console: Console) -> None:
+    """Print the tables and the reasons for missing rows."""
+    console.print(table(swept))
+    words = capacities(swept), nominal.note(swept.cfg.leaf(nominal.CAPACITY))
     for line in filter(None, words):
         console.print(line)
     console.print()
-    console.print(per_sample(s))
-    for line in reasons(s):
+    console.print(per_sample(swept))
+    for line in reasons(swept):
         console.print(line)
