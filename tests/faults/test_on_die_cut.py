@@ -429,13 +429,13 @@ def test_what_cannot_be_cut():
     with pytest.raises(InputError, match="hold no bytes"):
         timing_only.step(0, cut_after=5)
     other = Run("in_storage", cfg, trace(0), Options(), payload=True)
-    with pytest.raises(InputError, match="in_storage: a power cut .* 'on_die'"):
+    with pytest.raises(InputError, match="in_storage: only .* 'on_die' recovers from a power cut"):
         other.step(0, cut_after=5)
     chips = Run("chip_level", cfg, trace(0), Options(), payload=True)
-    with pytest.raises(InputError, match="chip_level: a power cut .* 'on_die'"):
+    with pytest.raises(InputError, match="chip_level: only .* 'on_die'"):
         chips.step(0, cut_after=5)
     run = start(SMALL)
-    with pytest.raises(InputError, match="after 0 events: at least 1"):
+    with pytest.raises(InputError, match="after 0 events: must be 1"):
         run.step(0, cut_after=0)
     for call in (run.recover, run.resume):
         with pytest.raises(InputError):
