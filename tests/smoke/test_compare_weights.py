@@ -254,7 +254,7 @@ def test_weights_far_from_the_recorded_ones_are_found(capsys, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     sample_file(tmp_path, "run.h5")
     words = ["compare", "run.h5", "--out", "out", "--paths", "host_offload"]
-    refused(here(capsys, *words), "host_offload", "units of 2**-24", "16 is the limit", code=1)
+    refused(here(capsys, *words), "host_offload", "units of 2**-24", "the limit is 16", code=1)
     assert files(tmp_path) == ["run.h5"]
 
 

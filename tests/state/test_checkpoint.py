@@ -113,5 +113,5 @@ def test_after_a_power_cut():
 def test_paths_that_have_no_reservoir():
     cfg = preset({}, pe__kind="none")
     run = Run("in_storage", cfg, model("adam", 1), Options(), payload=True)
-    with pytest.raises(InputError, match="in_storage: checkpoints"):
+    with pytest.raises(InputError, match="in_storage: only the path .* has checkpoints"):
         run.checkpoint()

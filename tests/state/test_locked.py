@@ -152,7 +152,7 @@ def test_reads_alone_fill_a_drive():
     )
     arrays = drive(cfg)
     lpns = int(arrays.cfg.lpns[0])
-    with pytest.raises(InputError, match="read before it was written"):
+    with pytest.raises(InputError, match="needs a flash page"):
         play(arrays, cfg, [requests(np.arange(lpns) * PAGE, PAGE, READ)])
 
 
