@@ -79,7 +79,7 @@ def on_block_erased(st, tid):
     if cfg.erase_failures > 0.0:
         key = absorb(absorb(cfg.seed, bid), block.erases)
         if uniform(key, 1) < cfg.erase_failures:
-            block.retire = 2
+            block.retire = page_map.FAILED_ERASE
     free_or_retire(st, dev, unit, bid)
     return unit, True
 
@@ -177,7 +177,9 @@ def on_translation_page_programmed(st, tid):
 @cold
 def handle_program_failure(st, tid):
     """Return True if the program of transaction ``tid`` has failed. The block is then closed and
-    will be retired, and the pages need another place."""
+    will be retired, and the pages need another place.
+
+    Called for each transaction of a word line; the draw is that of the line, counted once."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     bid = page_map.block_at(st, txn.dev, txn.ppn)
@@ -191,7 +193,7 @@ def handle_program_failure(st, tid):
     st.count[txn.dev, PROGRAM_FAILURES] += int(txn.ppn == first)
     st.count[txn.dev, FAILED_PAGES] += txn.n
     if block.retire == 0:
-        block.retire = 1
+        block.retire = page_map.FAILED_PROGRAM
         st.pool[unit].retiring += 1
     if cfg.line > 1 and block.state == page_map.OPEN:
         padding.pad_before_close(st, txn.dev, unit, bid)

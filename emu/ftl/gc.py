@@ -42,7 +42,7 @@ def ask(st, dev, unit):
     """Start the collections that unit ``unit`` needs. A victim that becomes free at once is
     followed by the next check."""
     while True:
-        block = choose_failed_block(st, unit)
+        block = choose_retiring_block(st, unit)
         if block < 0:
             block = choose_victim(st, dev, unit)
         if block < 0:
@@ -71,7 +71,7 @@ def start_moving(st, dev, unit, block):
 
 
 @cold
-def choose_failed_block(st, unit):
+def choose_retiring_block(st, unit):
     """Start the collection of a block in which a program has failed, regardless of free space.
     Return the block, or -1."""
     cfg = st.cfg[0]
@@ -269,7 +269,7 @@ def free_or_retire(st, dev, unit, bid):
         if pslc.is_pslc(st, bid):
             st.slc[unit].lent -= 1
         st.count[dev, BAD_BLOCKS] += 1
-        if block.retire == 1:
+        if block.retire == page_map.FAILED_PROGRAM:
             st.pool[unit].retiring -= 1
     elif pslc.is_pslc(st, bid):
         pslc.return_block(st, unit, bid)

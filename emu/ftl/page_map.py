@@ -22,7 +22,7 @@ BLOCK = record_type(
     erases="i4",
     moving="i4",  # pages that collection is moving
     scan="i4",  # next page slot that collection checks
-    retire="i4",  # 1: a program failed in it; bad once it is empty. 2: its erase failed. 3: PINNED
+    retire="i4",  # 0, FAILED_PROGRAM, FAILED_ERASE or PINNED
     stream="i4",  # stream whose writes filled it
     die="i4",  # its location: lane of its first plane, and that plane
     plane="i4",
@@ -35,8 +35,10 @@ BLOCK = record_type(
     last="i4",  # its last stripe of word lines to be written (word_lines.py)
     turned="i8",  # reservoir: rotation of the roles of its planes, in planes
 )
-PINNED = 3
-"""Value of ``retire`` for a block with a page read before it was written: never collected."""
+FAILED_PROGRAM, FAILED_ERASE, PINNED = 1, 2, 3
+"""Values of ``retire``. After a failed program the block becomes bad once it is empty, after a
+failed erase at once. A block with a page that was read before it was written is pinned: it is never
+collected."""
 ZONE = record_type(
     first_byte="i8",  # first byte address
     first_lpn="i8",
@@ -61,7 +63,7 @@ POOL = record_type(
     free_n="i8",
     victims="i8",  # collections in progress
     retry="i8",  # 1: in the list of units whose writes are to be retried
-    retiring="i8",  # blocks in which a program has failed, not yet emptied
+    retiring="i8",  # blocks with retire = FAILED_PROGRAM
     levelled="i8",  # 1 + the block being emptied by static wear leveling
     stall_head="i8",  # writes waiting for a free block of this unit
     stall_tail="i8",
