@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ondie.emu.units import nearest
 
@@ -38,6 +36,9 @@ class Group(click.Group):
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
     """Yield a callback that draws a bar per name on a terminal; None if quiet or not a terminal."""
+    from rich.console import Console  # `ondie --help` does not need rich
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
     err = Console(stderr=True)
     if quiet or not err.is_terminal:
         yield None

@@ -7,8 +7,10 @@ Source: none; tables folded at 80 columns are unreadable.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH = 132
 """Columns if the output is not a terminal."""
@@ -16,6 +18,8 @@ WIDTH = 132
 
 def console() -> Console:
     """Return standard output."""
+    from rich.console import Console  # `ondie --help` does not need rich
+
     out = Console(highlight=False, markup=False, emoji=False)  # names may hold [brackets]
     if not out.is_terminal:
         out.width = WIDTH

@@ -51,7 +51,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
         whole.set_title("Time per step (s)", fontsize=9)
         whole.set_xlabel("time (s)")
         _bars(storage, ran, {PHASES[p][0]: (_seconds(ran, p), PHASES[p][1]) for p in STORAGE})
-        storage.set_title("Update phases per step, excluding forward and backward (s)", fontsize=9)
+        storage.set_title("Update phases per step (s)", fontsize=9)
         storage.set_xlabel("time (s)")
         ends = _bars(
             power,
@@ -63,7 +63,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
         )
         _interval(power, ran, ends, c.steps)
         power.set_title("Energy per step, excluding forward and backward (J)", fontsize=9)
-        power.set_xlabel("energy (J); error bars: all constants at their low and high ends")
+        power.set_xlabel("energy (J); error bars: range of the constants")
         whole.invert_yaxis()
         figure.suptitle(
             f"{c.trace.name} ({c.trace.n_params / 1e6:,.4g} M parameters, {c.trace.op}) on "
