@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.analysis import perfetto as timelines
+from ondie.emu.analysis import perfetto
 from ondie.emu.analysis.energy import Energy, energy
 from ondie.emu.analysis.error_notes import damaged, error_notes
 from ondie.emu.analysis.extrapolate import Sampled, extend, reduced
 from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.analysis.monte_carlo import Odds, assess
-from ondie.emu.analysis.power_loss import cut as power
+from ondie.emu.analysis.power_loss import cut
 from ondie.emu.analysis.power_loss.interruptible import Interruptible
 from ondie.emu.analysis.sensitivity import Headline, Swing, amortised, swings
 from ondie.emu.analysis.weight_check import Weights, compare_weights
@@ -178,7 +178,7 @@ class Run(Interruptible):
         the caller must then call :meth:`recover`. A step with fewer events ends normally.
         """
         self.nothing_under_way()
-        power.check_cut(self.path, cut_after)
+        cut.check_cut(self.path, cut_after)
         self.clock.begin(self.system.now)
         if not self.path.trace.steps[i].skipped:
             self.path.begin_step(i)
@@ -198,8 +198,8 @@ class Run(Interruptible):
         totals = self.system.totals(self.clock)
         book = ledger(totals, samples_per_step(self.path, self.path.trace))
         work = self.path.work(len(self.clock.steps))
-        work = power.with_redone(work, self.path, totals, self.recoveries)
-        spent = power.with_lost(totals, [recovery.cut for recovery in self.recoveries])
+        work = cut.with_redone(work, self.path, totals, self.recoveries)
+        spent = cut.with_lost(totals, [recovery.cut for recovery in self.recoveries])
         return totals, book, work, energy(self.cfg, spent, work)
 
 
@@ -237,7 +237,7 @@ def run_path(
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
-        events = timelines.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
+        events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
     dropped = int(system.arrays.reg.line_drop[0])
     notes = (*path.notes(), *error_notes(totals, weights))
     run.part()

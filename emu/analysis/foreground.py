@@ -20,7 +20,7 @@ import numpy as np
 from ondie.emu.analysis.compare import PATHS, Run
 from ondie.emu.analysis.extrapolate import reduced
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme.request import READ, WRITE
@@ -209,7 +209,7 @@ def _felt(
     quiet = Run(name, cfg, trace, dataclasses.replace(options, pairs=1), payload=False)
     others = Others(quiet.system, requests, loop, quiet.path.free_page())
     wait = Rows()
-    wait.one(resource=rows.ACCELERATOR, phase=FORWARD, array_ps=end)
+    wait.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=end)
     quiet.clock.begin(quiet.system.now)
     quiet.system.run([wait.take()])
     quiet.clock.end(quiet.system.now)

@@ -29,7 +29,7 @@ from ondie.emu.analysis.monte_carlo import (
 from ondie.emu.analysis.sensitivity import Swing, sample_params, unfelt
 from ondie.emu.analysis.step_budget import target_data
 from ondie.emu.clock import PS_PER_S
-from ondie.emu.config import nominal_capacity as nominal
+from ondie.emu.config import nominal_capacity
 from ondie.emu.config.config import shown
 from ondie.emu.paths.base import Options
 from ondie.emu.units import fmt_time
@@ -402,7 +402,10 @@ def _path_data(comparison: Comparison, result: Result) -> dict[str, Any]:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return the notes on the whole comparison."""
-    words = nominal.note(comparison.cfg.leaf(nominal.CAPACITY)), unusual(comparison)
+    words = (
+        nominal_capacity.note(comparison.cfg.leaf(nominal_capacity.CAPACITY)),
+        unusual(comparison),
+    )
     return [note for note in words if note is not None]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from ondie.emu.analysis.compare import Comparison, compare
 from ondie.emu.analysis.result_json import SCHEMA_VERSION, metrics, options_data
 from ondie.emu.analysis.step_budget import Verdict, verdicts
-from ondie.emu.config import nominal_capacity as nominal
+from ondie.emu.config import nominal_capacity
 from ondie.emu.config.config import Config, shown
 from ondie.emu.config.leaf import Value, override
 from ondie.emu.config.loader import key_of, split_overrides
@@ -164,8 +164,10 @@ def sweep(
     for at in itertools.product(*(range(len(axis.values)) for axis in along)):
         texts = tuple(axis.texts[i] for axis, i in zip(along, at, strict=True))
         changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
-        if cfg.leaf(nominal.CAPACITY).source == "set":  # a given capacity holds at every point
-            changes.setdefault(nominal.CAPACITY, cfg.system.capacity_bytes)
+        if (
+            cfg.leaf(nominal_capacity.CAPACITY).source == "set"
+        ):  # a given capacity holds at every point
+            changes.setdefault(nominal_capacity.CAPACITY, cfg.system.capacity_bytes)
         choices: dict[str, Any] = {name: changes.pop(name) for name in OPTIONS if name in changes}
 
         def watch(name: str, share: float, texts: tuple[str, ...] = texts) -> None:

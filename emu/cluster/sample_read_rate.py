@@ -11,9 +11,9 @@ import numpy as np
 
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
-from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command
 from ondie.emu.units import InputError
 
 MOST_BYTES = 256 << 20
@@ -45,11 +45,11 @@ def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed
     block = min(cfg.host.io_block_bytes, sample_bytes)
     at = np.arange(0, sample_bytes, block, dtype=np.int64)
     places = np.random.default_rng(seed).permutation(number)
-    plan = np.zeros(number * len(at), rows.PLAN)
+    plan = np.zeros(number * len(at), plan_rows.PLAN)
     plan["id"] = np.arange(len(plan))
     plan["after0"] = plan["after1"] = -1
-    plan["resource"] = rows.NVME if host else rows.ISP_IO
-    plan["kind"] = queues.READ
+    plan["resource"] = plan_rows.NVME if host else plan_rows.ISP_IO
+    plan["kind"] = command.READ
     plan["lpn"] = (places[:, None] * pages + at // page).ravel()
     plan["bytes_out"] = np.tile(np.minimum(sample_bytes - at, block), number)
     system.run([plan])

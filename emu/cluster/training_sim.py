@@ -16,7 +16,7 @@ from math import sqrt
 
 import numpy as np
 
-from ondie.emu.cluster import membership as members
+from ondie.emu.cluster import membership
 from ondie.emu.cluster.batch_tuner import MOST
 from ondie.emu.cluster.cluster import AllreduceCost, Fleet
 from ondie.emu.cluster.epoch import Epoch
@@ -55,7 +55,7 @@ class Simulation:
     batches: np.ndarray
     data: Data
     load: Load | Spells | None = None
-    events: Sequence[members.Member] = ()
+    events: Sequence[membership.Member] = ()
     tuner: HyperTune | None = None
     chance: Chance = Chance()
     pieces: np.ndarray | None = None
@@ -69,9 +69,9 @@ class Simulation:
     def __post_init__(self) -> None:
         fleet = self.fleet
         self._check()
-        events = members.ordered(self.events, fleet.nodes, fleet.hosts)
+        events = membership.ordered(self.events, fleet.nodes, fleet.hosts)
         self.there = np.ones(fleet.nodes, bool)
-        self.there[members.absent(events)] = False
+        self.there[membership.absent(events)] = False
         self._events = list(events)[::-1]
         self.pace = (self.load or Load.none()).pace(fleet.cores, fleet.pace)
         self.now = 0.0
@@ -213,10 +213,10 @@ class Simulation:
         A node that dies between two steps is detected in the next step.
         """
         while self._events and self._events[-1].seconds <= self.now:
-            if self._events[-1].event == members.DIES:
+            if self._events[-1].event == membership.DIES:
                 break
             event = self._events.pop()
-            if event.event == members.LEAVES:
+            if event.event == membership.LEAVES:
                 self._gone([event.node], unfinished=False)
             else:
                 before = int(self._wanted().sum())
@@ -228,16 +228,16 @@ class Simulation:
                 self._resplit(before)
             self.history.note(step, self.now, event.event, f"node {event.node}")
 
-    def _deaths(self, until: float) -> list[members.Member]:
+    def _deaths(self, until: float) -> list[membership.Member]:
         """Return the events of nodes that die by ``until``.
 
         Joins and departures are kept for the time between two steps.
         """
-        out: list[members.Member] = []
-        later: list[members.Member] = []
+        out: list[membership.Member] = []
+        later: list[membership.Member] = []
         while self._events and self._events[-1].seconds <= until:
             event = self._events.pop()
-            (out if event.event == members.DIES else later).append(event)
+            (out if event.event == membership.DIES else later).append(event)
         self._events += later[::-1]
         return out
 

@@ -15,8 +15,7 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.emulated_engine import emulated, traced
 from ondie.emu.cluster.networks import NETWORKS, VALUE_BYTES, network, servers
-from ondie.emu.compute import host_cpu as machine
-from ondie.emu.compute import isp_cores as core
+from ondie.emu.compute import host_cpu, isp_cores
 from ondie.emu.config.config import Config
 from ondie.emu.units import InputError
 from ondie.kernels import OPS, get
@@ -100,7 +99,7 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
     coupled = bool(step.hyper and step.hyper[0].get("weight_decay")) and trace.op != "adamw"
     engines = []
     traffic = kernel.bytes_per_param()
-    updates = [machine.update_ps(presets[0], trace.n_params, traffic) / PS_PER_S]
+    updates = [host_cpu.update_ps(presets[0], trace.n_params, traffic) / PS_PER_S]
     for cfg in presets:
         ratio = cfg.isp.training_ratio_by_model.get(trace.name, cfg.isp.training_ratio)
         if cfg.isp.kind != "cores" or not ratio:
@@ -115,7 +114,9 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
                 f"node, dram.isp of {cfg.system.name} is {cfg.dram.isp_bytes / 1e9:.4g} GB"
             )
         engines.append(traced(trace.name, step.samples, speed, cfg, host_batch))
-        updates.append(core.update_ps(cfg, trace.op, coupled, trace.n_params, traffic) / PS_PER_S)
+        updates.append(
+            isp_cores.update_ps(cfg, trace.op, coupled, trace.n_params, traffic) / PS_PER_S
+        )
     return Workload(
         name=trace.name,
         params=trace.n_params,

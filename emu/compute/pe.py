@@ -12,7 +12,7 @@ planes pass one after the other, so that pages programmed by a PE have valid par
 from __future__ import annotations
 
 from ondie.emu.clock import PS_PER_S
-from ondie.emu.compute import pe_bus as die_bus
+from ondie.emu.compute import pe_bus
 from ondie.emu.config.config import Config
 from ondie.kernels.on_die import passes
 
@@ -34,7 +34,7 @@ def stripe_ps(
     values = cfg.flash.page_bytes // width
     if width < VALUE_BYTES:
         values = -(-values // cfg.pe.narrow_values)
-    found = die_bus.passes(op, groups, values, cfg.pe.bus_values, coupled_decay)
+    found = pe_bus.passes(op, groups, values, cfg.pe.bus_values, coupled_decay)
     whole = cycles_ps(cfg, found.total)
     return whole, whole - cycles_ps(cfg, found.own)
 
@@ -45,7 +45,7 @@ def register_move_ps(cfg: Config) -> int:
     A page is moved as 32-bit words, regardless of its format.
     """
     values = cfg.flash.page_bytes // VALUE_BYTES
-    return cycles_ps(cfg, die_bus.across(values, cfg.pe.bus_values))
+    return cycles_ps(cfg, pe_bus.across(values, cfg.pe.bus_values))
 
 
 def cycles_ps(cfg: Config, cycles: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from ondie.emu.cluster.collectives import allreduce, ring, tree
 from ondie.emu.cluster.collectives.tunnels import sum_ps
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.paths.base import SYNCHRONISE, Rows
 
@@ -74,12 +74,14 @@ class ExchangePlan:
         between drives pass through the host."""
         across = (node != HOST_NODE) & (to != HOST_NODE)
         kind = np.where(
-            node == HOST_NODE, rows.DOWNWARD, np.where(across, rows.ACROSS, rows.UPWARD)
+            node == HOST_NODE,
+            plan_rows.DOWNWARD,
+            np.where(across, plan_rows.ACROSS, plan_rows.UPWARD),
         )
         return out.add(
             len(node),
             device=np.where(node == HOST_NODE, to, node) - 1,
-            resource=rows.TUNNEL,
+            resource=plan_rows.TUNNEL,
             kind=kind,
             phase=SYNCHRONISE,
             lpn=np.where(across, to - 1, 0),
@@ -92,7 +94,7 @@ class ExchangePlan:
         sender."""
         first, nodes = out.next, self.nodes
         hops = ring.steps(nodes) * nodes
-        batch = max(rows.MAX_CHUNK // nodes, 1) * nodes
+        batch = max(plan_rows.MAX_CHUNK // nodes, 1) * nodes
         for at in range(0, hops, batch):
             hop = np.arange(at, min(at + batch, hops))
             node = ring.sender(hop, nodes)
@@ -139,4 +141,4 @@ class ExchangePlan:
     def _sum(self, out: Rows, ready: int, gradients: int) -> int:
         """Add the row in which the host adds ``gradients`` gradients to the host's gradient."""
         took = sum_ps(self.n_bytes, gradients, self.cfg.host.dram_bandwidth_bytes_per_s)
-        return out.one(resource=rows.HOST_CPU, phase=SYNCHRONISE, array_ps=took, after0=ready)
+        return out.one(resource=plan_rows.HOST_CPU, phase=SYNCHRONISE, array_ps=took, after0=ready)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.paths.closed_form import Bound
 from ondie.emu.paths.layout import formats
@@ -52,7 +52,7 @@ class Rows:
 
     def add(self, count: int = 1, **columns: Any) -> np.ndarray:
         """Append ``count`` rows and return their ids. Columns are scalars or arrays of length n."""
-        part = np.zeros(count, rows.PLAN)
+        part = np.zeros(count, plan_rows.PLAN)
         ids = np.arange(self.next, self.next + count)
         part["id"] = ids
         part["after0"] = part["after1"] = -1
@@ -76,20 +76,20 @@ class Rows:
         after0[0] = ids[0]
         after1 = ids[1:] if len(ids) > 1 else np.array([-1])
         return int(
-            self.add(count, resource=rows.JOIN, phase=phase, after0=after0, after1=after1)[-1]
+            self.add(count, resource=plan_rows.JOIN, phase=phase, after0=after0, after1=after1)[-1]
         )
 
     def fence(self, phase: int) -> int:
         """Append a row that completes when every row before it is complete; return its id."""
-        return self.one(resource=rows.FENCE, phase=phase)
+        return self.one(resource=plan_rows.FENCE, phase=phase)
 
     def full(self) -> bool:
         """Return True if at least MAX_CHUNK rows are collected."""
-        return self._held >= rows.MAX_CHUNK
+        return self._held >= plan_rows.MAX_CHUNK
 
     def take(self) -> np.ndarray:
         """Return the rows collected so far and remove them; ids continue after them."""
-        out = np.concatenate(self._parts) if self._parts else np.zeros(0, rows.PLAN)
+        out = np.concatenate(self._parts) if self._parts else np.zeros(0, plan_rows.PLAN)
         self._parts = []
         self._held = 0
         return out
@@ -263,7 +263,7 @@ class Path(ABC):
         """Add forward and backward on the accelerator; return the ids of the backward segments."""
         step_record = self.trace.steps[step]
         forward = out.one(
-            resource=rows.ACCELERATOR,
+            resource=plan_rows.ACCELERATOR,
             phase=FORWARD,
             array_ps=ps_from_seconds(step_record.forward_s),
             after0=after,
@@ -275,7 +275,7 @@ class Path(ABC):
         first = out.next
         segments = out.add(
             n_segments,
-            resource=rows.ACCELERATOR,
+            resource=plan_rows.ACCELERATOR,
             phase=BACKWARD,
             array_ps=lengths,
             after0=np.arange(first - 1, first - 1 + n_segments),

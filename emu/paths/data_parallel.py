@@ -22,13 +22,12 @@ from ondie.emu.cluster.batch_tuner import Engine, tune
 from ondie.emu.cluster.collectives import allreduce
 from ondie.emu.cluster.data_split import largest_remainder
 from ondie.emu.cluster.emulated_engine import traced
-from ondie.emu.compute import host_cpu as machine
-from ondie.emu.compute import isp_cores as core
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.compute import host_cpu, isp_cores
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command
 from ondie.emu.paths.allreduce_plan import HOST_NODE, ExchangePlan
 from ondie.emu.paths.base import (
     BACKWARD,
@@ -251,7 +250,9 @@ class Stannis(Path):
         lpn = step % steps * (own_pages + host_pages)
         read = np.full(self.nodes, start, np.int64)
         sent = [
-            self._read(out, rows.NVME, dev, int(lpn[dev] + own_pages[dev]), int(samples), start)
+            self._read(
+                out, plan_rows.NVME, dev, int(lpn[dev] + own_pages[dev]), int(samples), start
+            )
             for dev, samples in enumerate(host)
         ]
         ids = np.concatenate(sent)
@@ -259,7 +260,7 @@ class Stannis(Path):
             read[HOST_NODE] = out.join(ids, SAMPLES)
         for dev, samples in enumerate(own):
             if samples:
-                ids = self._read(out, rows.ISP_IO, dev, int(lpn[dev]), int(samples), start)
+                ids = self._read(out, plan_rows.ISP_IO, dev, int(lpn[dev]), int(samples), start)
                 read[dev + 1] = out.join(ids, SAMPLES)
             if out.full():
                 yield out.take()
@@ -276,7 +277,7 @@ class Stannis(Path):
             len(at),
             device=dev,
             resource=resource,
-            kind=queues.READ,
+            kind=command.READ,
             phase=SAMPLES,
             lpn=lpn + at // self.geometry.page_bytes,
             bytes_out=np.minimum(size - at, block),
@@ -293,7 +294,7 @@ class Stannis(Path):
             ids = out.add(
                 len(node),
                 device=np.maximum(node - 1, 0),
-                resource=np.where(node == HOST_NODE, rows.ACCELERATOR, rows.ISP),
+                resource=np.where(node == HOST_NODE, plan_rows.ACCELERATOR, plan_rows.ISP),
                 phase=phase,
                 array_ps=lengths[node],
                 after0=ids,
@@ -311,12 +312,15 @@ class Stannis(Path):
         n_params = self.trace.n_params
         read = (len(self.kernel.states) + 2) * VALUE_BYTES * n_params
         out.one(
-            resource=rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=arrived[HOST_NODE]
+            resource=plan_rows.HOST_CPU,
+            phase=UPDATE,
+            array_ps=self._host_ps,
+            after0=arrived[HOST_NODE],
         )
         out.add(
             self.nodes - 1,
             device=np.arange(self.nodes - 1),
-            resource=rows.ISP,
+            resource=plan_rows.ISP,
             phase=UPDATE,
             array_ps=self._isp_ps,
             bytes_in=read,
@@ -326,12 +330,12 @@ class Stannis(Path):
 
     @property
     def _host_ps(self) -> int:
-        return machine.update_ps(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
+        return host_cpu.update_ps(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
 
     @property
     def _isp_ps(self) -> int:
         n_params, traffic = self.trace.n_params, self.kernel.bytes_per_param()
-        return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n_params, traffic)
+        return isp_cores.update_ps(self.cfg, self.trace.op, self.coupled_decay, n_params, traffic)
 
     # --- work and closed form
 

@@ -16,9 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu.compute import isp_cores as core
-from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.nvme import command as queues
+from ondie.emu.compute import isp_cores
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.nvme import command
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
 from ondie.emu.paths.layout import formats
@@ -96,7 +96,7 @@ class InStorage(ConventionalPath):
             begin[mine[self.window :]] = ends[: -self.window]
         starts = np.array([shard.start for shard in self.shards])
         stops = np.array([shard.stop for shard in self.shards])
-        batch = max(rows.MAX_CHUNK // len(form), 1)
+        batch = max(plan_rows.MAX_CHUNK // len(form), 1)
         for i in range(0, len(round_index), batch):
             part = slice(i, i + batch)
             begins = starts[dev[part]] + round_index[part] * self.granule()
@@ -117,28 +117,32 @@ class InStorage(ConventionalPath):
         vectors = np.arange(width)
         form = Rows(1)  # row 0 is the begin row
         each = self.stored.gradient.dtype.itemsize
-        down = form.one(resource=rows.DMA_DOWN, phase=UPDATE, bytes_in=each, after0=0, tag=1)
+        down = form.one(resource=plan_rows.DMA_DOWN, phase=UPDATE, bytes_in=each, after0=0, tag=1)
         reads = form.add(
             width,
-            resource=rows.ISP_IO,
-            kind=queues.READ,
+            resource=plan_rows.ISP_IO,
+            kind=command.READ,
             phase=UPDATE,
             lpn=vectors,
             after0=0,
         )
         compute = form.one(
-            resource=rows.ISP,
+            resource=plan_rows.ISP,
             phase=UPDATE,
             after0=form.join(np.append(reads, down), UPDATE),
             tag=1,
         )
         sent = form.one(
-            resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=self.up_bytes, after0=compute, tag=1
+            resource=plan_rows.DMA_UP,
+            phase=WEIGHTS_UP,
+            bytes_out=self.up_bytes,
+            after0=compute,
+            tag=1,
         )
         writes = form.add(
             width,
-            resource=rows.ISP_IO,
-            kind=queues.WRITE,
+            resource=plan_rows.ISP_IO,
+            kind=command.WRITE,
             phase=UPDATE,
             lpn=vectors,
             after0=compute,
@@ -159,7 +163,7 @@ class InStorage(ConventionalPath):
         rows_each = len(form)
         out = {
             name: np.tile(form[name], len(begins))
-            for name in rows.PLAN.fields or ()
+            for name in plan_rows.PLAN.fields or ()
             if name != "id"
         }
         begins, counts, base, begin, dev = (
@@ -171,8 +175,8 @@ class InStorage(ConventionalPath):
         out["bytes_in"] *= counts
         out["bytes_out"] *= counts
         page = self.geometry.page_bytes
-        isp, io = out["resource"] == rows.ISP, out["resource"] == rows.ISP_IO
-        reads, which = io & (out["kind"] == queues.READ), out["lpn"]
+        isp, io = out["resource"] == plan_rows.ISP, out["resource"] == plan_rows.ISP_IO
+        reads, which = io & (out["kind"] == command.READ), out["lpn"]
         for x in np.unique(counts).tolist():
             its = counts == x
             moved = [vector.size(x) for vector in self.stored.vectors]
@@ -196,7 +200,7 @@ class InStorage(ConventionalPath):
         return out
 
     def _isp_ps(self, count: int) -> int:
-        return core.update_ps(
+        return isp_cores.update_ps(
             self.cfg,
             self.trace.op,
             self.coupled_decay,

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ondie.emu.clock import ps_from_seconds
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
-from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command
 from ondie.emu.paths.base import (
     BACKWARD,
     BACKWARD_SEGMENTS,
@@ -138,7 +138,7 @@ class InStep(ConventionalPath):
         it completes."""
         step_record = self.trace.steps[step]
         forward = ps_from_seconds(step_record.forward_s)
-        out.one(resource=rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
+        out.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
         total = ps_from_seconds(step_record.backward_s)
         blocks = self._gradient_blocks(step)
         for i in range(BACKWARD_SEGMENTS):
@@ -146,12 +146,14 @@ class InStep(ConventionalPath):
             fence = out.fence(BACKWARD)
             mine = blocks["ready"] == i
             time += self.choice_ps(int(blocks["params"][mine].sum()))
-            ready = out.one(resource=rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=fence)
+            ready = out.one(
+                resource=plan_rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=fence
+            )
             if mine.any():
                 out.add(
                     int(mine.sum()),
-                    resource=rows.NVME,
-                    kind=queues.WRITE,
+                    resource=plan_rows.NVME,
+                    kind=command.WRITE,
                     phase=GRADIENTS,
                     after0=ready,
                     **{name: blocks[name][mine] for name in ("device", "lpn", "bytes_in")},
@@ -206,7 +208,7 @@ class InStep(ConventionalPath):
         return self.ready_segment(step, first, ends)
 
     def parts(
-        self, kind: int, names: tuple[str, ...], subgroup: Places, resource: int = rows.ISP_IO
+        self, kind: int, names: tuple[str, ...], subgroup: Places, resource: int = plan_rows.ISP_IO
     ) -> list[Part]:
         """Return the blocks to read or write for the vectors ``names`` of a sub-group."""
         return [
@@ -250,10 +252,10 @@ class InStep(ConventionalPath):
         )
         lpn = np.concatenate([part.lpn for part in parts])[order]
         size = np.concatenate([part.size for part in parts])[order]
-        out_of = (kind == queues.READ) | (resource == rows.DMA_UP)
+        out_of = (kind == command.READ) | (resource == plan_rows.DMA_UP)
         before = np.full(len(order), -1, np.int64)
         for dev in dict.fromkeys(part.device for part in parts):
-            line = np.flatnonzero((device == dev) & (resource != rows.NVME))
+            line = np.flatnonzero((device == dev) & (resource != plan_rows.NVME))
             before[line[self._depth :]] = out.next + line[: -self._depth]
         out.add(
             len(order),

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ondie.emu.engine.core import events
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import events, plan_rows
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
-from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand import bit_errors
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme.data_cache_payload import CachedBytes
 from ondie.emu.paths.layout.regions import F32, Regions
@@ -163,7 +162,7 @@ class Conventional:
                 case events.LOG_ZERO:
                     self.memory[dev][lpn : lpn + count] = 0
                 case events.LOG_BAD:
-                    wrong = inject.logged_bits(
+                    wrong = bit_errors.logged_bits(
                         entry, self.system.arrays.code[0], geometry.page_bytes
                     )
                     if entry.row < 0:  # garbage collection moved the page with its bit errors
@@ -177,16 +176,16 @@ class Conventional:
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
         regions = self.regions[dev]
-        if resource == rows.DMA_DOWN:
+        if resource == plan_rows.DMA_DOWN:
             assert self.gradient is not None
             at = first - regions.shard.start
             self.vector(dev, "g")[at : at + count] = self.gradient[first : first + count]
-        elif resource == rows.DMA_UP:
+        elif resource == plan_rows.DMA_UP:
             if self.delivered is None:
                 self.delivered = poisoned(len(self.outgoing), self.outgoing.dtype)
             self.delivered[first : first + count] = self.outgoing[first : first + count]
             poison(self.outgoing[first : first + count])
-        elif resource == rows.HOST_CPU:
+        elif resource == plan_rows.HOST_CPU:
             for number, other in enumerate(
                 self.regions
             ):  # a host update may span the devices' shards

@@ -34,10 +34,9 @@ from typing import ClassVar
 import numpy as np
 
 from ondie.emu.clock import PS_PER_S
-from ondie.emu.compute import host_cpu as machine
-from ondie.emu.compute import isp_cores as core
-from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.nvme import command as queues
+from ondie.emu.compute import host_cpu, isp_cores
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.nvme import command
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
 from ondie.emu.paths.layout.raid0 import Bucket
@@ -68,10 +67,10 @@ class SmartBase(InStep):
 
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
         for subgroup in self.subgroups:
-            reads = self.parts(queues.READ, (*self.vectors, "g"), subgroup, rows.NVME)
+            reads = self.parts(command.READ, (*self.vectors, "g"), subgroup, plan_rows.NVME)
             self.transfer(out, reads, fence)
             self._cpu(out, subgroup, out.fence(UPDATE))
-            writes = self.parts(queues.WRITE, self.vectors, subgroup, rows.NVME)
+            writes = self.parts(command.WRITE, self.vectors, subgroup, plan_rows.NVME)
             self.transfer(out, writes, out.fence(UPDATE))
             fence = out.fence(UPDATE)
             if out.full():
@@ -82,9 +81,9 @@ class SmartBase(InStep):
         for dev, (start, stop) in subgroup.items():
             out.one(
                 device=dev,
-                resource=rows.HOST_CPU,
+                resource=plan_rows.HOST_CPU,
                 phase=UPDATE,
-                array_ps=machine.update_ps(self.cfg, stop - start, traffic),
+                array_ps=host_cpu.update_ps(self.cfg, stop - start, traffic),
                 lpn=start,
                 tag=stop - start,
                 after0=fence,
@@ -138,13 +137,13 @@ class SmartUpdate(InStep):
         soon = tuple(name for name in self.vectors if name not in late)
         left: list[Part] = []
         for subgroup in self.subgroups:
-            load = self.parts(queues.READ, (*self.vectors, "g"), subgroup)
+            load = self.parts(command.READ, (*self.vectors, "g"), subgroup)
             self.transfer(out, left + load, fence)
             self._engine(out, subgroup, out.fence(UPDATE))
-            self.transfer(out, self.parts(queues.WRITE, soon, subgroup), out.fence(UPDATE))
+            self.transfer(out, self.parts(command.WRITE, soon, subgroup), out.fence(UPDATE))
             self._up(out, subgroup, out.fence(UPDATE))
             fence = out.fence(UPDATE)
-            left = self.parts(queues.WRITE, late, subgroup)
+            left = self.parts(command.WRITE, late, subgroup)
             if out.full():
                 yield out.take()
         if left:
@@ -155,7 +154,7 @@ class SmartUpdate(InStep):
         for dev, (start, stop) in subgroup.items():
             out.one(
                 device=dev,
-                resource=rows.ISP,
+                resource=plan_rows.ISP,
                 phase=UPDATE,
                 array_ps=self.engine_ps(stop - start),
                 bytes_in=width * (stop - start) + self.gradient_bytes(dev, start, stop),
@@ -170,12 +169,12 @@ class SmartUpdate(InStep):
         for dev, (start, stop) in subgroup.items():
             first = np.arange(start, stop, self.granule(), dtype=np.int64)
             size = np.minimum(stop - first, self.granule()) * self.up_bytes
-            parts.append(Part(dev, rows.DMA_UP, 0, first, size))
+            parts.append(Part(dev, plan_rows.DMA_UP, 0, first, size))
         self.transfer(out, parts, fence, WEIGHTS_UP, self.up_bytes)
 
     def engine_ps(self, count: int) -> int:
         """Return the time of the engine for ``count`` parameters of a drive, ps."""
-        return core.update_ps(
+        return isp_cores.update_ps(
             self.cfg, self.trace.op, self.coupled_decay, count, self.kernel.bytes_per_param()
         )
 
@@ -272,7 +271,7 @@ class SmartComp(SmartHandler):
         traffic = self.kernel.bytes_per_param() - VALUE_BYTES
         made = -(-count * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
         return max(
-            core.update_ps(self.cfg, self.trace.op, self.coupled_decay, count, traffic), made
+            isp_cores.update_ps(self.cfg, self.trace.op, self.coupled_decay, count, traffic), made
         )
 
     def gradient_bytes(self, device: int, start: int, stop: int) -> int:

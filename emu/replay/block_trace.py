@@ -19,12 +19,12 @@ import numpy.typing as npt
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules.rule import mapping_unit
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import tables
-from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.ftl.precondition import apply
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import FLUSH, MAX_CHUNK, NOT_YET, REQUEST, TRIM, WRITE
 from ondie.emu.replay.player import Player, Replayed, Source
@@ -94,7 +94,7 @@ def replay_block(
             "frontend.max_transfer"
         ]
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
-    precondition.precondition(arrays, cfg, kind, seed=seed)
+    apply.precondition(arrays, cfg, kind, seed=seed)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
     source = Source(commands.chunks(), depth, loop.depth is not None)
     done = Player(arrays, cfg, [source]).run(len(commands) // 2 + 1, progress)
@@ -275,10 +275,10 @@ def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
     dies, buses = geometry.dies * lanes, geometry.channels
     stations = use[:, dies + buses :]
     parts = {"dies": use[:, :dies], "channels": use[:, dies : dies + buses]}
-    for at, name in enumerate((*s.HOST_NAMES, *s.DEVICE_NAMES)):
+    for at, name in enumerate((*stages.HOST_NAMES, *stages.DEVICE_NAMES)):
         parts[name] = stations[:, at : at + 1]
     parts["ECC"] = stations[
-        :, s.HOST_STATIONS + s.ECC : s.HOST_STATIONS + s.ECC + geometry.channels
+        :, stages.HOST_STATIONS + stages.ECC : stages.HOST_STATIONS + stages.ECC + geometry.channels
     ]
     shares = {}
     for name, part in parts.items():

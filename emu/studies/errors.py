@@ -34,7 +34,7 @@ from ondie.emu.analysis.row import Progress, Row
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.csd_optimizer import CSDOptimizer
 from ondie.emu.engine.core.events import LOG_RAW
-from ondie.emu.nand import pe_protection as shield
+from ondie.emu.nand import pe_protection
 from ondie.emu.nand.rber import MOST
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die.path import OnDie
@@ -137,8 +137,8 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
     """Return (wrong bits of the array, wrong bits after correction) by step, int64[steps, 2]."""
     cfg = device(mode, rate, exposure)
-    flips: np.ndarray = shield.wrong_bits_by_step(
-        keys, rate, cfg.flash.page_bytes, *shield.code(cfg), exposure
+    flips: np.ndarray = pe_protection.wrong_bits_by_step(
+        keys, rate, cfg.flash.page_bytes, *pe_protection.code(cfg), exposure
     )
     return flips
 

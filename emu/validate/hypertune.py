@@ -19,7 +19,7 @@ from ondie.emu.cluster.collectives.multi_server import Exchanged
 from ondie.emu.cluster.history import History
 from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
 from ondie.emu.cluster.hypertune.slowdown_detector import Window
-from ondie.emu.cluster.load import contention as slowdown
+from ondie.emu.cluster.load import contention
 from ondie.emu.cluster.load.contention import (
     ALONE,
     CORES,
@@ -190,8 +190,8 @@ def by_hand(published: Published, left: int) -> tuple[float, float]:
 def three_rows() -> Iterator[Row]:
     """Yield the rows of three equal nodes, also at both ends of the network's range."""
     fleet = three_nodes()
-    loaded = {4: slowdown.THREE_4_LEFT, 2: slowdown.THREE_2_LEFT}
-    for left, rate in {8: slowdown.THREE, **loaded}.items():
+    loaded = {4: contention.THREE_4_LEFT, 2: contention.THREE_2_LEFT}
+    for left, rate in {8: contention.THREE, **loaded}.items():
         text = f"three nodes, {CORES - left} of 8 cores of one taken"
         yield Row("hypertune", text, FIT, rate, untuned(fleet, left), "img/s", 0.0, FITTED)
     published = {4: (140, 85.8, 0.02, 14, 2), 2: (100, 83.7, 0.06, 57, 10)}
@@ -204,7 +204,7 @@ def three_rows() -> Iterator[Row]:
         yield Row("hypertune", f"{text}: speed", CHECK, rate, found.rate, "img/s", within, THREE)
         yield Row("hypertune", f"{text}: gain", CHECK, gain, gained, "%", points / gain, THREE)
         yield from own_rows(text, found, by_hand(fleet, left))
-        for link in (slowdown.FAST, slowdown.SLOW):
+        for link in (contention.FAST, contention.SLOW):
             yield from range_rows(text, link, left, published[left])
 
 
@@ -247,8 +247,8 @@ def return_rows() -> Iterator[Row]:
         found.append(tune.batches[:2].mean())
         rates.append(history.between(110, 160))
     for name, expected, values, unit in (
-        ("batches of the two nodes at the end", slowdown.BATCH, found, ""),
-        ("speed at the end", slowdown.THREE, rates, "img/s"),
+        ("batches of the two nodes at the end", contention.BATCH, found, ""),
+        ("speed at the end", contention.THREE, rates, "img/s"),
     ):
         value = float(np.mean(values))
         yield Row("hypertune", name, SHOWN, expected, value, unit, None, RETURN)
@@ -259,8 +259,8 @@ def laguna_rows() -> Iterator[Row]:
     fleet = host_and_lagunas()
     for text, expected, value in (
         ("host alone", ALONE, untuned(fleet, 8, alone=True)),
-        ("host and 36 Lagunas", slowdown.WITH_DRIVES, untuned(fleet, 8)),
-        ("6 of 8 host cores taken", slowdown.WITH_DRIVES_2_LEFT, untuned(fleet, 2)),
+        ("host and 36 Lagunas", contention.WITH_DRIVES, untuned(fleet, 8)),
+        ("6 of 8 host cores taken", contention.WITH_DRIVES_2_LEFT, untuned(fleet, 2)),
     ):
         yield Row("hypertune", text, FIT, expected, value, "img/s", 0.0, FITTED)
     carried, own = tuned(fleet, 2, least=100), tuned(fleet, 2)

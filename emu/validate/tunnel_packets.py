@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ondie.emu.nvme import wire as nvme
-from ondie.emu.nvme.tunnel import protocol as words
+from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel import protocol
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.device import DeviceRelay
 from ondie.emu.nvme.tunnel.framing import READ_HEADER
@@ -216,7 +216,7 @@ class _Run:
         tunnel.device.command(command)
         self._answers(tunnel)
         for event in tunnel.device.events():
-            if isinstance(event, words.Packet):
+            if isinstance(event, protocol.Packet):
                 self._take(event.data, self.tunnels.index(tunnel) + 1)
 
     def _answers(self, tunnel: _Tunnel) -> None:
@@ -240,7 +240,7 @@ class _Run:
         """Pass a completion to the relay, handle received packets, and issue further commands."""
         tunnel.host.completed(completion)
         for event in tunnel.host.events():
-            if isinstance(event, words.Packet):
+            if isinstance(event, protocol.Packet):
                 self._take(event.data, HOST)
         self._requests(tunnel)
         self._at(self.now, partial(self._push, tunnel), 2)
@@ -249,8 +249,8 @@ class _Run:
         """Store the kind of a command ("event", "write" or "receive") and return it."""
         sqe = Sqe.unpack(command.sqe)
         kind = "event"
-        if sqe.opcode == nvme.TUNNEL:
-            kind = "write" if sqe.cdw11 == words.WRITE else "receive"
+        if sqe.opcode == wire.TUNNEL:
+            kind = "write" if sqe.cdw11 == protocol.WRITE else "receive"
         tunnel.kinds[sqe.cid] = kind
         return kind
 

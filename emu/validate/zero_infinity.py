@@ -14,12 +14,12 @@ import numpy as np
 
 from ondie.emu.analysis.compare import Run, run_path
 from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
-from ondie.emu.compute import host_cpu as machine
+from ondie.emu.compute import host_cpu
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command
 from ondie.emu.paths.base import GRADIENTS, Options, Rows
 from ondie.emu.paths.layout.volume import Extent, File, Volume
 from ondie.emu.paths.offload.aio import Handles
@@ -180,7 +180,7 @@ def rate(cfg: Config, kind: int, n_bytes: int, written: int) -> float:
     for dev, (lpn, pages) in enumerate(volume.used("w")):
         system.fill(dev, lpn, pages)
     out, handles, cut = Rows(), Handles(Offload(), None), written // 4
-    handles.send(out, queues.WRITE, 0, volume.requests("w", 0, cut), -1)
+    handles.send(out, command.WRITE, 0, volume.requests("w", 0, cut), -1)
     system.run([out.take()])
     begin = system.now
     handles.send(out, kind, 0, volume.requests("w", cut, cut + n_bytes // 4), -1)
@@ -263,13 +263,13 @@ class Timed:
     def of(name: str, cfg: Config) -> Timed:
         """Measure the read and write rates of a configuration."""
         n = TIMED_PARAMS
-        read = rate(cfg, queues.READ, 16 * n, 4 * n)
-        return Timed(name, cfg, read, rate(cfg, queues.WRITE, 12 * n, 4 * n))
+        read = rate(cfg, command.READ, 16 * n, 4 * n)
+        return Timed(name, cfg, read, rate(cfg, command.WRITE, 12 * n, 4 * n))
 
     def rows(self, *forms: str | None) -> Iterator[Row]:
         """Yield the rows of these closed forms; None yields both pipelined forms, shown only."""
         n = TIMED_PARAMS
-        cpu = machine.update_ps(self.cfg, n, machine.ADAM_BYTES) / 1e12
+        cpu = host_cpu.update_ps(self.cfg, n, host_cpu.ADAM_BYTES) / 1e12
         stages = 16 * n / self.read, cpu, 12 * n / self.write
         for form in forms:
             path = FORMS[form or "pipelined"][0]

@@ -30,11 +30,11 @@ from ondie.kernels import (
     backends,
     get,
     isas,
+    native,
     one,
     pages,
     tensors,
 )
-from ondie.kernels import native as native_kernels
 from ondie.kernels.bench.others import OTHERS, Other, Remark, contender
 
 LIMIT = "memory limit"
@@ -103,7 +103,7 @@ class Case:
 
         This call creates and imports nothing. `contenders` may omit other packages that fail.
         """
-        found: tuple[str, ...] = (LIMIT,) if native_kernels.lib is not None else ()
+        found: tuple[str, ...] = (LIMIT,) if native.lib is not None else ()
         for backend in reversed(backends()):
             found += (backend,)
             if backend == "c":
@@ -132,7 +132,7 @@ class Case:
         kernel = self.kernel("numpy")
         arrays = filled(kernel, self.n)
         found: dict[str, Contender] = {}
-        if native_kernels.lib is not None:
+        if native.lib is not None:
             found[LIMIT] = _limit(kernel, arrays, self.threads)
         found |= _ours(self, arrays)
         torch = torch_module()
@@ -177,14 +177,14 @@ def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Conten
     """
     count, isa = arrays[0].size, isas()[-1]
     if kernel.format == "fp32":
-        pointer = native_kernels.pointer()
-        plain = native_kernels.function(f"limit{kernel.bytes_per_param()}", isa, threads)
+        pointer = native.pointer()
+        plain = native.function(f"limit{kernel.bytes_per_param()}", isa, threads)
         cast = [pointer(array) for array in arrays]
         return lambda: plain(*cast, count)
     own = [aligned_empty(array.size, array.dtype) for array in arrays]
     for array in own:
         array.view(np.uint8)[:] = 0
-    limit = native_kernels.limit(isa, threads, kernel.slots, kernel.places)
+    limit = native.limit(isa, threads, kernel.slots, kernel.places)
     return lambda: limit(own)
 
 

@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ondie.kernels import FORMATS, KernelError, isas
-from ondie.kernels import native as native_kernels
+from ondie.kernels import FORMATS, KernelError, isas, native
 from ondie.kernels.bench.contenders import LIMIT, PAGE, TORCH, Case, Contender, torch_module
 from ondie.kernels.bench.peak_flops import OPERATIONS, PEAK, peak
 
@@ -143,10 +142,10 @@ def machine(threads: int) -> dict[str, str | int]:
 
 def compiler() -> str:
     """Return the compiler and flags of the C kernels, as the extension reports them."""
-    if native_kernels.lib is None:
+    if native.lib is None:
         return "none"
-    said = getattr(native_kernels.lib, "ondie_compiler", None)
-    return "unknown" if said is None else native_kernels.ffi.string(said()).decode()
+    said = getattr(native.lib, "ondie_compiler", None)
+    return "unknown" if said is None else native.ffi.string(said()).decode()
 
 
 def _processor() -> str:

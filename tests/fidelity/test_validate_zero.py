@@ -134,10 +134,10 @@ def test_pipelining_that_does_not_overlap_misses(capsys, monkeypatch):
 def test_rates_are_of_reads_and_writes_alone():
     """R1: 8 channels of 8192 B per 10.39 us; a link of 2 GB/s is the smaller."""
     n = 100 << 20
-    read = zero.rate(load_preset("optimstore-r1"), zero.queues.READ, n, 0)
+    read = zero.rate(load_preset("optimstore-r1"), zero.command.READ, n, 0)
     assert read == pytest.approx(8 * 8192 / (8192 / 800e6 + 150e-9), rel=0.01)
     slow = load_preset("optimstore-r1", ["link.down=2 GB/s"])
-    assert zero.rate(slow, zero.queues.WRITE, n, n) == pytest.approx(2e9, rel=0.01)
+    assert zero.rate(slow, zero.command.WRITE, n, n) == pytest.approx(2e9, rel=0.01)
 
 
 @pytest.mark.parametrize("case", zero.TRAFFIC, ids=lambda case: case.name)

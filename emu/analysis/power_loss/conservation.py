@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.engine.core import stages
+from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.conservation import Place, check_laws, settle_laws, station_quantity
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run.system import PLANNED, System
@@ -23,7 +22,7 @@ def undone(system: System) -> np.ndarray:
     ring = system.arrays.row.view(np.ndarray)
     ids = np.arange(system.rows_done, system.next_row) & (len(ring) - 1)
     found = ring[ids]
-    return np.asarray(found[found["state"] != rows.DONE])
+    return np.asarray(found[found["state"] != plan_rows.DONE])
 
 
 def stop_clocks(system: System) -> None:
@@ -67,13 +66,13 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
     progress.
     """
     left = undone(system)
-    begun = left[left["state"] == rows.STARTED]
+    begun = left[left["state"] == plan_rows.STARTED]
     unfinished = system.asked(left)
     done = system.planned - unfinished
     under_way = system.asked(begun)
     lost: dict[str, int] = {}
     for dev in range(system.devices):
-        mine = begun[(begun["device"] == dev) & (begun["resource"] == rows.DIE)]
+        mine = begun[(begun["device"] == dev) & (begun["resource"] == plan_rows.DIE)]
         drive = _Drive(system, dev)
         quantities = {
             **drive.read(),

@@ -20,16 +20,14 @@ import numpy as np
 
 from ondie.emu.analysis.power_loss.conservation import settle_books, stop_clocks, undone
 from ondie.emu.engine.core import counters as stats
-from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.engine.run.system import System
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.nand import timing
-from ondie.emu.nand import torn_pages as torn
+from ondie.emu.ftl import page_map
+from ondie.emu.nand import timing, torn_pages
 from ondie.emu.paths.base import Path
-from ondie.emu.paths.on_die import recovery_plan as resume
+from ondie.emu.paths.on_die import recovery_plan
 from ondie.emu.paths.on_die.parity import Made
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import At, Reservoir
@@ -119,7 +117,7 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
     """Return the plan rows of the rest of a step, from the point that recovery found."""
     assert isinstance(path, OnDie)
-    return resume.plan(path, step, found.cut.training, found.cursors, system, found.made)
+    return recovery_plan.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
 
 def sent(system: System) -> int:
@@ -178,7 +176,7 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             if op == timing.ERASE:
                 first, mask = int(txn.ppn), int(txn.planes)
                 ppns = range(first, first + geometry.block_pages)
-                torn.interrupt_erase(
+                torn_pages.interrupt_erase(
                     payload.stores[dev],
                     [ppn for ppn in ppns if mask >> ppn % geometry.planes & 1],
                     rng,
@@ -212,7 +210,7 @@ def _next_place(system: System, die: int) -> int:
     arrays, geometry = system.arrays, system.geometry
     place = int(arrays.pool["r_next"][die])
     state = arrays.block["state"].reshape(-1, geometry.all_blocks)[die, geometry.blocks :]
-    while place % geometry.pages == 0 and state[place // geometry.pages] == mapping.BAD:
+    while place % geometry.pages == 0 and state[place // geometry.pages] == page_map.BAD:
         place = (place + geometry.pages) % (geometry.reservoir_blocks * geometry.pages)
     return place
 
@@ -224,16 +222,16 @@ def _tear_program(
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(at, spare.slot)
         members = None if made.members is None else made.members[i]
-        torn.interrupt_program(payload.stores[dev], page, spare, data, rng, members=members)
+        torn_pages.interrupt_program(payload.stores[dev], page, spare, data, rng, members=members)
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:
     """Return (phase, end in ps) of the accelerator's rows that are not done."""
-    end = int(system.arrays.fifo["free_at"][s.ACCELERATOR])
+    end = int(system.arrays.fifo["free_at"][stages.ACCELERATOR])
     left = []
     for row in undone(system):
-        if int(row["resource"]) == rows.ACCELERATOR:
-            if int(row["state"]) != rows.STARTED:
+        if int(row["resource"]) == plan_rows.ACCELERATOR:
+            if int(row["state"]) != plan_rows.STARTED:
                 end = max(end, system.now) + int(row["array_ps"])
             left.append((int(row["phase"]), end))
     return tuple(left)

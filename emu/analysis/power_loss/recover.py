@@ -28,7 +28,7 @@ from ondie.emu.ftl.reservoir_recovery import (
 )
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.layout.stripe_map import Homes
-from ondie.emu.paths.on_die import recovery_plan as resume
+from ondie.emu.paths.on_die import recovery_plan
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import At, Reservoir
 
@@ -96,7 +96,7 @@ class Revival:
             places = [(*at, values.place) for at, values in newest.items() if values is not None]
             if places:
                 self.checked += len(places)
-                self.system.run([resume.scan(path, self.system.next_row, places, True)])
+                self.system.run([recovery_plan.scan(path, self.system.next_row, places, True)])
             doubt = {
                 at: scan for at, scan in doubt.items() if not check_newest(scan, self._intact(at))
             }
@@ -108,7 +108,7 @@ class Revival:
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
         self._turn(states)
         if pads:
-            self.system.run([resume.pads(path, self.system.next_row, pads)])
+            self.system.run([recovery_plan.pads(path, self.system.next_row, pads)])
         self.padded = len(pads)
         self._map(states)
 
@@ -174,10 +174,10 @@ class Revival:
             made=self.made,
         )
 
-    def _scan(self, places: list[resume.Place]) -> None:
+    def _scan(self, places: list[recovery_plan.Place]) -> None:
         self._looking = True
         self.scanned += len(places)
-        self.system.run([resume.scan(self.path, self.system.next_row, places, False)])
+        self.system.run([recovery_plan.scan(self.path, self.system.next_row, places, False)])
         self._looking = False
 
     def _expected(self, dev: int, die: int) -> range:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ondie.emu.analysis import foreground as interference
+from ondie.emu.analysis import foreground
 from ondie.emu.analysis.compare import PATHS, Comparison
 from ondie.emu.analysis.foreground import Felt
 from ondie.emu.cli.tables.replay import PS_PER_US
@@ -84,7 +84,7 @@ def run(
 ) -> list[Felt]:
     """Run each path of a comparison concurrently with the requests."""
     ran = [r.name for r in comparison.results if r.reason is None and r.name in PATHS]
-    return interference.interference(trace, cfg, ran, comparison.options, requests, loop, progress)
+    return foreground.interference(trace, cfg, ran, comparison.options, requests, loop, progress)
 
 
 def data(rows: Sequence[Felt], requests: BlockTrace, loop: Loop) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def data(rows: Sequence[Felt], requests: BlockTrace, loop: Loop) -> dict[str, An
         "requests": len(requests),
         "queue_depth": loop.depth,
         "speed": None if loop.depth is not None else loop.speed,
-        "paths": [interference.data(row) for row in rows],
+        "paths": [foreground.data(row) for row in rows],
     }
 
 

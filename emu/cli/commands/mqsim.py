@@ -20,7 +20,7 @@ from rich.console import Console
 from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.files import check_target
 from ondie.emu.cli.output import OutputOptions, output_options
-from ondie.emu.cli.tables import replay as tables
+from ondie.emu.cli.tables import replay
 from ondie.emu.replay.mqsim.flow import Flow, total
 from ondie.emu.replay.mqsim.run import (
     Outcome,
@@ -128,9 +128,9 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
             console.print(f"Scenario {outcome.scenario.number} of {outcome.scenario.source}")
         for line in outcome.text:
             console.print(line, soft_wrap=True)
-        for item in tables.tables(outcome.statistics):
+        for item in replay.tables(outcome.statistics):
             console.print(item)
-        console.print(tables.run_words(outcome.statistics))
+        console.print(replay.run_words(outcome.statistics))
 
 
 @click.command("mqsim")

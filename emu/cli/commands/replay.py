@@ -22,7 +22,7 @@ from ondie.emu.cli.commands.block_requests import ReadOptions, read_options
 from ondie.emu.cli.files import check_apart
 from ondie.emu.cli.options import DriveOptions, drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
-from ondie.emu.cli.tables import replay as tables
+from ondie.emu.cli.tables import replay
 from ondie.emu.config.config import Config
 from ondie.emu.ftl import pslc
 from ondie.emu.nvme.request import REQUEST_NAMES
@@ -197,7 +197,7 @@ def _pslc(run: BlockReplayed) -> dict[str, Any]:
     """Return what `--json` holds about blocks in pSLC mode."""
     return {
         "mode": run.config.ftl.pslc,
-        **{name: run.done.counters[name] for name in tables.PSLC},
+        **{name: run.done.counters[name] for name in replay.PSLC},
         "rated_erases": run.config.flash.pslc_endurance_cycles,
         "pslc_bytes": pslc.capacity(run.config),
         "offered_bytes": capacity(run.config),
@@ -221,17 +221,17 @@ def _settings(
 
 def show(run: BlockReplayed, data: dict[str, Any], console: Console) -> None:
     """Print latencies, requests by operation, flash operations, and shares of busy time."""
-    console.print(tables.latency_table(data))
-    console.print(tables.operations_table(data["operations"]))
-    console.print(tables.flash_table(data))
+    console.print(replay.latency_table(data))
+    console.print(replay.operations_table(data["operations"]))
+    console.print(replay.flash_table(data))
     if "errors" in data:
-        console.print(tables.errors_table(data["errors"]))
+        console.print(replay.errors_table(data["errors"]))
     if "pslc" in data:
-        console.print(tables.pslc_table(data["pslc"]))
+        console.print(replay.pslc_table(data["pslc"]))
     if "word_lines" in data:
-        console.print(tables.word_lines_table(data["word_lines"]))
-    console.print(tables.busy_table(run.busy))
-    console.print(tables.run_words(data))
+        console.print(replay.word_lines_table(data["word_lines"]))
+    console.print(replay.busy_table(run.busy))
+    console.print(replay.run_words(data))
 
 
 @click.command("replay")

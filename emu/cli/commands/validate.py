@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from ondie.emu import validate as validation
+from ondie.emu import validate
 from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError
@@ -51,7 +51,7 @@ def refuse_studies(name: str | None, words: list[str]) -> None:
 
 def check_options(name: str | None, given: Mapping[str, Any]) -> None:
     """Raise InputError for an option that suite ``name`` does not take."""
-    takes = {suite: named.options for suite, named in validation.NAMED.items()}
+    takes = {suite: named.options for suite, named in validate.NAMED.items()}
     for option, value in given.items():
         if option not in takes.get(name or "", ()):
             owners = " or ".join(
@@ -91,10 +91,10 @@ def run_validate(name: str | None, **values: Any) -> None:
     check_options(name, options)
     given.check()
     with progress_bar(given.quiet) as progress:
-        rows = validation.run(name, progress, options)
+        rows = validate.run(name, progress, options)
     files = given.write([row.data() for row in rows])
     if (screen := given.console) is not None:
-        validation.show(rows, screen)
+        validate.show(rows, screen)
     given.list_files(files)
     if any(row.misses for row in rows):
         sys.exit(1)

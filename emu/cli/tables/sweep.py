@@ -12,7 +12,7 @@ from rich.table import Table
 from ondie.emu.analysis.result_json import seconds
 from ondie.emu.analysis.step_budget import answer
 from ondie.emu.analysis.sweep import ALL_PATHS, Sweep
-from ondie.emu.config import nominal_capacity as nominal
+from ondie.emu.config import nominal_capacity
 from ondie.emu.config.rules.rule import GEOMETRY
 from ondie.emu.units import fmt_bytes, fmt_energy
 
@@ -107,13 +107,13 @@ def capacities(swept: Sweep) -> str | None:
     if set(at.values()) <= {swept.cfg.system.capacity_bytes}:
         return None
     points = ", ".join(f"{fmt_bytes(size)} at {' and '.join(x)}" for x, size in at.items())
-    return f"{nominal.CAPACITY} follows the flash: {points}"
+    return f"{nominal_capacity.CAPACITY} follows the flash: {points}"
 
 
 def show(swept: Sweep, console: Console) -> None:
     """Print the tables and the reasons for missing rows."""
     console.print(table(swept))
-    words = capacities(swept), nominal.note(swept.cfg.leaf(nominal.CAPACITY))
+    words = capacities(swept), nominal_capacity.note(swept.cfg.leaf(nominal_capacity.CAPACITY))
     for line in filter(None, words):
         console.print(line)
     console.print()

@@ -13,7 +13,7 @@ from typing import NoReturn
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import events
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import page_map
 from ondie.emu.nand.timing import OP_NAMES
 from ondie.emu.units import InputError
 
@@ -89,7 +89,7 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
             f"device {dev} is full: writes wait for a free block and no block can be collected "
             f"(ftl.over_provisioning={cfg.ftl.over_provisioning})"
         )
-        bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == mapping.BAD).sum())
+        bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == page_map.BAD).sum())
         if bad:
             words += f"; {bad} of its {blocks} blocks are bad"
         waiting = int(arrays.pool.retiring[dev * units : (dev + 1) * units].sum())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.paths.layout.regions import VALUE_BYTES, Regions, Shard
 from ondie.emu.paths.payload import POISON, Conventional
@@ -144,7 +144,7 @@ class Striped(Conventional):
         return self.memory[bucket.device][at : at + pages].reshape(-1)
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
-        if self.buckets and resource == rows.ISP:
+        if self.buckets and resource == plan_rows.ISP:
             shard = self.regions[dev].shard
             for bucket in self.buckets:
                 if bucket.device == dev and first <= bucket.start < first + count:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.nvme import command as queues
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.nvme import command
 from ondie.emu.paths.base import Rows
 from ondie.emu.paths.layout.volume import Requests
 from ondie.emu.paths.offload.options import Offload
@@ -91,11 +91,11 @@ class Handles:
         out: Rows, kind: int, phase: int, found: Requests, after0: np.ndarray,
         after1: int | np.ndarray,
     ) -> np.ndarray:  # fmt: skip
-        column = "bytes_out" if kind == queues.READ else "bytes_in"
+        column = "bytes_out" if kind == command.READ else "bytes_in"
         return out.add(
             len(found.first),
             device=found.device,
-            resource=rows.NVME,
+            resource=plan_rows.NVME,
             kind=kind,
             phase=phase,
             lpn=found.lpn,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from ondie.emu.compute import host_cpu as machine
+from ondie.emu.compute import host_cpu
 from ondie.emu.config.config import Config
 from ondie.emu.paths.closed_form import Bound, Demand, handle_depth, parts_text, with_latency, words
 from ondie.emu.paths.offload.options import Offload
@@ -42,7 +42,7 @@ def bound(
     for demand in (write, both):
         demand.host_write(moved["written"] / devices)
     params = sum(stop - start for start, stop in groups)
-    cpu = machine.update_ps(cfg, params, traffic) / 1e12
+    cpu = host_cpu.update_ps(cfg, params, traffic) / 1e12
     shared = both.largest[1]
     both.add("host CPU", cpu)
     held = sum(stop - start for start, stop in on_nvme)

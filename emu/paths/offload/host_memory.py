@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme.data_cache_payload import CachedBytes
@@ -119,7 +119,7 @@ class OffloadMemory(Conventional):
         self.scatter("g", 0, self.params, gradient)
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
-        assert resource == rows.HOST_CPU
+        assert resource == plan_rows.HOST_CPU
         start, stop = first, first + count
         held = {name: self.gather(name, start, stop) for name in self.slots}
         self.compute(start, stop, held, held.pop("g"))

@@ -19,10 +19,10 @@ from typing import ClassVar
 import numpy as np
 
 from ondie.emu.clock import ps_from_seconds
-from ondie.emu.compute import host_cpu as machine
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.compute import host_cpu
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
-from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command
 from ondie.emu.paths.base import (
     BACKWARD,
     BACKWARD_SEGMENTS,
@@ -35,7 +35,7 @@ from ondie.emu.paths.base import (
 from ondie.emu.paths.closed_form import Bound, handle_depth
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.layout.formats import MODEL_BYTES
-from ondie.emu.paths.offload import closed_form as offload_bound
+from ondie.emu.paths.offload import closed_form
 from ondie.emu.paths.offload.aio import Handles
 from ondie.emu.paths.offload.host_memory import OffloadMemory
 from ondie.emu.paths.offload.options import Offload
@@ -128,14 +128,14 @@ class HostOffload(OffloadLayout):
                 free = held[-ahead] if len(held) >= ahead else after
                 reads = [
                     self.handles.send(
-                        out, queues.READ, phase, self.volume.requests("p", *portions[number]), free
+                        out, command.READ, phase, self.volume.requests("p", *portions[number]), free
                     )
                     for _ in range(times)
                 ]
                 arrived = np.concatenate(reads)
                 begin = held[-1] if held else after
                 row = out.one(
-                    resource=rows.ACCELERATOR,
+                    resource=plan_rows.ACCELERATOR,
                     phase=phase,
                     array_ps=total * (at + 1) // count - total * at // count,
                     after0=out.join(arrived, phase) if len(arrived) else begin,
@@ -163,10 +163,10 @@ class HostOffload(OffloadLayout):
         last = np.minimum(found.first + -(-found.size // width), self.trace.n_params)
         ready = self.ready_segment(step, found.first, last)
         order = np.argsort(ready, kind="stable")
-        for at in range(0, len(order), rows.MAX_CHUNK):
-            part = order[at : at + rows.MAX_CHUNK]
+        for at in range(0, len(order), plan_rows.MAX_CHUNK):
+            part = order[at : at + plan_rows.MAX_CHUNK]
             these = type(found)(*(column[part] for column in found))
-            self.handles.send(out, queues.WRITE, GRADIENTS, these, segments[ready[part]])
+            self.handles.send(out, command.WRITE, GRADIENTS, these, segments[ready[part]])
             if out.full():
                 yield out.take()
 
@@ -191,11 +191,11 @@ class HostOffload(OffloadLayout):
             begin = written[-flight] if len(written) >= flight else fence
             if not offload.pipeline_read and (offload.pipeline_write or not written):
                 begin = out.join(np.array([begin, computed]), UPDATE) if written else computed
-            reads = self._transfer(out, queues.READ, arrays, start, stop, begin)
+            reads = self._transfer(out, command.READ, arrays, start, stop, begin)
             ready = out.join(reads, UPDATE)
             computed = self._compute(out, start, stop, ready, self._behind(written))
             names = (*self.written, "p") if offload.parameters else self.written
-            writes = self._transfer(out, queues.WRITE, names, start, stop, computed)
+            writes = self._transfer(out, command.WRITE, names, start, stop, computed)
             written.append(out.join(writes, UPDATE))
             if out.full():
                 yield out.take()
@@ -206,9 +206,9 @@ class HostOffload(OffloadLayout):
 
     def _compute(self, out: Rows, start: int, stop: int, after0: int, after1: int) -> int:
         return out.one(
-            resource=rows.HOST_CPU,
+            resource=plan_rows.HOST_CPU,
             phase=UPDATE,
-            array_ps=machine.update_ps(self.cfg, stop - start, self.traffic),
+            array_ps=host_cpu.update_ps(self.cfg, stop - start, self.traffic),
             lpn=start,
             tag=stop - start,
             after0=after0,
@@ -226,7 +226,7 @@ class HostOffload(OffloadLayout):
         return np.concatenate(ids)
 
     def bound(self, step: int) -> Bound:
-        return offload_bound.bound(
+        return closed_form.bound(
             self.cfg, self.offload, self.groups, self.on_nvme, self.moved(), self.traffic,
             len(self.vectors) + 1,
         )  # fmt: skip

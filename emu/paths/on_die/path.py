@@ -18,9 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu.compute import pe
-from ondie.emu.compute import pe_bus as die_bus
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.compute import pe, pe_bus
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import reservoir
 from ondie.emu.nand import timing
@@ -247,7 +246,7 @@ class OnDie(UpdatingPath):
             s.itemsize for s in (self.stripes[0].dtype, self.stripes[0].gradient_dtype)
         )
         done = pe.passes(self.trace.op, self.coupled_decay)
-        crossing = sum(die_bus.crossing(self.trace.op, self.coupled_decay))
+        crossing = sum(pe_bus.crossing(self.trace.op, self.coupled_decay))
         pages = sum(s.count * s.planes for s in self.stripes) * applied
         twice = 2 * pages * 8 * self.geometry.page_bytes  # when read and when programmed
         streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
@@ -285,7 +284,7 @@ class OnDie(UpdatingPath):
         """Yield rounds of one stripe per die: a row for the transfer of the round's gradients to
         the device's DRAM, then each step for every die, then the completed parities."""
         rounds = all_rounds(out.next, self.guarded, len(self.steps))
-        batch = max(rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
+        batch = max(plan_rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
             part = {name: column[at : at + batch] for name, column in rounds.items()}
             columns = self._columns(part, after)
@@ -310,7 +309,7 @@ class OnDie(UpdatingPath):
         gradient, stripe = stripes.gradient_bytes, stripes.planes * self.geometry.page_bytes
         ecc_ps = pe.ecc_ps(self.cfg, stripes.planes)
         coded = table.mask[SENSE] | table.mask.get(PROGRAM_STEP, False)
-        resource = np.where(table.load, rows.DMA_DOWN, rows.DIE)
+        resource = np.where(table.load, plan_rows.DMA_DOWN, plan_rows.DIE)
         kind = np.full(len(table.load), timing.BESIDE)
         first = np.array([each.shard.start for each in self.stripes])[table.dev]
         lpn = np.where(table.load, first + table.stripe * stripes.params, table.stripe)
@@ -318,7 +317,7 @@ class OnDie(UpdatingPath):
         bytes_out = np.zeros_like(bytes_in)
         for step, its in table.mask.items():
             if step in JOIN_STEPS:
-                resource[its] = rows.JOIN
+                resource[its] = plan_rows.JOIN
                 continue
             kind[its] = KIND[step]
             if step in (GRADIENT, KEEP_STEP):
@@ -409,7 +408,7 @@ class OnDie(UpdatingPath):
             out.add(
                 len(lpn),
                 device=stripes.shard.device,
-                resource=rows.DIE,
+                resource=plan_rows.DIE,
                 kind=timing.BESIDE,
                 phase=UPDATE,
                 lpn=lpn,
@@ -437,7 +436,7 @@ class OnDie(UpdatingPath):
         to the host as ``size`` bytes, the devices in turn: array, the die's decoder if any,
         channel, DRAM, link."""
         which = which or [homes.super_pages(0, homes.count) for homes in self.homes]
-        piece = rows.MAX_CHUNK // len(self.stripes)
+        piece = plan_rows.MAX_CHUNK // len(self.stripes)
         for start in range(0, max(map(len, which)), piece):
             for stripes, its in zip(self.stripes, which, strict=True):
                 count = min(piece, len(its) - start)
@@ -445,7 +444,7 @@ class OnDie(UpdatingPath):
                     out.add(
                         count,
                         device=stripes.shard.device,
-                        resource=rows.DIE,
+                        resource=plan_rows.DIE,
                         kind=timing.READ,
                         phase=phase,
                         lpn=its[start : start + count],

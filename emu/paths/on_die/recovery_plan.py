@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import timing
 from ondie.emu.nand.page_store import SPARE_BYTES
@@ -40,7 +40,7 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
     out.add(
         len(places),
         device=[dev for dev, _, _ in places],
-        resource=rows.DIE,
+        resource=plan_rows.DIE,
         kind=timing.SCAN,
         phase=RECOVERY,
         lpn=[place * dies + die for _, die, place in places],
@@ -58,7 +58,7 @@ def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
     out.add(
         len(places),
         device=[dev for dev, _, _ in places],
-        resource=rows.DIE,
+        resource=plan_rows.DIE,
         kind=timing.PAD,
         phase=RECOVERY,
         lpn=[place * dies + die for _, die, place in places],
@@ -73,7 +73,7 @@ def training(out: Rows, left: Sequence[tuple[int, int]], now: int) -> int:
     after = out.fence(BACKWARD)
     for phase, end in left:
         after = out.one(
-            resource=rows.ACCELERATOR, phase=phase, array_ps=max(end - now, 0), after0=after
+            resource=plan_rows.ACCELERATOR, phase=phase, array_ps=max(end - now, 0), after0=after
         )
         now = max(now, end)
     return after
@@ -131,14 +131,14 @@ def parities(
                     assert isinstance(path.payload, Reservoir)
                     place = path.payload.at(dev, sp).place
                     row = out.one(
-                        device=dev, resource=rows.DIE, kind=timing.SCAN, phase=RECOVERY,
+                        device=dev, resource=plan_rows.DIE, kind=timing.SCAN, phase=RECOVERY,
                         lpn=place * dies + sp % dies, bytes_out=planes * page,
                         tag=planes * (SPARE_BYTES + page), after0=after,
                     )  # fmt: skip
                     path.payload.again[row] = dev, sp
                 rows_of.append(row)
             out.one(
-                device=dev, resource=rows.DIE, kind=timing.BESIDE, phase=UPDATE, lpn=parity,
+                device=dev, resource=plan_rows.DIE, kind=timing.BESIDE, phase=UPDATE, lpn=parity,
                 bytes_in=planes * page, after0=out.join(np.array(rows_of), UPDATE),
             )  # fmt: skip
         if out.full():

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ondie.emu.compute import nan_comparator as comparator
+from ondie.emu.compute import nan_comparator
 from ondie.emu.engine.core import events
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
-from ondie.emu.nand import pe_protection as shield
-from ondie.emu.nand import timing
+from ondie.emu.nand import pe_protection, timing
 from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
@@ -73,7 +72,7 @@ class Reservoir:
         )
         self.stores = tuple(PageStore(page) for _ in stripes)
         cfg = system.cfg
-        self.code = shield.code(cfg)
+        self.code = pe_protection.code(cfg)
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
@@ -179,9 +178,9 @@ class Reservoir:
         """Apply the comparator, if configured, to values that leave a register; record in ``met``
         whether it changes any."""
         if self.comparator:
-            self.met = comparator.compare(values) > 0 or self.met
+            self.met = nan_comparator.compare(values) > 0 or self.met
         else:
-            self.met = bool(comparator.special(values).any()) or self.met
+            self.met = bool(nan_comparator.special(values).any()) or self.met
 
     def page(self, at: At, slot: int) -> int:
         """Return the physical page of a super-page in one plane, by the role of the plane."""
@@ -335,7 +334,7 @@ class Reservoir:
         """Flip the wrong bits of a page read from the array: in its register, at the host, or in
         transfer to another die."""
         page = entry.n
-        wrong = shield.wrong_bits(
+        wrong = pe_protection.wrong_bits(
             self.system.geometry.page_bytes, entry.rate, entry.key, *self.code,
             self.system.cfg.errors.exposure,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ondie.emu.compute import pe
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.nand import timing
 from ondie.emu.paths.base import UPDATE, Rows
 from ondie.emu.paths.on_die.devices import Devices
@@ -107,7 +107,7 @@ class _Device:
                 bpr0 = np.where(last < 0, after, last)
                 bpr1 = vpp if devices.cfg.pe.rain else np.full(geometry.dies, -1)
         pe_ps, ecc_ps = devices.compute_ps, pe.ecc_ps(devices.cfg, own.planes)
-        common = {"device": self.device, "resource": rows.DIE, "phase": UPDATE, "lpn": pages}
+        common = {"device": self.device, "resource": plan_rows.DIE, "phase": UPDATE, "lpn": pages}
         count = len(dies)
         out.add(
             count,
@@ -147,7 +147,7 @@ class _Device:
         ids = out.add(
             len(runs),
             device=self.device,
-            resource=rows.DMA_DOWN,
+            resource=plan_rows.DMA_DOWN,
             phase=UPDATE,
             lpn=[own.shard.start + int(run[0]) * own.params for run in runs],
             tag=size * own.params,

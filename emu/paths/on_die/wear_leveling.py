@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.compute import pe
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.base import LEVELLING, UPDATE, Rows
@@ -101,7 +101,7 @@ def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after:
     if not programs:
         return after
     moved = out.join(np.array(programs), LEVELLING)
-    return out.one(resource=rows.JOIN, phase=UPDATE, after0=after, after1=moved)
+    return out.one(resource=plan_rows.JOIN, phase=UPDATE, after0=after, after1=moved)
 
 
 def _rows(
@@ -112,7 +112,7 @@ def _rows(
     ecc_ps: int,
 ) -> list[int]:
     """Add the rows of the moves: read into DRAM, program from there; return each last row."""
-    common = {"device": device, "resource": rows.DIE, "phase": LEVELLING, "array_ps": ecc_ps}
+    common = {"device": device, "resource": plan_rows.DIE, "phase": LEVELLING, "array_ps": ecc_ps}
     landed = []
     for source, target in moves:
         lift = out.one(**common, kind=timing.LIFT, lpn=source, bytes_out=stripe_bytes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR
-from ondie.emu.nvme import mqsim_cache as buffer
+from ondie.emu.nvme import mqsim_cache
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 
@@ -19,19 +19,19 @@ NS_PER_S = 10**9
 PS_PER_NS = 1000
 KEPT = {
     "TURNED_OFF": 0,
-    "READ_CACHE": buffer.READS,
-    "WRITE_CACHE": buffer.WRITES,
-    "WRITE_READ_CACHE": buffer.READS | buffer.WRITES,
+    "READ_CACHE": mqsim_cache.READS,
+    "WRITE_CACHE": mqsim_cache.WRITES,
+    "WRITE_READ_CACHE": mqsim_cache.READS | mqsim_cache.WRITES,
 }
 """Bits of what a flow caches, by its mode."""
 
 
-def sizes(drive: Drive, flows: Sequence[Flow]) -> buffer.Sizes | None:
+def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
     """Return the sizes of the shared cache or the caches of the flows; None if no flow has one."""
     if not any(KEPT[flow.parameters.device_level_data_caching_mode] for flow in flows):
         return None
     groups = len(flows) if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
-    return buffer.Sizes(
+    return mqsim_cache.Sizes(
         pages=drive.data_cache_capacity_bytes // drive.page_capacity_bytes // groups,
         groups=groups,
         limit=drive.planes * drive.page_capacity_bytes // SECTOR,

@@ -18,7 +18,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.ftl.precondition.apply import whole_pages
-from ondie.emu.replay.mqsim import precondition_blocks as layout
+from ondie.emu.replay.mqsim import precondition_blocks
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.precondition_draws import distribution, touched
 from ondie.emu.replay.mqsim.ssdconfig import Drive
@@ -50,7 +50,7 @@ def laid(
         if found is None:
             return False
         wanted.append((parameters, found[found < flow_pages]))
-    planes: list[layout.Plane] = []
+    planes: list[precondition_blocks.Plane] = []
     listed = Counter(plane for flow in flows for plane in flow.parameters.planes)
     most = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
     for i, (parameters, lpns) in enumerate(wanted):
@@ -58,7 +58,11 @@ def laid(
             continue
         part = 1.0 / max(listed[plane] for plane in parameters.planes)
         share = _share(drive, cfg, parameters, most)
-        mine = None if share is None else layout.planned(arrays, cfg, i, lpns, share, part)
+        mine = (
+            None
+            if share is None
+            else precondition_blocks.planned(arrays, cfg, i, lpns, share, part)
+        )
         if mine is None:
             return False
         planes += mine
@@ -68,20 +72,22 @@ def laid(
     if (arrays.pool.free_n - taken < max(cfg.ftl.gc_stop_blocks, 1)).any():
         return False
     for plane in planes:
-        layout.lay(arrays, cfg, plane)
+        precondition_blocks.lay(arrays, cfg, plane)
     whole_pages(arrays, np.flatnonzero(arrays.l2p[0]))
     return True
 
 
-def _share(drive: Drive, cfg: Config, parameters: Synthetic, most: float) -> layout.F64 | None:
+def _share(
+    drive: Drive, cfg: Config, parameters: Synthetic, most: float
+) -> precondition_blocks.F64 | None:
     """Return the shares of blocks by valid pages for a flow's addresses and the drive's policy."""
     fill = parameters.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
     low, blocks = cfg.ftl.gc_low_blocks + 1, drive.block_no_per_plane
     kind = distribution(parameters)
     if kind == "STREAMING":
-        return layout.in_order(drive.page_no_per_block, fill / (1 - low / blocks))
+        return precondition_blocks.in_order(drive.page_no_per_block, fill / (1 - low / blocks))
     policy = drive.gc_block_selection_policy
-    share = layout.uniform(policy, drive.page_no_per_block, blocks, fill, low, most)
+    share = precondition_blocks.uniform(policy, drive.page_no_per_block, blocks, fill, low, most)
     if share is not None and kind == "RANDOM_HOTCOLD":
-        return layout.stretched(share, parameters.percentage_of_hot_region / 100)
+        return precondition_blocks.stretched(share, parameters.percentage_of_hot_region / 100)
     return share

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import page_map
 from ondie.emu.nand.geometry import Geometry
 
 F64 = npt.NDArray[np.float64]
@@ -201,12 +201,12 @@ def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
     pool.free_n -= len(valid)
     block = unit * geometry.all_blocks + used
     full = block[:-1]
-    arrays.block["state"][full] = mapping.FULL
+    arrays.block["state"][full] = page_map.FULL
     arrays.block["stream"][block] = plane.stream
     arrays.block["dirty"][full] = 1
     arrays.block["filled"][full] = int(arrays.dev.filled[0]) + np.arange(len(full))
     arrays.dev.filled[0] += len(full)
-    arrays.block["state"][block[-1]] = mapping.OPEN
+    arrays.block["state"][block[-1]] = page_map.OPEN
     front.block = int(used[-1])
     arrays.valid[full] = valid
     first = np.repeat(full * geometry.block_pages - (np.cumsum(valid) - valid), valid)

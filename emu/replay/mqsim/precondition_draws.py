@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.nvme.request import MAX_CHUNK, REQUEST
-from ondie.emu.replay.mqsim import mrg32k3a as mrg
-from ondie.emu.replay.mqsim import synthetic_flow as synthetic
+from ondie.emu.replay.mqsim import mrg32k3a, synthetic_flow
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
@@ -70,7 +69,7 @@ def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | 
 
     ``page``: sectors per page. None where ``wanted`` is nearly all pages of the range.
     """
-    shape = synthetic.shape_of(flow.stream, parameters, flow.range, frozenset(), flow.name)
+    shape = synthetic_flow.shape_of(flow.stream, parameters, flow.range, frozenset(), flow.name)
     header = shape[0]
     unit = int(header["unit"])
     space = _Space(-(-int(header["first"]) // unit) * unit, int(header["last"]) - 1, page)
@@ -101,7 +100,7 @@ def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | 
         1 << 62,
         hot_last,
     )
-    header["distribution"] = synthetic.DISTRIBUTIONS[kind]
+    header["distribution"] = synthetic_flow.DISTRIBUTIONS[kind]
     return _pages(shape, parameters, page, wanted, whole)
 
 
@@ -110,10 +109,10 @@ def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot
     and draw only cold ones."""
     header = shape[0]
     first = int(header["first"])
-    rng, spare = synthetic.generators(parameters), np.zeros(1)
-    if header["distribution"] == synthetic.STREAMING:
+    rng, spare = synthetic_flow.generators(parameters), np.zeros(1)
+    if header["distribution"] == synthetic_flow.STREAMING:
         header["next"] = first + int(
-            mrg.below(rng[synthetic.ADDRESS], int(header["last"]) - first + 1)
+            mrg32k3a.below(rng[synthetic_flow.ADDRESS], int(header["last"]) - first + 1)
         )
     found: I64 = np.zeros(0, np.int64)
     if hot:
@@ -127,7 +126,7 @@ def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot
         header["hot_share"] = 2.0  # draw only cold addresses from now on
     out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
     while len(found) < wanted:
-        synthetic.fill(out, shape, rng, spare)
+        synthetic_flow.fill(out, shape, rng, spare)
         found = _until(found, out["offset"] // SECTOR - first, out["size"] // SECTOR, page, wanted)
     return found
 

@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ondie.emu.replay.mqsim import quirks as quirks_
+from ondie.emu.replay.mqsim import quirks, supported, workload_xml
 from ondie.emu.replay.mqsim import ssdconfig as drives
-from ondie.emu.replay.mqsim import supported
-from ondie.emu.replay.mqsim import workload_xml as workload
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.flows import flows as make_flows
 from ondie.emu.replay.mqsim.parameter import parameters
@@ -68,9 +66,9 @@ def read_pair(
 ) -> tuple[Drive, tuple[Scenario, ...]]:
     """Read both files and check each scenario against the drive. Raises InputError, one line."""
     drive = drives.read_drive(ssdconfig)
-    scenarios = workload.read_workload(workload_)
+    scenarios = workload_xml.read_workload(workload_)
     for scenario in scenarios:
-        workload.check_scenario(scenario, drive)
+        workload_xml.check_scenario(scenario, drive)
         supported.check_supported(drive, scenario)
     return drive, scenarios
 
@@ -83,7 +81,7 @@ def remarks(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
     ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
     lines += [f"ignored: {note}" for note in scenario.skipped]
-    return lines + [f"quirk: {line}" for line in quirks_.lines(drive, scenario, asked)]
+    return lines + [f"quirk: {line}" for line in quirks.lines(drive, scenario, asked)]
 
 
 def run_scenario(
@@ -99,7 +97,7 @@ def run_scenario(
     Raises InputError or TraceError for a scenario that cannot run, SimulationError if the
     accounting check fails.
     """
-    names = quirks_.obeyed(asked)
+    names = quirks.obeyed(asked)
     drive = drives.scenario_drive(drive, scenario.number)
     begin = time.perf_counter()
     flows = make_flows(drive, scenario, names, folders)
@@ -136,16 +134,18 @@ def configuration(
     """Return the resolved configuration that is stored with a result."""
     listed = []
     for flow in flows:
-        kind = {"kind": "synthetic" if isinstance(flow.parameters, workload.Synthetic) else "trace"}
+        kind = {
+            "kind": "synthetic" if isinstance(flow.parameters, workload_xml.Synthetic) else "trace"
+        }
         sectors = {"first_sector": flow.range.first, "last_sector": flow.range.last}
-        listed.append(kind | workload.spelled_out(flow.parameters) | sectors)
-    reproduced = quirks_.obeyed(asked)
+        listed.append(kind | workload_xml.spelled_out(flow.parameters) | sectors)
+    reproduced = quirks.obeyed(asked)
     return {
         "drive": drives.spelled_out(drive),
         "scenario": scenario.number,
         "flows": listed,
         "quirks": {
             quirk.name: "reproduced" if quirk.name in reproduced else quirk.treatment
-            for quirk in quirks_.met(drive, scenario)
+            for quirk in quirks.met(drive, scenario)
         },
     }

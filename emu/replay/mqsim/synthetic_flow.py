@@ -20,7 +20,7 @@ import numpy as np
 
 from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
-from ondie.emu.replay.mqsim import mrg32k3a as mrg
+from ondie.emu.replay.mqsim import mrg32k3a
 from ondie.emu.replay.mqsim.address_partition import Range
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS
@@ -73,12 +73,12 @@ def fill(out, shape, rng, spare):
     clock = header["clock"]
     following = header["next"]
     for i in range(out.shape[0]):
-        op = READ if mrg.uniform(rng[TYPE]) <= header["read_share"] else WRITE
+        op = READ if mrg32k3a.uniform(rng[TYPE]) <= header["read_share"] else WRITE
         size = np.int64(header["mean_size"])
         drawn = size
         if header["deviation"] >= 0.0:
             value = math.ceil(
-                mrg.normal(rng[SIZE], spare, header["mean_size"], header["deviation"])
+                mrg32k3a.normal(rng[SIZE], spare, header["mean_size"], header["deviation"])
             )
             drawn = np.int64(value)
             if drawn == 0:
@@ -93,15 +93,15 @@ def fill(out, shape, rng, spare):
             elif size > MOST_SECTORS:
                 size = np.int64(MOST_SECTORS)
         if header["distribution"] == UNIFORM:
-            at = first + mrg.below(rng[ADDRESS], last - first + 1)
+            at = first + mrg32k3a.below(rng[ADDRESS], last - first + 1)
             if at + drawn > last:
                 at = first
         elif header["distribution"] == HOTCOLD:
             hot = header["hot_last"]
-            if mrg.uniform(rng[HOT_CHOICE]) < header["hot_share"]:
-                at = hot + 1 + mrg.below(rng[HOT_ADDRESS], last - hot)
+            if mrg32k3a.uniform(rng[HOT_CHOICE]) < header["hot_share"]:
+                at = hot + 1 + mrg32k3a.below(rng[HOT_ADDRESS], last - hot)
             else:
-                at = first + mrg.below(rng[HOT_ADDRESS], hot - first + 1)
+                at = first + mrg32k3a.below(rng[HOT_ADDRESS], hot - first + 1)
         else:
             at = following
             if at + drawn > last:
@@ -118,7 +118,7 @@ def fill(out, shape, rng, spare):
             at = max(header["end"] + 1 - size, first)
         arrival = np.int64(NOT_YET)
         if header["mean_interval"] > 0.0:
-            clock += np.int64(mrg.exponential(rng[INTERVAL], header["mean_interval"]))
+            clock += np.int64(mrg32k3a.exponential(rng[INTERVAL], header["mean_interval"]))
             arrival = clock * PS_PER_NS
         row = out[i]
         row["arrival"] = arrival
@@ -233,7 +233,7 @@ def generators(parameters: Synthetic) -> np.ndarray:
         uses.append(INTERVAL)
     rng = np.zeros((6, 6), np.int64)
     for after, use in enumerate(uses):
-        rng[use] = mrg.start(parameters.seed + after)
+        rng[use] = mrg32k3a.start(parameters.seed + after)
     return rng
 
 
@@ -248,7 +248,7 @@ def _chunks(
     header = shape[0]
     if header["distribution"] == STREAMING:
         at = int(header["first"]) + int(
-            mrg.below(rng[ADDRESS], header["last"] - header["first"] + 1)
+            mrg32k3a.below(rng[ADDRESS], header["last"] - header["first"] + 1)
         )
         header["next"] = at - at % header["unit"]
     left = total

@@ -16,30 +16,22 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.config.config import Config, load_preset
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.state import Arrays, records
 from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.engine.run import build
-from ondie.emu.ftl import cmt
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl.precondition import per_stream as occupation
+from ondie.emu.ftl import cmt, page_map
+from ondie.emu.ftl.precondition import per_stream
 from ondie.emu.ftl.precondition.apply import whole_pages
 from ondie.emu.nand.timing import ERASE, PROGRAM, READ
 from ondie.emu.replay.mqsim import (
-    data_cache as caching,
-)
-from ondie.emu.replay.mqsim import (
-    gc_policies as victims,
-)
-from ondie.emu.replay.mqsim import (
-    mrg32k3a as mrg,
-)
-from ondie.emu.replay.mqsim import (
+    data_cache,
+    gc_policies,
+    mrg32k3a,
     precondition,
     sata,
 )
-from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow
-from ondie.emu.replay.mqsim.flow import half_way as half_way_of
+from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow, half_way
 from ondie.emu.replay.mqsim.initial_occupancy import occupied
 from ondie.emu.replay.mqsim.run import Run
 from ondie.emu.replay.mqsim.ssdconfig import Drive
@@ -142,7 +134,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.write_streams": streams,
             "ftl.gc_streams": "each",
             "ftl.open_blocks": "ahead",
-            "ftl.gc_policy": victims.policy(drive.gc_block_selection_policy),
+            "ftl.gc_policy": gc_policies.policy(drive.gc_block_selection_policy),
             "ftl.gc_low_blocks": threshold - 1,
             "ftl.gc_stop_blocks": STOP,
             "ftl.gc_hard_blocks": max(int(drive.gc_hard_threshold * drive.block_no_per_plane), 1),
@@ -209,25 +201,27 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         pairs=len(flows),
         seed=drive.seed,
         lpns=sum(pages),
-        destage=caching.sizes(drive, flows),
+        destage=data_cache.sizes(drive, flows),
         adapter=drive.io_queue_depth if sata.used(drive) else 0,
         entries=0 if sata.used(drive) else drive.io_queue_depth,
         budget=outstanding(flows, sectors),
     )
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
-    arrays.fifo["scale"][s.HOST_STATIONS + s.DRAM] = 0  # MQSim's DRAM is its data cache's alone
-    arrays.lots[: victims.LEAST_LOT] = mrg.start(drive.seed + 1)
+    arrays.fifo["scale"][stages.HOST_STATIONS + stages.DRAM] = (
+        0  # MQSim's DRAM is its data cache's alone
+    )
+    arrays.lots[: gc_policies.LEAST_LOT] = mrg32k3a.start(drive.seed + 1)
     occupancy = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
     random = drive.gc_block_selection_policy.startswith("RANDOM")
-    arrays.lots[victims.REPEATED_LOT] = random and "lost_drawings" not in quirks
-    arrays.lots[victims.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
+    arrays.lots[gc_policies.REPEATED_LOT] = random and "lost_drawings" not in quirks
+    arrays.lots[gc_policies.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, streams, pages)
     arrays.zone["skew"] = skews
     _frontiers(arrays, drive, unused, pages)
     if drive.enabled_preconditioning:
         _filled(cfg, arrays, drive, streams, pages)
-    caching.divide(arrays, streams)
+    data_cache.divide(arrays, streams)
     return cfg, arrays
 
 
@@ -243,7 +237,7 @@ def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]
     """
     if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
         return 0
-    if caching.sizes(drive, flows) is not None:
+    if data_cache.sizes(drive, flows) is not None:
         return 0
     return flow.range.first * 512 % drive.page_capacity_bytes
 
@@ -276,7 +270,7 @@ def _filled(
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
         policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}
-        occupation.occupy(arrays, cfg.replace(policy, ref="MQSim"), held, free, seed=drive.seed)
+        per_stream.occupy(arrays, cfg.replace(policy, ref="MQSim"), held, free, seed=drive.seed)
 
 
 def _zones(
@@ -291,7 +285,7 @@ def _zones(
     chip, die_of_chip = np.divmod(way, dies)
     assert chip.max() < chips
     turns, at, first = [], 0, 0
-    zone = records(mapping.ZONE, len(flows))
+    zone = records(page_map.ZONE, len(flows))
     for i, flow in enumerate(flows):
         wanted = flow.parameters
         mine = np.isin(channel, wanted.channel_ids) & np.isin(chip, wanted.chip_ids)
@@ -335,7 +329,7 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
             opened += [None] * int((held[:, unit] // drive.page_no_per_block).sum())
         for b, stream in enumerate(opened):
             block = arrays.block[unit * blocks + b]
-            block.state = mapping.BAD if stream is None else mapping.OPEN
+            block.state = page_map.BAD if stream is None else page_map.OPEN
             block.stream = -1 if stream is None else stream
             if stream is not None:
                 arrays.front[stream, unit].block = b
@@ -391,7 +385,7 @@ def played(
         for i, flow in enumerate(flows)
     ]
     # At one time the flow with the highest number goes first.
-    done = Player(arrays, cfg, sources[::-1]).run(half_way_of(flows), progress)
+    done = Player(arrays, cfg, sources[::-1]).run(half_way(flows), progress)
     return dataclasses.replace(done, requests=done.requests[::-1])
 
 

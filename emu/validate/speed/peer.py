@@ -26,7 +26,7 @@ from ondie.emu.replay.mqsim.flows import flows
 from ondie.emu.replay.mqsim.run import read_pair
 from ondie.emu.replay.mqsim.to_engine import counters, played
 from ondie.emu.units import InputError
-from ondie.emu.validate import mqsim_cases as mq
+from ondie.emu.validate import mqsim_cases
 from ondie.emu.validate.speed.process import run
 from ondie.kernels.bench.run import Row
 
@@ -58,20 +58,20 @@ def check(peer: Path, folder: Path | None) -> None:
         raise InputError(f"--peer {peer}: no executable program")
     if folder is None:
         raise InputError(f"--peer {peer}: use --cases DIR, a folder of MQSim's cases")
-    mq.read_cases(folder)
+    mqsim_cases.read_cases(folder)
 
 
 def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object]) -> list[Row]:
     """Return rows of the flash transactions per second of every case, relative to MQSim's."""
     made = []
-    for case in mq.read_cases(folder):
+    for case in mqsim_cases.read_cases(folder):
         with tempfile.TemporaryDirectory() as name:
             made += case_rows(peer, case, Path(name), quick, progress)
     return made
 
 
 def case_rows(
-    peer: Path, case: mq.Case, folder: Path, quick: bool, progress: Callable[[str], object]
+    peer: Path, case: mqsim_cases.Case, folder: Path, quick: bool, progress: Callable[[str], object]
 ) -> list[Row]:
     """Lengthen one case to the shortest time, run both programs and return the rows.
 
@@ -96,7 +96,7 @@ def case_rows(
     return compared(case, times, ours, theirs)
 
 
-def compared(case: mq.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
+def compared(case: mqsim_cases.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
     """Return rows of both programs' transactions per second, by wall time and by CPU time."""
     target = COLLECTING if case.collects else OTHER
     name = f"{case.name} x {times}"
@@ -132,7 +132,7 @@ def _best(a: Run, b: Run) -> Run:
 # --- files
 
 
-def pair_in(case: mq.Case, folder: Path, times: int) -> tuple[Path, Path]:
+def pair_in(case: mqsim_cases.Case, folder: Path, times: int) -> tuple[Path, Path]:
     """Write a case's two files and its traces to ``folder``; return the paths of the two files.
 
     ``times``: factor on the number of requests.
@@ -176,7 +176,7 @@ def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
     cases = validate.cases_folder()
     if cases is None:
         return None
-    case = mq.read_cases(cases)[0]
+    case = mqsim_cases.read_cases(cases)[0]
     config, workload = pair_in(case, folder, 1)
     pattern = r"(<Total_Requests_To_Generate>\s*)\d+"
     workload.write_text(re.sub(pattern, rf"\g<1>{requests}", workload.read_text()))

@@ -16,9 +16,8 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.run import build
-from ondie.emu.ftl.precondition import apply as precondition
-from ondie.emu.nand import raw_jobs as physical
-from ondie.emu.nand import timing
+from ondie.emu.ftl.precondition import apply
+from ondie.emu.nand import raw_jobs, timing
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, REQUEST, WRITE
 from ondie.emu.replay.player import Player, Replayed, Source
 from ondie.emu.validate.speed.anchors import Memory
@@ -98,14 +97,14 @@ def flash_once(n: int) -> tuple[float, float]:
     arrays = build.build(cfg, devices=1, phases=1, jobs=n)
     arrays.cfg.watch = 0  # no code waits for the end of an operation
     die = np.arange(n) * len(arrays.die) // n
-    physical.load(arrays, die, op, bus=np.full(n, PAGE), page=np.full(n, -1))
+    raw_jobs.load(arrays, die, op, bus=np.full(n, PAGE), page=np.full(n, -1))
     state = arrays.handle()
     pending = arrays.feed["last"].copy()
     arrays.feed["last"] = arrays.feed["next"]
-    physical.run(state, 8, NEVER - 1)  # compile only: no operation is pending
+    raw_jobs.run(state, 8, NEVER - 1)  # compile only: no operation is pending
     arrays.feed["last"] = pending
     begin, begin_cpu = time.perf_counter(), time.thread_time()
-    done = physical.run(state, 8, NEVER - 1)
+    done = raw_jobs.run(state, 8, NEVER - 1)
     took, cpu = time.perf_counter() - begin, time.thread_time() - begin_cpu
     assert done == n and arrays.job["end"].min() > 0
     return took, cpu
@@ -131,7 +130,7 @@ def ftl_once(cfg: Config, n: int, seed: int, bare: bool = True) -> Replayed:
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
     if bare:
         arrays.fifo["scale"] = 0
-    precondition.set_steady_state(arrays, cfg, seed=seed)
+    apply.set_steady_state(arrays, cfg, seed=seed)
     rng = np.random.default_rng(seed)
     chunks = writes(rng, int(arrays.cfg.lpns[0]), n)
     return Player(arrays, cfg, [Source(chunks, DEPTH, True)]).run()
