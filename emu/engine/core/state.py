@@ -402,6 +402,9 @@ class Arrays:
     def handle(self) -> Any:
         """Return the argument for compiled functions (this object itself if Numba is disabled)."""
         if numba_config.DISABLE_JIT:
+            for name in FIELDS:
+                if getattr(self, name).dtype.kind in "iu":
+                    setattr(self, name, getattr(self, name).view(Numbers))
             for name, policy in self.policies.items():
                 self.cfg[name] = len(POLICIES)
                 POLICIES.append(policy)
@@ -409,10 +412,18 @@ class Arrays:
         return Handle(self)
 
 
+def widened(value: Any) -> Any:
+    """Return a number of a table as compiled code computes with it: short integers as int64.
+
+    NumPy computes with two short integers, and with a short integer and a Python integer, in the
+    short type: ``1 << numpy.int8(8)`` is 0.
+    """
+    return np.int64(value) if isinstance(value, np.integer) and value.itemsize < 8 else value
+
+
 class Element:
-    """One record for uncompiled code, whose attributes are exactly its fields. In NumPy's records,
-    scalar attributes such as ``size`` and ``device`` hide fields of these names. Fields of a byte
-    are read as Python's integers, because NumPy keeps their width in arithmetic."""
+    """One record for uncompiled code, whose attributes and items are exactly its fields. In NumPy's
+    records, scalar attributes such as ``size`` and ``device`` hide fields of these names."""
 
     __slots__ = ("_item",)
 
@@ -420,11 +431,13 @@ class Element:
         object.__setattr__(self, "_item", item)
 
     def __getattr__(self, name: str) -> Any:
-        value = self._item[name]
-        return int(value) if value.itemsize == 1 else value
+        return widened(self._item[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._item[name] = value
+
+    __getitem__ = __getattr__
+    __setitem__ = __setattr__
 
 
 class Elements(np.recarray):
@@ -433,6 +446,13 @@ class Elements(np.recarray):
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)
         return Element(item) if isinstance(item, np.void) else item
+
+
+class Numbers(np.ndarray):
+    """Table of numbers for uncompiled code."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return widened(super().__getitem__(index))
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
