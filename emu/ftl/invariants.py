@@ -101,6 +101,7 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
         "station_link_up": int(size[stages.UP]),
         "station_link_down": int(size[stages.DOWN]),
         "station_ecc": int(size[stages.ECC : stages.ECC + geometry.channels].sum()),
+        "timed_ecc": int(arrays.cfg.decode[0] > 0 and arrays.cfg.encode[0] > 0),
         "station_channels_in": int(arrays.bus.size_in.sum()),
         "station_channels_out": int(arrays.bus.size_out.sum()),
         "transactions_in_flight": len(arrays.txn) - int(arrays.reg.txns_free[0]),

@@ -15,7 +15,7 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.ftl.invariants import Requested, event_quantities, idle_quantities
 from tests.state.small import commands, device
 
-FACTORS = ("page_bytes", "stripe_pages", "controller_ecc", "planes_per_erase")
+FACTORS = ("page_bytes", "stripe_pages", "controller_ecc", "planes_per_erase", "timed_ecc")
 """Quantities that multiply others: here 1."""
 
 

@@ -207,9 +207,10 @@ STATION_LAWS = (
     Law("bytes of the tunnel stations", "station_tunnel_up + station_tunnel_down",
         "tunnel_bytes", _RUN),
     Law(
-        "bytes of the stations ECC", "station_ecc",
-        "page_bytes * (ecc_decoded_pages + ecc_encoded_pages)"
-        " - unasked_out_bytes - unasked_in_bytes", _IDLE,
+        # Pages whose coding takes no time pass no station.
+        "bytes of the stations ECC", "timed_ecc * station_ecc",
+        "timed_ecc * (page_bytes * (ecc_decoded_pages + ecc_encoded_pages)"
+        " - unasked_out_bytes - unasked_in_bytes)", _IDLE,
     ),
     Law(
         # Bytes to the host pass DRAM twice: they are stored, then forwarded.
