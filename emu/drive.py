@@ -57,10 +57,11 @@ class Device(Driver):
         """Bytes in the drive's DRAM."""
         self.buffer: np.ndarray | None = None
         self._reached = 0
-        self.asked_pages = {queues.READ: 0, queues.WRITE: 0}
+        self.requested_pages = {queues.READ: 0, queues.WRITE: 0}
         """Pages of all accepted commands, by operation."""
         self._next_id = 0  # row of the next command
-        self._own: dict[int, np.ndarray] = {}  # row id -> buffer of a read() or write() call
+        self._private_buffers: dict[int, np.ndarray] = {}
+        """Buffers of read() and write() calls, by row id."""
         self._last_arrival = 0
         self._waiting: list[np.ndarray] = []  # accepted commands that are not in the ring yet
         self._open = np.zeros(0, np.int64)  # ids of unreported commands in the ring
@@ -95,11 +96,11 @@ class Device(Driver):
             return
         self._last_arrival = int(commands["arrival"][-1])
         if own is not None:
-            self._own[self._next_id] = own
+            self._private_buffers[self._next_id] = own
         self._next_id += len(commands)
         self._waiting.append(commands.copy())
         for op in (queues.READ, queues.WRITE):
-            self.asked_pages[op] += int(commands["n"][commands["op"] == op].sum())
+            self.requested_pages[op] += int(commands["n"][commands["op"] == op].sum())
         self.supply()
 
     def supply(self) -> bool:
@@ -217,8 +218,8 @@ class Device(Driver):
             return
         ids, place = self._open[done], place[done]
         self._open = self._open[~done]
-        if self._own:
-            public = np.array([self._own.pop(int(i), None) is None for i in ids])
+        if self._private_buffers:
+            public = np.array([self._private_buffers.pop(int(i), None) is None for i in ids])
             place = place[public]
         out = np.zeros(len(place), queues.COMPLETION)
         out["tag"] = self.arrays.row.tag[place]
@@ -240,7 +241,7 @@ class Device(Driver):
         raw = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
         if len(raw) % page or not len(raw):
             raise InputError(f"data of {len(raw)} bytes: must be whole pages of {page} bytes")
-        self._now(queues.WRITE, lpn, raw.reshape(-1, page))
+        self._run_command(queues.WRITE, lpn, raw.reshape(-1, page))
 
     def read(self, lpn: int, n: int = 1) -> np.ndarray:
         """Read ``n`` pages from ``lpn`` on at the current time; run until the device is idle.
@@ -250,10 +251,10 @@ class Device(Driver):
         if n < 1:
             raise InputError(f"n = {n}: must be at least 1 page")
         pages = np.zeros((n, self.geometry.page_bytes), np.uint8)
-        self._now(queues.READ, lpn, pages)
+        self._run_command(queues.READ, lpn, pages)
         return pages
 
-    def _now(self, op: int, lpn: int, pages: np.ndarray) -> None:
+    def _run_command(self, op: int, lpn: int, pages: np.ndarray) -> None:
         """Run one command on ``pages`` at the current time until the device is idle."""
         if self.store is None:
             raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
@@ -285,13 +286,13 @@ class Device(Driver):
             elif not (
                 self.store.follow(entry, self.geometry) or self.cached.follow(entry, self.store)
             ):
-                self._move(self.store, entry)
+                self._copy_bytes(self.store, entry)
 
-    def _move(self, store: PageStore, entry: events.LogEntry) -> None:
+    def _copy_bytes(self, store: PageStore, entry: events.LogEntry) -> None:
         """Copy bytes between the buffer of a command and the pages of flash."""
         what, lpn, count = entry.what, entry.lpn, entry.n
         command = self._ring[entry.row & (len(self._ring) - 1)]
-        buffer, at = self._own.get(entry.row), lpn - int(command["lpn"])
+        buffer, at = self._private_buffers.get(entry.row), lpn - int(command["lpn"])
         if buffer is None:
             buffer, at = self.buffer, at + int(command["payload_slot"])
             if command["payload_slot"] < 0 or buffer is None:
@@ -322,7 +323,7 @@ class Device(Driver):
         """
         check_between_events(self.arrays, self.geometry)
         if not self.off and self.outstanding == 0 and self.idle:
-            pages = self.asked_pages
+            pages = self.requested_pages
             requested = Requested(self._next_id, pages[queues.READ], pages[queues.WRITE])
             check_idle(self.arrays, self.geometry, requested)
         if self.store is not None:

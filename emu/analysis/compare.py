@@ -186,7 +186,7 @@ class Run(Interruptible):
 
     def part(self) -> None:
         """Break the references between path and drives, which frees their memory."""
-        self.system.part()
+        self.system.drop_callbacks()
         self.path.part()
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:

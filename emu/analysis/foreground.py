@@ -84,7 +84,7 @@ class Others:
         source = Source(self._chunks(), depth, loop.depth is not None)
         self.feed = RequestFeed(system.arrays, system.state, [source])
         self.ended = False
-        system.beside = self
+        system.foreground = self
         self.feed.load()
 
     def _chunks(self) -> Iterator[np.ndarray]:
@@ -105,7 +105,7 @@ class Others:
             shift += last + max(last // max(len(commands) - 1, 1), 1)
 
     def supply(self, plan_done: bool) -> bool:
-        """Implement engine.run.system.Beside: collect completions and load more requests."""
+        """Collect completions and load more requests (engine.run.system.ForegroundFeed)."""
         self.feed.collect()
         if plan_done and not self.ended:
             self.ended = True
@@ -117,7 +117,7 @@ class Others:
 
     def done(self) -> np.ndarray:
         """Return the issued requests, REQUEST[n]. Raises SimulationError if one is outstanding."""
-        self.system.beside = None  # drops the reference that keeps the drive's memory
+        self.system.foreground = None  # drops the reference that keeps the drive's memory
         self.feed.collect()
         self.system.check_finished()
         found: np.ndarray = self.feed.requests()[0]
@@ -130,8 +130,8 @@ class Others:
         pages = (found["offset"] + found["size"] - 1) // page - found["offset"] // page + 1
         for op, what, way in ((READ, "read_pages", "up"), (WRITE, "program_pages", "down")):
             mine = found["op"] == op
-            self.system.book(0, what, int(pages[mine].sum()))
-            self.system.book(0, f"link_{way}_bytes", int(found["size"][mine].sum()))
+            self.system.add_planned(0, what, int(pages[mine].sum()))
+            self.system.add_planned(0, f"link_{way}_bytes", int(found["size"][mine].sum()))
 
 
 def fitted(trace: BlockTrace, room: int) -> BlockTrace:

@@ -198,7 +198,7 @@ def issue(st, queue):
             go(st, tid, stages.SUBMITTED)
     rest(st, leaf)
     if pair.next == pair.loaded and pair.more != 0:
-        reg.thirsty = 1
+        reg.source_drained = 1
 
 
 @cold

@@ -93,11 +93,11 @@ class RequestFeed:
     @property
     def drained(self) -> bool:
         """True if a queue pair has issued all loaded requests and may get more."""
-        return bool(self.arrays.reg["thirsty"][0])
+        return bool(self.arrays.reg["source_drained"][0])
 
     def issue(self) -> None:
         """Issue the loaded requests that may be issued now."""
-        self.arrays.reg["thirsty"] = 0
+        self.arrays.reg["source_drained"] = 0
         for source in range(len(self.sources)):
             queue_pair.issue(self.state, source)
 

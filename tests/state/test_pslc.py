@@ -423,5 +423,5 @@ def test_the_capacity_that_is_left_is_said(root):
     raw = g.units * g.block_pages * g.page_bytes
     assert modes.capacity(cfg) == raw * g.pslc_blocks // 3
     offered = int(g.units * g.native_blocks * g.block_pages * (1 - cfg.ftl.over_provisioning))
-    assert f"{fmt_bytes(offered * g.page_bytes)} offered" in out
+    assert f"The drive offers {fmt_bytes(offered * g.page_bytes)}." in out
     assert f"(static) hold at most {fmt_bytes(modes.capacity(cfg))}" in out

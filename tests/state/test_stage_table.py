@@ -16,7 +16,8 @@ from ondie.emu.nvme import mqsim_cache
 
 NAMES = stage_table.names()
 ELSEWHERE = {"ARRIVED", "PASSED"}
-"""Steps that do not travel: loop.left submits the command; word_line_buffer keeps the page."""
+"""Steps that do not travel: loop.on_station_left submits the command; word_line_buffer keeps
+the page."""
 
 
 def plain(function):

@@ -67,9 +67,9 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
     """
     left = undone(system)
     begun = left[left["state"] == plan_rows.STARTED]
-    unfinished = system.asked(left)
+    unfinished = system.requested_amounts(left)
     done = system.planned - unfinished
-    under_way = system.asked(begun)
+    under_way = system.requested_amounts(begun)
     lost: dict[str, int] = {}
     for dev in range(system.devices):
         mine = begun[(begun["device"] == dev) & (begun["resource"] == plan_rows.DIE)]

@@ -94,7 +94,7 @@ class Interruptible:
             raise InputError("nothing to recover: the power has not been cut")
         power.check_cut(self.path, cut_after)
         dead, revival = self.system, Revival(self.path, self.system, self.cut)
-        dead.part()
+        dead.drop_callbacks()
         self.system = revival.system
         self.clock.follow(self.system.arrays.phase)
         if not self._powered(revival.run, cut_after):

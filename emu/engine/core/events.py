@@ -101,7 +101,7 @@ REG = record_type(
     hop="i8",  # 1: no other work is left before the clock advances
     until="i8",  # the clock stays at or before this time
     hops="i8",  # events handled in this way
-    thirsty="i8",  # 1: a queue pair has issued all requests that were loaded
+    source_drained="i8",  # 1: a queue pair has issued all requests that were loaded
     retries="i8",  # units whose stalled writes must be retried
     filled="i8",  # 1: the last allocation filled its block
     draws="i8",  # random numbers drawn so far
@@ -453,7 +453,7 @@ def calm(st):
         and reg.retries == 0
         and reg.ready_head < 0
         and reg.starved == 0
-        and reg.thirsty == 0
+        and reg.source_drained == 0
     )
 
 

@@ -54,7 +54,7 @@ from ondie.emu.engine.core.plan_rows import (
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run import completion, datapath
-from ondie.emu.engine.run.start_die import pages, part, start_die
+from ondie.emu.engine.run.start_die import pages_of_bytes, start_die, take_part
 from ondie.emu.ftl import (
     padding,
     transfers,
@@ -82,7 +82,7 @@ def start_ready(st):
     reg = st.reg[0]
     while reg.ready_head >= 0 and reg.error == 0:
         rid = reg.ready_head
-        if st.row[rid].resource > NVME and not afford(st, rid):
+        if st.row[rid].resource > NVME and not reserve_transactions(st, rid):
             break
         reg.ready_head = st.row[rid].next
         if st.row[rid].resource == JOIN:
@@ -92,19 +92,19 @@ def start_ready(st):
                 advance(st)
         elif st.row[rid].resource == NVME:
             command.wait_for_slot(st, st.row[rid].device, rid)
-            admit(st, st.row[rid].device)
+            admit_commands(st, st.row[rid].device)
         else:
-            start(st, rid)
+            start_row(st, rid)
     if reg.starved != 0:
         reg.starved = 0
         for dev in range(st.dev.shape[0]):
-            admit(st, dev)
+            admit_commands(st, dev)
         for queue in range(st.pair.shape[0]):
             queue_pair.issue(st, queue)
 
 
 @njit
-def cost(st, rid):
+def transactions_needed(st, rid):
     """Return the most transactions that row ``rid`` may need at once.
 
     NVMe and ISP commands: one, plus one per page (TRIM: one). DMA down: MAX_PIECES. DMA up: one,
@@ -113,7 +113,9 @@ def cost(st, rid):
     """
     row = st.row[rid]
     if row.resource == NVME or row.resource == ISP_IO:
-        return 1 if row.kind == command.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
+        if row.kind == command.TRIM:
+            return 1
+        return 1 + pages_of_bytes(st, row.bytes_in + row.bytes_out)
     if row.resource == DMA_DOWN:
         return MAX_PIECES
     if row.resource == DMA_UP:
@@ -126,14 +128,14 @@ def cost(st, rid):
 
 
 @njit
-def afford(st, rid):
+def reserve_transactions(st, rid):
     """Reserve the transactions that row ``rid`` may need. Return False if the budget has too few.
 
     The reservation ensures that the pool never runs dry in the middle of a command. A row that
     needs more than the whole budget is an error (E_POOL).
     """
     reg = st.reg[0]
-    need = cost(st, rid)
+    need = transactions_needed(st, rid)
     if need > reg.budget:
         if need > st.cfg[0].budget:
             fail(st, E_POOL, need, st.cfg[0].budget)
@@ -143,24 +145,24 @@ def afford(st, rid):
 
 
 @njit
-def admit(st, dev):
+def admit_commands(st, dev):
     """Submit waiting host commands up to the queue depth."""
     reg = st.reg[0]
     while reg.error == 0:
         rid = command.next_admissible(st, dev)
         if rid < 0:
             return
-        if not afford(st, rid):
+        if not reserve_transactions(st, rid):
             reg.starved = 1
             return
         command.admit_next(st, dev)
-        tid = part(st, rid)
+        tid = take_part(st, rid)
         txn = st.txn[tid]
         row = st.row[rid]
         row.start = reg.now
         txn.size = row.bytes_in + row.bytes_out
         st.command[tid].offset = 0
-        txn.n = pages(st, txn.size)
+        txn.n = pages_of_bytes(st, txn.size)
         txn.op = timing.READ if row.kind == command.READ else timing.PROGRAM
         if row.kind >= command.TRIM:
             txn.n = row.bytes_in // st.cfg[0].page_bytes
@@ -178,11 +180,11 @@ def admit(st, dev):
             else:
                 go(st, tid, stages.ARRIVED)
         else:
-            submit(st, tid)
+            submit_command(st, tid)
 
 
 @njit
-def submit(st, tid):
+def submit_command(st, tid):
     """Write the submission queue entry of a command, which occupies the host CPU (SUBMIT)."""
     st.row[st.txn[tid].row].start = st.reg[0].now
     if not enter(st, stages.SUBMIT, tid, 0, st.cfg[0].submit, stages.SUBMITTED):
@@ -190,19 +192,19 @@ def submit(st, tid):
 
 
 @njit
-def work(st, station, tid, time):
+def occupy_station(st, station, tid, time):
     """Occupy a station for ``time`` ps with transaction ``tid``, whose part is then done."""
     if not enter(st, station, tid, 0, time, stages.PART_DONE):
         go(st, tid, stages.PART_DONE)
 
 
 @njit
-def start(st, rid):
+def start_row(st, rid):
     """Start a row that is not an NVMe command."""
     row = st.row[rid]
     dev = row.device
     row.start = st.reg[0].now
-    tid = part(st, rid)
+    tid = take_part(st, rid)
     if row.resource == ISP_IO:
         start_isp_io(st, rid, tid)
     elif row.resource == DIE:
@@ -214,15 +216,15 @@ def start(st, rid):
         st.count[dev, UP_BYTES] += row.bytes_out
         transfers.next_piece(st, tid, stages.DMA_READY)
     elif row.resource == HOST_CPU:
-        work(st, stages.CPU, tid, row.array_ps)
+        occupy_station(st, stages.CPU, tid, row.array_ps)
     elif row.resource == ACCELERATOR:
-        work(st, stages.ACCELERATOR, tid, row.array_ps)
+        occupy_station(st, stages.ACCELERATOR, tid, row.array_ps)
     elif row.resource == ISP:
         size = row.bytes_in + row.bytes_out
         st.count[dev, ISP_BYTES] += size
-        work(st, stages.station(st, dev, stages.ISP), tid, row.array_ps)
+        occupy_station(st, stages.station(st, dev, stages.ISP), tid, row.array_ps)
         if size > 0:
-            other = part(st, rid)
+            other = take_part(st, rid)
             st.command[other].bytes_left = size
             transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
     elif row.resource == TUNNEL:
@@ -243,13 +245,13 @@ def start_message(st, rid, tid):
     message = st.message[row.stream]
     st.count[dev, TUNNEL_COMMANDS] += message.commands
     st.count[dev, TUNNEL_WIRE_BYTES] += message.wire_up + message.wire_down
-    work(st, stages.RELAY, part(st, rid), message.relay)
+    occupy_station(st, stages.RELAY, take_part(st, rid), message.relay)
     if st.cfg[0].shared_uplink != 0:
         for station, size in (
             (stages.UPLINK_UP, message.wire_up),
             (stages.UPLINK_DOWN, message.wire_down),
         ):
-            other = part(st, rid)
+            other = take_part(st, rid)
             if not enter(st, station, other, size, -1, stages.PART_DONE):
                 go(st, other, stages.PART_DONE)
     if row.kind == DOWNWARD:
@@ -265,7 +267,8 @@ def start_message(st, rid, tid):
             fail(st, E_PAST_END, row.lpn, 1)
             return
         st.count[row.lpn, TUNNEL_BYTES] += row.bytes_in
-        work(st, stages.station(st, row.lpn, stages.TUNNEL_DOWN), part(st, rid), message.body)
+        down = stages.station(st, row.lpn, stages.TUNNEL_DOWN)
+        occupy_station(st, down, take_part(st, rid), message.body)
         following = stages.CROSSED
     if not enter(
         st, stages.station(st, dev, stages.TUNNEL_UP), tid, row.bytes_in, message.up, following
@@ -291,7 +294,7 @@ def start_dma_down(st, rid, tid):
             go(st, tid, stages.DMA_UPLINK_DONE)
         if left == 0:
             return
-        tid = part(st, rid)
+        tid = take_part(st, rid)
 
 
 @njit
@@ -302,7 +305,7 @@ def start_isp_io(st, rid, tid):
     txn = st.txn[tid]
     txn.size = row.bytes_in + row.bytes_out
     st.command[tid].offset = 0
-    txn.n = pages(st, txn.size)
+    txn.n = pages_of_bytes(st, txn.size)
     txn.op = timing.READ if row.kind == command.READ else timing.PROGRAM
     if txn.lpn < 0 or txn.lpn + txn.n > cfg.lpns:
         fail(st, E_PAST_END, txn.lpn, txn.n)
@@ -313,11 +316,11 @@ def start_isp_io(st, rid, tid):
     else:
         st.count[row.device, ISP_WRITE_BYTES] += txn.size
         command_split.cut_write(st, tid, stages.ISP_WRITE_FETCHED)
-    release(st, tid)
+    finish_part(st, tid)
 
 
 @apart
-def release(st, tid):
+def finish_part(st, tid):
     """Finish one part of a row or request. After the last part, complete the row or request."""
     if st.txn[tid].kind == REQUEST:
         queue_pair.on_part_done(st, tid)
@@ -330,7 +333,7 @@ def release(st, tid):
         return
     reg = st.reg[0]
     dev = row.device
-    reg.budget += cost(st, rid)
+    reg.budget += transactions_needed(st, rid)
     if row.resource == NVME:
         st.dev[dev].outstanding -= 1
         if st.cfg[0].cache_idle != 0:
@@ -344,20 +347,20 @@ def release(st, tid):
     if row.id == reg.tail:
         advance(st)
     if row.resource == NVME:
-        admit(st, dev)
+        admit_commands(st, dev)
         if st.cfg[0].fold_idle != 0:
             idle_timer.start_idle(st, dev)
 
 
 @njit
-def left(st, tid):
+def on_station_left(st, tid):
     """Handle transaction ``tid`` after it has left a station."""
     if st.txn[tid].step == stages.ARRIVED:
-        submit(st, tid)
+        submit_command(st, tid)
         return
     finished = datapath.travel(st, tid)
     if finished >= 0:
-        release(st, finished)
+        finish_part(st, finished)
 
 
 @apart
@@ -371,7 +374,7 @@ def on_channel_event(st, bus):
             st.txn[tid].mate = -1
             finished = completion.on_flash_done(st, tid)
             if finished >= 0:
-                release(st, finished)
+                finish_part(st, finished)
             tid = following
 
 
@@ -387,7 +390,7 @@ def drain(st, tid):
         if tid < 0:
             tid = next_to_go(st)
         if tid >= 0:
-            left(st, tid)
+            on_station_left(st, tid)
             tid = -1
         elif reg.retries > 0:
             reg.retries -= 1
@@ -429,7 +432,7 @@ def run(st, until, max_events, want_room):
             break
         if want_room > 0 and room(st) >= want_room:
             break
-        if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
+        if reg.source_drained != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
         if gathers and padding.pad_at_rest(st):
             count += 1

@@ -39,13 +39,13 @@ from ondie.kernels.jit import cold, njit
 
 
 @njit
-def pages(st, n_bytes):
+def pages_of_bytes(st, n_bytes):
     """Return the number of pages that hold ``n_bytes`` bytes, rounded up."""
     return (n_bytes + st.cfg[0].page_bytes - 1) // st.cfg[0].page_bytes
 
 
 @njit
-def part(st, rid):
+def take_part(st, rid):
     """Take a transaction from the pool for row ``rid`` and return it."""
     tid = take_txn(st)
     txn = st.txn[tid]
@@ -82,7 +82,7 @@ def start_die(st, rid, tid):
     die = dev * cfg.dies + row.lpn % cfg.dies
     txn.op = row.kind
     txn.die = die
-    txn.n = pages(st, row.bytes_in + row.bytes_out)
+    txn.n = pages_of_bytes(st, row.bytes_in + row.bytes_out)
     txn.array = row.array_ps
     txn.role = Role.RESERVOIR
     txn.ppn = int(st.rmap[dev, row.lpn]) - 1
@@ -95,7 +95,7 @@ def start_die(st, rid, tid):
         txn.bus = row.bytes_in
         st.count[dev, LOAD_BYTES] += row.bytes_in
         # Data stream from DRAM to the channel: both are occupied at the same time.
-        other = part(st, rid)
+        other = take_part(st, rid)
         st.command[other].bytes_left = row.bytes_in
         transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
         push(st, die, tid, Q_LOAD)
@@ -153,7 +153,7 @@ def start_help(st, rid, tid):
         txn.array = -st.op[timing.READ].array  # no array operation
         push(st, txn.die, tid, Q_PE)
         return
-    other = part(st, rid)  # data stream from DRAM to the channel: both are occupied
+    other = take_part(st, rid)  # data stream from DRAM to the channel: both are occupied
     st.command[other].bytes_left = row.bytes_in
     transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
     txn.op = timing.PROGRAM
@@ -192,7 +192,7 @@ def start_by_place(st, rid, tid):
     die = dev * cfg.dies + row.lpn % cfg.dies
     txn.ppn = row.lpn // cfg.dies
     txn.die = die
-    txn.n = pages(st, row.bytes_in + row.bytes_out)
+    txn.n = pages_of_bytes(st, row.bytes_in + row.bytes_out)
     txn.role = Role.RESERVOIR
     if row.lpn < 0 or txn.ppn >= cfg.reservoir_pages:
         fail(st, E_PAST_END, row.lpn, 1)

@@ -36,10 +36,10 @@ PLANNED = (
     "tunnel_commands", "tunnel_wire_bytes",
 )  # fmt: skip
 EVENTS_PER_TURN = 1 << 14
-"""Events between two calls of ``Beside.supply``."""
+"""Events between two calls of ``ForegroundFeed.supply``."""
 
 
-class Beside(Protocol):
+class ForegroundFeed(Protocol):
     """Source of requests for the system's queue pairs while plans run."""
 
     def supply(self, plan_done: bool) -> bool:
@@ -51,9 +51,9 @@ class System(Driver):
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
     moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: number
-    of queue pairs, which ``beside`` drives while plans run. ``relay_wait_ps``: time that the tunnel
-    relay waits for a host core before each of its tasks, according to its cost model
-    (cluster/collectives/allreduce.py).
+    of queue pairs, into which ``foreground`` loads requests while plans run. ``relay_wait_ps``:
+    time that the tunnel relay waits for a host core before each task, according to its cost
+    model (cluster/collectives/allreduce.py).
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class System(Driver):
         self.devices = cfg.system.devices
         self.on_log: Callable[[np.ndarray], None] | None = None
         self.on_progress: Callable[[int], None] | None = None
-        self.beside: Beside | None = None
+        self.foreground: ForegroundFeed | None = None
         self._messages: Messages | None = None
         self._chunks: Iterator[np.ndarray] = iter(())  # of the plan that runs
         self._next_chunk: np.ndarray | None = None
@@ -142,27 +142,27 @@ class System(Driver):
         return self._next_chunk is None and self.rows_done == self.next_row
 
     def supply(self) -> bool:
-        """Load the chunks of the plan for which the ring has room, then requests of ``beside``."""
+        """Load the chunks of the plan for which the ring has room, then foreground requests."""
         loaded = False
         while self._next_chunk is not None and len(self._next_chunk) <= self.free_rows:
             self._load(self._next_chunk)
             loaded = True
             self._next_chunk = next(self._chunks, None)
         self.rows_wanted = 0 if self._next_chunk is None else len(self._next_chunk)
-        if self.beside is not None:
-            loaded |= self.beside.supply(self.plan_done)
+        if self.foreground is not None:
+            loaded |= self.foreground.supply(self.plan_done)
         return loaded
 
     def _load(self, chunk: np.ndarray) -> None:
         """Check a chunk of rows, add the amounts that it requests to ``planned``, and load it."""
         self._check_ids(chunk)
-        chunk = self._priced(chunk)
-        self.planned += self.asked(chunk)
+        chunk = self._with_message_costs(chunk)
+        self.planned += self.requested_amounts(chunk)
         self.load_rows(chunk)
 
     def batch_limit(self) -> int:
-        """Return fewer events if ``beside`` must learn in time that the plan is done."""
-        return super().batch_limit() if self.beside is None else EVENTS_PER_TURN
+        """Return fewer events if ``foreground`` must learn in time that the plan is done."""
+        return super().batch_limit() if self.foreground is None else EVENTS_PER_TURN
 
     def take_log(self, records: np.ndarray) -> None:
         """Pass the log of moved bytes on to ``on_log``."""
@@ -194,7 +194,7 @@ class System(Driver):
                 "clock exact"
             )
 
-    def _priced(self, chunk: np.ndarray) -> np.ndarray:
+    def _with_message_costs(self, chunk: np.ndarray) -> np.ndarray:
         """Return the chunk with the cost record of each tunnel message in ``stream``.
 
         A chunk that contains messages is copied.
@@ -209,8 +209,10 @@ class System(Driver):
         chunk["stream"][sent] = self._messages.places(kinds, sizes)
         return chunk
 
-    def _costs(self, chunk: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return commands and wire bytes of the tunnel messages of a chunk from :meth:`_priced`.
+    def _message_costs(self, chunk: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return commands and wire bytes of the tunnel messages of a chunk.
+
+        The chunk comes from :meth:`_with_message_costs`.
 
         Each value is (amount per row, mask of the tunnel rows).
         """
@@ -222,9 +224,9 @@ class System(Driver):
             "tunnel_wire_bytes": ((message.wire_up + message.wire_down)[of], sent),
         }
 
-    def asked(self, chunk: np.ndarray) -> np.ndarray:
+    def requested_amounts(self, chunk: np.ndarray) -> np.ndarray:
         """Return the amounts that rows request, from their columns: int64[devices, PLANNED]."""
-        asked = np.zeros_like(self.planned)
+        amounts = np.zeros_like(self.planned)
         pages = -(-(chunk["bytes_in"] + chunk["bytes_out"]) // self.geometry.page_bytes)
         resource, kind, device = (
             np.ascontiguousarray(chunk[name]) for name in ("resource", "kind", "device")
@@ -259,22 +261,22 @@ class System(Driver):
                 | (die & (kind == timing.READ)),
             ),
             "tunnel_bytes": (chunk["bytes_in"], resource == plan_rows.TUNNEL),
-            **self._costs(chunk),
+            **self._message_costs(chunk),
         }
         for i, name in enumerate(PLANNED):
             amount, mask = masks[name]
             at = np.flatnonzero(mask)
-            np.add.at(asked[:, i], device[at], amount[at])
+            np.add.at(amounts[:, i], device[at], amount[at])
         crossing = np.flatnonzero((resource == plan_rows.TUNNEL) & (kind == plan_rows.ACROSS))
-        tunnels = asked[:, PLANNED.index("tunnel_bytes")]
+        tunnels = amounts[:, PLANNED.index("tunnel_bytes")]
         np.add.at(tunnels, chunk["lpn"][crossing], chunk["bytes_in"][crossing])
-        return asked
+        return amounts
 
-    def part(self) -> None:
+    def drop_callbacks(self) -> None:
         """Drop all callbacks, so that their owners and the drives' large state can be freed."""
-        self.on_log = self.on_progress = self.beside = None
+        self.on_log = self.on_progress = self.foreground = None
 
-    def book(self, device: int, what: str, amount: int) -> None:
+    def add_planned(self, device: int, what: str, amount: int) -> None:
         """Add an amount that was requested outside the plans; ``what`` is one of PLANNED."""
         self.planned[device, PLANNED.index(what)] += amount
 
