@@ -168,7 +168,7 @@ for rate, word, limit, exposure in ((1e-4, 0, 0, 1), (1.2e-3, 1024, 10, 1), (3e-
     for ppn in range(3):
         key = draws.page_key(1, ppn, 0, 0)
         mask = np.zeros(8192, np.uint8)
-        raw, left = shield.fill(mask, key, rate, word, limit, exposure)
+        raw, left = shield.fill_mask(mask, key, rate, word, limit, exposure)
         print(int(raw), int(left), np.flatnonzero(mask).tolist()[:40])
 """
 

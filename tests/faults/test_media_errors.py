@@ -217,7 +217,7 @@ def test_a_replay_tells_which_requests_failed(capsys, reads, tmp_path):
     assert data["errors"]["media_errors"] == data["errors"]["uncorrectable_pages"] == failed
     first = status.index(MEDIA_ERROR)
     assert f"{failed} requests ended with an unrecovered read error (NVMe status 0x281)" in done.err
-    assert f"the first is request {first}: 4096 bytes at {first * 4096}" in done.err
+    assert f"The first one is request {first}: 4096 bytes at {first * 4096}" in done.err
     assert "commands that ended with an unrecovered read error" in done.out
 
 

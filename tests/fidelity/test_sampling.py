@@ -278,7 +278,7 @@ def test_every_path_with_an_update_stage_on_flash_has_pieces(whole):
         assert found is not None and found.whole.params == trace.n_params
         assert bool(found.whole.group) == name.startswith("host_offload")
     rain = PATHS["on_die"](cfg.replace({"pe.rain": 2}), trace, Options())
-    assert "parities" in rain.unsampled()
+    assert "parity pages" in rain.unsampled()
     assert rain.pieces() is None  # its parities fill blocks at a pace of their own
 
 

@@ -276,7 +276,7 @@ def test_one_slow_tunnel_holds_up_the_whole_ring():
     # Drive 2's hops take longer on its way up: a message of their own in the table of messages.
     table = system.arrays.message
     table[:] = 0
-    load = system._priced
+    load = system._with_message_costs
 
     def priced(chunk: np.ndarray) -> np.ndarray:
         chunk = load(chunk)
@@ -288,7 +288,7 @@ def test_one_slow_tunnel_holds_up_the_whole_ring():
     def of_drive_2(chunk: np.ndarray) -> np.ndarray:
         return (chunk["resource"] == rows.TUNNEL) & (chunk["device"] == 2) & (chunk["kind"] == 2)
 
-    system._priced = priced
+    system._with_message_costs = priced
     system.run([plan])
     lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
     hops = plan[plan["phase"] == PHASES.index("synchronise")]
@@ -412,7 +412,7 @@ def test_the_same_global_batch_is_split_by_eq_1(devices, samples, wanted):
     assert path.global_batch == sum(wanted) == samples
     idle = [note for note in path.notes() if "get no sample" in note]
     assert idle == (
-        [f"5 of 6 drives get no sample: a batch of {samples} is small for 7 nodes"]
+        [f"5 of 6 drives get no sample: a batch of {samples} is too small for 7 nodes"]
         if devices == 6
         else []
     )

@@ -302,8 +302,8 @@ def test_a_device_of_ones_own():
         ({"op": "adam_on_die"}, "paths know"),
         ({"lr": -1.0}, "lr"),
         ({"settings": ["ftl.gc_polizy=fifo"]}, "gc_policy"),
-        ({"threads": 2}, "threads: the drive"),
-        ({"backend": "numpy"}, "backend: the drive"),
+        ({"threads": 2}, "threads is not available: the drive"),
+        ({"backend": "numpy"}, "backend is not available: the drive"),
         ({"seed": -1}, "seed: -1"),
         ({"seed": 2**64}, "seed: 18446744073709551616"),
         ({"samples": 1.5}, "samples: 1.5"),
@@ -331,7 +331,7 @@ def test_what_cannot_be_updated():
     assert same([p.detach().numpy() for p in net.parameters()], before)
     with pytest.raises(KernelError, match="copied"):
         copy.deepcopy(optimizer)
-    with pytest.raises(KernelError, match="before"):
+    with pytest.raises(KernelError, match="after the drive's layout is fixed"):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
     with pytest.raises(KernelError, match="first step"):
         optimizer.load_state_dict(optimizer.state_dict())
@@ -373,5 +373,5 @@ def test_power_cuts_that_cannot_be():
     for after in (0, -3, 1.5):
         with pytest.raises(InputError, match="after_events"):
             make(net).cut_power(after)
-    with pytest.raises(InputError, match="power cuts are for 'on_die'"):
+    with pytest.raises(InputError, match="power cuts are only available for 'on_die'"):
         make(net, "in_storage").cut_power(10)

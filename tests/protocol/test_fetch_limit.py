@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from ondie.emu.engine.run import driver
 from ondie.emu.nvme.request import READ, WRITE
-from ondie.emu.replay import player as replay
 from tests.state.written import PAGE, config, drive, play, requests
 
 MESSAGES = {
@@ -29,7 +29,7 @@ def played(limit, depth, n=300, **changes):
         most = max(most, int(arrays.pair.working[0]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay, "EVENTS_PER_CALL", 1)
+        patch.setattr(driver, "EVENTS_PER_CALL", 1)
         done = play(arrays, cfg, [requests(offset, PAGE, op)], depth, progress=look)
     assert int(arrays.pair.held[0]) == 0 and int(arrays.pair.working[0]) == 0
     return done.requests[0], most

@@ -328,7 +328,7 @@ def test_a_full_drive(capsys, tmp_path, rng):
     words = ("replay", path, "--from", "mqsim", "--time-unit", "ns", "--queue-depth", "32",
              "--json", tmp_path / "a.json", *settings()[:-2],
              "--set", "ftl.over_provisioning=0.02")  # fmt: skip
-    for kind, says in (("fill", "no place"), ("none", "full"), ("steady", "nothing to collect")):
+    for kind, says in (("fill", "do not fit"), ("none", "full"), ("steady", "nothing to collect")):
         outcome = here(capsys, *words, "--quiet", "--precondition", kind)
         refused(outcome, says, *(["over_provisioning=0.02"] if kind != "steady" else []))
     assert files(tmp_path) == ["w.trace"]

@@ -83,7 +83,7 @@ def test_given_times_stand_in_for_the_recorded_ones(capsys, tmp_path):
     for option, value, words_ in (
         ("--forward", "x", ("--forward", "is not a time")),
         ("--backward", "3 GB", ("--backward", "is a size, not a time")),
-        ("--forward", "2000000 s", ("at most 1,000,000 s",)),
+        ("--forward", "2000000 s", ("limit is 1,000,000 s",)),
     ):
         refused(here(capsys, *words, option, value, "--out", none), *words_)
     assert files(tmp_path) == ["out"] or not none.exists()

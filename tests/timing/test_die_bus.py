@@ -88,7 +88,7 @@ def test_bounds_of_any_die(op, groups, lanes, decay, n):
     assert alone <= found.total <= groups * alone
     assert found.total >= groups * crossing * each / max(int(lanes), 1)
     if lanes >= groups:
-        assert found.total == alone == sum(on_die.cycles(op, n, decay).values())
+        assert found.total == alone == len(on_die.passes(op, decay)) * n
 
 
 def test_the_published_stripe_is_five_and_two_passes():
@@ -126,7 +126,7 @@ def test_a_slower_bus_takes_so_much_longer_and_no_more_energy_on_it():
 
 
 def test_a_bus_that_carries_nothing_is_refused():
-    with pytest.raises(Exception, match="pe.bus_values = .*more than 0 values per cycle"):
+    with pytest.raises(Exception, match="requires pe.bus_values above 0"):
         load_preset("optimstore-r1", ["pe.bus_values=0"])
 
 

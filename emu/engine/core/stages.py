@@ -114,7 +114,7 @@ class Handling(IntEnum):
 STAGE = rounded_up(
     record_type(
         time="i8",  # ps at the station; -1: by bytes and rate
-        bytes="i4",  # -1: the size of the transaction
+        bytes="i8",  # -1: the size of the transaction
         next="i4",  # step that is complete afterwards
         station="i2",
         counter="i2",  # counter of these bytes; -1: none

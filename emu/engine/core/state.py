@@ -107,7 +107,6 @@ FIELDS = (
 ALIKE = ("queue", "order")
 """Tables with the same number of columns on every drive: a constant in compiled code."""
 
-
 CACHE_LINE = 64
 """Bytes of a cache line."""
 
@@ -460,25 +459,26 @@ def as_records(array: np.ndarray) -> np.ndarray:
     return array.view(Elements) if numba_config.DISABLE_JIT else array
 
 
-def records(dtype: np.dtype, *shape: int) -> np.recarray:
-    """Return a zeroed array of records whose fields are attributes, compiled or not.
-
-    Raises MemoryError if the array exceeds the address space.
-    """
+def zeros(dtype: Any, *shape: int) -> np.ndarray:
+    """Return a zeroed array. Raises MemoryError if it exceeds the address space."""
     try:
-        zeroed = np.zeros(shape, dtype)
-    except ValueError as error:  # larger than the address space
+        return np.zeros(shape, dtype)
+    except (ValueError, OverflowError) as error:
         raise MemoryError(str(error)) from error
-    return as_records(zeroed.view(np.recarray))  # type: ignore[return-value]
+
+
+def records(dtype: np.dtype, *shape: int) -> np.recarray:
+    """Return a zeroed array of records whose fields are attributes, compiled or not."""
+    return as_records(zeros(dtype, *shape).view(np.recarray))  # type: ignore[return-value]
 
 
 def aligned_records(dtype: np.dtype, count: int) -> np.recarray:
     """Return a zeroed array of records as :func:`records` does, whose first record begins a cache
     line. NumPy's large arrays begin 16 bytes behind one."""
-    memory = np.zeros(count * dtype.itemsize + CACHE_LINE, np.uint8)
+    memory = zeros(np.uint8, count * dtype.itemsize + CACHE_LINE)
     first = -memory.ctypes.data % CACHE_LINE
-    zeroed = memory[first : first + count * dtype.itemsize].view(dtype)
-    return as_records(zeroed.view(np.recarray))  # type: ignore[return-value]
+    zeroed = memory[first : first + count * dtype.itemsize].view(dtype, np.recarray)
+    return as_records(zeroed)  # type: ignore[return-value]
 
 
 def record_type(**fields: str) -> np.dtype:
@@ -488,15 +488,13 @@ def record_type(**fields: str) -> np.dtype:
 
 def rounded_up(dtype: np.dtype) -> np.dtype:
     """Return the record type padded to a power of two, so that a shift gives its offset."""
-    size = 1 << (dtype.itemsize - 1).bit_length()
-    names = list(dtype.names or ())
-    places = [dtype.fields[name] for name in names] if dtype.fields else []
+    fields = dict(dtype.fields or {})
     return np.dtype(
         {
-            "names": names,
-            "formats": [place[0] for place in places],
-            "offsets": [place[1] for place in places],
-            "itemsize": size,
+            "names": list(fields),
+            "formats": [place[0] for place in fields.values()],
+            "offsets": [place[1] for place in fields.values()],
+            "itemsize": 1 << (dtype.itemsize - 1).bit_length(),
         },
         align=True,
     )
