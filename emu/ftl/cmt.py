@@ -194,7 +194,7 @@ def look_up(st, dev, lpn):
 
 
 @njit
-def wanting(st, tid):
+def waits_for_mapping(st, tid):
     """Return True if transaction ``tid`` must wait for the mapping of one of its pages. ``left``
     counts the pages whose mapping is known. ``tid`` continues at TRANSLATED."""
     txn = st.txn[tid]

@@ -46,9 +46,14 @@ from ondie.emu.ftl import (
     word_lines,
     write_frontier,
 )
-from ondie.emu.ftl.gc import ask, collect, free_or_retire, pick_up, start_wear_leveling
+from ondie.emu.ftl.gc import collect, free_or_retire, maybe_start_gc, pick_up, start_wear_leveling
 from ondie.emu.ftl.transfers import encode
-from ondie.emu.ftl.write_path import hunt, place_map_or_wait, place_or_wait, resume_parked
+from ondie.emu.ftl.write_path import (
+    check_for_collection,
+    place_map_or_wait,
+    place_or_wait,
+    resume_parked,
+)
 from ondie.emu.nand import timing
 from ondie.kernels.jit import cold, inline, njit
 
@@ -96,7 +101,7 @@ def after_free_block(st, dev, unit):
         or st.pool[unit].retiring > 0
         or cfg.pslc != 0
     ):
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)
 
 
 @njit
@@ -112,11 +117,11 @@ def on_moved(st, tid):
     if st.pool[unit].parked > 0:
         resume_parked(st, unit)
     if collect(st, dev, unit, block):
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)
 
 
 @njit
-def move(st, tid):
+def write_collected_page(st, tid):
     """Write a collected page from DRAM to the unit's collection block. Drop it if it has been
     overwritten, or give up the collection if there is no place."""
     cfg = st.cfg[0]
@@ -137,7 +142,7 @@ def move(st, tid):
         return
     gc_victims.release_reservation(st, unit, txn.victim, 1)
     if st.reg[0].filled != 0 and cfg.gc_stop > 0:
-        ask(st, txn.dev, unit)
+        maybe_start_gc(st, txn.dev, unit)
     txn.op = timing.PROGRAM
     txn.ppn = ppn
     txn.bus = cfg.page_bytes
@@ -148,7 +153,7 @@ def move(st, tid):
 
 
 @cold
-def map_arrived(st, tid):
+def on_translation_page_read(st, tid):
     """Handle a translation page that has arrived in DRAM: complete the fetch, or write it back."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -262,8 +267,8 @@ def place_again(st, tid, unit):
             st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
             pick_up(st, tid, False)
         else:
-            move(st, tid)
-    ask(st, dev, unit)
+            write_collected_page(st, tid)
+    maybe_start_gc(st, dev, unit)
 
 
 @njit
@@ -274,7 +279,7 @@ def on_own_program_done(st, tid, unit):
     dev = txn.dev
     if txn.role == Role.MAP_BACK:
         on_translation_page_programmed(st, tid)
-        hunt(st, dev, unit)
+        check_for_collection(st, dev, unit)
         return
     st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
     if int(st.l2p[dev, txn.lpn]) - 1 == txn.src_ppn:
@@ -287,7 +292,7 @@ def on_own_program_done(st, tid, unit):
         page_health.carry_after_move(st, tid)
     on_moved(st, tid)
     if st.pool[unit].retiring > 0:
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)
 
 
 @inline
@@ -305,6 +310,6 @@ def map_host_write(st, tid):
 @inline
 def after_host_write(st, dev, unit):
     """Start collections that the program of a host write allows or requires."""
-    hunt(st, dev, unit)
+    check_for_collection(st, dev, unit)
     if st.pool[unit].retiring > 0:
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)

@@ -38,7 +38,7 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 
 @njit
-def ask(st, dev, unit):
+def maybe_start_gc(st, dev, unit):
     """Start the collections that unit ``unit`` needs. A victim that becomes free at once is
     followed by the next check."""
     while True:
@@ -254,7 +254,7 @@ def resume_after_read(st, dev, ppn):
     if block.reading == 0:
         unit = bid // st.cfg[0].all_blocks
         if block.state == page_map.EMPTIED and erase_or_free(st, dev, unit, bid):
-            ask(st, dev, unit)
+            maybe_start_gc(st, dev, unit)
         if block.state == page_map.VICTIM and block.scan == 0:
             start_moving(st, dev, unit, bid)
 
@@ -333,4 +333,4 @@ def start_read_reclaim(st, dev, ppn):
     st.count[dev, RECLAIMED_BLOCKS] += 1
     bar_host_if_exclusive(st, block)
     if collect(st, dev, unit, block):
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)

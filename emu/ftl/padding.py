@@ -34,7 +34,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import idle, page_map, word_lines, write_frontier
-from ondie.emu.ftl.gc import ask
+from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.word_line_buffer import (
     find,
@@ -71,7 +71,7 @@ def pad(st, dev, unit, stream):
     page_map.set_place(st, dev, tid)
     txn.array = st.page_ps[1, txn.page]
     if filled != 0:
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)
     if not encode(st, tid, stages.ENCODED):
         go(st, tid, stages.ENCODED)
 
@@ -157,7 +157,7 @@ def pad_before_close(st, dev, unit, block):
 
 
 @cold
-def urgent(st, tid):
+def count_fua_pages(st, tid):
     """Count the pages of fetched write command ``tid`` if it completes on flash (FUA)."""
     txn = st.txn[tid]
     if txn.kind == ROW and st.row[txn.row].fua != 0 and st.cfg[0].cache_writes == 0:
@@ -165,10 +165,10 @@ def urgent(st, tid):
 
 
 @cold
-def stored(st, dev):
+def request_padding(st, dev):
     """Request padding for a write in the data cache that completes on flash (FUA)."""
     st.dev[dev].pressing = 1
-    hurry(st, dev)
+    pad_for_cache(st, dev)
 
 
 @cold
@@ -177,7 +177,7 @@ def on_first_pass_done(st, tid):
     pass needs the next word line, which may have to be padded."""
     txn = st.txn[tid]
     if txn.kind == CACHED:
-        hurry(st, txn.dev)
+        pad_for_cache(st, txn.dev)
     elif txn.kind == ROW and st.row[txn.row].fua != 0 and st.dev[txn.dev].fua == 0:
         pad_streams(st, txn.dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
 
@@ -191,7 +191,7 @@ def count_again(st, tid):
 
 
 @cold
-def hurry(st, dev):
+def pad_for_cache(st, dev):
     """Pad word lines for a FLUSH or FUA write that waits for the data cache, once all pages that
     can come now are in word lines."""
     dev_rec = st.dev[dev]
@@ -312,7 +312,7 @@ def pad_overdue(st, dev):
 
 
 @cold
-def join(st, tid):
+def join_word_line(st, tid):
     """Add encoded program ``tid`` to its word line. The last program of a word line sends the line
     to its die."""
     st.reg[0].hop = 0
@@ -331,7 +331,7 @@ def join(st, tid):
         page = st.cpage[lru.find(st.cbucket, st.cpage, dev, txn.lpn) - 1]
         if page.landing > 0 and st.cfg[0].cache_through == 0:
             dev_rec.pressing = 1
-        hurry(st, dev)
+        pad_for_cache(st, dev)
     elif txn.kind == ROW and st.row[txn.row].fua != 0:
         dev_rec.fua -= txn.n
         if dev_rec.fua == 0:

@@ -266,7 +266,7 @@ def decode(st, tid, step):
 
 
 @njit
-def again(st, tid):
+def read_again(st, tid):
     """Read a page again: command, array and data transfer through the queue of its die."""
     cfg = st.cfg[0]
     txn = st.txn[tid]

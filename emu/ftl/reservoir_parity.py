@@ -15,7 +15,7 @@ from ondie.kernels.jit import cold
 
 
 @cold
-def waits(st, tid):
+def wait_for_registers(st, tid):
     """Register an encoded parity or record that waits for free registers of its die."""
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies

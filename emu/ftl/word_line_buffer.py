@@ -30,8 +30,8 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import page_map, word_lines
-from ondie.emu.ftl.gc import ask
-from ondie.emu.ftl.write_path import hunt
+from ondie.emu.ftl.gc import maybe_start_gc
+from ondie.emu.ftl.write_path import check_for_collection
 from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
 from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, njit
@@ -191,9 +191,9 @@ def on_padding_programmed(st, tid):
     st.count[dev, PADDING_PAGES] += txn.n
     page_map.count_programmed(st, dev, txn.ppn, txn.n)
     give_txn(st, tid)
-    hunt(st, dev, unit)
+    check_for_collection(st, dev, unit)
     if st.pool[unit].retiring > 0:
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)
 
 
 @njit

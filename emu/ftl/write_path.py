@@ -26,7 +26,7 @@ from ondie.emu.ftl import (
     word_lines,
     write_frontier,
 )
-from ondie.emu.ftl.gc import ask
+from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.nand import channel, timing
 from ondie.emu.nand.die import Q_READ
@@ -61,7 +61,7 @@ def place(st, tid):
             ppn, got = write_frontier.allocate(st, dev, unit, stream, txn.n)
         full = got > 0 and st.reg[0].filled != 0
         if (full and cfg.placed == 0) or (got == 0 and should_collect(st, unit)):
-            ask(st, dev, unit)
+            maybe_start_gc(st, dev, unit)
         if cfg.line > 1:
             word_lines.next_turn(st, dev, unit, stream, got)
         elif cfg.static == 0:
@@ -132,7 +132,7 @@ def map_placed(st, tid, unit, full):
     if missing != 0:
         page_map.count_pending_read(st, dev, old - 1)
     if full:
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)
         if st.reg[0].prompt != 0:
             channel.grant_now(st, st.die[unit // cfg.die_units * cfg.lanes].bus)
     if missing == 0:
@@ -143,7 +143,7 @@ def map_placed(st, tid, unit, full):
 
 
 @cold
-def merged(st, tid):
+def on_rest_read(st, tid):
     """Continue a write that has read the rest of its page: place it, or start its program if it
     already has a place."""
     cfg = st.cfg[0]
@@ -240,7 +240,7 @@ def retry_internal(st, dev, unit):
     block of unit ``unit`` has become free."""
     if st.pool[unit].asked != 0:
         st.pool[unit].asked = 0
-        ask(st, dev, unit)
+        maybe_start_gc(st, dev, unit)
     if st.cfg[0].map_entries != 0:
         retry_map(st, dev)
 
@@ -323,20 +323,20 @@ def resume_parked(st, unit):
 
 
 @njit
-def hunt(st, dev, unit):
+def check_for_collection(st, dev, unit):
     """Check again for a collection while writes wait for a free block. Called when a page has been
     programmed or invalidated: a block that was not worth collecting, or was still being written,
     may now be a victim."""
     if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
         for other in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
-            ask(st, dev, other)
+            maybe_start_gc(st, dev, other)
     if st.cfg[0].static != 0:
         if st.pool[unit].stall_head >= 0 and should_collect(st, unit):
-            ask(st, dev, unit)
+            maybe_start_gc(st, dev, unit)
         return
     if st.dev[dev].stall_head >= 0:
         for other in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
-            ask(st, dev, other)
+            maybe_start_gc(st, dev, other)
 
 
 @cold
@@ -354,7 +354,7 @@ def place_map(st, tid):
         if block_manager.fits_internal_write(st, unit, cfg.map_stream):
             ppn, got = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
         if got == 0 or st.reg[0].filled != 0:
-            ask(st, dev, unit)
+            maybe_start_gc(st, dev, unit)
         if got == 0:
             continue
         if cfg.line == 1 or not word_lines.is_inside_stripe(st, st.front[cfg.map_stream, unit]):

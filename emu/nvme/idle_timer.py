@@ -48,7 +48,7 @@ def start_timer(st, tid):
 
 
 @cold
-def over(st, tid):
+def on_expired(st, tid):
     """Handle the expiry of the timer. Return True if the drive was idle for the whole time."""
     dev = st.txn[tid].dev
     if idle.long_enough(st, dev):

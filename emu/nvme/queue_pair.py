@@ -129,7 +129,7 @@ def prefetch_next(st, queue):
 
 
 @cold
-def entry_in(st, tid):
+def count_fetched(st, tid):
     """Count the queue entry that ``tid`` carried as fetched by the drive."""
     if st.txn[tid].kind == REQUEST:
         st.pair[st.txn[tid].row >> st.cfg[0].ring_shift].fetched += 1
@@ -202,7 +202,7 @@ def issue(st, queue):
 
 
 @cold
-def too_many(st, tid):
+def hold_at_limit(st, tid):
     """Return True if the drive already works on the most commands of the pair (``fetch_limit``).
 
     Then ``tid`` is held and fetched later; otherwise it is counted as one of them.

@@ -35,7 +35,7 @@ def _enter(st, tid):
 
 
 @cold
-def full(st, tid):
+def wait_if_full(st, tid):
     """Return True if the request of ``tid`` must wait for a free place in the queue.
 
     Otherwise the request is entered into the queue.

@@ -1,6 +1,7 @@
 """The generated blocks of README.md and docs/.
 
-Owns finding, making and (run as a program) rewriting the blocks. test_docs.py compares them.
+Owns finding, making and, run as a program on all pages or those named, rewriting the blocks;
+test_docs.py compares them.
 `<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
 behind `|` choose among the paragraphs of that output. `<!-- summary: TRACE DEVICE STEPS -->` is a
 comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`,
@@ -212,5 +213,5 @@ def rewritten(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PAGES:
+    for page in [Path(name) for name in sys.argv[1:]] or PAGES:
         page.write_text(rewritten(page.read_text("utf-8")), "utf-8")

@@ -120,7 +120,7 @@ def on_read_done(st, tid):
         elif not decode(st, tid, stages.MOVE_DECODED) and not dram(
             st, tid, HOST_PASSES, stages.MOVE_IN_DRAM
         ):
-            completion.move(st, tid)
+            completion.write_collected_page(st, tid)
         return
     if (txn.kind == OWN or txn.role != Role.RESERVOIR) and not more:
         resume_after_read(st, dev, txn.ppn)

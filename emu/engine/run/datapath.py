@@ -37,9 +37,9 @@ from ondie.emu.engine.run.stage_handlers import (
     split_command_data,
 )
 from ondie.emu.ftl import read_retry
-from ondie.emu.ftl.completion import map_arrived, move
+from ondie.emu.ftl.completion import on_translation_page_read, write_collected_page
 from ondie.emu.ftl.transfers import decode, decode_bare, dram, send
-from ondie.emu.ftl.write_path import merged
+from ondie.emu.ftl.write_path import on_rest_read
 from ondie.emu.nvme import mqsim_cache
 from ondie.kernels.jit import inline, njit
 
@@ -98,13 +98,13 @@ def decide(st, tid, step):
 def hand_over(st, tid, step):
     """Give a transaction to the function of another room that takes it over."""
     if step == stages.MOVE_IN_DRAM:
-        move(st, tid)
+        write_collected_page(st, tid)
     elif step == stages.MERGED:
-        merged(st, tid)
+        on_rest_read(st, tid)
     elif step == stages.MAP_IN_DRAM:
-        map_arrived(st, tid)
+        on_translation_page_read(st, tid)
     elif step == stages.AGAIN:
-        read_retry.again(st, tid)
+        read_retry.read_again(st, tid)
     else:  # DESTAGE
         mqsim_cache.send(st, tid)
 

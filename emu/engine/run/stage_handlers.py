@@ -20,9 +20,9 @@ from ondie.emu.engine.core.events import OWN, ROW, enter
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import child
 from ondie.emu.ftl import cmt, padding, reservoir_parity
-from ondie.emu.ftl.gc import ask, queue_of
+from ondie.emu.ftl.gc import maybe_start_gc, queue_of
 from ondie.emu.ftl.transfers import next_piece, send_off
-from ondie.emu.ftl.write_path import hunt, place_or_wait
+from ondie.emu.ftl.write_path import check_for_collection, place_or_wait
 from ondie.emu.nand import timing
 from ondie.emu.nand.die import Q_PE, Q_WRITE
 from ondie.emu.nand.die_scheduler import push, push_in_order
@@ -49,13 +49,13 @@ def of_isp(st, txn):
 @cold
 def enter_adapter_queue(st, tid):
     """Enter a request into the queue of the SATA adapter, or let it wait for room there."""
-    return stages.WAITS if sata_hba.full(st, tid) else stages.SUBMITTED
+    return stages.WAITS if sata_hba.wait_if_full(st, tid) else stages.SUBMITTED
 
 
 @cold
 def limit_fetches(st, tid):
     """Let a command wait while the drive already works on the most commands of its pair."""
-    return stages.WAITS if queue_pair.too_many(st, tid) else stages.RUNG
+    return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
 @cold
@@ -64,7 +64,7 @@ def count_entry(st, tid):
     if st.cfg[0].adapter > 0:
         st.dev[st.txn[tid].dev].fetched += 1
     if st.cfg[0].entries > 0:
-        queue_pair.entry_in(st, tid)
+        queue_pair.count_fetched(st, tid)
     return stages.ENTRY_IN
 
 
@@ -85,7 +85,7 @@ def execute_command(st, tid):
     elif txn.op == timing.PROGRAM:
         st.count[dev, HOST_WRITE_BYTES] += txn.size
         if cfg.line > 1:
-            padding.urgent(st, tid)
+            padding.count_fua_pages(st, tid)
         if cfg.whole_commands != 0:
             return stages.FETCHED
         command_split.cut_write(st, tid, stages.WRITE_FETCHED)
@@ -93,14 +93,14 @@ def execute_command(st, tid):
         if cfg.cache_writes != 0:
             command_split.flush(st, tid)
             if cfg.line > 1:
-                padding.hurry(st, dev)
+                padding.pad_for_cache(st, dev)
     else:
         command_split.cut_trim(st, tid)
         if cfg.static == 0:
-            hunt(st, dev, dev * cfg.units)
+            check_for_collection(st, dev, dev * cfg.units)
         else:
             for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
-                hunt(st, dev, unit)
+                check_for_collection(st, dev, unit)
     return stages.FINISHED
 
 
@@ -215,7 +215,7 @@ def place_write(st, tid):
     """Place a page that is in DRAM, once its mapping entry is known."""
     cfg = st.cfg[0]
     st.reg[0].prompt = 1
-    if cfg.map_entries == 0 or not cmt.wanting(st, tid):
+    if cfg.map_entries == 0 or not cmt.waits_for_mapping(st, tid):
         place_or_wait(st, tid)
     st.reg[0].prompt = 0
     return stages.WAITS
@@ -229,7 +229,7 @@ def cache_write(st, tid):
     urgent = st.cfg[0].line > 1 and txn.kind == ROW and st.row[txn.row].fua != 0
     data_cache.store(st, tid)
     if urgent:
-        padding.stored(st, dev)
+        padding.request_padding(st, dev)
     return stages.WAITS
 
 
@@ -239,7 +239,7 @@ def queue_program(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.line > 1:
-        padding.join(st, tid)
+        padding.join_word_line(st, tid)
         return stages.WAITS
     queue = Q_WRITE
     if txn.kind == OWN:
@@ -247,7 +247,7 @@ def queue_program(st, tid):
     elif txn.role == Role.RESERVOIR or txn.role == Role.GRADIENT:
         queue = Q_PE
     elif txn.role == Role.MADE:
-        reservoir_parity.waits(st, tid)
+        reservoir_parity.wait_for_registers(st, tid)
     elif cfg.placed != 0 and txn.role == Role.MERGING:
         push_in_order(st, st.die[txn.die].first, tid, Q_WRITE)
         return stages.WAITS
@@ -258,7 +258,7 @@ def queue_program(st, tid):
 @cold
 def resume_translated(st, tid):
     """Continue with pages whose mapping entries are known: sense them, or place them."""
-    if st.cfg[0].map_entries != 0 and cmt.wanting(st, tid):
+    if st.cfg[0].map_entries != 0 and cmt.waits_for_mapping(st, tid):
         return stages.WAITS
     if st.txn[tid].op == timing.READ:
         command_split.sense_all(st, tid)
@@ -321,7 +321,7 @@ def check_idle(st, tid):
     collections and pSLC folding."""
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
-    if idle_timer.over(st, tid):
+    if idle_timer.on_expired(st, tid):
         for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
-            ask(st, dev, unit)
+            maybe_start_gc(st, dev, unit)
     return stages.WAITS
