@@ -90,6 +90,8 @@ class OutputOptions:
 
         ``others``: further files that the command writes.
         """
+        if self.out == Path(STANDARD_OUTPUT):
+            raise InputError("--out -: must be a folder; --json - writes to standard output")
         taken: set[Path] = set()
         for path in (*self.json_files(), *self.figure_files(), *others):
             check_target(path, *inputs)
@@ -147,7 +149,7 @@ def output_options(
     """Return a decorator that adds the options of OutputOptions, or FigureOptions with ``figure``.
 
     ``result``, ``figure``: nouns for the help text. ``out``: help text of --out instead of the
-    usual one. ``quiet``: what --quiet leaves out beside the progress bar.
+    usual one. ``quiet``: what --quiet leaves out besides the progress bar.
     """
     folder = "result.json" if figure is None else "result.json and the figure (PNG and PDF)"
     options: list[Decorator] = [

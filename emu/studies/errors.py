@@ -230,7 +230,7 @@ class Suite:
 def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
     """Raise InputError for invalid arguments."""
     if steps < 1:
-        raise InputError(f"steps: {steps}, use 1 or more")
+        raise InputError(f"steps: {steps}, must be 1 or more")
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, use different ones")
     if not all(0 <= seed < 1 << 32 for seed in seeds):

@@ -135,7 +135,7 @@ def run_study(
 ) -> tuple[list[Row], dict[str, bytes]]:
     """Train all variants; return the rows and the figure's files by suffix. Raises InputError."""
     if steps < 1:
-        raise InputError(f"steps: {steps}, use 1 or more")
+        raise InputError(f"steps: {steps}, must be 1 or more")
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, use different ones")
     if not all(0 <= seed < 1 << 32 for seed in seeds):

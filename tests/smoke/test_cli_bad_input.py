@@ -281,6 +281,15 @@ def test_a_folder_without_permission(folder, capsys, monkeypatch):
     assert files(folder) == ["locked"]
 
 
+def test_a_folder_is_not_standard_output(folder, capsys):
+    refused(here(capsys, *quick("--out", "-")), "--out -: must be a folder", "--json -")
+    assert files(folder) == []
+
+
+def test_a_folder_in_which_even_root_may_not_write(folder, capsys):
+    refused(here(capsys, *quick("--json", "/proc/ondie.json")), "/proc/ondie.json", "cannot be")
+
+
 def test_bad_places_are_found_before_the_run(folder, capsys, monkeypatch):
     (folder / "taken").write_text("mine")
     monkeypatch.setattr(compare, "compare", lambda *a, **k: pytest.fail("ran"))

@@ -15,7 +15,8 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.ftl.invariants import Requested, event_quantities, idle_quantities
 from tests.state.small import commands, device
 
-FACTORS = ("page_bytes", "stripe_pages", "controller_ecc", "planes_per_erase", "timed_ecc")
+FACTORS = ("page_bytes", "stripe_pages", "controller_ecc", "planes_per_erase",
+           "timed_decode", "timed_encode")  # fmt: skip
 """Quantities that multiply others: here 1."""
 
 

@@ -126,7 +126,12 @@ def run_commands(problems: list[str]) -> Iterator[str]:
             command = commands.get_command(context, name)
             assert command is not None
             code_cache.say = problems.append  # each command sets its own
-            command.main([*arguments, *OUTPUT], name, standalone_mode=False)
+            try:
+                code = command.main([*arguments, *OUTPUT], name, standalone_mode=False)
+            except SystemExit as stop:
+                code = stop.code
+            if code:
+                raise InputError(f"ondie {line}: ended with exit code {code}")
             yield f"ondie {line}"
 
 

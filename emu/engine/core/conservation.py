@@ -208,9 +208,9 @@ STATION_LAWS = (
         "tunnel_bytes", _RUN),
     Law(
         # Pages whose coding takes no time pass no station.
-        "bytes of the stations ECC", "timed_ecc * station_ecc",
-        "timed_ecc * (page_bytes * (ecc_decoded_pages + ecc_encoded_pages)"
-        " - unasked_out_bytes - unasked_in_bytes)", _IDLE,
+        "bytes of the stations ECC", "station_ecc",
+        "timed_decode * (page_bytes * ecc_decoded_pages - unasked_out_bytes)"
+        " + timed_encode * (page_bytes * ecc_encoded_pages - unasked_in_bytes)", _IDLE,
     ),
     Law(
         # Bytes to the host pass DRAM twice: they are stored, then forwarded.
