@@ -281,7 +281,7 @@ class Function(CPUDispatcher):
         return super().get_call_template(args, {key: _wide(kind) for key, kind in kws.items()})
 
     def compile(self, sig: Any) -> Any:
-        """Return the part for a signature. The caller is a whole program with the compiler lock."""
+        """Compile the part for a signature and return it. The caller holds the compiler lock."""
         args, returned = sigutils.normalize_signature(sig)
         known = self.overloads.get(tuple(args))
         if known is not None:

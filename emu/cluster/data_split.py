@@ -190,7 +190,8 @@ def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.n
         raise InputError(f"every node has {what} 0; at least one must have more")
     if whole * int(numbers.max()) > INT64_MAX:
         raise InputError(
-            f"{what} {int(numbers.max())} of {whole} together: too large to split exactly"
+            f"{what} {int(numbers.max())}, {whole} in total: too large to split exactly; their "
+            f"product must be at most {INT64_MAX}"
         )
     return numbers, whole
 

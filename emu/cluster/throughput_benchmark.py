@@ -99,8 +99,8 @@ class Measured:
             batches, times = batches[batches <= full], times[: int((batches <= full).sum())]
             if not len(batches):
                 raise InputError(
-                    f"{self.name}: no batch up to {full} was measured, from which on its speed is "
-                    f"to be constant; measure at least one"
+                    f"{self.name}: no batch up to {full} was measured, and its speed is taken as "
+                    f"constant above; measure at least one"
                 )
         start, slope = 0.0, float(batches @ times / (batches @ batches))
         if len(batches) > 1:

@@ -220,7 +220,8 @@ class InStep(ConventionalPath):
     def _extents(
         self, name: str, device: int, begin: int, end: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (first pages, bytes) of the blocks of a vector's places [a, b) on a drive."""
+        """Return the first page and the bytes of each block on a drive that holds elements
+        ``begin`` to ``end`` - 1 of vector ``name``."""
         regions = self.regions[device]
         if name == "g" and self.buckets:
             mine = [

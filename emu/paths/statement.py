@@ -55,8 +55,8 @@ class Share:
 
     @property
     def as_laid_out(self) -> float:
-        """Cycles per step of the most worn blocks, without wear leveling: planes in use of the die
-        with the most programs per super-page of capacity."""
+        """P/E cycles per step of the most worn blocks without wear leveling. They belong to the
+        die with the most programs per super-page of its capacity."""
         return max(
             programs / room for programs, room in zip(self.programs, self.places, strict=True)
         )

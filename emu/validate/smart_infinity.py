@@ -165,8 +165,8 @@ def read_case(
     if optimizer is not None:
         if optimizer not in OPTIMIZERS:
             raise InputError(
-                f"--optimizer {optimizer}: nearest: {nearest(optimizer, OPTIMIZERS) or 'none'} "
-                f"(of {', '.join(OPTIMIZERS)})"
+                f"--optimizer {optimizer}: unknown; nearest: "
+                f"{nearest(optimizer, OPTIMIZERS) or 'none'} (of {', '.join(OPTIMIZERS)})"
             )
         case = dataclasses.replace(case, optimizer=optimizer)
     if compression is not None:

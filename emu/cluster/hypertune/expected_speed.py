@@ -87,8 +87,9 @@ class Expectation:
         """Update the references after a step; ``left`` is the observation that left the speed
         window.
 
-        If a reference is young and the window is near it, ``left`` is averaged into it, up to twice
-        the window. A beginning decline appears in the window before it can reach the reference.
+        A reference has at most 2 * WINDOW observations. Until then ``left`` is averaged into it,
+        provided that the mean of the window is within half of the margin. The start of a decline
+        is in the window before it is in ``left``, so it cannot change the reference.
         """
         self._age += 1
         young = (self._samples < 2 * WINDOW) & (self._age > WINDOW)

@@ -216,7 +216,9 @@ def _interval(parameters: Synthetic, quirks: frozenset[str], where: str) -> floa
     per_s = parameters.bandwidth_bytes_per_s // SECTOR // sectors
     if not per_s:
         raise parameters.bad(
-            where, "bandwidth_bytes_per_s", "MQSim divides by zero below a request per s"
+            where,
+            "bandwidth_bytes_per_s",
+            "must allow 1 request per second; below that MQSim divides by zero",
         )
     return float(NS_PER_S // per_s)
 
