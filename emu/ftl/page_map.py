@@ -91,12 +91,6 @@ def first_page(st, dev, block):
     return (block - dev * cfg.device_blocks) * cfg.block_pages
 
 
-@inline
-def die_of(st, unit):
-    """Return the die of a unit, as an index among all dies."""
-    return unit // st.cfg[0].die_units
-
-
 @njit
 def set_place(st, dev, tid):
     """Set the die, planes and page offset of transaction ``tid`` from its first physical page.

@@ -38,11 +38,11 @@ from ondie.emu.engine.core.events import (
     REQUEST,
     enter,
     go,
-    take_txn,
 )
 from ondie.emu.engine.core.rng import absorb, page_key
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type, records
+from ondie.emu.engine.core.transaction import sibling
 from ondie.emu.ftl import page_health, subpage_sense
 from ondie.emu.ftl.page_map import block_at, count_pending_read, set_place
 from ondie.emu.nand import ecc, rber
@@ -207,17 +207,11 @@ def set_media_error(st, tid):
 @njit
 def split_page(st, tid, lpn, ppn):
     """Split one page of ``tid`` off into a new transaction, and return it (below 0: none free)."""
-    other = take_txn(st)
+    other = sibling(st, tid)
     if other < 0:
         return other
     txn = st.txn[tid]
     other_txn = st.txn[other]
-    other_txn.row = txn.row
-    other_txn.kind = txn.kind
-    other_txn.phase = txn.phase
-    other_txn.dev = txn.dev
-    other_txn.stream = txn.stream
-    other_txn.op = txn.op
     other_txn.role = txn.role
     other_txn.queue = txn.queue
     other_txn.lpn = lpn
@@ -231,10 +225,6 @@ def split_page(st, tid, lpn, ppn):
     txn.n -= 1
     st.reading[other].time = 0
     st.reading[other].lost = 0
-    if txn.kind == REQUEST:
-        st.req[txn.row].pending += 1
-    else:
-        st.row[txn.row].pending += 1
     count_pending_read(st, txn.dev, ppn)
     return other
 

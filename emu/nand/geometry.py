@@ -103,11 +103,6 @@ class Geometry:
         return self.dies * self.die_pages
 
     @property
-    def conventional_pages(self) -> int:
-        """Physical pages that the conventional namespace owns."""
-        return self.units * self.blocks * self.block_pages
-
-    @property
     def native_blocks(self) -> int:
         """Conventional blocks per unit, without the fixed pSLC blocks."""
         return self.blocks - self.pslc_blocks

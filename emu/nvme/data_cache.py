@@ -52,7 +52,6 @@ from ondie.emu.nvme.cache_places import append, find, release_place, remove, tak
 from ondie.kernels.jit import inline, njit
 
 SECTOR = 512
-MODES = ("off", "write_back", "write_through", "read", "read_write")
 
 # Lists are of places + 1; 0 = none.
 CACHE = record_type(

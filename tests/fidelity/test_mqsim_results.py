@@ -12,7 +12,7 @@ import pytest
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.nvme.request import NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim.flows import flows
-from ondie.emu.replay.mqsim.quirks import ASKED, NAMES, obeyed
+from ondie.emu.replay.mqsim.quirks import ASKED, QUIRKS, obeyed
 from ondie.emu.replay.mqsim.result_xml import flow_lines, response_log, result_file
 from ondie.emu.replay.mqsim.run import Run, read_pair, remarks, run_scenario
 from ondie.emu.replay.mqsim.trace_flow import read_recorded
@@ -243,7 +243,7 @@ def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):
                 right = node.comparators[0]
                 if isinstance(right, ast.Name) and right.id == "quirks":
                     looked.add(ast.literal_eval(node.left))
-    assert looked == {name for name, quirk in NAMES.items() if quirk.treatment == ASKED}
+    assert looked == {quirk.name for quirk in QUIRKS if quirk.treatment == ASKED}
 
 
 UNSUPPORTED = [

@@ -13,6 +13,7 @@ import pytest
 from ondie import traces
 from ondie.emu.cli.main import commands
 from ondie.emu.config.config import diff, load_preset, preset_names, shown
+from ondie.emu.nand.constraints import timing_rows
 from tests.smoke.commands import apart, files, here, refused
 
 
@@ -347,3 +348,19 @@ def test_compare_writes_json_to_standard_output_only(capsys, tmp_path, monkeypat
     assert here(capsys, *words, "--quiet").code == 0
     (result,) = tmp_path.glob("results/*/result.json")
     assert json.loads(result.read_text()) == data
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_timing(capsys, name):
+    """The table has the constraints of the preset with its overrides, in order; --json their ps."""
+    cfg = load_preset(name, ["flash.t_read=45 us"])
+    words = ("preset", "timing", name, "--set", "flash.t_read=45 us")
+    data = json.loads(here(capsys, *words, "--json", "-").out)
+    known = timing_rows(cfg)
+    assert [tuple(row["before"]) for row in data] == [row.before for row in known]
+    assert [row["ps"] for row in data] == [row.ps for row in known]
+    reads = [row for row in data if row["wait"] == "t_read"]
+    assert reads and all(row["ps"] == 45_000_000 for row in reads)
+    outcome = here(capsys, *words)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.count("45.0 us") >= len(reads)

@@ -1,4 +1,4 @@
-"""`ondie preset list|show|diff`: configurations as tables and JSON.
+"""`ondie preset list|show|diff|timing`: configurations as tables and JSON.
 
 Owns the tables. Does not own the presets (emu/config). Source: own.
 """
@@ -16,7 +16,7 @@ from ondie.emu.cli.click_helpers import Group
 from ondie.emu.cli.options import settings_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import Config, diff, load_preset, preset_list, preset_table, shown
-from ondie.emu.units import fmt_bytes
+from ondie.emu.units import fmt_bytes, fmt_time
 
 
 @click.group(cls=Group)
@@ -95,5 +95,25 @@ def diff_presets(first: str, second: str, **values: Any) -> None:
         table = Table("key", first, second)
         for row in rows:
             table.add_row(*row)
+        screen.print(table)
+    given.list_files(files)
+
+
+@preset.command("timing")
+@click.argument("name")
+@settings_option
+@output_options("the constraints", quiet="table")
+def show_timing(name: str, settings: tuple[str, ...], **values: Any) -> None:
+    """Show the least times between flash operations of a configuration."""
+    from ondie.emu.nand.constraints import timing_rows  # imports the kernels
+
+    given = OutputOptions(**values)
+    given.check(name)
+    rows = timing_rows(load_preset(name, settings))
+    files = given.write([asdict(row) for row in rows])
+    if (screen := given.console) is not None:
+        table = Table("scope", "after", "before", "wait", Column("least time", justify="right"))
+        for row in rows:
+            table.add_row(row.scope, row.after, ", ".join(row.before), row.wait, fmt_time(row.ps))
         screen.print(table)
     given.list_files(files)

@@ -27,10 +27,6 @@ from ondie.kernels.jit import njit
     TUNNEL,  # a message of bytes_in through the device's tunnel: kind UPWARD or DOWNWARD, or
     # ACROSS, up and then down to device lpn
 ) = range(11)  # fmt: skip
-RESOURCE_NAMES = (
-    "fence", "join", "nvme", "isp_io", "die", "dma_down", "dma_up", "host_cpu", "accelerator",
-    "isp", "tunnel",
-)  # fmt: skip
 
 UPWARD, DOWNWARD, ACROSS = range(3)
 

@@ -1,7 +1,8 @@
-"""Child transactions of a command, and the bytes of a transaction on the channel.
+"""Transactions of one command, and the bytes of a transaction on the channel.
 
-Owns the creation of a child transaction. Does not own the pool (events.py) or the split of commands
-(ondie.emu.nvme). Source: a host request completes when its last page completes, as in MQSim.
+Owns the creation of a further transaction of a command. Does not own the pool (events.py) or the
+split of commands (ondie.emu.nvme).
+Source: a host request completes when its last page completes, as in MQSim.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ SECTOR = 512
 
 
 @njit
-def child(st, tid, lpn, count):
-    """Create a transaction for ``count`` pages of the row or request of ``tid``. Return it, or -1.
+def sibling(st, tid):
+    """Create a transaction of the same row or request as ``tid``, of its kind, phase, drive, stream
+    and operation. Return it, or -1 if the pool is empty.
 
-    The row or request then has one more pending part. -1: the pool is empty.
+    The row or request then has one more pending part. The pages are the caller's to set.
     """
     other = take_txn(st)
     if other < 0:
@@ -29,13 +31,25 @@ def child(st, tid, lpn, count):
     other_txn.phase = txn.phase
     other_txn.dev = txn.dev
     other_txn.stream = txn.stream
-    other_txn.lpn = lpn
-    other_txn.n = count
     other_txn.op = txn.op
     if txn.kind == REQUEST:
         st.req[txn.row].pending += 1
     else:
         st.row[txn.row].pending += 1
+    return other
+
+
+@njit
+def child(st, tid, lpn, count):
+    """Create a transaction for ``count`` pages of the row or request of ``tid``. Return it, or -1.
+
+    The row or request then has one more pending part. -1: the pool is empty.
+    """
+    other = sibling(st, tid)
+    if other >= 0:
+        other_txn = st.txn[other]
+        other_txn.lpn = lpn
+        other_txn.n = count
     return other
 
 

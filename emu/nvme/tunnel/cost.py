@@ -26,7 +26,6 @@ from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER, Times
 from ondie.emu.units import InputError
 
 UP, DOWN = "up", "down"
-ACROSS = "across"
 FJ_PER_J = 1e15
 
 

@@ -387,8 +387,6 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
 )  # fmt: skip
 
-NAMES = {quirk.name: quirk for quirk in QUIRKS}
-
 
 def obeyed(asked: bool) -> frozenset[str]:
     """Return the names of the quirks that must be reproduced."""
