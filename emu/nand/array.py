@@ -10,6 +10,7 @@ Array operations have few different durations, so a new one is nearly always app
 
 from __future__ import annotations
 
+from ondie.emu.engine.core.counters import ERASE_SUSPENSIONS, PROGRAM_SUSPENSIONS
 from ondie.emu.engine.core.events import cut_line, line
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.nand.die import die_in_chip, give_power, planes_of, take_power, touch_all
@@ -244,10 +245,9 @@ def suspend(st, die, at):
     die_rec.arr = -1
     die_rec.suspends += 1
     die_rec.served = 0
-    dev = st.dev[die_rec.dev]
     if txn.op == PROGRAM:
-        dev.suspended_programs += 1
+        st.count[die_rec.dev, PROGRAM_SUSPENSIONS] += 1
         die_rec.still = at + st.cycles[SUSPEND, 1] + cfg.suspend_program_wait
     else:
-        dev.suspended_erases += 1
+        st.count[die_rec.dev, ERASE_SUSPENSIONS] += 1
         die_rec.still = at + st.cycles[SUSPEND, 1] + cfg.suspend_erase_wait

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.replay import player as replay
 from ondie.traces import block
 from tests.protocol.block_samples import SAMPLES, columns
@@ -46,7 +47,7 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
     done = run(capsys, msr, "--from", "msr", "--json", tmp_path / "a.json", "--log",
                tmp_path / "a.csv")  # fmt: skip
     data = json.loads((tmp_path / "a.json").read_text())
-    assert set(data) == FIELDS | {"utilisation", "operations", "management"}
+    assert set(data) == FIELDS | {"utilisation", "operations", "management", "counters"}
     assert all(set(data["latency_us"][kind]) == NAMES for kind in ("all", "read", "write"))
     with open(tmp_path / "a.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -65,6 +66,8 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
     assert list(data["operations"]) == ["read", "write"]
     assert data["operations"]["read"]["latency_us"] == data["latency_us"]["read"]
     assert sum(part["bytes"] for part in data["operations"].values()) == moved
+    assert list(data["counters"]) == list(COUNTERS)
+    assert data["counters"].items() >= data["management"].items()
     assert data["management"]["trimmed_pages"] == data["management"]["overruled_victims"] == 0
     assert data["config"]["trace"] == {"source": "small.csv", "format": "msr", "requests": 400}
     assert data["config"]["drive"]["flash"]["channels"]["value"] == 2

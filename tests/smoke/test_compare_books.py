@@ -45,6 +45,7 @@ MANAGED: dict[str, dict[str, str]] = {
         "ecc.soft_decode": "40 us", "ecc.retry_gain": "0.5",
         "ftl.reclaim_retries": "4",
     },
+    "suspension": {"flash.suspend": "program_erase", "flash.max_suspends": "4"},
     "data cache": {"cache.mode": "read_write", "cache.capacity": "2 MiB"},
     "large data cache": {
         "cache.mode": "read_write", "cache.capacity": "64 MiB", "cache.dirty_share": "0.9",
@@ -75,7 +76,8 @@ UNSEEN = {
         "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
         "cache_fill_pages", "beside_pages", "padded_at_flush", "padded_at_rest", "padded_in_time",
         "gathered_most", "pslc_pages", "direct_pages", "folds", "pslc_erased_blocks",
-        "overruled_victims", "bare_corrected_bits", "turned_pages",
+        "overruled_victims", "bare_corrected_bits", "turned_pages", "program_suspensions",
+        "erase_suspensions",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",

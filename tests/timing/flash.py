@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.clock import NEVER
+from ondie.emu.engine.core.counters import ERASE_SUSPENSIONS, PROGRAM_SUSPENSIONS
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.run import build
 from ondie.emu.nand import channel as nand
@@ -135,8 +136,8 @@ class Flash:
 
     def suspends(self) -> tuple[int, int]:
         """(programs, erases) that have made way."""
-        dev = self.arrays.dev[0]
-        return int(dev["suspended_programs"]), int(dev["suspended_erases"])
+        count = self.arrays.count[0]
+        return int(count[PROGRAM_SUSPENSIONS]), int(count[ERASE_SUSPENSIONS])
 
     def check_at_rest(self) -> None:
         """Nothing is left behind: no power held, no die or channel at work, all transactions

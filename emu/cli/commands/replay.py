@@ -125,6 +125,7 @@ def replay_trace(
     )
     data["utilisation"] = run.busy
     data["operations"] = operations(run.requests)
+    data["counters"] = run.done.counters
     data["management"] = {name: run.done.counters[name] for name in MANAGEMENT}
     if run.config.errors.kind != "none":
         data["errors"] = {name: run.done.counters[name] for name in ERRORS}

@@ -98,6 +98,8 @@ COUNTERS = (
     "lifted_pages",  # reservoir pages read into DRAM for a move to another die (wear leveling)
     "landed_pages",  # reservoir pages programmed on their new die (wear leveling)
     "turned_pages",  # pages moved between registers (wear leveling inside a die)
+    "program_suspensions",  # SUSPEND commands to a program; one may be suspended several times
+    "erase_suspensions",
 )
 
 (
@@ -123,4 +125,5 @@ COUNTERS = (
     FETCHED_PAGES, STORED_PAGES, KEPT_PAGES,
     TUNNEL_COMMANDS, TUNNEL_WIRE_BYTES,
     LIFTED_PAGES, LANDED_PAGES, TURNED_PAGES,
+    PROGRAM_SUSPENSIONS, ERASE_SUSPENSIONS,
 ) = range(len(COUNTERS))  # fmt: skip

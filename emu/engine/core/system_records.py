@@ -133,7 +133,6 @@ DEV = record_type(
     quiet_since="i8",  # time at which the host last became idle (ps)
     waking="i8",  # 1: the idle timer runs (nvme/idle_timer.py)
     first="i8",  # die (from 1) that is next to receive power
-    suspended_programs="i8", suspended_erases="i8",
     entered="i8",  # requests entered into the queue of a host adapter (nvme/sata_hba.py)
     fetched="i8",  # of these, fetched by the drive
     known="i8",  # of these, those known to the host

@@ -402,4 +402,6 @@ def counters(count: dict[str, int]) -> dict[str, int]:
         "padding_writes": count.get("padding_pages", 0),
         "erases": count["erased_blocks"],
         "collections": count["collections"],
+        "program_suspensions": count["program_suspensions"],
+        "erase_suspensions": count["erase_suspensions"],
     }
