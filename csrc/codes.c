@@ -24,7 +24,7 @@ static inline __attribute__((always_inline)) void FN(decode)(const uint8_t *rest
     for (; i < n; i++) x[i] = map->value[codes[i]] * scale;
 }
 
-/* Encode n numbers by table. Results are selected by mask, so that compilers vectorise the loop. */
+/* Encode n numbers by table. Results are selected by mask, so that compilers vectorize the loop. */
 static __attribute__((noinline)) void FN(encode_exactly)(const float *x, float scale,
                                                          uint8_t *codes, size_t n,
                                                          const ondie_codes *map) {

@@ -38,7 +38,7 @@ static inline float from_bf16(uint16_t x) { return float_of((uint32_t)x << 16); 
 
 /* Normal results: rebias the exponent and round the 13 discarded bits. Denormal results: adding 1/2
  * leaves the result, a multiple of 2^-24, rounded in the low bits of the significand. Results are
- * selected by mask, because compilers do not vectorise floating-point operations in branches. */
+ * selected by mask, because compilers do not vectorize floating-point operations in branches. */
 static inline uint16_t to_fp16(float x) {
     const uint32_t bits = bits_of(x);
     const int32_t size = (int32_t)(bits & 0x7fffffffu);
@@ -53,7 +53,7 @@ static inline uint16_t to_fp16(float x) {
     return (uint16_t)((bits >> 16 & 0x8000u) | (uint32_t)half);
 }
 
-/* Multiplication by 2^112 rebiases the exponent and normalises denormals exactly. */
+/* Multiplication by 2^112 rebiases the exponent and normalizes denormals exactly. */
 static inline float from_fp16(uint16_t x) {
     const uint32_t sign = (uint32_t)(x & 0x8000u) << 16;
     const uint32_t size = (uint32_t)(x & 0x7fffu) << 13;

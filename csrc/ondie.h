@@ -51,7 +51,7 @@ int ondie_isa_runs(int isa);
  *
  * mad(a, b, c) is a * b + c. The canonical variant rounds it after each operation; the torch
  * variant rounds it once, as fma. Scalars are folded in double precision and rounded once to FP32.
- * s is +1, or -1 to maximise the objective. The first line with l2 is skipped if l2 = 0. t is the
+ * s is +1, or -1 to maximize the objective. The first line with l2 is skipped if l2 = 0. t is the
  * step.
  *
  * ONDIE_SGD.  coef: 0 lr (s lr)  1 l2 (s weight_decay)

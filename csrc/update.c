@@ -93,7 +93,7 @@ static inline __attribute__((always_inline)) void FN(ask)(const void *x, size_t 
         __builtin_prefetch((const char *)x + from * FN(bytes)(kind) + at, 0, 3);
 }
 
-/* Update a part. Every flag is a constant in each caller, so the compiler specialises the loop. If
+/* Update a part. Every flag is a constant in each caller, so the compiler specializes the loop. If
  * there is a next part, the loop prefetches one cache line of each of its arrays per step. Larger
  * prefetch pieces arrive in bursts and stall the updates between them. */
 LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, uint32_t key,

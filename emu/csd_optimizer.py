@@ -37,7 +37,7 @@ from ondie.emu.paths.base import Options
 from ondie.emu.paths.layout.formats import Stored
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.optimizer_step import Arithmetic
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 from ondie.kernels import FORMATS, OPS, KernelError
 from ondie.kernels.formats import BLOCK
 from ondie.kernels.torch_optimizer import KernelOptimizer, array_of, tensor_of
@@ -89,12 +89,9 @@ class CSDOptimizer(KernelOptimizer):
         **hyper: Any,
     ) -> None:
         if path not in UPDATING:
-            raise InputError(
-                f"path: {path!r}; nearest: {nearest(path, UPDATING) or 'none'} "
-                f"(of {', '.join(UPDATING)})"
-            )
+            raise InputError(f"path: {path!r}; {known_names(path, UPDATING)}")
         if op not in OPS:
-            raise KernelError(f"unknown operation {op!r} (paths know: {', '.join(OPS)})")
+            raise KernelError(f"unknown operation {op!r} (known: {', '.join(OPS)})")
         self.layout = Stored(format, op)
         own = format if format in FORMATS else "fp32"  # bf16_master has the states of fp32
         for name in {"backend", "isa", "threads"} & hyper.keys():
@@ -104,13 +101,13 @@ class CSDOptimizer(KernelOptimizer):
         self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
-                raise InputError(f"{name}: {value!r}, expected 0 to {LONGEST_S:,} seconds")
+                raise InputError(f"{name}: {value!r}; must be from 0 to {LONGEST_S:,} seconds")
         for name, value, least, most in (
             ("samples", samples, 1, 1 << 62),
             ("seed", seed, 0, 1 << 62),
         ):
             if type(value) is not int or not least <= value <= most:
-                raise InputError(f"{name}: {value!r}, expected a whole number, {least} or more")
+                raise InputError(f"{name}: {value!r}; must be a whole number, at least {least}")
         self.path_name, self._seconds = path, (float(forward_s), float(backward_s))
         self._samples, self._drive_seed = samples, seed
         self._run: Run | None = None
@@ -272,7 +269,7 @@ class CSDOptimizer(KernelOptimizer):
                 f"path: {self.path_name!r}; power cuts are only available for {OnDie.name!r}"
             )
         if type(after_events) is not int or after_events < 1:
-            raise InputError(f"after_events: {after_events!r}, expected a whole number, 1 or more")
+            raise InputError(f"after_events: {after_events!r}; must be a whole number, at least 1")
         self._cut_after = after_events
 
     @property

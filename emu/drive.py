@@ -27,7 +27,7 @@ from ondie.emu.nvme.data_cache_payload import CachedBytes
 from ondie.emu.units import InputError
 
 
-class Device(Driver):
+class Drive(Driver):
     """One drive with configuration ``cfg`` and its host, with a separate simulation clock.
 
     ``payload=True`` keeps the bytes of every page. ``buffer`` (uint8[slots, page_bytes]) is then
@@ -257,7 +257,7 @@ class Device(Driver):
     def _run_command(self, op: int, lpn: int, pages: np.ndarray) -> None:
         """Run one command on ``pages`` at the current time until the device is idle."""
         if self.store is None:
-            raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
+            raise InputError("this device keeps no payload; Drive(cfg, payload=True) does")
         command = np.zeros(1, queues.COMMAND)
         command["op"], command["lpn"], command["n"] = op, lpn, len(pages)
         command["payload_slot"], command["arrival"] = -1, max(self.now, self._last_arrival)
@@ -271,7 +271,7 @@ class Device(Driver):
         without payload.
         """
         if self.store is None:
-            raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
+            raise InputError("this device keeps no payload; Drive(cfg, payload=True) does")
         entry = int(self.arrays.l2p[0, lpn])
         return None if entry == 0 else self.store.read(entry - 1).copy()
 

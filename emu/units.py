@@ -1,8 +1,8 @@
 """Physical quantities as text and as exact integers: "45 us", "16 KiB".
 
 This module owns the unit tables, exact parsing (decimal fractions, no floats) and the formats of
-reports. It knows the unit of a key only by the suffix of its name: `t_read_ps` is a time.
-Source: SI and IEC 80000-13 prefixes (KB = 1000 B, KiB = 1024 B); ONFI: one byte per transfer.
+reports. The suffix of a key's name gives its unit: `t_read_ps` is a time. Source: SI and IEC
+80000-13 prefixes (KB = 1000 B, KiB = 1024 B); ONFI: one byte per transfer.
 """
 
 from __future__ import annotations
@@ -139,6 +139,14 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
+def known_names(word: str, options: Iterable[str]) -> str:
+    """Return the part of an error message that names the valid options, the most similar first."""
+    names = list(options)
+    near = nearest(word, names)
+    listed = ", ".join(names)
+    return f"use one of {listed}" if near is None else f"nearest: {near} (of {listed})"
+
+
 def quoted(value: object) -> str:
     """Return a value as error messages show it: on one line, quoted, at most 60 characters."""
     try:
@@ -202,13 +210,15 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
     """Return number x factor as a whole number from 0 to the int64 maximum."""
     base = kind.shown[0]
     if number.is_signed() and not number.is_zero():
-        raise InputError(f"{key}: {quoted(text)} is negative; {_a(kind)} is at least 0")
+        raise InputError(f"{key}: {quoted(text)} is too small; must be at least 0 {base}")
     if number.is_zero():
         return 0
     if number.adjusted() > 30:  # prevents Fraction from expanding 1e999999999 to a billion digits
-        raise InputError(f"{key}: {quoted(text)} overflows; the most is {exact(INT64_MAX, kind)}")
+        raise InputError(
+            f"{key}: {quoted(text)} is too large; must be at most {exact(INT64_MAX, kind)}"
+        )
     if number.adjusted() < -40:
-        raise InputError(f"{key}: {quoted(text)} is too small; the least is 1 {base}")
+        raise InputError(f"{key}: {quoted(text)} is too small; must be at least 1 {base}")
     value = Fraction(number) * factor
     whole = round(value)
     if value != whole and not kind.rounds:
@@ -217,34 +227,38 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
             f"nearest: {exact(max(whole, 1), kind)}"
         )
     if whole == 0:
-        raise InputError(f"{key}: {quoted(text)} rounds to 0; the least is 1 {base}")
+        raise InputError(f"{key}: {quoted(text)} rounds to 0; must be at least 1 {base}")
     if whole > INT64_MAX:
-        raise InputError(f"{key}: {quoted(text)} overflows; the most is {exact(INT64_MAX, kind)}")
+        raise InputError(
+            f"{key}: {quoted(text)} is too large; must be at most {exact(INT64_MAX, kind)}"
+        )
     return whole
 
 
-def parse_count(text: str, key: str) -> int:
+def parse_count(text: str, key: str, least: int = 0) -> int:
     """Return a plain whole number ("24", "1e9", "1_000_000") from 0 to the int64 maximum.
 
-    Raises InputError naming `key`.
+    Raises InputError naming `key`. `least`: the minimum that the message for a negative number
+    gives.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2]:
         raise InputError(f"{key}: {quoted(text)} is not a whole number; write for example 8 or 1e9")
     number = Decimal(match[1])
     if number.is_signed() and not number.is_zero():
-        raise InputError(f"{key}: {quoted(text)} is negative; the least is 0")
+        raise InputError(f"{key}: {quoted(text)} is too small; must be at least {least}")
     if number.adjusted() > 30 or number > INT64_MAX:
-        raise InputError(f"{key}: {quoted(text)} overflows; the most is {INT64_MAX}")
+        raise InputError(f"{key}: {quoted(text)} is too large; must be at most {INT64_MAX}")
     if number.adjusted() < -40 or number != number.to_integral_value():
         raise InputError(f"{key}: {quoted(text)} is not a whole number; write for example 8 or 1e9")
     return int(number)
 
 
-def parse_ratio(text: str, key: str) -> float:
+def parse_ratio(text: str, key: str, least: float = 0) -> float:
     """Return a plain number or a quotient ("0.07", "3.08/32.3") as a finite float, at least 0.
 
-    Raises InputError naming `key`.
+    Raises InputError naming `key`. `least`: the minimum that the message for a negative number
+    gives.
     """
     parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
     numbers = [Decimal(match[1]) for match in parts if match is not None and not match[2]]
@@ -257,7 +271,7 @@ def parse_ratio(text: str, key: str) -> float:
             f"{key}: {quoted(text)} is not a number; write for example 0.07 or 3.08/32.3"
         )
     if any(number.is_signed() and number for number in numbers):
-        raise InputError(f"{key}: {quoted(text)} is negative; the least is 0")
+        raise InputError(f"{key}: {quoted(text)} is too small; must be at least {least}")
     if len(numbers) == 2 and not numbers[1]:
         raise InputError(f"{key}: {quoted(text)} divides by zero; write for example 3.08/32.3")
     return float(Fraction(numbers[0]) / (Fraction(numbers[1]) if len(numbers) == 2 else 1))
@@ -328,6 +342,27 @@ def fmt_rate(bytes_per_s: float) -> str:
 def fmt_energy(fj: float) -> str:
     """Format femtojoules: 2_480_000_000 -> "2.48 uJ"."""
     return _three(fj, KINDS["fj"], KINDS["fj"].shown)
+
+
+_LARGE = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
+
+
+def fmt_count(value: float) -> str:
+    """Format a number without unit with three significant digits: 12_400_000 -> "12.4 M".
+
+    Numbers below 1000 have no prefix: 99.8 -> "99.8".
+    """
+    for size, prefix in _LARGE:
+        if abs(value) >= 0.9995 * size:  # 999.5 rounds up to 1000
+            scaled = value / size
+            places = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
+            return f"{scaled:.{places}f}{prefix}"
+    return f"{value:.3g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 step, 2 steps."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def fmt_update_rate(params_per_s: float) -> str:

@@ -143,7 +143,7 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
     order = order.astype(np.int64)
     wrong = order[(order < 0) | (order >= count // page)]
     if wrong.size:
-        raise KernelError(f"order: page {wrong[0]}, expected 0 to {count // page - 1}")
+        raise KernelError(f"order: page {wrong[0]}; must be from 0 to {count // page - 1}")
     if np.unique(order).size != order.size:
         raise KernelError("order: a page appears twice")
     rows = np.zeros(order.size, PART)

@@ -8,7 +8,7 @@ constants, so it is not used.
 Each compiled function and signature has one file, NAME-KEY.code, in $XDG_CACHE_HOME/ondie/compiled
 or ~/.cache/ondie/compiled. KEY is a hash of the compilation inputs: the bytecode of the function
 and of every function that it calls directly or indirectly, the values of the constants that these
-functions use, the signature, the sources that tell Numba how to compile, the versions, and the
+functions use, the signature, the sources that configure Numba's compilation, the versions, and the
 processor. Editing a comment, a docstring or an uncompiled function keeps the key.
 
 A file holds a header, a SHA-256 checksum and Numba's pickled result. It is written under a
@@ -188,7 +188,7 @@ class Closure:
 
 @cache
 def _compiler() -> bytes:
-    """Return a hash of the versions and of the sources that tell Numba how to compile."""
+    """Return a hash of the versions and of the sources that configure Numba's compilation."""
     digest = hashlib.sha256()
     tag = sys.implementation.cache_tag
     for version in (numba.__version__, llvmlite.__version__, np.__version__, tag):

@@ -3,7 +3,7 @@
 This module owns the maps from codes to numbers, and encoding and decoding in NumPy and Numba. C has
 its own implementation in codes.c. The module does not own updates (update.py).
 Source: Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization",
-ICLR 2022, section 2 and appendix. In dynamic quantisation the number of leading zeros of a code is
+ICLR 2022, section 2 and appendix. In dynamic quantization the number of leading zeros of a code is
 its decimal exponent. The bits after the first one bit are a linear fraction. First moments use the
 signed map, second moments the unsigned map.
 
@@ -51,7 +51,7 @@ class Codes:
     The p-th number has the code ``base`` + p; in a signed map its negative has ``base`` - p.
 
     value: float32[256], increasing. zero: code of the smallest magnitude. middle: float32[255], the
-    largest float that does not exceed the mean of two neighbouring values. bucket: int32[2 *
+    largest float that does not exceed the mean of two neighboring values. bucket: int32[2 *
     BUCKETS]. line: float32[2, LINES]. limit: float32[LINES]. to_line: float32[3, LINES]. For the
     last four see ondie_codes in csrc/ondie.h. least: magnitudes below it get the code ``zero``.
     """
@@ -68,7 +68,7 @@ class Codes:
 
 
 def dynamic_pieces(signed: bool) -> list[Piece]:
-    """Return the pieces of dynamic quantisation.
+    """Return the pieces of dynamic quantization.
 
     A code with e leading zeros represents 10^-e times the middle of one of several equal parts of
     0.1 .. 1. There are 64 parts (128 unsigned) for e = 0, and half as many for each further zero,

@@ -175,7 +175,7 @@ def clip_coefficient(total_norm: float, max_norm: float) -> float:
     for a negative max_norm.
     """
     if not (max_norm >= 0):
-        raise KernelError(f"max_norm: {max_norm!r}, expected 0 or more")
+        raise KernelError(f"max_norm: {max_norm!r}; must be at least 0")
     coefficient = max_norm / (total_norm + 1e-6)
     return float(np.float32(1.0 if coefficient > 1.0 else coefficient))
 

@@ -67,5 +67,5 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
 def checked_step(op: str, step: float) -> int:
     """Return a step number, counted from 1, as int. Raises KernelError for any other value."""
     if not (isinstance(step, int | float) and math.isfinite(step) and step == int(step) >= 1):
-        raise KernelError(f"{op}: step = {step!r}, expected a whole number, 1 or more")
+        raise KernelError(f"{op}: step = {step!r}; must be a whole number, at least 1")
     return int(step)

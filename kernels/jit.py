@@ -1,7 +1,7 @@
 """The `njit` decorator of this project and its compilation progress callback.
 
 This module owns the compilation rules. It does not store compiled code (code_cache.py), does not
-parallelise (no prange) and does not relax arithmetic (no fastmath).
+parallelize (no prange) and does not relax arithmetic (no fastmath).
 Source: this project.
 """
 
@@ -50,8 +50,8 @@ class _Progress:
 def _missed(count: int) -> None:
     """Start the compilation of ``count`` functions.
 
-    Garbage collection is disabled meanwhile, because it would repeatedly scan the same few million
-    live objects.
+    Garbage collection is disabled during the compilation, because it would repeatedly scan the same
+    few million live objects.
     """
     if count < LARGE:
         return

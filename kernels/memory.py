@@ -11,12 +11,12 @@ from .errors import KernelError
 
 
 def aligned_empty(count: int, dtype: DTypeLike = np.float32, align: int = 64) -> NDArray:
-    """Return an uninitialised 1-D array of `n` elements whose address is a multiple of `align`.
+    """Return an uninitialized 1-D array of `n` elements whose address is a multiple of `align`.
 
     Raises KernelError when `n` is negative or `align` is not a power of two.
     """
     if count < 0:
-        raise KernelError(f"n: {count} elements, expected 0 or more")
+        raise KernelError(f"n: {count} elements; must be at least 0")
     if align < 1 or align & (align - 1):
         raise KernelError(f"align: {align} bytes, expected a power of two")
     itemsize = np.dtype(dtype).itemsize

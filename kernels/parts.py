@@ -1,14 +1,14 @@
-"""Compilation of functions that call each other as one program that is optimised once.
+"""Compilation of functions that call each other as one program that is optimized once.
 
 This module owns the libraries and compilers of parts and whole programs. It does not decide how a
 function is compiled (jit.py) and does not cache parts; a program is cached as a whole.
-Source: Numba's code generator, and link-time internalisation as LLVM's documentation describes it.
+Source: Numba's code generator, and link-time internalization as LLVM's documentation describes it.
 
 Numba generates machine code for every function together with all its callees, so a function five
-calls deep is optimised and generated six times. A function that other code may call also keeps
+calls deep is optimized and generated six times. A function that other code may call also keeps
 Numba's status and its way of returning values. In this module a function that compiled code calls
 is only lowered; it becomes a part. The function that Python calls links all its parts, makes them
-private and is optimised with them.
+private and is optimized with them.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from .pipeline import UNUSED, passes
 
 
 class _Part(JITCodeLibrary):
-    """Code of one function and its callees; not linked, not optimised, not executable."""
+    """Code of one function and its callees; not linked, not optimized, not executable."""
 
     _shared_module: Any
 
@@ -45,7 +45,7 @@ class _Part(JITCodeLibrary):
         return self._final_module
 
     def _get_module_for_linking(self) -> Any:
-        """Return the module linked with all callees, for libraries that do not know parts."""
+        """Return the module linked with all callees, for libraries without parts."""
         if self._shared_module is None:
             module = self._final_module.clone()
             for library in _parts(self._linking_libraries):
@@ -64,7 +64,7 @@ class _Whole(JITCodeLibrary):
     scalar = False
     """True if the program has no loop that gains from vector instructions.
 
-    The vectorisers then do not run. They would add a second form of each loop that is never used,
+    The vectorizers then do not run. They would add a second form of each loop that is never used,
     and code that prepares its inputs.
     """
 
@@ -84,15 +84,17 @@ class _Whole(JITCodeLibrary):
                 function.linkage = "internal"
         if self.scalar:
             options = {"loop_vectorize": False, "slp_vectorize": False}
-            optimiser, builder = self._codegen._module_pass_manager(**options)
-            optimiser.run(self._final_module, builder)
+            optimizer, builder = self._codegen._module_pass_manager(**options)
+            optimizer.run(self._final_module, builder)
         else:
             self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
 
     def _get_module_for_linking(self) -> Any:
-        """Return what the cache stores with the machine code: the public names, without code."""
+        """Return the IR that the cache stores with the machine code: the public names, without
+        code.
+        """
         if self._shared_module is None:
             private = (llvm.Linkage.internal, llvm.Linkage.private)
             module = self._final_module

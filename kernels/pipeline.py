@@ -37,11 +37,11 @@ They handle closures, ``with`` blocks, exceptions, branches on literals and arra
 
 
 class _OperatorMemo:
-    """Resolves calls in a typing context and memoises the signatures of operators.
+    """Resolves calls in a typing context and memoizes the signatures of operators.
 
     Numba tries each template of an operator, up to about a hundred, at every occurrence of the
     operator. The signature depends only on the argument types and the function type, which includes
-    the templates. Failures are not memoised.
+    the templates. Failures are not memoized.
     """
 
     def __init__(self, context: Any) -> None:

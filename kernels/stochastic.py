@@ -7,8 +7,8 @@ Source: stochastic rounding after Gupta et al., ICML 2015. The generator is coun
 Salmon et al., SC 2011, so any number of threads and any partition gives the same bits. The
 constants of the hash come from Wellons' search for 32-bit bijections with low bias.
 
-A number between two neighbours is rounded up with a probability equal to its distance from the
-lower neighbour in units of the gap, so the result is unbiased. With rounding to nearest, a BF16
+A number between two neighbors is rounded up with a probability equal to its distance from the
+lower neighbor in units of the gap, so the result is unbiased. With rounding to nearest, a BF16
 value would never change by an update below 2^-9 of its magnitude.
 """
 

@@ -16,13 +16,13 @@ GRAIN = 4096  # elements; one block of the norm, and at least 64 cache lines of 
 LEAST = 16384  # elements per thread
 
 
-MOST = 1024  # maximum number of threads; ONDIE_THREADS
+MOST_THREADS = 1024  # maximum number of threads; ONDIE_THREADS
 
 
 def checked(threads: int) -> int:
-    """Return a number of threads. Raises KernelError outside 1 .. MOST."""
-    if type(threads) is not int or not 1 <= threads <= MOST:
-        raise KernelError(f"threads: {threads!r}, expected 1 to {MOST}")
+    """Return a number of threads. Raises KernelError outside 1 .. MOST_THREADS."""
+    if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+        raise KernelError(f"threads: {threads!r}; must be from 1 to {MOST_THREADS}")
     return threads
 
 

@@ -80,9 +80,9 @@ def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32
     """
     flat("g", g, np.float32)
     if not isinstance(k, int | np.integer) or not 0 <= k <= g.size:
-        raise KernelError(f"k: {k!r}, expected 0 to {g.size}")
+        raise KernelError(f"k: {k!r}; must be from 0 to {g.size}")
     if g.size >= 1 << 32:
-        raise KernelError(f"g: {g.size} elements, expected fewer than 2**32")
+        raise KernelError(f"g: {g.size} elements; must be fewer than 2**32")
     backend, _ = native.choose(backend, None)
     index, value = np.empty(k, np.uint32), np.empty(k, np.float32)
     if k == 0:
@@ -111,6 +111,6 @@ def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
     if np.may_share_memory(value, g) or np.may_share_memory(index, g):
         raise KernelError("scatter: the arrays share memory; pass separate ones")
     if index.size and int(index.max()) >= g.size:
-        raise KernelError(f"index: {int(index.max())}, expected below {g.size}")
+        raise KernelError(f"index: {int(index.max())}; must be below {g.size}")
     g[:] = 0
     g[index] = value

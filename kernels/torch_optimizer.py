@@ -88,9 +88,9 @@ class KernelOptimizer(torch.optim.Optimizer):
         **hyper: Any,
     ) -> None:
         if threads < 1:
-            raise KernelError(f"threads: {threads}, expected 1 or more")
+            raise KernelError(f"threads: {threads}; must be at least 1")
         if not 0 <= seed < 1 << 32:
-            raise KernelError(f"seed: {seed}, expected 0 to 2**32 - 1")
+            raise KernelError(f"seed: {seed}; must be from 0 to 2**32 - 1")
         self._chosen: dict[str, Any] = {
             "op": op, "backend": backend, "form": form, "isa": isa, "format": format,
         }  # fmt: skip

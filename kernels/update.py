@@ -186,7 +186,7 @@ class Update:
         """Update checked arrays, given in the order of `slots`."""
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
-            raise KernelError(f"{self.op}: first = {first!r}, expected a whole number, 0 or more")
+            raise KernelError(f"{self.op}: first = {first!r}; must be a whole number, at least 0")
         if self.backend == "c":
             self.caller.one(self.places, arrays, coef, checked(threads), first, number)
             return
@@ -217,7 +217,7 @@ class Update:
                 )
             return 0
         if not isinstance(key, int) or not 0 <= key < 1 << 32:
-            raise KernelError(f"{self.op}: key = {key!r}, expected 0 to 2**32 - 1")
+            raise KernelError(f"{self.op}: key = {key!r}; must be from 0 to 2**32 - 1")
         return key
 
     def check_coef(self, coef: Array) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ondie.traces.block_model import BYTES_END, FLUSH, READ, SECTOR, TRIM, WRITE, Collector
+from ondie.traces.block_model import BYTES_END, FLUSH, READ, SECTOR_BYTES, TRIM, WRITE, Collector
 from ondie.traces.columns import I64, Column, Table
 from ondie.traces.errors import TraceError
 
@@ -153,8 +153,8 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
     new = {
         "ticks": ticks[entry],
         "op": np.where(flushes, FLUSH, op[entry]).astype(np.int8),
-        "offset": np.where(flushes, 0, offset[entry] * SECTOR),
-        "size": np.where(flushes, 0, size[entry] * SECTOR),
+        "offset": np.where(flushes, 0, offset[entry] * SECTOR_BYTES),
+        "size": np.where(flushes, 0, size[entry] * SECTOR_BYTES),
         "device": device[entry],
         "fua": fua[entry] & ~flushes & (op[entry] == WRITE),
         "line": table.lines(rows[entry]),
@@ -165,7 +165,7 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
 
 
 def _has_sectors(table: Table, rows: I64) -> npt.NDArray[np.bool_]:
-    """Return for each row whether "SECTOR + SECTORS" follows RWBS."""
+    """Return for each row whether "SECTOR_BYTES + SECTORS" follows RWBS."""
     has = table.count[rows] > _SECTORS
     sign = table.column("sign", _SIGN, rows[has])
     has[has] = (sign.end - sign.start == 1) & (table.text[sign.start] == _PLUS)
@@ -178,7 +178,7 @@ def _where(
     """Return device, first sector and number of sectors of rows; 0 and 0 for rows without."""
     device = table.column("device", 0, rows).names(out.devices)
     sector, sectors = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    most = BYTES_END // SECTOR - 1
+    most = BYTES_END // SECTOR_BYTES - 1
     sector[has] = table.column("sector", _SECTOR, rows[has]).integers(most=most)
     sectors[has] = table.column("sectors", _SECTORS, rows[has]).integers(1, most)
     return device, sector, sectors
@@ -209,8 +209,8 @@ def _requeued(
     pair[:-1] = line[1:] == line[:-1]
     entries = np.flatnonzero(~pair)
     device = np.concatenate((columns["device"][entries], requeues[:, 0]))
-    sector = np.concatenate((columns["offset"][entries] // SECTOR, requeues[:, 1]))
-    sectors = np.concatenate((columns["size"][entries] // SECTOR, requeues[:, 2]))
+    sector = np.concatenate((columns["offset"][entries] // SECTOR_BYTES, requeues[:, 1]))
+    sectors = np.concatenate((columns["size"][entries] // SECTOR_BYTES, requeues[:, 2]))
     at = np.concatenate((line[entries], requeues[:, 3]))
     order = np.lexsort((at, sectors, sector, device))
     again = order >= len(entries)

@@ -94,7 +94,7 @@ def write_block(
     drop: Collection[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> tuple[str, ...]:
-    """Write a trace atomically; return notes on what the format could not store.
+    """Write a trace atomically; return notes on the data that the format could not store.
 
     format: one of WRITE_FORMATS. time_unit: "ps", "ns" or "us", required for mqsim. wait: meaning
     of fio2's waits, "program" (default) or "manual". drop: operations to drop ("read", "write",

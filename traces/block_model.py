@@ -20,7 +20,9 @@ from ondie.traces.errors import TraceError
 READ, WRITE, TRIM, FLUSH = range(4)
 OPS = ("read", "write", "trim", "flush")
 
-SECTOR = 512  # bytes; unit of MQSim's and blkparse's columns, independent of the drive's block size
+SECTOR_BYTES = (
+    512  # bytes; unit of MQSim's and blkparse's columns, independent of the drive's block size
+)
 #: Offsets and sizes are below this value, so that their sum fits into int64.
 BYTES_END = 2**62
 PS_PER_S = 10**12
@@ -133,7 +135,7 @@ class BlockTrace:
                 i, f"arrival_ps is {self.arrival_ps[i]}; must not be before that of request {i - 1}"
             )
         if self.origin_ps < 0:
-            raise TraceError(f"{self.source}: origin_ps is {self.origin_ps}; must be 0 or more")
+            raise TraceError(f"{self.source}: origin_ps is {self.origin_ps}; must be at least 0")
 
 
 #: Columns and their types; response_ps and fua may be None.

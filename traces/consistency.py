@@ -132,7 +132,7 @@ def _check_step(trace: Contents, position: int, step: Step, fail: Fail) -> None:
     if not 0 <= step.clip_coefficient <= 1:
         fail(key + "clip_coefficient", step.clip_coefficient, "must be from 0 to 1")
     if step.gradient_norm is not None and not step.gradient_norm >= 0:
-        fail(key + "gradient_norm", step.gradient_norm, "must be 0 or more")
+        fail(key + "gradient_norm", step.gradient_norm, "must be at least 0")
     if step.skipped and not step.found_inf:
         fail(key + "skipped", True, "must be false: only a step with found_inf is skipped")
     if len(step.hyper) != trace.groups:

@@ -28,7 +28,7 @@ class Net:
         bias: bool = False,
         norm: bool = True,
     ) -> int:
-        """Add a convolution with output size x size and batch normalisation; return cout."""
+        """Add a convolution with output size x size and batch normalization; return cout."""
         shape = (cout, cin // groups, *kernel)
         macs = cout * (cin // groups) * kernel[0] * kernel[1] * size * size
         self.uses.append(Use(f"{name}.weight", shape, macs))
@@ -39,7 +39,7 @@ class Net:
         return cout
 
     def norm(self, name: str, width: int) -> None:
-        """Add scale and shift of a batch normalisation."""
+        """Add scale and shift of a batch normalization."""
         self.uses += [Use(f"{name}.weight", (width,), 0), Use(f"{name}.bias", (width,), 0)]
 
     def dense(self, name: str, inputs: int, outputs: int) -> None:

@@ -280,7 +280,7 @@ def scale_shift(scale: float) -> int:
 def check_target(path: Path) -> None:
     """Raise TraceError unless a trace can be written to this path."""
     if path.suffix not in (".h5", ".hdf5"):
-        raise TraceError(f"{path}: a trace file's name ends in .h5")
+        raise TraceError(f"{path}: the name of a trace file must end in .h5")
     if path.is_dir():
         raise TraceError(f"{path}: is a folder; must be a file")
     if not path.parent.is_dir():

@@ -1,9 +1,9 @@
 """The trace of a training run, step by step, as arrays and numbers.
 
 This module owns the class Trace and the sources of its vectors. It does not own the records of
-tensors and steps (records.py), access files (hdf5.py), import torch (record.py) or know devices or
-update kernels.
-Source: the trace contract of this project; names of states and hyperparameters as in torch.optim.
+tensors and steps (records.py), access files (hdf5.py), import torch (record.py), or depend on
+devices or update kernels. Source: the trace contract of this project; names of states and
+hyperparameters as in torch.optim.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Trace(Contents):
         """
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if value is not None and not 0 <= value < math.inf:
-                raise TraceError(f"{name}: {value!r} s, expected 0 or more")
+                raise TraceError(f"{name}: {value!r} s; must be at least 0")
 
         def step(s: Step) -> Step:
             before = s.backward_s

@@ -19,7 +19,7 @@ import numpy as np
 from ondie.traces.block_model import (
     BYTES_END,
     READ,
-    SECTOR,
+    SECTOR_BYTES,
     WRITE,
     BlockTrace,
     Collector,
@@ -45,8 +45,8 @@ def read(tables: Iterable[Table], out: Collector) -> None:
         out.add(
             ticks=ticks,
             op=kind.words(_TYPES),
-            offset=sector.integers(most=BYTES_END // SECTOR - 1) * SECTOR,
-            size=sectors.integers(least=1, most=BYTES_END // SECTOR - 1) * SECTOR,
+            offset=sector.integers(most=BYTES_END // SECTOR_BYTES - 1) * SECTOR_BYTES,
+            size=sectors.integers(least=1, most=BYTES_END // SECTOR_BYTES - 1) * SECTOR_BYTES,
             device=_numbers(device, out),
         )
         if out.full:
@@ -74,8 +74,8 @@ def lines(trace: BlockTrace, tick_ps: int) -> Iterator[str]:
     for part in trace.parts():
         ticks = (trace.arrival_ps[part] // tick_ps).tolist()
         device = [number[d] for d in trace.device[part].tolist()]
-        sector = (trace.offset[part] // SECTOR).tolist()
-        sectors = (trace.size[part] // SECTOR).tolist()
+        sector = (trace.offset[part] // SECTOR_BYTES).tolist()
+        sectors = (trace.size[part] // SECTOR_BYTES).tolist()
         kind = (trace.op[part] == READ).astype(np.int8).tolist()
         columns = zip(ticks, device, sector, sectors, kind, strict=True)
         yield from (f"{t} {d} {a} {n} {k}\n" for t, d, a, n, k in columns)
@@ -84,12 +84,12 @@ def lines(trace: BlockTrace, tick_ps: int) -> Iterator[str]:
 def check(trace: BlockTrace, path: str) -> None:
     """Raise TraceError if an offset or a size is not a whole number of sectors."""
     for name in ("offset", "size"):
-        broken = getattr(trace, name) % SECTOR != 0
+        broken = getattr(trace, name) % SECTOR_BYTES != 0
         if broken.any():
             i = int(np.argmax(broken))
             raise TraceError(
                 f"{path}: request {i}: {name} is {getattr(trace, name)[i]}: MQSim's format counts "
-                f"in sectors and needs a multiple of {SECTOR} bytes"
+                f"in sectors and needs a multiple of {SECTOR_BYTES} bytes"
             )
 
 

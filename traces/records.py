@@ -69,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What a trace says about a training run, without vectors.
+    """Data of a trace about a training run, without vectors.
 
     `origin` names the source of the trace in messages (a path, or "synthetic NAME").
     """

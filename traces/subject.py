@@ -142,8 +142,8 @@ class Subject:
             if gradient is None:
                 raise TraceError(
                     f"parameter {parameter.name!r} had a gradient in the first "
-                    "recorded step but has none now: torch leaves it out of the "
-                    "update, which a trace cannot say"
+                    "recorded step but has none now: torch leaves it out of the update, which a "
+                    "trace cannot represent"
                 )
             if gradient.is_sparse:
                 raise TraceError(

@@ -4,7 +4,7 @@ This module owns the Watcher: times of forward and backward, loss, samples, scal
 order and ready times. It does not wrap torch (hooks.py), read gradients or write files (record.py).
 Source: forward lasts from the first module call to backward(); micro-batches are added. The ready
     time of a gradient counts from the start of the last backward pass. All times are of the host
-    clock. On CUDA the ends of phases are synchronised, but the ready times of single gradients are
+    clock. On CUDA the ends of phases are synchronized, but the ready times of single gradients are
     those of their kernel launches.
 """
 

@@ -26,7 +26,7 @@ from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.analysis.monte_carlo import Odds, assess
 from ondie.emu.analysis.power_loss import cut
 from ondie.emu.analysis.power_loss.interruptible import Interruptible
-from ondie.emu.analysis.sensitivity import Headline, Swing, amortised, swings
+from ondie.emu.analysis.sensitivity import Headline, Swing, amortized, swings
 from ondie.emu.analysis.weight_check import Weights, compare_weights
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config.config import Config
@@ -45,7 +45,7 @@ from ondie.emu.paths.pieces import Piece
 from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, SmartUpdate
 from ondie.emu.paths.statement import Share, Work
 from ondie.emu.paths.update_path import UpdatingPath
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 from ondie.kernels import OPS
 from ondie.traces import Trace
 
@@ -129,10 +129,7 @@ def choose(names: Sequence[str] | None) -> list[str]:
         return [name for name in PATHS if name not in BY_NAME]
     for name in names:
         if name not in PATHS:
-            raise InputError(
-                f"--paths: unknown path {name!r}; nearest: {nearest(name, PATHS) or 'none'} "
-                f"(of {', '.join(PATHS)})"
-            )
+            raise InputError(f"--paths: unknown path {name!r}; {known_names(name, PATHS)}")
     for name in names:
         if list(names).count(name) > 1:
             raise InputError(f"--paths: {name!r} is named twice; name it once")
@@ -441,7 +438,7 @@ def _vary(
     """Return the swings of the assumed constants, and the uncertainty of the headline."""
 
     def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
-        path, short = PATHS[name](changed, trace, options), amortised(changed)
+        path, short = PATHS[name](changed, trace, options), amortized(changed)
         if isinstance(path, UpdatingPath) and (more := path.part_settings(small.n_params)):
             short = short.replace(more)
         result = run_path(name, short, small, part_options(path), steps=1, payload=False)
@@ -467,7 +464,12 @@ def step_count(trace: Trace, steps: int | None) -> int:
     if steps is None:
         return len(trace.steps) if trace.timing_source == "recorded" else 1
     if not 1 <= steps <= len(trace.steps):
-        raise InputError(f"--steps {steps}: {trace.name} has 1 to {len(trace.steps)} steps")
+        count = len(trace.steps)
+        limits = f"a value from 1 to {count}" if count > 1 else "1"
+        plural = "s" if count > 1 else ""
+        raise InputError(
+            f"--steps {steps}: trace {trace.name} has {count} step{plural}; use {limits}"
+        )
     return steps
 
 

@@ -1,4 +1,4 @@
-"""Foreground requests during an update: their effect on the update, and its effect on them.
+"""Interference of foreground requests and an update, in both directions.
 
 Owns the requests that run concurrently with an update, and the latencies with and without the
 update. Does not own queue pairs (replay/player.py), paths, or the reading of block traces
@@ -21,7 +21,7 @@ from ondie.emu.analysis.compare import PATHS, Run
 from ondie.emu.analysis.extrapolate import reduced
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme.request import READ, WRITE
 from ondie.emu.paths.base import FORWARD, Options, Rows, Unavailable
@@ -38,12 +38,12 @@ FEWEST_REQUESTS = 100
 
 
 @dataclass(frozen=True)
-class Felt:
+class Interference:
     """Interference between a path's update and the foreground requests.
 
     seconds: the update alone, and with the requests. alone, beside: latencies in us of the requests
     without and with the update, by kind ("read", "write"), in the form of
-    replay.statistics.summary(); None for fewer than FEWEST requests that arrived in that time.
+    replay.statistics.summary(); None for fewer than FEWEST_REQUESTS that arrived in that time.
     requests: number that arrived during the update.
     """
 
@@ -61,7 +61,7 @@ class Felt:
         return self.seconds[1] / self.seconds[0] - 1
 
 
-class Others:
+class ForegroundRequests:
     """Foreground requests of ``trace`` on pages [first, first + n) of a system's first drive.
 
     The trace repeats until the concurrent plan is done.
@@ -76,7 +76,7 @@ class Others:
         pages = int(-(-(self.trace.offset + self.trace.size).max() // page))
         system.fill(0, first, pages)
         if system.arrays.cfg.partial[0]:
-            sectors = page // SECTOR
+            sectors = page // SECTOR_BYTES
             system.arrays.sectors[:, : first + pages] = -1 if sectors >= 64 else (1 << sectors) - 1
         self.loop = loop
         self.most = system.cfg.frontend.max_transfer_bytes
@@ -150,7 +150,7 @@ def fitted(trace: BlockTrace, room: int) -> BlockTrace:
             f"{trace.source}: a request of {int(trace.size.max())} bytes; the path leaves {room} "
             "bytes of the drive free"
         )
-    return block_edit.wrap(whole_sectors(trace), room // SECTOR * SECTOR)
+    return block_edit.wrap(whole_sectors(trace), room // SECTOR_BYTES * SECTOR_BYTES)
 
 
 def interference(
@@ -161,7 +161,7 @@ def interference(
     requests: BlockTrace,
     loop: Loop,
     progress: Callable[[str, float], None] | None = None,
-) -> list[Felt]:
+) -> list[Interference]:
     """Run each path that updates weights on flash concurrently with the requests.
 
     Raises InputError for requests that do not fit, or that write where a path leaves no room.
@@ -181,7 +181,7 @@ def interference(
             found.append(_felt(name, cfg, small, options, requests, loop, at))
         except Unavailable as error:
             reason = str(error).removeprefix(f"{name}: ")
-            found.append(Felt(name, PATHS[name].title, reason))
+            found.append(Interference(name, PATHS[name].title, reason))
     return found
 
 
@@ -193,21 +193,21 @@ def _felt(
     requests: BlockTrace,
     loop: Loop,
     progress: Callable[[float], None],
-) -> Felt:
+) -> Interference:
     progress(0.0)
     alone = Run(name, cfg, trace, options, payload=False)
     alone.step(0)
     seconds = alone.account()[1].step_s
     progress(1 / 3)
     both = Run(name, cfg, trace, dataclasses.replace(options, pairs=1), payload=False)
-    others = Others(both.system, requests, loop, both.path.free_page())
+    others = ForegroundRequests(both.system, requests, loop, both.path.free_page())
     both.step(0)
     beside = others.done()
     end = max(last for phase, (_, last) in both.clock.steps[0].items() if phase != "step")
     both.account()
     progress(2 / 3)
     quiet = Run(name, cfg, trace, dataclasses.replace(options, pairs=1), payload=False)
-    others = Others(quiet.system, requests, loop, quiet.path.free_page())
+    others = ForegroundRequests(quiet.system, requests, loop, quiet.path.free_page())
     wait = Rows()
     wait.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=end)
     quiet.clock.begin(quiet.system.now)
@@ -215,7 +215,7 @@ def _felt(
     quiet.clock.end(quiet.system.now)
     lone = others.done()
     quiet.account()
-    return Felt(
+    return Interference(
         name,
         PATHS[name].title,
         seconds=(seconds, end / 1e12),
@@ -228,7 +228,7 @@ def _felt(
 def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | None]:
     """Return the latencies in us, arrival to completion, of requests that arrived by ``until`` ps.
 
-    Keyed "read" and "write"; None for fewer than FEWEST requests.
+    Keyed "read" and "write"; None for fewer than FEWEST_REQUESTS.
     """
     out: dict[str, dict[str, float] | None] = {}
     for kind, op in (("read", READ), ("write", WRITE)):
@@ -238,14 +238,14 @@ def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | Non
     return out
 
 
-def data(felt: Felt) -> dict[str, Any]:
+def data(found: Interference) -> dict[str, Any]:
     """Return the record for result.json."""
-    if felt.reason is not None:
-        return {"name": felt.name, "status": "n/a", "reason": felt.reason}
+    if found.reason is not None:
+        return {"name": found.name, "status": "n/a", "reason": found.reason}
     return {
-        "name": felt.name,
+        "name": found.name,
         "status": "ok",
-        "update_s": {"alone": felt.seconds[0], "beside": felt.seconds[1]},
-        "latency_us": {"alone": felt.alone, "beside": felt.beside},
-        "requests": felt.requests,
+        "update_s": {"alone": found.seconds[0], "beside": found.seconds[1]},
+        "latency_us": {"alone": found.alone, "beside": found.beside},
+        "requests": found.requests,
     }

@@ -100,7 +100,7 @@ class Span:
         return not self.choice and self.low > 0 and self.high / self.low > DECADE
 
     def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the position of each value towards the low and towards the high end, 0 to 1."""
+        """Return the position of each value toward the low and toward the high end, 0 to 1."""
         if self.choice:
             return (values < 0).astype(float), (values > 0).astype(float)
         scale = np.log if self.low > 0 else np.asarray

@@ -49,10 +49,13 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "assumed.count": ("constants", "constants whose source is `assumed`"),
     "assumed.of": ("constants", "constants of the configuration"),
     "assumed.headline": ("", "the two compared paths, baseline first; null: none"),
-    "assumed.sample_params": ("parameters", "size of the model of the swings; null: no swings"),
+    "assumed.sample_params": ("parameters", "parameters of the sample on which constants are "
+                                            "varied; null: none"),
     "assumed.swing[].key": ("", "configuration key that is varied"),
     "assumed.swing[].{low,high}": ("", "end of its range, in the key's unit"),
-    "assumed.swing[].{speedup,energy}_factor_at_{low,high}": ("1", "ratio of the paths there"),
+    "assumed.swing[].{speedup,energy}_factor_at_{low,high}": ("1", "ratio of the paths at that "
+                                                                   "end, relative to the typical "
+                                                                   "ratio"),
     "assumed.unfelt": ("", "assumed constants that have no effect in this configuration"),
     "uncertainty.{baseline,rival}": ("", "name of the compared path"),
     "uncertainty.draws": ("draws", "Monte Carlo draws"),
@@ -118,9 +121,10 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].utilisation_of_update.*": ("1", "busy share of a resource class in the update"),
     "paths[].arithmetic.seconds": ("s", "closed-form lower bound of the update"),
     "paths[].arithmetic.bottleneck": ("", "resource that sets the bound"),
-    "paths[].arithmetic.text": ("", "the bound's arithmetic"),
+    "paths[].arithmetic.text": ("", "arithmetic of the lower bound"),
     "paths[].reservoir.lifetime_steps.{levelled,as_laid_out}": (
-        "steps", "steps until its first block wears out, with and without wear leveling",
+        "steps", "steps until the first block of the reservoir wears out, with and without wear "
+                 "leveling",
     ),
     "paths[].reservoir.planes": ("planes", "planes of a die"),
     "paths[].reservoir.planes_in_use": ("planes", "planes that a super-page fills"),
@@ -131,16 +135,18 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].counters.*": ("", "activity of the whole run (emu/engine/core/counters.py)"),
     "paths[].planned.*": ("", "amounts that the path's plan requested in the whole run"),
     "paths[].energy_j_per_step.*": ("J/step", "low, typical, high of each energy component"),
-    "paths[].weights.equal_bits_to_reference": ("weights", "equal in every bit to the reference"),
+    "paths[].weights.equal_bits_to_reference": ("weights", "weights equal in every bit to the "
+                                                           "reference"),
     "paths[].weights.elements": ("weights", "weights that were compared"),
     "paths[].weights.equal_bits_at_host": (
-        "weights", "weights at the host that have these bits; null: unchecked",
+        "weights", "weights at the host that equal the reference; null: unchecked",
     ),
     "paths[].weights.distance_to_recorded_units": (
         "2**-24 max(|w|, sum of learning rates)",
         "largest distance to the recorded weights; null: none",
     ),
-    "paths[].weights.equal_bits_to_recorded_share": ("1", "share of equal weights; null: none"),
+    "paths[].weights.equal_bits_to_recorded_share": ("1", "share of weights equal to the "
+                                                          "recorded ones; null: none"),
 }  # fmt: skip
 """Key -> (unit, meaning); "": text or no unit, "1": a ratio."""
 
@@ -191,7 +197,7 @@ METRICS: dict[str, tuple[str, str]] = {
 
 
 def expand(key: str) -> Iterator[str]:
-    """Yield the keys that a key of a table stands for: one per combination of its names."""
+    """Expand a key of a table: yield one key per combination of its names."""
     parts = re.split(r"\{(.*?)\}", key)
     for names in itertools.product(*(part.split(",") for part in parts[1::2])):
         yield "".join(itertools.chain(*itertools.zip_longest(parts[::2], names, fillvalue="")))

@@ -101,7 +101,7 @@ def tables(rows: list[Row]) -> list[Table]:
                 verdict = "" if row.kind != CHECK else "MISS" if row.misses else "ok"
                 tolerance = "" if row.tolerance is None else f"{row.tolerance:.0%}"
                 expected = "" if row.published is None else f"{row.published:.6g}"
-                difference = "" if row.published is None else f"{row.difference:+.2%}"
+                difference = "" if row.published is None else f"{row.difference:+z.2%}"
                 table.add_row(
                     row.name, expected, f"{row.predicted:.6g}", difference, tolerance, row.unit,
                     verdict,

@@ -148,7 +148,7 @@ def sample_params(trace: Trace, cfg: Config) -> int:
     return min(trace.n_params, whole)
 
 
-def amortised(cfg: Config) -> Config:
+def amortized(cfg: Config) -> Config:
     """Return the configuration with shorter blocks and a proportionally shorter erase time.
 
     A sample that is shorter than a block then has the same share of erases as a long run.
@@ -174,7 +174,7 @@ def sample(trace: Trace, cfg: Config) -> Trace:
 class Headline:
     """(update-stage speedup, energy ratio) of a rival over a baseline, for any configuration.
 
-    ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortised`;
+    ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortized`;
     energy is charged for the same blocks. ``fits`` raises InputError if a configuration cannot run
     a path on the whole trace. Configurations that differ only in prices share one simulation.
     """
@@ -198,21 +198,21 @@ class Headline:
             self._known[key] = self._run(name, cfg, trace)
         return self._known[key]
 
-    def _amortised(self, cfg: Config) -> Config:
-        """Return `amortised` of ``cfg``, cached for the last configuration of each thread.
+    def _amortized(self, cfg: Config) -> Config:
+        """Return `amortized` of ``cfg``, cached for the last configuration of each thread.
 
         The cache avoids the check of all leaves, which costs as much as a run.
         """
         known = getattr(self._last, "pair", (None, cfg))
         if known[0] is not cfg:
-            known = self._last.pair = (cfg, amortised(cfg))
+            known = self._last.pair = (cfg, amortized(cfg))
         return known[1]
 
     def __call__(self, cfg: Config, trace: Trace) -> tuple[float, float]:
         (base, base_work), (rival, rival_work) = (
             self._simulated(name, cfg, trace) for name in self.pair
         )
-        short = self._amortised(cfg)
+        short = self._amortized(cfg)
         joules = [
             energy(short, book.totals, work).storage_and_host[1]
             for book, work in ((base, base_work), (rival, rival_work))
@@ -221,7 +221,7 @@ class Headline:
 
     def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
         """Return path -> component -> quantity that energy is charged for."""
-        found, short = {}, self._amortised(cfg)
+        found, short = {}, self._amortized(cfg)
         for name in self.pair:
             book, work = self._simulated(name, cfg, trace)
             found[name] = {

@@ -152,22 +152,22 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
     table.caption = (
         "The fixed part is forward, backward and a host update that nothing overlaps. Reads and "
         "writes are those of states and gradients: over the link for host offload, otherwise in "
-        "the flash. Rates are of both together during the update, without gradients that backward "
-        "hides."
+        "the flash. Rates count reads and writes together during the update, without the "
+        "gradients that are written during backward."
     )
     return table
 
 
 def needed(judged: Verdict) -> float | None:
-    """Return the rate to show; None if the target is met."""
+    """Return the required rate; None if the target is met."""
     return None if judged.met else judged.needed_bytes_per_s
 
 
 def answer(judged: Verdict) -> str:
-    """Return the answer in a few words."""
+    """Return the verdict as a table cell."""
     if judged.met:
         return "yes"
-    return "no" if judged.needed_bytes_per_s is not None else "not with any drive"
+    return "no" if judged.needed_bytes_per_s is not None else "no drive is"
 
 
 def target_data(comparison: Comparison, target_s: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The command line: options, commands, tables and figures. The only room that prints.
 
-Owns what a user types and sees. Does not own a result: the other rooms return rows and figures.
-Source: none.
+Owns the arguments that a user types and the output. Does not own a result: the other rooms return
+rows and figures. Source: none.
 """
 
 import errno
@@ -15,7 +15,7 @@ REFUSED = "the system refused memory; raise the limit of the address space (ulim
 def start() -> None:
     """Entry point of `ondie`: an interrupt or refused memory while modules load is one line too."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        # Under ulimit -v, OpenBLAS retries refused buffers of its threads for ever.
+        # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from ondie.emu.cli.main import main

@@ -1,4 +1,4 @@
-"""Helpers of the command groups: hints at the nearest command, and the progress bar.
+"""Helpers of the command groups: nearest command, renamed options, and the progress bar.
 
 Owns these. Does not own any command. Source: none; click parses, rich draws.
 """
@@ -31,6 +31,17 @@ class Group(click.Group):
             known = not near or repr(near) in error.message  # newer click suggests by itself
             hint = "" if known else f" Nearest: {near!r}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
+
+
+class RenamedOption(click.Option):
+    """An option whose last spelling is an old one: it still works, but the help omits it."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        spellings, self.opts = self.opts, self.opts[:-1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = spellings
 
 
 @contextmanager

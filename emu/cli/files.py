@@ -81,7 +81,7 @@ def check_target(path: Path, *read: str | Path) -> None:
             raise InputError(f"{path}: cannot be written: {parent} is not a folder")
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"{path}: cannot be written: no permission in {parent}")
-        with tempfile.TemporaryFile(dir=parent):  # permissions tell root nothing
+        with tempfile.TemporaryFile(dir=parent):  # root passes every permission check
             pass
 
 

@@ -2,8 +2,8 @@
 
 Owns the table of commands and the exit codes: 2 for bad input (one line, nothing written), 1 for a
 failed check, 130 for an interrupt. Does not own any command (cli/commands): the module of a command
-is imported when the command is called, so that `ondie --help` takes no time.
-Source: none; click parses, rich draws.
+is imported when the command is called, so that `ondie --help` stays fast. Source: none; click
+parses, rich draws.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Entry:
 
 
 TABLE = {
-    "ablation": Entry("ablation:run_ablation", "Show what on-die update breaks and what it costs."),
+    "ablation": Entry("ablation:run_ablation", "List the protections that on-die update bypasses."),
     "bench": Entry("bench:bench", "Measure the speed of kernels and of the engine."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "mqsim": Entry("mqsim:run_mqsim", "Run MQSim's own files."),

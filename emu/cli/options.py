@@ -64,7 +64,7 @@ def drive_options(default: str, *, several: bool = True) -> Decorator:
 
 
 def seed_option(draws: str) -> Decorator:
-    """Return a decorator that adds --seed; ``draws``: what is drawn with it."""
+    """Return a decorator that adds --seed; ``draws``: noun for the values that are drawn."""
     return click.option(
         "--seed", type=click.IntRange(min=0), default=0, show_default=True,
         help=f"Seed of the random number generator for {draws}.",

@@ -14,12 +14,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
 MARGIN = 0.2
 """Default relative excess of the other engines' step time over the reference's: the reference's
 idle time."""
-MOST = 1 << 53
+MOST_BATCH = 1 << 53
 """Largest batch, 2^53: a float does not represent all integers above it."""
 
 
@@ -39,12 +39,15 @@ class Engine:
 
     def __post_init__(self) -> None:
         if not self.points:
-            raise InputError(f"{self.name}: no speed was measured; at least one (batch, speed) is")
+            raise InputError(
+                f"{self.name}: no speed was measured; give at least one (batch, speed)"
+            )
         before = 0
         for batch, speed in self.points:
             if batch <= before:
                 raise InputError(
-                    f"{self.name}: batch {batch} after {before}; batches of 1 or more, ascending"
+                    f"{self.name}: batch {batch} after {before}; batches must be at least 1 and "
+                    f"ascending"
                 )
             if not (math.isfinite(speed) and speed > 0):
                 raise InputError(
@@ -52,8 +55,8 @@ class Engine:
                 )
             if before and self.seconds(batch) <= self.seconds(before):
                 raise InputError(
-                    f"{self.name}: batch {batch} takes no longer than {before}; speeds must grow "
-                    f"less than batches do"
+                    f"{self.name}: batch {batch} takes no longer than {before}; the speed must "
+                    f"grow more slowly than the batch"
                 )
             before = batch
         if self.limit is not None and self.limit < 1:
@@ -76,13 +79,15 @@ class Engine:
     @property
     def most(self) -> int:
         """Largest batch that was measured and that memory holds."""
-        return min(self.points[-1][0], self.limit or MOST)
+        return min(self.points[-1][0], self.limit or MOST_BATCH)
 
     @property
     def best(self) -> int:
         """Measured batch of highest speed (the smallest if several are equal), capped by the
         limit."""
-        return min(max(self.points, key=lambda point: (point[1], -point[0]))[0], self.limit or MOST)
+        return min(
+            max(self.points, key=lambda point: (point[1], -point[0]))[0], self.limit or MOST_BATCH
+        )
 
     def held_down(self) -> bool:
         """Return True if the best batch would be larger with more memory."""
@@ -90,7 +95,7 @@ class Engine:
 
     def batch_for(self, seconds: float) -> int:
         """Return the batch whose time is nearest to ``seconds``: at least 1, at most the limit."""
-        most = self.limit or MOST
+        most = self.limit or MOST_BATCH
         low, high = 0, most
         while low < high:  # binary search for the largest batch within the time
             middle = (low + high + 1) // 2
@@ -158,13 +163,10 @@ def tuning(
     each = count_each(engines, counts)
     if isinstance(reference, str):
         if reference not in REFERENCES:
-            raise InputError(
-                f"reference {reference!r}: must be {' or '.join(REFERENCES)}; nearest: "
-                f"{nearest(reference, REFERENCES) or 'none'}"
-            )
+            raise InputError(f"reference {reference!r}: {known_names(reference, REFERENCES)}")
         reference = REFERENCES[reference](engines, each)
     if not 0 <= reference < len(engines):
-        raise InputError(f"reference engine {reference}: must be 0 to {len(engines) - 1}")
+        raise InputError(f"reference engine {reference}: must be from 0 to {len(engines) - 1}")
     ref = engines[reference]
     target = ref.seconds(ref.best) * (1 + _checked(margin))
     batches, limited = [], []
@@ -228,25 +230,27 @@ def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
         default=0.0,
     )
     if not longest:
-        raise InputError("no engine has a sample; at least one batch of 1 is needed")
+        raise InputError("no engine has a sample; at least one batch must be above 0")
     return sum(batches) / longest
 
 
 def _checked(margin: float) -> float:
     """Return the margin. Raises InputError if it is negative or not finite."""
     if not (math.isfinite(margin) and margin >= 0):
-        raise InputError(f"margin {margin}: must be 0 or more, 0.2 in the paper")
+        raise InputError(f"margin {margin}: must be at least 0, 0.2 in the paper")
     return margin
 
 
 def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Sequence[int]:
     """Return the validated count of each engine kind (1 of each by default)."""
     if not engines:
-        raise InputError("no engines to tune; at least one is needed")
+        raise InputError("no engines to tune; give at least one")
     each = [1] * len(engines) if counts is None else counts
     if len(each) != len(engines):
-        raise InputError(f"{len(each)} counts for {len(engines)} engines: must be one each")
+        raise InputError(
+            f"{len(each)} counts for {len(engines)} engines: must be one count per engine"
+        )
     for engine, count in zip(engines, each, strict=True):
         if count < 1:
-            raise InputError(f"{engine.name}: {count} of them; must be at least 1")
+            raise InputError(f"{engine.name}: count {count}; must be at least 1")
     return each

@@ -47,10 +47,10 @@ def assemble(
     Raises InputError for negative drive counts or fewer than one host.
     """
     if hosts < 1:
-        raise InputError(f"{hosts} hosts: must be 1 or more")
+        raise InputError(f"{hosts} hosts: must be at least 1")
     for cfg, count in drives:
         if count < 0:
-            raise InputError(f"{count} drives of {cfg.system.name}: must be 0 or more")
+            raise InputError(f"{count} drives of {cfg.system.name}: must be at least 0")
     size = workload.sample_bytes if reads else 0
 
     @cache

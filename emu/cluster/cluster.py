@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ondie.emu.cluster.batch_tuner import MOST, Engine
+from ondie.emu.cluster.batch_tuner import MOST_BATCH, Engine
 from ondie.emu.units import InputError
 
 MOST_NODES = 1_000_000
@@ -65,12 +65,12 @@ class Fleet:
 
     def __post_init__(self) -> None:
         if not self.kinds or not self.kinds[0].host:
-            raise InputError("a fleet without a host; its first nodes are hosts")
+            raise InputError("the cluster has no host; the first kind of node must be the host")
         for kind in self.kinds:
             if kind.count < 0:
-                raise InputError(f"{kind.name}: {kind.count} nodes; must be 0 or more")
+                raise InputError(f"{kind.name}: {kind.count} nodes; must be at least 0")
         if not 1 <= self.nodes <= MOST_NODES:
-            raise InputError(f"a fleet of {self.nodes:,} nodes; must be 1 to {MOST_NODES:,}")
+            raise InputError(f"a cluster of {self.nodes:,} nodes; must be from 1 to {MOST_NODES:,}")
 
     @cached_property
     def nodes(self) -> int:
@@ -121,7 +121,7 @@ class Fleet:
 
     def limits(self) -> np.ndarray:
         """Return the largest batch that each node's memory holds, int64[nodes]."""
-        return self.by_kind([kind.engine.limit or MOST for kind in self.kinds])
+        return self.by_kind([kind.engine.limit or MOST_BATCH for kind in self.kinds])
 
     def reading_s(self, samples: np.ndarray) -> np.ndarray:
         """Return the time for each node to read ``samples`` samples of its own, float64[nodes]."""

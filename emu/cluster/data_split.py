@@ -17,9 +17,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from ondie.emu.units import INT64_MAX, InputError, nearest
+from ondie.emu.units import INT64_MAX, InputError, known_names
 
-LEVELLING = ("public", "repeat")
+LEVELING = ("public", "repeat")
 """Methods to level unequal private parts: "public" uses public data alone; "repeat" also repeats
 private data where public data do not suffice."""
 
@@ -52,7 +52,7 @@ def largest_remainder(total: int, weights: Sequence[int] | np.ndarray) -> np.nda
     """
     shares, whole = checked_batches("weight", weights)
     if total < 0:
-        raise InputError(f"{total} samples to split: must be 0 or more")
+        raise InputError(f"{total} samples to split: must be at least 0")
     part, rest = _shares(total, shares, whole)
     left = total - int(part.sum())
     part[np.argsort(-rest, kind="stable")[:left]] += 1
@@ -63,13 +63,13 @@ def split(
     batches: Sequence[int] | np.ndarray,
     public: int,
     private: Sequence[int] | np.ndarray,
-    levelling: str = "public",
+    leveling: str = "public",
 ) -> Split:
     """Split an epoch over ``public`` samples and ``private[i]`` samples that stay with node i.
 
     Each node gets the floor of its share of Eq. 1: first its private samples, then public samples
     that level it with the other nodes. If a node has more private samples than its share,
-    ``levelling`` "repeat" lengthens the epoch to fit them. The other nodes fill their shares with
+    ``leveling`` "repeat" lengthens the epoch to fit them. The other nodes fill their shares with
     public samples and repetitions; the public samples are distributed so that no node repeats its
     private data more often than needed.
 
@@ -77,7 +77,7 @@ def split(
     """
     sizes, whole = checked_batches("batch", batches)
     own = checked_private(public, private, len(sizes))
-    check_levelling(levelling)
+    check_leveling(leveling)
     data = public + int(own.sum())
     quota, _ = _shares(data, sizes, whole)
     over = own > quota
@@ -85,17 +85,17 @@ def split(
         rest = data - int(quota.sum())
         return Split(own, quota - own, np.zeros_like(own), Fraction(data, whole), rest)
     node = int(np.flatnonzero(over)[0])
-    if levelling == "public":
+    if leveling == "public":
         raise InputError(
             f"node {node}: {own[node]} private samples are more than its share of an epoch, "
             f"{quota[node]} (batch {sizes[node]} of {whole}); use a larger batch, fewer private "
-            f"samples or levelling by repetition"
+            f"samples or leveling = repeat"
         )
     none = np.flatnonzero((sizes == 0) & (own > 0))
     if len(none):
         node = int(none[0])
         raise InputError(
-            f"node {node}: {own[node]} private samples and batch 0; a batch of 1 is needed"
+            f"node {node}: {own[node]} private samples and batch 0; the batch must be at least 1"
         )
     steps = longest(own, sizes)
     if steps * whole > INT64_MAX // 2:
@@ -128,8 +128,9 @@ def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: 
     if spare < 0:
         node = int(np.flatnonzero(given)[0])
         raise InputError(
-            f"node {node}: no private samples to repeat, and the nodes like it need {given.sum()} "
-            f"public samples of {public}; fewer private samples on the others, or more public ones"
+            f"node {node}: no private samples to repeat, and nodes without private samples need "
+            f"{given.sum()} of {public} public samples; use fewer private samples on the other "
+            f"nodes, or more public samples"
         )
     return given + _raised(-goal, own, np.where(own == 0, 0, room), spare)
 
@@ -201,20 +202,18 @@ def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int
     ``public``."""
     if len(private) != nodes:
         raise InputError(
-            f"private data of {len(private)} nodes, batches of {nodes}: one of each per node"
+            f"private data of {len(private)} nodes, batches of {nodes}: must be one of each per "
+            f"node"
         )
     if public < 0:
-        raise InputError(f"{public} samples: must be 0 or more")
+        raise InputError(f"{public} samples: must be at least 0")
     return whole_numbers("private samples", private)
 
 
-def check_levelling(levelling: str) -> None:
+def check_leveling(leveling: str) -> None:
     """Raise InputError for an unknown leveling method."""
-    if levelling not in LEVELLING:
-        raise InputError(
-            f"levelling {levelling!r}: nearest: {nearest(levelling, LEVELLING) or 'none'} "
-            f"(of {', '.join(LEVELLING)})"
-        )
+    if leveling not in LEVELING:
+        raise InputError(f"leveling {leveling!r}: {known_names(leveling, LEVELING)}")
 
 
 def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -228,7 +227,7 @@ def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
     low = np.flatnonzero(given < 0)
     if len(low):
         node = int(low[0])
-        raise InputError(f"node {node}: {what} {given[node]}; must be 0 or more")
+        raise InputError(f"node {node}: {what} {given[node]}; must be at least 0")
     return given.astype(np.int64)
 
 

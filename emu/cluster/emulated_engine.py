@@ -38,7 +38,7 @@ class Emulated:
         """Return the seconds of a step. Raises MemoryError beyond the limit, as a real engine
         does."""
         if batch > self.limit:
-            raise MemoryError(f"{self.name}: batch {batch} of at most {self.limit}")
+            raise MemoryError(f"{self.name}: batch {batch} exceeds the memory limit, {self.limit}")
         if batch >= self.batch:
             return batch / self.speed
         return (batch + self.half_batch) / (self.batch + self.half_batch) * self.batch / self.speed
@@ -91,7 +91,7 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
     if cfg.isp.kind != "cores" or not ratio:
         raise InputError(
             f"{cfg.system.name}: its drives cannot train (isp.kind = {cfg.isp.kind}, "
-            f"isp.training_ratio = {ratio:g}); use a preset whose cores can"
+            f"isp.training_ratio = {ratio:g}); use a preset whose cores can train"
         )
     host, drive = network.tuned_host_speed, network.tuned_host_speed * ratio
     rooms = cfg.host.dram_bytes, cfg.dram.isp_bytes

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.cluster.data_split import (
-    check_levelling,
+    check_leveling,
     checked_batches,
     checked_private,
     levelled,
@@ -34,7 +34,7 @@ from ondie.emu.cluster.interval_set import Ranges
 from ondie.emu.cluster.permutation import Shuffle
 from ondie.emu.units import InputError
 
-MOST = 3_000_000_000
+MOST_NODE_SAMPLES = 3_000_000_000
 """Largest number of a node's samples in an epoch for which all products fit into 64 bits."""
 
 
@@ -102,7 +102,7 @@ class _Plan:
 class Epoch:
     """Epoch of ``public`` samples for any node and ``private[i]`` samples for node i only.
 
-    ``seed`` seeds the shuffle; use a different seed for each epoch. ``levelling`` as in
+    ``seed`` seeds the shuffle; use a different seed for each epoch. ``leveling`` as in
     data_split.split.
     """
 
@@ -112,13 +112,13 @@ class Epoch:
         private: Sequence[int] | np.ndarray,
         *,
         seed: int = 0,
-        levelling: str = "public",
+        leveling: str = "public",
     ) -> None:
-        check_levelling(levelling)
+        check_leveling(leveling)
         self.public = public
         self.private = checked_private(public, private, len(private))
         """Private samples of each node, int64[nodes]."""
-        self.levelling = levelling
+        self.leveling = leveling
         self.step = 0
         """Number of steps taken."""
         self.batches = np.zeros(len(self.private), np.int64)
@@ -176,9 +176,9 @@ class Epoch:
     def start(self, batches: Sequence[int] | np.ndarray) -> None:
         """Start with a batch for each node. Raises InputError if private data cannot be leveled."""
         if self._plan is not None:
-            raise InputError("the epoch has started; resplit() changes its batches")
+            raise InputError("the epoch has started; call resplit() to change its batches")
         sizes, _ = checked_batches("batch", batches)
-        split(sizes, self.public, np.where(self.away, 0, self.private), self.levelling)
+        split(sizes, self.public, np.where(self.away, 0, self.private), self.leveling)
         self.resplit(sizes)
 
     def resplit(self, batches: Sequence[int] | np.ndarray) -> None:
@@ -186,13 +186,15 @@ class Epoch:
 
         If a node's private samples no longer fit into its share of the remaining samples, the epoch
         is lengthened. The other nodes then take smaller batches. They repeat private data instead
-        if levelling is "repeat" and there are enough public samples for the nodes without private
+        if leveling is "repeat" and there are enough public samples for the nodes without private
         data. Raises InputError for a batch of a node that has left, and for batch 0 of a node with
         private samples left; nothing changes then.
         """
         sizes, _ = checked_batches("batch", batches)
         if len(sizes) != self.nodes:
-            raise InputError(f"{len(sizes)} batches for {self.nodes} nodes: must be one each")
+            raise InputError(
+                f"{len(sizes)} batches for {self.nodes} nodes: must be one batch per node"
+            )
         gone = np.flatnonzero(self.away & (sizes > 0))
         if len(gone):
             raise InputError(f"node {gone[0]} has left, batch {sizes[gone[0]]}: join() it first")
@@ -234,7 +236,7 @@ class Epoch:
         at = self._known(nodes)
         there = np.flatnonzero(~self.away[at])
         if len(there):
-            raise InputError(f"node {at[there[0]]} is there; resplit() changes its batch")
+            raise InputError(f"node {at[there[0]]} is present; call resplit() to change its batch")
         self.away[at] = False
         try:
             self.resplit(batches)
@@ -271,7 +273,7 @@ class Epoch:
     def _started(self) -> _Plan:
         """Return the current plan. Raises InputError before the start."""
         if self._plan is None:
-            raise InputError("the epoch has not started; start() gives it batches")
+            raise InputError("the epoch has not started; call start() first")
         return self._plan
 
     def _known(self, nodes: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -279,7 +281,8 @@ class Epoch:
         at = whole_numbers("node", nodes)
         if not len(at) or at.max() >= self.nodes or len(np.unique(at)) < len(at):
             raise InputError(
-                f"nodes {at[:8].tolist()}: one or more, each once, of 0 to {self.nodes - 1}"
+                f"nodes {at[:8].tolist()}: must be one or more distinct nodes from 0 to "
+                f"{self.nodes - 1}"
             )
         return at
 
@@ -291,11 +294,11 @@ class Epoch:
             node = int(stuck[0])
             raise InputError(
                 f"node {node}: {own[node]} private samples are left that no other node may train "
-                f"on, and batch 0; a batch of 1 or leave() is needed"
+                f"on, and batch 0; use a batch of at least 1, or leave()"
             )
         whole, data, need = int(batches.sum()), public + int(own.sum()), longest(own, batches)
         steps = max(-(-data // whole), -(-need.numerator // need.denominator))
-        if self.levelling == "repeat" and need * whole > data:
+        if self.leveling == "repeat" and need * whole > data:
             goal = need.numerator * batches // need.denominator
             room = goal - own
             bare = int(room[self.private == 0].sum())  # these nodes have nothing to repeat
@@ -307,11 +310,14 @@ class Epoch:
         return self._shared(steps, own + given, own)
 
     def _shared(self, steps: int, samples: np.ndarray, private: np.ndarray) -> _Plan:
-        """Return a plan of these shares. Raises InputError if a node has more than MOST samples."""
-        if samples.max() > MOST:
+        """Return a plan of these shares. Raises InputError if a node has more than
+        MOST_NODE_SAMPLES.
+        """
+        if samples.max() > MOST_NODE_SAMPLES:
             node = int(samples.argmax())
             raise InputError(
-                f"node {node}: {samples[node]} samples of an epoch; must be at most {MOST}"
+                f"node {node}: {samples[node]} samples of an epoch; must be at most "
+                f"{MOST_NODE_SAMPLES}"
             )
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)
 

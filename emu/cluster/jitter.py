@@ -39,13 +39,13 @@ class Chance:
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= 1:
-            raise InputError(f"jitter {self.jitter}: must be 0 to 1, 0.05 for 5 %")
+            raise InputError(f"jitter {self.jitter}: must be from 0 to 1, 0.05 for 5 %")
         if not 0 <= self.stragglers <= 1:
-            raise InputError(f"share of stragglers {self.stragglers}: must be 0 to 1")
+            raise InputError(f"share of stragglers {self.stragglers}: must be from 0 to 1")
         if not 1 <= self.slower < np.inf:
-            raise InputError(f"straggler's factor {self.slower}: must be 1 or more")
+            raise InputError(f"straggler's factor {self.slower}: must be at least 1")
         if self.seed < 0:
-            raise InputError(f"seed {self.seed}: must be 0 or more")
+            raise InputError(f"seed {self.seed}: must be at least 0")
 
     def longer(self, random: np.random.Generator, nodes: int) -> np.ndarray | float:
         """Draw the factor on each node's step time, float64[nodes]."""

@@ -1,4 +1,4 @@
-"""Measurement noise: the difference between what a node reports of a step and what happened.
+"""Measurement noise: random errors of the speeds and core shares that nodes report.
 
 Owns the noise of reported speeds and of reported shares of free cores. Does not own the variation
 of the steps themselves (jitter.py), or the gate that tolerates both (hypertune/expected_speed.py).
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations of what is reported; the training itself is as without noise."""
+    """Standard deviations of reported values; the noise does not change the training itself."""
 
     speed: float = 0.0
     """Standard deviation of a reported speed, relative to the speed."""

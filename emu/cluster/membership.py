@@ -83,18 +83,18 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
     for event in out:
         if not 0 <= event.seconds < float("inf"):
             raise InputError(
-                f"node {event.node} {event.event} at {event.seconds} s: must be 0 or more"
+                f"node {event.node} {event.event} at {event.seconds} s: must be at least 0"
             )
         if not hosts <= event.node < nodes:
             raise InputError(
-                f"node {event.node} {event.event}: drives are nodes {hosts} to {nodes - 1}; a host "
-                f"relays the messages of its drives and stays"
+                f"node {event.node} {event.event}: drives are nodes {hosts} to {nodes - 1}; a "
+                f"host relays the messages of its drives and cannot leave"
             )
         before = there.setdefault(event.node, event.event != JOINS)
         if before == (event.event == JOINS):
             raise InputError(
                 f"node {event.node} {event.event} at {event.seconds:g} s, but is "
-                f"{'there' if before else 'not there'} by then"
+                f"{'present' if before else 'absent'} at that time"
             )
         there[event.node] = event.event == JOINS
     return tuple(out)

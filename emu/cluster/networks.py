@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
 VALUE_BYTES = 4
 """Bytes of an FP32 value."""
@@ -108,10 +108,7 @@ def servers(name: str) -> tuple[str, ...]:
     """Return the kinds of drive that a network was trained on. Raises InputError for an unknown
     network."""
     if name not in NETWORKS:
-        raise InputError(
-            f"network {name!r}: nearest: {nearest(name, NETWORKS) or 'none'} "
-            f"(of {', '.join(NETWORKS)})"
-        )
+        raise InputError(f"network {name!r}: {known_names(name, NETWORKS)}")
     return tuple(
         key
         for key, value in _tables()[name].items()

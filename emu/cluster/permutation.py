@@ -13,7 +13,7 @@ import numpy as np
 from ondie.emu.units import InputError
 
 ROUNDS = 6
-MOST = 1 << 62
+MOST_SAMPLES = 1 << 62
 _MULTIPLIERS = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 _SHIFTS = np.array([30, 27, 31], np.uint64)
 
@@ -25,8 +25,8 @@ class Shuffle:
     """
 
     def __init__(self, count: int, *seed: int) -> None:
-        if not 0 <= count <= MOST:
-            raise InputError(f"{count} samples to shuffle: must be 0 to 2**62")
+        if not 0 <= count <= MOST_SAMPLES:
+            raise InputError(f"{count} samples to shuffle: must be from 0 to 2**62")
         self.n = count
         bits = max((count - 1).bit_length() if count else 0, 2)
         self._half = np.uint64(-(-bits // 2))
@@ -38,7 +38,7 @@ class Shuffle:
         where = np.asarray(positions, np.int64)
         if where.size and not 0 <= where.min() <= where.max() < self.n:
             wrong = where.min() if where.min() < 0 else where.max()
-            raise InputError(f"position {wrong}: must be 0 to {self.n - 1}")
+            raise InputError(f"position {wrong}: must be from 0 to {self.n - 1}")
         out = where.astype(np.uint64).reshape(-1)
         walking = np.arange(out.size)
         while len(walking):  # cycle walking: repeat for values of n or more

@@ -32,7 +32,7 @@ class Server:
         """Return the power (W) with ``drives`` drives training; idle drives are part of the host's
         power."""
         if drives < 0:
-            raise InputError(f"{drives} drives: must be 0 or more")
+            raise InputError(f"{drives} drives: must be at least 0")
         return self.host_w + drives * self.drive_w
 
     def joules(self, samples_per_s: float, drives: int) -> float:

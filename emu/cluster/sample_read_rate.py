@@ -31,7 +31,7 @@ def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed
     size that is not positive, exceeds MOST_BYTES, or does not fit the drive.
     """
     if not 0 < sample_bytes <= MOST_BYTES:
-        raise InputError(f"samples of {sample_bytes:,} bytes: must be 1 to {MOST_BYTES:,}")
+        raise InputError(f"samples of {sample_bytes:,} bytes: must be from 1 to {MOST_BYTES:,}")
     one = cfg.replace({"system.devices": 1}, ref="one drive is measured")
     system = System(one, ("samples",))
     page = system.geometry.page_bytes

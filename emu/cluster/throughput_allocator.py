@@ -19,7 +19,7 @@ import numpy as np
 
 from ondie.emu.cluster.batch_tuner import Engine, count_each
 from ondie.emu.cluster.throughput_search import Search
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
 METHODS = ("accumulate", "local")
 TRIED = 48
@@ -142,14 +142,11 @@ def plan(
     """
     each = tuple(count_each(engines, counts))
     if method not in METHODS:
-        raise InputError(
-            f"method {method!r}: nearest: {nearest(method, METHODS) or 'none'} "
-            f"(of {', '.join(METHODS)})"
-        )
+        raise InputError(f"method {method!r}: {known_names(method, METHODS)}")
     if most_micro_batches < 1:
-        raise InputError(f"{most_micro_batches} micro-batches at most; must be 1 or more")
+        raise InputError(f"at most {most_micro_batches} micro-batches: must be at least 1")
     if most_samples is not None and most_samples < 1:
-        raise InputError(f"{most_samples} samples at most; must be 1 or more")
+        raise InputError(f"at most {most_samples} samples: must be at least 1")
     took = _exchange(exchange_s, sum(each))
     names = tuple(engine.name for engine in engines)
     search = Search(tuple(engines), each, took, most_samples)
@@ -208,5 +205,5 @@ def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
     """Return the seconds of a synchronization among ``nodes`` nodes. Raises InputError."""
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
-        raise InputError(f"exchange of {took} s among {nodes} nodes: must be 0 or more")
+        raise InputError(f"exchange of {took} s among {nodes} nodes: must be at least 0")
     return took

@@ -143,10 +143,13 @@ def benchmark(
     """
     wanted = sorted(set(batches))
     if not wanted or wanted[0] < 1:
-        raise InputError(f"{name}: batches {wanted}: must be at least one, each 1 or more")
+        raise InputError(
+            f"{name}: batches {wanted}: must be at least one batch, and each at least 1"
+        )
     if repeats < 1 or warm_ups < 0:
         raise InputError(
-            f"{name}: {repeats} repeats after {warm_ups} warm-ups: 1 or more after 0 or more"
+            f"{name}: {repeats} repeats after {warm_ups} warm-ups: must be at least 1 and at "
+            f"least 0"
         )
     found: dict[int, list[float]] = {}
 

@@ -39,8 +39,8 @@ class Search:
             cap = min(engine.most, self.most_samples or ROOM + 1)
             if cap > ROOM:
                 raise InputError(
-                    f"{engine.name}: batches up to {engine.most} were measured; {ROOM} samples are "
-                    f"looked through at most, so most_samples must be that or less"
+                    f"{engine.name}: batches up to {engine.most} were measured; the search "
+                    f"covers at most {ROOM} samples, so most_samples must be at most {ROOM}"
                 )
             found.append(cap)
         return tuple(found)
@@ -71,8 +71,8 @@ class Search:
             size = min(most * micro_batches, self.most_samples or ROOM + 1)
             if size > ROOM:
                 raise InputError(
-                    f"{engine.name}: {micro_batches} micro-batches of {most}; {ROOM} samples are "
-                    f"looked through at most, fewer micro-batches or most_samples are needed"
+                    f"{engine.name}: {micro_batches} micro-batches of {most}; the search covers "
+                    f"at most {ROOM} samples; use fewer micro-batches or a smaller most_samples"
                 )
             tables.append(_accumulating(_times(engine, most), size, micro_batches))
         chosen = self._chosen(tables, self.exchange_s)
@@ -101,7 +101,7 @@ class Search:
         if not total.any():
             raise InputError(
                 f"at most {self.most_samples} samples: none for any of {sum(self.counts)} engines; "
-                f"must be {min(self.counts)} or more"
+                f"must be at least {min(self.counts)}"
             )
         at = int(np.argmax(total / (when + exchange_s)))
         return tuple(int(samples) for samples in fit[:, at])

@@ -17,7 +17,7 @@ from math import sqrt
 import numpy as np
 
 from ondie.emu.cluster import membership
-from ondie.emu.cluster.batch_tuner import MOST
+from ondie.emu.cluster.batch_tuner import MOST_BATCH
 from ondie.emu.cluster.cluster import AllreduceCost, Fleet
 from ondie.emu.cluster.epoch import Epoch
 from ondie.emu.cluster.history import History
@@ -26,7 +26,7 @@ from ondie.emu.cluster.jitter import Chance
 from ondie.emu.cluster.load.on_off import Spells
 from ondie.emu.cluster.load.trace import Load
 from ondie.emu.cluster.measurement_noise import Noise
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, plural
 
 MOST_TOLD = 4
 """Largest number of nodes that a note names."""
@@ -41,7 +41,7 @@ class Data:
 
     public: int
     private: np.ndarray
-    levelling: str = "public"
+    leveling: str = "public"
 
 
 @dataclass
@@ -95,18 +95,19 @@ class Simulation:
                 f"{fleet.nodes} nodes: must be one of each"
             )
         if np.any(batches < 0) or not np.any(batches):
-            raise InputError("batches are 0 or more, and not all 0")
+            raise InputError("batches: must be at least 0, and not all 0")
         if self.pieces is None:
             self.pieces = np.ones(fleet.nodes, np.int64)
         if self.pieces.shape != (fleet.nodes,) or np.any(self.pieces < 1):
-            raise InputError("micro-batches: must be 1 or more for each node")
-        self._limits = fleet.limits() * np.minimum(self.pieces, MOST // fleet.limits())
+            raise InputError("micro-batches: must be at least 1 for each node")
+        self._limits = fleet.limits() * np.minimum(self.pieces, MOST_BATCH // fleet.limits())
         over = np.flatnonzero(batches > self._limits)
         if len(over):
             kind = fleet.kinds[int(fleet.kind[over[0]])]
             raise InputError(
-                f"node {over[0]} ({kind.name}): batch {batches[over[0]]} in {self.pieces[over[0]]} "
-                f"piece(s) is more than its memory holds, {kind.engine.limit}"
+                f"node {over[0]} ({kind.name}): batch {batches[over[0]]} in "
+                f"{plural(int(self.pieces[over[0]]), 'piece')} exceeds the memory limit, "
+                f"{kind.engine.limit}"
             )
 
     def _wanted(self) -> np.ndarray:
@@ -119,7 +120,7 @@ class Simulation:
         data = self.data
         epoch = Epoch(
             data.public, data.private, seed=self.chance.seed + self._epochs,
-            levelling=data.levelling,
+            leveling=data.leveling,
         )  # fmt: skip
         self._epochs += 1
         epoch.start(self._tuned)
@@ -132,7 +133,7 @@ class Simulation:
     def run(self, steps: int, progress: Callable[[int], None] | None = None) -> History:
         """Simulate ``steps`` steps; when an epoch ends, the next one starts."""
         if steps < 1:
-            raise InputError(f"{steps} steps: must be 1 or more")
+            raise InputError(f"{steps} steps: must be at least 1")
         for step in range(steps):
             self._step(step)
             if progress is not None:
@@ -161,8 +162,8 @@ class Simulation:
         late = np.flatnonzero(np.isinf(end))
         if len(late):
             raise InputError(
-                f"node {late[0]} has no core left from {self.now:.6g} s on, and none comes back: "
-                f"leave it one, or let the node leave"
+                f"node {late[0]} has no core left from {self.now:.6g} s on, and none is freed "
+                f"later; leave the node at least one core, or let it leave"
             )
         left = self.pace.left()
         trained = float(end.max())

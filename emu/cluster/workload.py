@@ -90,7 +90,7 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
     """
     step = trace.steps[0]
     if not step.forward_s + step.backward_s:
-        raise InputError(f"{trace.origin}: it does not say how long forward and backward take")
+        raise InputError(f"{trace.origin}: the times of forward and backward are unknown")
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
@@ -105,7 +105,7 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
         if cfg.isp.kind != "cores" or not ratio:
             raise InputError(
                 f"{cfg.system.name}: its drives cannot train (isp.kind = {cfg.isp.kind}, "
-                f"isp.training_ratio = {ratio:g}); use a preset whose cores can"
+                f"isp.training_ratio = {ratio:g}); use a preset whose cores can train"
             )
         need = VALUE_BYTES * (2 + len(kernel.states)) * trace.n_params
         if need > cfg.dram.isp_bytes:

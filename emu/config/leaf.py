@@ -33,8 +33,8 @@ Value = int | float | str | bool
 class Leaf:
     """One value of a configuration with its provenance.
 
-    `value`, `low` and `high` are in base units (`unit`: "ps", "bytes", ..., None for plain
-    values); `text` is what the file or the command line said. For choices and flags `low` and
+    `value`, `low` and `high` are in base units (`unit`: "ps", "bytes", ..., None for plain values);
+    `text` is the spelling in the file or on the command line. For choices and flags `low` and
     `high` are positions in the ordered set, so that a sweep may try both ends. `source` is one of
     SOURCES, "set" for an override, or "follows" for a capacity scaled with the flash
     (nominal_capacity.py).
@@ -173,7 +173,7 @@ def read_value(key: Key, value: object, place: str, *, base_units: bool = False)
     result = _typed(key, value, place, base_units)
     if not isinstance(result, str) and result < key.spec.least:
         least = exact(key.spec.least, key.kind) if key.kind else key.spec.least
-        raise InputError(f"{place}: {quoted(value)} is too small; the least is {least}")
+        raise InputError(f"{place}: {quoted(value)} is too small; must be at least {least}")
     return result
 
 
@@ -186,12 +186,12 @@ def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
         raise InputError(f"{place}: {quoted(value)} is not a number")
     if isinstance(value, int) and value > INT64_MAX:
         most = exact(INT64_MAX, key.kind) if key.kind else str(INT64_MAX)
-        raise InputError(f"{place}: {quoted(value)} overflows; the most is {most}")
+        raise InputError(f"{place}: {quoted(value)} is too large; must be at most {most}")
     text = value if isinstance(value, str) else repr(value)
     if key.type is float:
-        return parse_ratio(text, place)
+        return parse_ratio(text, place, key.spec.least)
     if key.kind is None:
-        return parse_count(text, place)
+        return parse_count(text, place, int(key.spec.least))
     if base_units and isinstance(value, int):
         text = f"{value} {key.kind.shown[0]}"
     return parse(text, key.kind, place)

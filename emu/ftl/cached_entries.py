@@ -19,9 +19,6 @@ ASKED, LISTED = 1, 2
 """``asked``: the page is being read; its read is deferred until the write-back queue is empty."""
 
 
-SECTOR = 512
-
-
 PLACES = 32
 """Width of transaction, entry and translation-page numbers (bits)."""
 

@@ -227,7 +227,7 @@ def map_programmed_pages(st, tid):
 
 @njit
 def on_pages_programmed(st, tid):
-    """Handle the end of a program, whoever its owner is.
+    """Handle the end of a program of any owner.
 
     Returns the block, or -1 if the transaction has no owner to complete yet: more pages of its word
     line follow, or the program has failed and the pages need another place.

@@ -2,7 +2,7 @@
 
 Owns the two conditions: no host command outstanding, and none for ``fold_idle``. Does not own the
 timer that expires then (nvme/idle_timer.py) or the background work (pslc_folding.py, padding.py).
-Source: drives that fold pSLC blocks and pad word lines only when the host waits for nothing.
+Source: drives that fold pSLC blocks and pad word lines only when no host command is outstanding.
 """
 
 from __future__ import annotations

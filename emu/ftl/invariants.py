@@ -1,6 +1,6 @@
 """Quantities of one device for the conservation laws: page map, blocks, counters and lists.
 
-Owns what is counted of the page map, the data cache and the free lists. Does not own the laws
+Owns the counts of the page map, the data cache and the free lists. Does not own the laws
 (engine/core/conservation.py), the counters (engine/core/counters.py), the quantities of flash
 management (balance.py), or totals over devices and plans (engine/core/totals.py).
 Source: none.

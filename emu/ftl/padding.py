@@ -207,8 +207,9 @@ def pad_for_cache(st, dev):
 
 @njit
 def no_event_pending(st, dev):
-    """Return True if no event is pending in a drive or on the way to it, except events that it
-    cannot know of (an arrival, host computation) and its padding timeout."""
+    """Return True if no event is pending in a drive or on the way to it, except events outside the
+    drive (an arrival, host computation) and its padding timeout.
+    """
     cfg = st.cfg[0]
     key = st.key
     half = key.shape[0] >> 1

@@ -148,7 +148,7 @@ def carry_after_copy_back(st, tid):
         st.quality[block].stable, shifted_rate_of(st, block, source), st.scale[page]
     )
     st.block[block].reads += 1
-    st.kept[dev, txn.ppn] = min(rate + kept_rate(st, block, dev, source), rber.MOST)
+    st.kept[dev, txn.ppn] = min(rate + kept_rate(st, block, dev, source), rber.MOST_RBER)
     st.lost[dev, txn.ppn] = lost_sectors(st, block, dev, source)
     st.quality[block_at(st, dev, txn.ppn)].marks += 1
 

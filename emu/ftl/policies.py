@@ -6,7 +6,7 @@ Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-
 et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
 
 A victim policy is a function ``victim(st, unit) -> block``. It returns the block of the unit to be
-collected, or -1. docs/gc-policy.md lists what it may read. A stream policy is a function
+collected, or -1. docs/gc-policy.md lists the fields that it may read. A stream policy is a function
 ``stream(st, tid) -> stream`` for transaction ``tid``.
 """
 
@@ -256,7 +256,10 @@ def _module(path: Path, key: str) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's file may raise anything on import
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the import of the user's file may raise any exception
         del sys.modules[name]
         raise InputError(f"{key}: {path}: {one_line(error)}") from error
     return module

@@ -1,10 +1,10 @@
 """pSLC: blocks in pSLC mode (one bit per cell) in a drive with native blocks.
 
-Owns which blocks are in pSLC mode, what they hold, their times, and their source (fixed region or
+Owns the mode of blocks, the contents and times of pSLC blocks, and their source (fixed region or
 borrowed native blocks). Does not own the folding of pSLC blocks (pslc_folding.py) or native blocks
-(page_map.py).
-Source: Swissbit, "4 reasons to use industrial 3D TLC NAND flash as pseudo-SLC", 2023 (a third of
-the pages, other times and endurance); Samsung, TurboWrite (a fixed region plus borrowed blocks).
+(page_map.py). Source: Swissbit, "4 reasons to use industrial 3D TLC NAND flash as pseudo-SLC", 2023
+(a third of the pages, other times and endurance); Samsung, TurboWrite (a fixed region plus borrowed
+blocks).
 
 A block is in pSLC mode from its opening to its erase if the stream that fills it is
 ``cfg.pslc_stream``. It keeps the addresses of a native block and uses only the first ones, one page

@@ -154,7 +154,8 @@ def draw_verdict(st, tid):
 @njit
 def wanted_sectors(st, tid):
     """Return the mask of sectors (one bit each) that the read ``tid`` needs of its pages: all
-    sectors, those that a command asks for, or those that a partial write lacks."""
+    sectors, the sectors that a command requests, or those that a partial write lacks.
+    """
     txn = st.txn[tid]
     if txn.kind == OWN or st.cfg[0].partial == 0:
         return page_health.ALL_SECTORS

@@ -1,7 +1,7 @@
 """Tables of the FTL: maps, blocks, free rings, write frontiers and the cached mapping table.
 
 Owns the sizes and initial values of these tables, and the constants of flash management. Does not
-own behaviour (the other files of this room).
+own behavior (the other files of this room).
 Source: mmap(2): mapping tables are lazily committed zero pages.
 """
 
@@ -56,7 +56,9 @@ def set_management(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     table.collected = ftl.write_streams
     table.collected_streams = ftl.write_streams if ftl.gc_streams == "each" else 1
     table.map_read = ftl.map_read_bytes
-    together = int(table["passes"][0] * table["stripe"][0])  # fewer would wait for each other
+    together = int(
+        table["passes"][0] * table["stripe"][0]
+    )  # with fewer, write-backs of one word line block each other
     table.map_writes = max(ftl.map_writes, together) if together > 1 else ftl.map_writes
     table.open_ahead = ftl.open_blocks == "ahead"
     table.static = ftl.placement == "static"

@@ -16,6 +16,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import MAP_DECODED
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import page_map, subpage_sense, write_frontier
 from ondie.emu.ftl.cached_entries import (
     ASKED,
@@ -25,7 +26,6 @@ from ondie.emu.ftl.cached_entries import (
     LEAVING,
     LISTED,
     OLD,
-    SECTOR,
     find,
     mark_clean,
     page_of,
@@ -139,9 +139,9 @@ def keep_without_write_back(st, dev, tpage):
         if st.entry[entry - 1].dirty != 0:
             mark_clean(st, tpage, entry)
             touch(st, dev, entry)
-        elif (lpn - tvpn * cfg.map_span) * stored // SECTOR != sector:
-            sector = (lpn - tvpn * cfg.map_span) * stored // SECTOR
-            size += SECTOR
+        elif (lpn - tvpn * cfg.map_span) * stored // SECTOR_BYTES != sector:
+            sector = (lpn - tvpn * cfg.map_span) * stored // SECTOR_BYTES
+            size += SECTOR_BYTES
     page = st.tpage[tpage]
     page.state = HELD
     if st.l2p[dev, cfg.lpns + tvpn] != 0:

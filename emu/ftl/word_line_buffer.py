@@ -4,7 +4,7 @@ Owns the buffered lines (word_lines.py): their programs, the order of passes ove
 start of each pass. Does not own allocation (write_path.py), padding (padding.py) or completion
 after the last pass (completion.py).
 Source: one-shot and two-pass (foggy-fine) programming of 3D NAND: the second pass over a word line
-follows the first pass over its neighbour.
+follows the first pass over its neighbor.
 
 A line is buffered from its first program on. When all its pages are present, they go to their die
 as one program. With two passes, the line waits a second time after the first pass, for the first

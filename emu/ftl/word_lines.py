@@ -4,7 +4,7 @@ Owns the arithmetic of program units ("lines": the pages of a word line, of one 
 planes of a unit) and the order in which writes fill them. Does not own the buffering of
 incomplete lines (word_line_buffer.py) or time.
 Source: one-shot programming of a word line (ISSCC papers on 3D
-NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbours.
+NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbors.
 
 A *line* is ``line`` page slots; a *stripe* the slots after which a write frontier is
 between lines: one line, or one of each plane where planes are not programmed together. Both are

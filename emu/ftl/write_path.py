@@ -236,7 +236,7 @@ def read_rest(st, tid, ppn, missing):
 
 @njit
 def retry_internal(st, dev, unit):
-    """Start the collection that a unit asked for, and retry stalled translation pages, after a
+    """Start the collection that a unit requested, and retry stalled translation pages, after a
     block of unit ``unit`` has become free."""
     if st.pool[unit].asked != 0:
         st.pool[unit].asked = 0

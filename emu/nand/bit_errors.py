@@ -17,7 +17,7 @@ from ondie.emu.engine.core import events
 from ondie.emu.engine.core.rng import below, binomial, page_key
 from ondie.emu.nand.ecc import word_key
 from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nand.rber import MOST
+from ondie.emu.nand.rber import MOST_RBER
 from ondie.emu.units import InputError, quoted
 from ondie.kernels.jit import njit
 
@@ -71,8 +71,8 @@ def wrong_bits(
     without. ``key``: from rng.page_key. Raises InputError for a rate outside 0 to 1/2 or a code for
     another page size.
     """
-    if not 0 <= rate <= MOST:
-        raise InputError(f"raw bit error rate {quoted(rate)}: it must be from 0 to {MOST}")
+    if not 0 <= rate <= MOST_RBER:
+        raise InputError(f"raw bit error rate {quoted(rate)}: it must be from 0 to {MOST_RBER}")
     mask = np.zeros(page_bytes, np.uint8)
     unsigned = np.uint64(key)  # a single type, hence a single compiled form
     if code is None:

@@ -22,7 +22,7 @@ from ondie.emu.nand.array import array_ps, begin_array, notice_reads
 from ondie.emu.nand.command_start import start_command, suspends_in_vain
 from ondie.emu.nand.die import (
     COMMAND,
-    HOST,
+    HOST_QUEUES,
     IN,
     MORE,
     NONE,
@@ -317,7 +317,7 @@ def grant_in(st, channel, die):
         tid = die_rec.cache
         first = die_rec.loading
     else:
-        if cfg.ranked != 0 and HOST >> queue & 1:
+        if cfg.ranked != 0 and HOST_QUEUES >> queue & 1:
             promote(st, die, queue)
         tid = pop(st, die, queue)
         first = tid

@@ -15,7 +15,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.nand.array import array_ps, suspend
 from ondie.emu.nand.die import (
-    HOST,
+    HOST_QUEUES,
     Q_PE,
     READS,
     RESUME,
@@ -74,7 +74,7 @@ def start_command(st, die, start):
     if cfg.special != 0:
         return start_command_extended(st, die, start)
     queue = st.die[die].pick
-    if cfg.ranked != 0 and HOST >> queue & 1:
+    if cfg.ranked != 0 and HOST_QUEUES >> queue & 1:
         promote(st, die, queue)
     tid = pop(st, die, queue)
     if queue == Q_PE:
@@ -91,7 +91,8 @@ def start_command(st, die, start):
 def use_registers(st, die, tid):
     """Check and update die ``die``'s registers for an optimizer operation.
 
-    Fails with E_REGISTER if they do not hold what the operation needs: the plan is wrong then.
+    Fails with E_REGISTER if they do not hold the operands of the operation, which means that the
+    plan is wrong.
     """
     die_rec = st.die[die]
     op = st.txn[tid].op
@@ -113,8 +114,9 @@ def use_registers(st, die, tid):
 
 @cold
 def start_command_extended(st, die, start):
-    """Do what :func:`start_command` does where suspension, independent plane reads or a power
-    budget is configured."""
+    """Variant of :func:`start_command` for drives with suspension, independent plane reads or a
+    power budget.
+    """
     die_rec = st.die[die]
     cfg = st.cfg[0]
     first_rec = st.die[die_rec.first] if cfg.lanes > 1 else die_rec
@@ -127,7 +129,7 @@ def start_command_extended(st, die, start):
         if cfg.lanes > 1:
             first_rec.alone = 1
         return tid, st.cycles[RESUME_CYCLES, 1], cfg.resume_wait, die_rec.left
-    if cfg.ranked != 0 and HOST >> queue & 1:
+    if cfg.ranked != 0 and HOST_QUEUES >> queue & 1:
         promote(st, die, queue)
     tid = pop(st, die, queue)
     op = st.txn[tid].op

@@ -166,6 +166,6 @@ def _pages(cfg: Config) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]
 
 def page_ps(cfg: Config, pages: int = 1) -> int:
     """Return the channel time of the data of ``pages`` pages, in ps."""
-    plain = getattr(transfer_ps, "py_func", transfer_ps)  # not worth compiling for
+    plain = getattr(transfer_ps, "py_func", transfer_ps)  # one call; compilation would take longer
     scale, shift = rate_scale(cfg.flash.bus_bytes_per_s)
     return int(plain(pages * cfg.flash.page_bytes, scale, shift))

@@ -35,7 +35,7 @@ READS = 1 << Q_MAP_READ | 1 << Q_GC_READ | 1 << Q_READ
 URGENT_READS = 1 << Q_MAP_READ | 1 << Q_READ
 """Mask of the reads that may suspend a program or an erase. Garbage-collection reads may, too,
 while garbage collection is urgent."""
-HOST = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
+HOST_QUEUES = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
 BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
               Q_GC_ERASE)  # fmt: skip
 """Priority order of the queues while garbage collection is not urgent."""
@@ -73,8 +73,8 @@ _BUS = record_type(
     until="i8",  # end of the present phase
     start="i8",  # when it was granted
     command_until="i8",  # end of the last command that interrupted data
-    ask_command="i8",  # bit per position: a die wants to send a command
-    ask_in="i8",  # bit per position: a die wants data in
+    ask_command="i8",  # bit per position: a die requests the channel for a command
+    ask_in="i8",  # bit per position: a die requests the channel for data in
     size_in="i8",  # bytes moved into registers
     size_out="i8",  # bytes moved out of registers
     grants="i8",
@@ -87,7 +87,7 @@ _BUS = record_type(
     phase="i4",
     txn="i4",
     quiet="i4",  # 1: the end of the phase is an event only if a channel request is pending
-    touched="i4",  # 1: in the list of channels that may have something to grant
+    touched="i4",  # 1: in the list of channels that may be able to grant a request
     dev="i4",
 )
 DIE, BUS = rounded_up(_DIE), rounded_up(_BUS)
@@ -205,8 +205,9 @@ def planes_of(st, tid):
 
 @cold
 def planes_at(st, tid):
-    """Return what :func:`planes_of` does where a page has several slots and each transaction may
-    cover any of them."""
+    """Variant of :func:`planes_of` for pages of several slots, of which a transaction may cover
+    any.
+    """
     page = st.txn[tid].page
     planes = 0
     while tid >= 0:

@@ -24,7 +24,7 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.nand.die import (
     ALL,
     COMMAND,
-    HOST,
+    HOST_QUEUES,
     IN,
     MORE,
     NONE,
@@ -110,7 +110,7 @@ def select_next(st, die):
         if busy and waiting != 0:
             waiting &= allowed_queues(st, die)
         if die_rec.collecting > 0:
-            waiting &= ~HOST
+            waiting &= ~HOST_QUEUES
         if waiting != 0:
             pick = int(st.order[die_rec.urgent, waiting])
             op = st.txn[st.queue[die, 2 * pick]].op
@@ -245,7 +245,7 @@ def select_next_of_lanes(st, first):
     """
     cfg = st.cfg[0]
     first_rec = st.die[first]
-    barred = HOST if first_rec.collecting > 0 else 0
+    barred = HOST_QUEUES if first_rec.collecting > 0 else 0
     rest = first_rec.alone == 0
     wide = -1  # the plane that waits for the whole die
     for die in range(first, first + cfg.lanes):

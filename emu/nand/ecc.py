@@ -26,7 +26,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.engine.core.rng import absorb, binomial
 from ondie.emu.engine.core.state import record_type, records
-from ondie.emu.nand.rber import MOST, total_rate
+from ondie.emu.nand.rber import MOST_RBER, total_rate
 from ondie.kernels.jit import njit
 
 CODE = record_type(
@@ -148,7 +148,7 @@ def code(cfg: Config) -> np.recarray:
         made.words = 1
         made.bits = made.limit = made.soft_limit = 8 * page
         made.decode_limit = made.decode
-        made.safe = made.hopeless = MOST
+        made.safe = made.hopeless = MOST_RBER
         return made
     made.bits = 8 * ecc.codeword_bytes
     made.limit = ecc.correctable_bits
@@ -170,7 +170,7 @@ def code(cfg: Config) -> np.recarray:
 def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:
     """Return the two rates in [0, 1/2], 2**-25 apart, between which ``holds`` turns from true to
     false. The step is coarse enough that the last digit of a logarithm has no effect."""
-    low, high = 0.0, MOST
+    low, high = 0.0, MOST_RBER
     for _ in range(24):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)

@@ -22,7 +22,7 @@ from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.rng import below, binomial, uniform
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.ecc import codeword_failure, log_mass, word_key
-from ondie.emu.nand.rber import MOST
+from ondie.emu.nand.rber import MOST_RBER
 from ondie.kernels.jit import njit
 
 MANY = 64
@@ -83,13 +83,13 @@ def failures(mask, key, rate, word, limit, exposure):
     count = own * exposure
     share = codeword_failure(8 * word, limit, rate)
     drawn = word_key(key, 0, -2)
-    if share > MOST:
+    if share > MOST_RBER:
         failed = count - binomial(drawn, count, 1.0 - share)
     else:
         failed = binomial(drawn, count, share)
     if failed > MANY * own:
         bits = failed * max(limit + 1.0, 8.0 * word * rate)
-        return bit_errors.bare_mask(mask, key, min(MOST, bits / (8.0 * mask.shape[0])))
+        return bit_errors.bare_mask(mask, key, min(MOST_RBER, bits / (8.0 * mask.shape[0])))
     for i in range(failed):
         which = word_key(key, 1, i)
         first = word * below(which, 1, own)
@@ -112,7 +112,7 @@ def fill_mask(mask, key, rate, word, limit, exposure):
     A code corrects the page if ``word`` > 0. Returns (wrong bits of the array, wrong bits left).
     """
     if word == 0:
-        raw = bit_errors.bare_mask(mask, key, min(rate * exposure, MOST))
+        raw = bit_errors.bare_mask(mask, key, min(rate * exposure, MOST_RBER))
         return raw, raw
     if exposure == 1:
         raw = bit_errors.bare_mask(mask, key, rate)
@@ -124,9 +124,9 @@ def fill_mask(mask, key, rate, word, limit, exposure):
 
 @njit
 def count_wrong_bits(key, rate, page, word, limit, exposure):
-    """Return what :func:`fill_mask` returns for a page of ``page`` bytes, mostly without a mask."""
+    """Return the counts of :func:`fill_mask` for ``page`` bytes, mostly without a mask."""
     if word == 0 or exposure == 1:
-        raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST))
+        raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST_RBER))
         if word == 0 or raw <= limit:
             return raw, raw if word == 0 else np.int64(0)
     return fill_mask(np.zeros(page, np.uint8), key, rate, word, limit, exposure)

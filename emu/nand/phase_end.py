@@ -1,4 +1,4 @@
-"""End of a phase on the channel: what a die does after its command or data have crossed.
+"""End of a phase on the channel: actions of a die after its command or data have crossed.
 
 Owns the end of command, data-in and data-out phases and of array operations. Does not own the
 grant of the channel (channel.py) or the steps after a transfer (engine/run/datapath.py).

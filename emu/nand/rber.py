@@ -51,7 +51,7 @@ REFERENCES = {
 }
 """Number of reference voltages for a read of each page type, by Gray code and bits per cell. Their
 sum is the 2**bits - 1 gaps between the levels."""
-MOST = 0.5
+MOST_RBER = 0.5
 """Upper limit of the rate: a bit that is wrong half of the time holds no information."""
 
 
@@ -124,8 +124,8 @@ def shifted_rate(cfg, leak, pressure, days, reads):
 
 @njit
 def total_rate(stable, shifted, scale):
-    """Return the rate of a reading: both parts times ``scale``, at most MOST."""
-    return min(MOST, scale * (stable + shifted))
+    """Return the rate of a reading: both parts times ``scale``, at most MOST_RBER."""
+    return min(MOST_RBER, scale * (stable + shifted))
 
 
 @njit

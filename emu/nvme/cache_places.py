@@ -1,8 +1,8 @@
 """Places of the data cache: lookup, lists in order of use, and eviction of clean pages.
 
-Owns the hash chains, and the lists of dirty, clean and spare places. Does not own what is written
-back and when (data_cache.py, mqsim_cache.py).
-Source: least recently used order, as in MQSim's Data_Cache_Manager.
+Owns the hash chains, and the lists of dirty, clean and spare places. Does not own the write-back of
+dirty pages (data_cache.py, mqsim_cache.py). Source: least recently used order, as in MQSim's
+Data_Cache_Manager.
 """
 
 from __future__ import annotations

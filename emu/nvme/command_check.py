@@ -42,8 +42,8 @@ class Limits:
 def check(commands: np.ndarray, limits: Limits) -> None:
     """Raise InputError for the first rule that ``commands`` (command.COMMAND[n]) break.
 
-    The error names the first command that breaks the rule, the field, its value and what is
-    allowed.
+    The error names the first command that breaks the rule, the field, its value and the allowed
+    values.
     """
     if commands.dtype != command.COMMAND or commands.ndim != 1:
         raise InputError(

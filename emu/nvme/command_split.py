@@ -21,7 +21,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import SERVED, TRANSLATED
-from ondie.emu.engine.core.transaction import SECTOR, child
+from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, write_frontier
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
@@ -148,7 +148,7 @@ def serve(st, tid, lpn):
         if other < 0:
             return
         size = bytes_of(st, tid, lpn, 1)
-        st.txn[other].size = size if found == asked else set_bits(found) * SECTOR
+        st.txn[other].size = size if found == asked else set_bits(found) * SECTOR_BYTES
         log(st, LOG_SERVE, txn.row, lpn, -1, -1, 1, txn.dev, -1)
         go(st, other, SERVED)
     if found == asked:
@@ -159,7 +159,7 @@ def serve(st, tid, lpn):
     other_txn = st.txn[piece]
     st.command[piece].offset = 0
     other_txn.sectors = asked & ~found
-    other_txn.size = set_bits(other_txn.sectors) * SECTOR
+    other_txn.size = set_bits(other_txn.sectors) * SECTOR_BYTES
     go(st, piece, TRANSLATED)
 
 

@@ -46,12 +46,11 @@ from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import cmt, idle, page_health, page_map, write_frontier
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme.cache_places import append, find, release_place, remove, take_place
 from ondie.kernels.jit import inline, njit
-
-SECTOR = 512
 
 # Lists are of places + 1; 0 = none.
 CACHE = record_type(
@@ -206,7 +205,7 @@ def write_to_flash(st, dev, place):
     txn.sectors = page.have
     txn.size = cfg.page_bytes
     if cfg.partial != 0:
-        txn.size = set_bits(page.have) * SECTOR
+        txn.size = set_bits(page.have) * SECTOR_BYTES
     log(st, LOG_DESTAGE, -1, txn.lpn, -1, -1, 1, dev, -1)
     go(st, tid, DESTAGE)
 

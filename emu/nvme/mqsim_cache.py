@@ -31,7 +31,7 @@ from ondie.emu.engine.core.events import (
     take_txn,
 )
 from ondie.emu.engine.core.intrinsics import set_bits
-from ondie.emu.engine.core.transaction import SECTOR, child
+from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme import cache_places
 from ondie.emu.nvme.page_transactions import sectors_of
@@ -119,7 +119,7 @@ def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
     txn.n = 1
     txn.stream = stream
     txn.sectors = sectors
-    txn.size = set_bits(sectors) * SECTOR
+    txn.size = set_bits(sectors) * SECTOR_BYTES
     st.stamp[tid] = stamp
     if before >= 0:
         st.txn[before].mate = tid
@@ -254,11 +254,11 @@ def cache_pages(st, tid):
     if st.reg[0].now > st.cache[0].milestone:
         zone.memory += 1
         st.cache[0].milestone = st.reg[0].now + MEMORY_PS
-    if out_first >= 0 and not access(st, out_first, driven * SECTOR, stages.DESTAGE):
+    if out_first >= 0 and not access(st, out_first, driven * SECTOR_BYTES, stages.DESTAGE):
         send(st, out_first)
     if taken > 0:
         write = child(st, tid, txn.lpn, 0)
-        if write >= 0 and not access(st, write, taken * SECTOR, stages.PART_DONE):
+        if write >= 0 and not access(st, write, taken * SECTOR_BYTES, stages.PART_DONE):
             go(st, write, stages.PART_DONE)
     send(st, new_first)
     return txn.pages_done == txn.n
@@ -328,7 +328,7 @@ def serve(st, tid, sectors):
     if txn.gathered == 0:
         txn.gathered = child(st, tid, txn.lpn, 0) + 1
     if txn.gathered > 0:
-        st.txn[txn.gathered - 1].size += set_bits(sectors) * SECTOR
+        st.txn[txn.gathered - 1].size += set_bits(sectors) * SECTOR_BYTES
 
 
 @cold
@@ -367,7 +367,7 @@ def fill(st, tid):
         set_content(st, group, place, DIRTY)
     st.cpage[place - 1].have |= txn.sectors
     st.cpage[place - 1].leaving = st.reg[0].now
-    occupy_dram(st, dev, set_bits(txn.sectors) * SECTOR)
+    occupy_dram(st, dev, set_bits(txn.sectors) * SECTOR_BYTES)
 
 
 @njit

@@ -8,7 +8,7 @@ Source: a host request completes with its last page, as in MQSim.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.transaction import SECTOR, child
+from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.kernels.jit import inline
 
 
@@ -35,10 +35,10 @@ def sectors_of(st, tid, lpn):
     txn = st.txn[tid]
     offset = st.command[tid].offset
     if offset >= cfg.page_bytes:
-        return ((1 << (txn.size // SECTOR)) - 1) << (offset // SECTOR)
+        return ((1 << (txn.size // SECTOR_BYTES)) - 1) << (offset // SECTOR_BYTES)
     start = txn.lpn * cfg.page_bytes + offset
-    low = max(start - lpn * cfg.page_bytes, 0) // SECTOR
-    high = min(start + txn.size - lpn * cfg.page_bytes, cfg.page_bytes) // SECTOR
+    low = max(start - lpn * cfg.page_bytes, 0) // SECTOR_BYTES
+    high = min(start + txn.size - lpn * cfg.page_bytes, cfg.page_bytes) // SECTOR_BYTES
     if high - low >= 64:
         return -1
     return ((1 << (high - low)) - 1) << low

@@ -2,9 +2,9 @@
 
 Owns the rings of requests, open and closed loops, and the end of a request. Does not own its path
 through the drive (engine/run/datapath.py) or the sources of requests (request.py owns the record).
-Source: NVMe base specification (submission and completion queues, doorbells; a completion tells the
-host how many entries the drive has fetched). As in MQSim, a closed loop issues a new request after
-each completion, an open loop issues requests at their arrival time.
+Source: NVMe base specification (submission and completion queues, doorbells; a completion contains
+the number of entries that the drive has fetched). As in MQSim, a closed loop issues a new request
+after each completion, an open loop issues requests at their arrival time.
 """
 
 from __future__ import annotations
@@ -87,10 +87,9 @@ def parts_of(req, pages):
 
 @inline
 def is_full(st, queue):
-    """Return True if the submission queue is full as far as the host knows.
-
-    It counts the entries that the drive has not fetched. One place stays free, so that a full queue
-    differs from an empty one.
+    """Return True if the submission queue is full from the host's view. The host counts the entries
+    that the drive has not reported as fetched. One place stays free, so that a full queue differs
+    from an empty one.
     """
     cfg = st.cfg[0]
     return cfg.entries > 0 and st.pair[queue].next - st.pair[queue].known >= cfg.entries - 1
@@ -101,8 +100,8 @@ def prefetch_next(st, queue):
     """Prefetch the map entry of a request that will soon be issued, and the block of an earlier
     one.
 
-    The map entry of the earlier one has been loaded meanwhile. A large mapping table fits in no
-    processor cache.
+    The map entry of the earlier request is in the processor's cache by that time. A large mapping
+    table fits in no processor cache.
     """
     cfg = st.cfg[0]
     pair = st.pair[queue]

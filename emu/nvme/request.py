@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-READ, WRITE, TRIM, FLUSH = range(4)
+from ondie.emu.nvme import command
+
+READ, WRITE, TRIM, FLUSH = command.READ, command.WRITE, command.TRIM, command.FLUSH
 REQUEST_NAMES = ("read", "write", "trim", "flush")
 
 MAX_CHUNK = 1 << 18

@@ -2,9 +2,9 @@
 
 Owns the entries and completions of that queue, and the lists that wait for a free place. Does not
 own the host CPU time per entry or completion (queue_pair.py) or their transfers
-(engine/run/datapath.py).
-Source: MQSim's SATA host bus adapter, a queue modelled on NVMe's rings: one place always stays
-free, and the host learns how many entries the drive has fetched from the last completion processed.
+(engine/run/datapath.py). Source: MQSim's SATA host bus adapter, a queue modeled on NVMe's rings:
+one place always stays free, and the last processed completion gives the number of entries that the
+drive has fetched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables of the host interface: data cache and queue pairs.
 
 Owns the sizes and initial values of these tables, and the constants of the data cache. Does not own
-behaviour (the other files of this room).
+behavior (the other files of this room).
 Source: none.
 """
 

@@ -28,7 +28,7 @@ host."""
 
 @dataclass(frozen=True)
 class ExchangePlan:
-    """All-reduce of ``n_bytes`` over a host and its drives; ``kind`` is one of allreduce.KINDS."""
+    """All-reduce of ``n_bytes`` over a host and its drives, by one of allreduce.ALGORITHMS."""
 
     cfg: Config
     kind: str

@@ -4,8 +4,8 @@ Owns the order: every node reads its samples and computes forward and backward; 
 through the tunnels sums the gradients; every node updates its copy of the weights. Timing only.
 Does not own batch sizes, the data split and the order of an exchange (cluster/), or time.
 Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged after every node has them, not
-during the backward pass. Not modelled: read-ahead for the next step, and additions on the drives.
-Additions on the host are modelled where it adds whole gradients (tree, star).
+during the backward pass. Not modeled: read-ahead for the next step, and additions on the drives.
+Additions on the host are modeled where it adds whole gradients (tree, star).
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Stannis(Path):
     def __post_init__(self) -> None:
         if self.options.batch not in BATCHES:
             raise InputError(f"batch {self.options.batch!r}: use {' or '.join(BATCHES)}")
-        if self.options.allreduce not in allreduce.KINDS:
-            kinds = " or ".join(allreduce.KINDS)
+        if self.options.allreduce not in allreduce.ALGORITHMS:
+            kinds = " or ".join(allreduce.ALGORITHMS)
             raise InputError(f"allreduce {self.options.allreduce!r}: use {kinds}")
         if self.options.host_batch is not None and self.options.host_batch < 1:
-            raise InputError(f"host batch {self.options.host_batch}: use at least 1")
+            raise InputError(f"host batch {self.options.host_batch}: must be at least 1")
         self.geometry = Geometry.of(self.cfg)
         self.kernel = get(self.trace.op, form=self.options.form)
         self.nodes = self.cfg.system.devices + 1

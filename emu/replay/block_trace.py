@@ -21,7 +21,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import tables
 from ondie.emu.ftl.precondition import apply
@@ -77,9 +77,9 @@ def replay_block(
 ) -> BlockReplayed:
     """Replay the trace on one drive of configuration ``cfg``.
 
-    The drive is first preconditioned by ``kind`` (precondition.KINDS). ``footprint``: requests past
-    the end of the drive are refused, or wrapped. ``progress`` is called with the number of commands
-    done and the clock in ps.
+    The drive is first preconditioned by ``kind`` (apply.PRECONDITIONS). ``footprint``: refuse
+    requests past the end of the drive, or wrap them. ``progress`` is called with the number of
+    commands done and the clock in ps.
 
     Raises InputError for a trace that does not fit, or a drive without room; TraceError for a
     request larger than the drive.
@@ -144,7 +144,7 @@ def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, li
     known = len(trace.notes)
     trace = whole_sectors(trace)
     if footprint == "wrap":
-        trace = block_edit.wrap(trace, size // SECTOR * SECTOR)
+        trace = block_edit.wrap(trace, size // SECTOR_BYTES * SECTOR_BYTES)
     beyond = trace.offset > size - trace.size
     if beyond.any():
         i = int(np.argmax(beyond))
@@ -161,22 +161,25 @@ def whole_sectors(trace: BlockTrace) -> BlockTrace:
     A TRIM without a whole sector is dropped.
     """
     end = trace.offset + trace.size
-    odd = (trace.offset % SECTOR != 0) | (end % SECTOR != 0)
+    odd = (trace.offset % SECTOR_BYTES != 0) | (end % SECTOR_BYTES != 0)
     if not odd.any():
         return trace
-    up, down = -(-trace.offset // SECTOR) * SECTOR, trace.offset // SECTOR * SECTOR
+    up, down = (
+        -(-trace.offset // SECTOR_BYTES) * SECTOR_BYTES,
+        trace.offset // SECTOR_BYTES * SECTOR_BYTES,
+    )
     trims = trace.op == TRIM
     offset = np.where(trims, up, down)
-    end = np.where(trims, end // SECTOR, -(-end // SECTOR)) * SECTOR
+    end = np.where(trims, end // SECTOR_BYTES, -(-end // SECTOR_BYTES)) * SECTOR_BYTES
     size = np.where(trace.op == FLUSH, 0, end - offset)
     empty = trims & (size <= 0)
     notes = [
-        f"{odd.sum()} requests not aligned to sectors of {SECTOR} bytes were rounded to "
+        f"{odd.sum()} requests not aligned to sectors of {SECTOR_BYTES} bytes were rounded to "
         "whole sectors"
     ]
     if empty.any():
         notes += [f"{empty.sum()} of them are trims of less than a sector and were dropped"]
-    columns = replace(trace, offset=offset, size=np.where(empty, SECTOR, size))
+    columns = replace(trace, offset=offset, size=np.where(empty, SECTOR_BYTES, size))
     return block_edit.take(columns, ~empty, notes=(*trace.notes, *notes))
 
 

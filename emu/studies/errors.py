@@ -35,7 +35,7 @@ from ondie.emu.config.config import Config, load_preset
 from ondie.emu.csd_optimizer import CSDOptimizer
 from ondie.emu.engine.core.events import LOG_RAW
 from ondie.emu.nand import pe_protection
-from ondie.emu.nand.rber import MOST
+from ondie.emu.nand.rber import MOST_RBER
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.studies import errors_tables
@@ -120,7 +120,7 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 
     Simulates the steps at an error rate of one half. ``trace``: trace of one step.
     """
-    path = OnDie(device(BYPASSED, MOST, 1), trace, options)
+    path = OnDie(device(BYPASSED, MOST_RBER, 1), trace, options)
     system = path.system(payload=True, timeline=0)
     system.arrays.cfg.seed = options.seed
     path.prepare(system, None)
@@ -230,18 +230,18 @@ class Suite:
 def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
     """Raise InputError for invalid arguments."""
     if steps < 1:
-        raise InputError(f"steps: {steps}, must be 1 or more")
+        raise InputError(f"steps: {steps}; must be at least 1")
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, use different ones")
+        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; must be distinct")
     if not all(0 <= seed < 1 << 32 for seed in seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds))}, use 0 to 2**32 - 1")
+        raise InputError(f"seeds: {', '.join(map(str, seeds))}; must be from 0 to 2**32 - 1")
     given = ", ".join(f"{rate:g}" for rate in rates) or "none"
     if not rates or len(set(rates)) < len(rates):
-        raise InputError(f"rates: {given}, use different ones")
-    if not all(0 < rate <= MOST for rate in rates):
-        raise InputError(f"rates: {given}, use more than 0 and at most {MOST}")
+        raise InputError(f"rates: {given}; must be distinct")
+    if not all(0 < rate <= MOST_RBER for rate in rates):
+        raise InputError(f"rates: {given}; must be above 0 and at most {MOST_RBER}")
     if not 1 <= exposure <= MOST_EXPOSURE:
-        raise InputError(f"exposure: {exposure}, use 1 to {MOST_EXPOSURE:,}")
+        raise InputError(f"exposure: {exposure}; must be from 1 to {MOST_EXPOSURE:,}")
 
 
 def run_study(

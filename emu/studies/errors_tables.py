@@ -17,7 +17,8 @@ from rich.table import Table
 
 from ondie.emu.analysis.row import CHECK, SHOWN, Row
 from ondie.emu.nand.ecc import log_above, log_up_to
-from ondie.emu.nand.rber import MOST
+from ondie.emu.nand.rber import MOST_RBER
+from ondie.emu.units import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -199,7 +200,7 @@ def flips(found: Found, model: str, rate: float) -> Flips:
 
     DOUBT applies to all intervals of the call together.
     """
-    n, p = found.bits(model), min(rate * found.exposure, MOST)
+    n, p = found.bits(model), min(rate * found.exposure, MOST_RBER)
     doubt = DOUBT / (len(found.models) * len(found.rates))
     drawn = sum(cell.raw for cell in found.group(model, BYPASSED, rate))
     return Flips(n * p, *interval(n, p, doubt), drawn)
@@ -279,7 +280,7 @@ def tables(found: Found) -> list[Table]:
     """Return two tables: the missed loss reduction by model, rate and protection; the costs."""
     title = (
         f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
-        f"{len(found.seeds)} seed(s){found.label}\n"
+        f"{plural(len(found.seeds), 'seed')}{found.label}\n"
         "missed share of the loss reduction; =: no flip remains, as without errors"
     )
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -320,7 +321,7 @@ def _cell(found: Found, model: str, mode: str, rate: float) -> str:
     if not left:
         return "="
     missed = found.missed(model, mode, rate)
-    text = f"{np.mean(missed):+.1%}"
+    text = f"{np.mean(missed):+z.1%}"
     nan = sum(gone(cell.trained) for cell in cells)
     far = sum(x > DISTANCE for x in missed)
     if far:
@@ -376,7 +377,7 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
                 axes.fill_between(
                     found.rates, each.min(1), each.max(1), color=f"C{number}", alpha=0.12, lw=0
                 )
-            axes.axhspan(-DISTANCE, DISTANCE, color="grey", alpha=0.25, lw=0)
+            axes.axhspan(-DISTANCE, DISTANCE, color="gray", alpha=0.25, lw=0)
             axes.axvline(CLAIMED, color="black", linewidth=0.8, linestyle=(0, (1, 2)))
             axes.text(CLAIMED, 0.33, "OptimStore: pSLC is below", rotation=90, ha="right",
                       va="center", fontsize=8)  # fmt: skip
@@ -396,9 +397,9 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
         )  # fmt: skip
         figure.suptitle(
             f"Training with raw bit errors in the pages that the dies compute with: "
-            f"{found.steps:,} steps, {len(found.seeds)} seed(s)"
+            f"{found.steps:,} steps, {plural(len(found.seeds), 'seed')}"
             f"{found.label}. 0: as without errors; 1: nothing learned, or not a number. "
-            f"Area: range of the seeds; grey: {DISTANCE:.0%}",
+            f"Area: range of the seeds; gray: {DISTANCE:.0%}",
             fontsize=9, wrap=True,
         )  # fmt: skip
         return save(figure)

@@ -135,11 +135,11 @@ def run_study(
 ) -> tuple[list[Row], dict[str, bytes]]:
     """Train all variants; return the rows and the figure's files by suffix. Raises InputError."""
     if steps < 1:
-        raise InputError(f"steps: {steps}, must be 1 or more")
+        raise InputError(f"steps: {steps}; must be at least 1")
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, use different ones")
+        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}; must be distinct")
     if not all(0 <= seed < 1 << 32 for seed in seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds))}, use 0 to 2**32 - 1")
+        raise InputError(f"seeds: {', '.join(map(str, seeds))}; must be from 0 to 2**32 - 1")
     found = losses(list(VARIANTS), seeds, steps, jobs or os.cpu_count() or 1, progress)
     ordered = {(n, s): found[n, s] for n in VARIANTS for s in seeds}
     return rows(ordered), draw(ordered, save)
@@ -170,13 +170,13 @@ def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str,
         for number, name in enumerate(names):
             each = np.array([smooth(found[name, seed], width) for seed in seeds])
             plain = np.array([smooth(found[PLAIN, seed], width) for seed in seeds])
-            colour = "black" if name == PLAIN else f"C{number - 1}"
+            color = "black" if name == PLAIN else f"C{number - 1}"
             style = "--" if VARIANTS[name].newton is not None else "-"
-            curve.plot(at, each.mean(0), style, color=colour, linewidth=1, label=name)
+            curve.plot(at, each.mean(0), style, color=color, linewidth=1, label=name)
             if name != PLAIN:
                 gap = each / plain - 1
-                apart.plot(at, gap.mean(0), style, color=colour, linewidth=1)
-                apart.fill_between(at, gap.min(0), gap.max(0), color=colour, alpha=0.12, lw=0)
+                apart.plot(at, gap.mean(0), style, color=color, linewidth=1)
+                apart.fill_between(at, gap.min(0), gap.max(0), color=color, alpha=0.12, lw=0)
         curve.set(xlabel="step", ylabel="loss, nat/token")
         curve.set_title(f"Loss, mean of {width} steps and {len(seeds)} seeds", fontsize=9)
         curve.legend(fontsize=8)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row, show, tables
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 from ondie.emu.validate.closed_forms import closed_form_rows
 from ondie.emu.validate.hypertune import hypertune_rows
 from ondie.emu.validate.mqsim import cases_folder, mqsim_rows
@@ -69,8 +69,7 @@ def run(
     if name is not None and name not in SUITES:
         known = [*SUITES, *NAMED]
         raise InputError(
-            f"unknown validation {name!r}; nearest: {nearest(name, known) or 'none'} "
-            f"(of {', '.join(known)})"
+            f"ondie validate {name}: there is no such suite; {known_names(name, known)}"
         )
     rows = []
     for suite in [name] if name is not None else SUITES:

@@ -19,7 +19,7 @@ from rich.table import Table
 from ondie.emu.config.config import Config
 from ondie.emu.config.leaf import spelled
 from ondie.emu.paths.base import Options, Unavailable
-from ondie.emu.units import InputError, fmt_time, quoted
+from ondie.emu.units import InputError, fmt_energy, fmt_time, quoted
 from ondie.emu.validate.update_stage import Stage, stage
 from ondie.traces import Trace
 
@@ -52,10 +52,10 @@ DIE: dict[str, Any] = {"pe.randomiser": "die", "pe.cipher": "die", "pe.integrity
 BARE = (
     Protection("none, as published", {}, "", ""),
     Protection(
-        "data randomiser",
+        "data randomizer",
         {"pe.randomiser": "die"},
         "flash stores the states without scrambling: long runs of equal cells disturb their "
-        "neighbours, and the elements cannot read pages that the controller scrambled",
+        "neighbors, and the elements cannot read pages that the controller scrambled",
         "the elements apply a key stream, seeded by the row address, in one pass after sensing and "
         "one pass before programming",
     ),
@@ -97,7 +97,7 @@ ATOMICITY = (
         "atomicity, step is resumed",
         {"pe.atomicity": "resume"},
         "gradients are volatile: after a power cut, part of w, m and v belongs to this step and "
-        "part to the previous one, and no record tells them apart",
+        "part to the previous one, and no record distinguishes them",
         "programs carry step and super-page numbers out of band, and every die programs a record "
         "when it has finished the step; the host keeps the gradients until then and sends the "
         "missing ones again",
@@ -260,8 +260,8 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
         title=f"Update stage on the dies, with protections: {title}", title_justify="left"
     )
     for column in ("protection", "update stage", "", "over host offload", "channel, B/param",
-                   "J drive", "",
-                   "J drive + host", "states on flash"):  # fmt: skip
+                   "energy, drive", "",
+                   "energy, drive + host", "states on flash"):  # fmt: skip
         left = column == "protection"
         costs.add_column(column, justify="left" if left else "right", no_wrap=left)
     for r in found:
@@ -272,13 +272,13 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
         costs.add_row(
             r.protection.name,
             fmt_time(s.seconds * 1e12),
-            f"{s.seconds / bare.seconds - 1:+.1%}",
+            f"{s.seconds / bare.seconds - 1:+z.1%}",
             "" if r.speedup is None else f"{r.speedup:.2f}x",
             f"{r.channel_bytes / r.params:.1f}",
-            f"{s.drive_j:.3g} J",
-            f"{s.drive_j / bare.drive_j - 1:+.1%}",
-            f"{s.all_j:.3g} J",
-            f"{s.reserved / bare.reserved - 1:+.1%}",
+            fmt_energy(s.drive_j * 1e15),
+            f"{s.drive_j / bare.drive_j - 1:+z.1%}",
+            fmt_energy(s.all_j * 1e15),
+            f"{s.reserved / bare.reserved - 1:+z.1%}",
         )
     reasons = [f"{r.protection.name}: n/a: {r.reason}" for r in found if r.stage is None]
     if reasons:

@@ -271,7 +271,7 @@ def shaped(cfg: Config, channels: int, ways: int) -> Config:
 def _scaling(cfg: Config) -> Iterator[Row]:
     """Yield the scaling of the rates with channels and dies, and the baseline's channel wait.
 
-    Expected ratio for twice as many: 1 where the rate does not depend on the number, else 2.
+    Expected ratio for twice the number: 1 where the rate does not depend on the number, else 2.
     """
     trace = model("adam", PARAMS)
     row = _rows(

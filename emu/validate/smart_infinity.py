@@ -24,7 +24,7 @@ from ondie.emu.analysis.compare import WORKERS, run_path
 from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 from ondie.emu.validate.synthetic_models import model as flat_model
 from ondie.traces import Trace
 
@@ -160,14 +160,11 @@ def read_case(
         case = dataclasses.replace(case, params=round(float(match[1]) * 1e9))
     if drives is not None:
         if not 1 <= drives <= 64:
-            raise InputError(f"--drives {drives}: use a value from 1 to 64")
+            raise InputError(f"--drives {drives}: must be from 1 to 64")
         case = dataclasses.replace(case, drives=drives)
     if optimizer is not None:
         if optimizer not in OPTIMIZERS:
-            raise InputError(
-                f"--optimizer {optimizer}: unknown; nearest: "
-                f"{nearest(optimizer, OPTIMIZERS) or 'none'} (of {', '.join(OPTIMIZERS)})"
-            )
+            raise InputError(f"--optimizer {optimizer}: {known_names(optimizer, OPTIMIZERS)}")
         case = dataclasses.replace(case, optimizer=optimizer)
     if compression is not None:
         text = "0" if compression.lower() == "none" else compression.removesuffix("%").strip()

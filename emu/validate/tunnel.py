@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from ondie.emu.analysis.compare import run_path
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, Progress, Row
 from ondie.emu.cluster.collectives import ring
-from ondie.emu.cluster.collectives.allreduce import KINDS, Allreduce, exchange
+from ondie.emu.cluster.collectives.allreduce import ALGORITHMS, Allreduce, exchange
 from ondie.emu.config.config import load_preset
 from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
 from ondie.emu.nvme.tunnel.framing import HEADER
@@ -31,7 +31,7 @@ PAPERS = {
     "newport": (24, 36e6, "STANNIS (DAC 2020): 2.7x at 24 Newports, 13.88 MB"),
     "laguna": (36, 14.5e6, "HyperTune: 1.82 s of synchronization per step at 36 Lagunas"),
 }
-SYNCHRONISED = 1.82
+SYNCHRONIZED = 1.82
 SPEEDUP = 2.7
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 """Drives with little flash; the all-reduce does not use flash."""
@@ -77,7 +77,7 @@ def fit_rows() -> Iterator[Row]:
         yield Row(SUITE, name, FIT, rate / 1e6, found, "MB/s", 0.01, source)
         if preset == "laguna":
             name = f"{preset}: a ring of {GRADIENT / 1e6:.4g} MB over {drives} drives"
-            yield Row(SUITE, name, FIT, SYNCHRONISED, x.seconds, "s", 0.03, source)
+            yield Row(SUITE, name, FIT, SYNCHRONIZED, x.seconds, "s", 0.03, source)
     drives, _, source = PAPERS["newport"]
     cfg = load_preset("newport", (*SMALL, f"system.devices={drives}"))
     trace = load("mobilenetv2")
@@ -172,7 +172,7 @@ def shape_rows() -> Iterator[Row]:
             )
             name = f"ring over {drives} drives, relay's threads: {threads}"
             yield shown(name, slow.seconds, "s")
-        for kind in KINDS:
+        for kind in ALGORITHMS:
             x = exchange(kind, GRADIENT, drives, cost)
             yield shown(f"{kind} over {drives} drives", x.seconds, "s")
             yield shown(f"{kind} over {drives} drives, host CPU", x.host_cpu_s, "s")

@@ -27,7 +27,7 @@ from ondie.emu.nvme.tunnel.host import HostRelay
 from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER, handling
 from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 
-HOST = 0
+HOST_NODE = 0
 _TAG = 12
 """Bytes of the tag that identifies a packet: message 4, number 4, length 4."""
 
@@ -153,7 +153,7 @@ class _Run:
     def _begin(self, at: int) -> None:
         """Send all packets of message ``at`` from its source."""
         transfer, packets = self.transfers[at], self._packets[at]
-        if transfer.source == HOST:
+        if transfer.source == HOST_NODE:
             tunnel = self.tunnels[transfer.to - 1]
             for packet in packets:
                 tunnel.host.send(packet)
@@ -168,7 +168,7 @@ class _Run:
         """Handle a packet that leaves a tunnel at ``node``: forward it or count it as arrived."""
         at, number, length = (int.from_bytes(packet[i : i + 4], "little") for i in (0, 4, 8))
         transfer = self.transfers[at]
-        if node == HOST and transfer.to != HOST:
+        if node == HOST_NODE and transfer.to != HOST_NODE:
             tunnel = self.tunnels[transfer.to - 1]
             tunnel.host.send(packet)
             self._at(self.now, partial(self._push, tunnel), 2)
@@ -241,7 +241,7 @@ class _Run:
         tunnel.host.completed(completion)
         for event in tunnel.host.events():
             if isinstance(event, protocol.Packet):
-                self._take(event.data, HOST)
+                self._take(event.data, HOST_NODE)
         self._requests(tunnel)
         self._at(self.now, partial(self._push, tunnel), 2)
 

@@ -236,7 +236,8 @@ FORMS: dict[str, tuple[type[HostOffload], Callable[[Stages, float], float], str]
     ),
 }  # fmt: skip
 NEITHER = (
-    "pipelined, shown: reads and writes meet in part (dies that program while a link reads), so "
+    "pipelined, shown: reads and writes share a bottleneck in part (dies that program while a "
+    "link reads), so "
     "the step lies between the two closed forms"
 )
 PRESETS = {

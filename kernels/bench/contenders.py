@@ -77,9 +77,9 @@ class Case:
             if name not in known:
                 raise KernelError(f"unknown {what} {name!r} (known: {', '.join(known)})")
         if self.n < 1:
-            raise KernelError(f"size: {self.n} parameters, expected 1 or more")
+            raise KernelError(f"size: {self.n} parameters; must be at least 1")
         if self.shape == "tensors" and self.n < TENSORS:
-            raise KernelError(f"size: {self.n} parameters, expected {TENSORS} or more for tensors")
+            raise KernelError(f"size: {self.n} parameters; must be at least {TENSORS} for tensors")
         if self.shape == "pages" and self.n % PAGE:
             raise KernelError(f"size: {self.n} parameters, expected whole pages of {PAGE}")
         if self.shape == "page" and self.n != PAGE:

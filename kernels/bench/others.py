@@ -6,7 +6,7 @@ reports the reason. It does not own torch's optimizers (contenders.py) or timing
 Source: bitsandbytes 0.50 (Adam8bit selects 8-bit blockwise states on the CPU; below `min_8bit_size`
 the states are FP32), torchao 0.18 (8-bit states of whole blocks of 256, from 4096 parameters on;
 only _AdamW has stochastic rounding, and only of the weights), DeepSpeed 0.19 (DeepSpeedCPUAdam is
-compiled on first use, which takes a C++ compiler, ninja and most of a minute).
+compiled on first use, which requires a C++ compiler and ninja and takes most of a minute).
 """
 
 from __future__ import annotations

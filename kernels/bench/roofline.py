@@ -73,7 +73,7 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
     who = list(dict.fromkeys(name for column in cases for name in column.rates))
     updates = list(dict.fromkeys(column.update for column in cases))
     markers = {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(who)}
-    colours = dict(zip(updates, _colours(len(updates)), strict=True))
+    colors = dict(zip(updates, _colors(len(updates)), strict=True))
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
     height = max(4.2 * down, 1 + 0.19 * (len(who) + len(updates) + 1))  # includes the legend
@@ -84,14 +84,14 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
             mine = [column for column in cases if (column.shape, column.n) == (shape, count)]
             _roofs(axes, cases, count)
             for column in mine:
-                _points(axes, column, markers, colours[column.update])
+                _points(axes, column, markers, colors[column.update])
             axes.set_title(f"{shape}, {count:,} parameters", fontsize=9)
             axes.set_xlabel("operations per byte of DRAM traffic")
             axes.set_ylabel("operations per second, 1e9")
         for axes in list(grid)[len(panels) :]:
             axes.set_visible(False)
         _limits(grid[0], cases)
-        figure.legend(handles=_legend(markers, colours), loc="outside right center", fontsize=8)
+        figure.legend(handles=_legend(markers, colors), loc="outside right center", fontsize=8)
         threads = bench.machine["threads"]
         figure.suptitle(
             f"Update kernels on {bench.machine['processor']}, {bench.machine['isa']}, {threads} "
@@ -129,20 +129,20 @@ def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
             )  # fmt: skip
 
 
-def _points(axes: Axes, column: Column, markers: dict[str, str], colour: Any) -> None:
+def _points(axes: Axes, column: Column, markers: dict[str, str], color: Any) -> None:
     """Draw the points of a case and the bar of its memory limit."""
     if column.limit is not None:
         axes.plot(
             column.intensity,
             column.limit * column.intensity,
             "_",
-            color=colour,
+            color=color,
             markersize=16,
             zorder=2,
         )
     for name, rate in column.rates.items():
         axes.plot(
-            column.intensity, rate, markers[name], color=colour, markersize=5, alpha=0.8, zorder=3
+            column.intensity, rate, markers[name], color=color, markersize=5, alpha=0.8, zorder=3
         )
 
 
@@ -158,7 +158,7 @@ def _limits(axes: Axes, cases: Sequence[Column]) -> None:
     axes.set_ylim(min(rate for column in cases for rate in column.rates.values()) / 1.6, top * 1.6)
 
 
-def _legend(markers: dict[str, str], colours: dict[str, Any]) -> list[Line2D]:
+def _legend(markers: dict[str, str], colors: dict[str, Any]) -> list[Line2D]:
     """Return one entry for each contender and one for each operation and format."""
     found = [
         Line2D([], [], linestyle="", marker=marker, color="#606060", label=name)
@@ -167,12 +167,12 @@ def _legend(markers: dict[str, str], colours: dict[str, Any]) -> list[Line2D]:
     found.append(Line2D([], [], linestyle="", marker="_", markersize=12, color="#606060",
                         label=f"{LIMIT} of the case"))  # fmt: skip
     return found + [
-        Line2D([], [], linewidth=5, color=colours[update], label=update) for update in colours
+        Line2D([], [], linewidth=5, color=colors[update], label=update) for update in colors
     ]
 
 
-def _colours(count: int) -> list[Any]:
-    """Return ``count`` distinct colours."""
+def _colors(count: int) -> list[Any]:
+    """Return ``count`` distinct colors."""
     if count <= 10:
         return [f"C{i}" for i in range(count)]
     return [matplotlib.colormaps["turbo"](place) for place in np.linspace(0.03, 0.97, count)]

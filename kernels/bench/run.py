@@ -76,7 +76,7 @@ def run_kernels(
     KernelError for a size or thread count that cannot run, and for an unknown name.
     """
     if threads < 1:
-        raise KernelError(f"threads: {threads}, expected 1 or more")
+        raise KernelError(f"threads: {threads}; must be at least 1")
     if sizes is None:
         sizes = [min(count, max(SIZES[0], free_bytes() // 2 // need(1))) for count in SIZES]
     cases = []
@@ -92,7 +92,7 @@ def run_kernels(
         if need(case.n) > free_bytes():
             raise KernelError(
                 f"size: {case.n} parameters need {need(case.n):,} bytes, {free_bytes():,} are "
-                f"free; want at most {free_bytes() // need(1)}"
+                f"free; must be at most {free_bytes() // need(1)}"
             )
     if not cases:
         raise KernelError(f"{', '.join(ops)} with {', '.join(formats)}: nothing to measure")

@@ -205,7 +205,7 @@ BAD_XML = [
     ('<?xml version="1.0" encoding="klingon"?><a/>', ["klingon"]),
     (b'<?xml version="1.0" encoding="us-ascii"?><a>\xff</a>', ["is not XML"]),
     ("<a>" * 50_000, ["elements deep"]),
-    (drive_xml().replace("<Seed>", "5<Seed>"), ['text "5" beside its elements']),
+    (drive_xml().replace("<Seed>", "5<Seed>"), ['text "5" next to its elements']),
     (drive_xml(Seed="<b>5</b>"), ["Seed holds elements; give a value"]),
     (drive_xml().replace("</Host_Parameter_Set>", "</Host_Parameter_Set><Host_Parameter_Set/>"),
      ["Host_Parameter_Set appears twice"]),

@@ -352,7 +352,7 @@ def test_the_closed_form_knows_it(mode, dispatch, counts):
         ({"pe.protection": "ecc"}, "on_die_ecc"),
         ({"errors.kind": "rate", "errors.rate": "0.6"}, "0.5"),
         ({"errors.kind": "rates"}, "nearest: rate"),
-        ({"errors.exposure": "0"}, "the least is 1"),
+        ({"errors.exposure": "0"}, "must be at least 1"),
         ({"pe.protection": "on_die_ecc", "pe.ecc_codeword": "3 KiB"}, "pe.ecc_codeword"),
         (
             {"pe.protection": "on_die_ecc", "pe.ecc_correctable_bits": "0"},

@@ -271,11 +271,11 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--steps", "0"], ["steps: 0", "1 or more"]),
-        (["--seeds", "1,1"], ["seeds: 1, 1", "different"]),
+        (["--steps", "0"], ["steps: 0", "at least 1"]),
+        (["--seeds", "1,1"], ["seeds: 1, 1", "distinct"]),
         (["--rates", "0"], ["rates: 0", "more than 0"]),
         (["--rates", "1e-8,0.6"], ["rates: 1e-08, 0.6", "at most 0.5"]),
-        (["--rates", "1e-8,1e-8"], ["rates", "different"]),
+        (["--rates", "1e-8,1e-8"], ["rates", "distinct"]),
         (["--rates", "1e-8;1"], ["--rates", "'1e-8;1'", "such as 1e-8,1e-6"]),
         (["--rates", "nan"], ["rates: nan", "more than 0"]),
         (["--exposure", "0"], ["exposure: 0", "use 1 to"]),

@@ -56,7 +56,7 @@ def test_time_of_what_the_die_does(rows):
     7.68 us, the cipher's of 6.6 GB/s in 7.45 us."""
     bare = rows["none, as published"].stage.seconds
     for name, more in (
-        ("data randomiser", 2 * 8192 / 800e6),
+        ("data randomizer", 2 * 8192 / 800e6),
         ("end-to-end protection", 2 * 8192 / 800e6),
         ("ECC parity, on the die", 2 * 3 * 8192 / 6.4e9),
         ("encryption (XTS)", 2 * 3 * 8192 / 6.6e9),
@@ -92,7 +92,7 @@ def test_energy_is_charged_where_it_is_spent(rows):
     found = part("ECC parity, by the controller", "ECC")
     assert found == pytest.approx(bits * 13e-12, rel=1e-6)
     # A pass reads and writes every bit; 160 fJ each.
-    more = part("data randomiser", "page registers") - part("none, as published", "page registers")
+    more = part("data randomizer", "page registers") - part("none, as published", "page registers")
     assert more == pytest.approx(2 * bits * 160e-15, rel=1e-6)
     # Parity is programmed, too: 1/15 more than 12 B/param.
     more = part("RAIN over 16 dies", "NAND program") / part("none, as published", "NAND program")

@@ -307,7 +307,7 @@ def test_a_device_of_ones_own():
         ({"seed": -1}, "seed: -1"),
         ({"seed": 2**64}, "seed: 18446744073709551616"),
         ({"samples": 1.5}, "samples: 1.5"),
-        ({"forward_s": 1e9}, "forward_s: 1000000000.0, expected 0 to 1,000,000"),
+        ({"forward_s": 1e9}, "forward_s: 1000000000.0; must be from 0 to 1,000,000"),
         ({"backward_s": "x"}, "backward_s: 'x'"),
     ],
 )

@@ -98,7 +98,7 @@ def test_refused(backend):
     for page, order, words in [
         (1000, [0], "page: 1000 parameters, expected a whole part of 4096"),
         (0, [0], "page: 0 parameters"),
-        (1024, [0, 4], "order: page 4, expected 0 to 3"),
+        (1024, [0, 4], "order: page 4; must be from 0 to 3"),
         (1024, [-1, 0], "order: page -1"),
         (1024, [0.9, 2.7], "expected whole numbers"),
         (1024, [True, False], "order is bool"),

@@ -325,7 +325,7 @@ def test_without_soft_decision_a_page_is_given_up_after_its_retries():
         ({"errors.coding": "grey"}, ["errors.coding", "grey", "binary"]),
         ({"errors.disturb_reads": 0}, ["errors.disturb_reads", "too small"]),
         ({"errors.retention_cycles": 0}, ["errors.retention_cycles", "too small"]),
-        ({"errors.wear": -1}, ["errors.wear", "negative"]),
+        ({"errors.wear": -1}, ["errors.wear", "too small"]),
     ],
 )
 def test_bad_codes_and_rates_are_named(changes, words):

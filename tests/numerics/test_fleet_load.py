@@ -114,10 +114,10 @@ def test_a_wrong_file_of_load_is_refused(tmp_path, text, told):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ((1.0, 4, 1), "node 4: must be 0 to 3"),
+        ((1.0, 4, 1), "node 4: must be from 0 to 3"),
         ((1.0, 0, 9), "9 cores taken of 8"),
-        ((-1.0, 0, 1), "0 or more"),
-        ((float("nan"), 0, 1), "0 or more"),
+        ((-1.0, 0, 1), "at least 0"),
+        ((float("nan"), 0, 1), "at least 0"),
     ],
 )
 def test_a_load_of_other_nodes_is_refused(change, told):
@@ -183,7 +183,7 @@ def test_busy_cores_are_recorded():
 
 
 def test_a_machine_without_counters_is_told():
-    with pytest.raises(InputError, match="no count of all cores"):
+    with pytest.raises(InputError, match="does not count the time of all cores"):
         recorded.counted("intr 1 2 3")
     with pytest.raises(InputError, match="cannot be read"):
         recorded.record(1.0, 1.0, read=lambda: open("/none").read())
@@ -206,9 +206,9 @@ def test_members_come_in_time_and_in_turn():
     [
         ([Member(1, 0, DIES)], "drives are nodes 1 to 2"),
         ([Member(1, 3, DIES)], "drives are nodes 1 to 2"),
-        ([Member(-1, 1, DIES)], "0 or more"),
-        ([Member(1, 1, DIES), Member(2, 1, LEAVES)], "not there by then"),
-        ([Member(1, 1, JOINS), Member(2, 1, JOINS)], "is there by then"),
+        ([Member(-1, 1, DIES)], "at least 0"),
+        ([Member(1, 1, DIES), Member(2, 1, LEAVES)], "absent at that time"),
+        ([Member(1, 1, JOINS), Member(2, 1, JOINS)], "is present at that time"),
     ],
 )
 def test_members_out_of_turn_are_refused(events, told):

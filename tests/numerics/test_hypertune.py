@@ -458,36 +458,39 @@ def test_bad_input():
     tune = fleet(2)
     fine = np.ones(2)
     for call, words in (
-        (lambda: Rule(index="gatd"), "index 'gatd'; nearest: gated"),
-        (lambda: Rule(batch="eq4"), "batch 'eq4'; nearest: eq3"),
+        (lambda: Rule(index="gatd"), "index 'gatd': nearest: gated"),
+        (lambda: Rule(batch="eq4"), "batch 'eq4': nearest: eq3"),
         (lambda: Rule(learning_rate="square"), "learning_rate 'square'"),
-        (lambda: Rule(noise=-0.1), "noise -0.1: must be 0 or more"),
-        (lambda: Rule(sigmas=math.nan), "sigmas nan: must be 0 or more"),
-        (lambda: tune.observe(100, 100, fine), "step 100 of an epoch of 100: must be 0 to 99"),
+        (lambda: Rule(noise=-0.1), "noise -0.1: must be at least 0"),
+        (lambda: Rule(sigmas=math.nan), "sigmas nan: must be at least 0"),
+        (lambda: tune.observe(100, 100, fine), "step 100 of an epoch of 100: must be from 0 to 99"),
         (lambda: tune.observe(-1, 100, fine), "step -1 of an epoch of 100"),
-        (lambda: tune.observe(0, 100, np.ones(3)), "speeds of 3 nodes, there are 2"),
+        (lambda: tune.observe(0, 100, np.ones(3)), "3 speeds for 2 nodes"),
         (
             lambda: tune.observe(0, 100, np.array([1, -2.0])),
-            "node 1: speed -2.0; must be 0 or more",
+            "node 1: speed -2.0; must be at least 0",
         ),
         (lambda: tune.observe(0, 100, np.array([np.inf, 1])), "node 0: speed inf"),
         (
             lambda: tune.observe(0, 100, fine, np.array([1, 1.5])),
-            "node 1: CPU use 1.5; must be 0 to 1",
+            "node 1: CPU use 1.5; must be from 0 to 1",
         ),
-        (lambda: tune.observe(0, 100, fine, np.ones(1)), "CPU use of 1 nodes, there are 2"),
-        (lambda: fleet(2, batch=0), "node 0: batch 0; must be 1 or more"),
+        (lambda: tune.observe(0, 100, fine, np.ones(1)), "1 values of CPU use for 2 nodes"),
+        (lambda: fleet(2, batch=0), "node 0: batch 0; must be at least 1"),
         (lambda: fleet(2, speed=0.0), "node 0: speed 0.0; must be more than 0"),
-        (lambda: fleet(2, least=181), "node 0: least batch 181; must be 1 to the tuned one"),
+        (lambda: fleet(2, least=181), "node 0: least batch 181; must be from 1 to the tuned batch"),
         (
             lambda: fleet(2, most=np.array([180, 179])),
-            "node 1: most batch 179; must be the tuned one",
+            "node 1: most batch 179; must be at least the tuned batch",
         ),
         (lambda: fleet(2, cores=0.0), "node 0: share of cores 0.0; must be above 0"),
-        (lambda: fleet(2, engines=[RISING], kinds=np.array([0, 1])), "engine 1: must be 0 to 0"),
-        (lambda: fleet(2, kinds=np.array([0])), "kinds of 1 nodes, speeds of 2"),
+        (
+            lambda: fleet(2, engines=[RISING], kinds=np.array([0, 1])),
+            "engine 1: must be from 0 to 0",
+        ),
+        (lambda: fleet(2, kinds=np.array([0])), "1 kinds and 2 speeds"),
         (lambda: HyperTune(PLAIN, np.array([5]), np.array([np.nan])), "node 0: speed nan"),
-        (lambda: HyperTune(PLAIN, np.array([5]), np.ones(2)), "speeds of 2 nodes, batches of 1"),
+        (lambda: HyperTune(PLAIN, np.array([5]), np.ones(2)), "2 speeds and 1 batches"),
     ):
         with pytest.raises(InputError, match=words) as caught:
             call()

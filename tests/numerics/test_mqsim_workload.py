@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim import mrg32k3a as mrg
 from ondie.emu.replay.mqsim.address_partition import ranges
@@ -121,8 +121,10 @@ def test_a_flow_repeats_itself_and_a_seed_changes_it(tmp_path):
     a, b, c = made(tmp_path, UNIFORM, UNIFORM, UNIFORM | {"Seed": "799"})
     first = all_of(a)
     assert (first == all_of(a)).all() and len(first) == 3000 and first["tag"].tolist() == [*range(3000)]  # noqa: E501 # fmt: skip
-    assert (first["offset"] + (b.range.first - a.range.first) * SECTOR == all_of(b)["offset"]).all()
-    assert (all_of(c)["offset"] - c.range.first * SECTOR != first["offset"]).mean() > 0.99
+    assert (
+        first["offset"] + (b.range.first - a.range.first) * SECTOR_BYTES == all_of(b)["offset"]
+    ).all()
+    assert (all_of(c)["offset"] - c.range.first * SECTOR_BYTES != first["offset"]).mean() > 0.99
     assert [f.stream for f in (a, b, c)] == [0, 1, 2] == [int(all_of(f)["stream"][0]) for f in (a, b, c)]  # noqa: E501 # fmt: skip
     assert total([a, b, c]) == 9000 and half_way([a, b, c]) == 4501
 
@@ -166,12 +168,12 @@ def test_uniform_addresses(tmp_path, counts, aligned, unit):
         got = all_of(flow)
         first, last = flow.range.first, flow.range.last
         end = first + int((last - first) * 0.85)
-        sector = got["offset"] // SECTOR
+        sector = got["offset"] // SECTOR_BYTES
         assert sector.min() >= first and (sector + 24 - 1).max() <= end
         assert (sector % unit == 0).all() == (aligned == "true")
         parts = np.bincount((sector - first) * 20 // (end + 1 - first), minlength=20)
         assert ((parts - n / 20) ** 2 / (n / 20)).sum() < 60  # 19 degrees: once in a million
-        assert (got["size"] == 24 * SECTOR).all() and (got["start"] == NOT_YET).all()
+        assert (got["size"] == 24 * SECTOR_BYTES).all() and (got["start"] == NOT_YET).all()
 
 
 @pytest.mark.parametrize("hot", [1, 20, 50, 90])
@@ -180,7 +182,7 @@ def test_hot_and_cold(tmp_path, counts, hot):
     n = counts(20_000, 500_000)
     changes = {"Percentage_of_Hot_Region": str(hot), "Total_Requests_To_Generate": str(n)}
     (flow,) = made(tmp_path, CLOSED | changes)
-    sector = all_of(flow)["offset"] // SECTOR
+    sector = all_of(flow)["offset"] // SECTOR_BYTES
     last = int(flow.range.last * 0.85)
     bound = int(last * hot / 100)
     inside = sector <= bound - bound % 16
@@ -199,7 +201,7 @@ def test_streaming(tmp_path):
     (flow,) = made(tmp_path, CLOSED | changes, of_drive=small)
     last = int(flow.range.last * 0.01)  # 256 planes * trunc(14 * 2 * 8 * 0.93) sectors: 531
     assert (flow.range.last, last) == (53247, 532)
-    sector = all_of(flow, 100)["offset"] // SECTOR
+    sector = all_of(flow, 100)["offset"] // SECTOR_BYTES
     step = 32  # 24 sectors, rounded up to 16
     wraps = np.flatnonzero(np.diff(sector[:-1]) < 0)
     assert len(wraps) >= 5
@@ -214,14 +216,14 @@ def test_sizes(tmp_path, counts):
     sector above; what is drawn below one sector is one."""
     n = counts(20_000, 500_000)
     changes = {"Synthetic_Generator_Type": "QUEUE_DEPTH", "Total_Requests_To_Generate": str(n)}
-    size = all_of(made(tmp_path, changes)[0])["size"] // SECTOR
+    size = all_of(made(tmp_path, changes)[0])["size"] // SECTOR_BYTES
     assert abs(size.mean() - 24.5) < 5 * 4 / math.sqrt(n)
     assert abs(size.std() - 4) < 0.1
     wide = changes | {"Average_Request_Size": "4", "Variance_Request_Size": "4"}
-    size = all_of(made(tmp_path, wide)[0])["size"] // SECTOR
+    size = all_of(made(tmp_path, wide)[0])["size"] // SECTOR_BYTES
     below = 0.5 * math.erfc(3 / 4 / math.sqrt(2))  # of a normal number up to 1
     assert size.min() == 1 and within(int((size == 1).sum()), n, below)
-    odd = all_of(made(tmp_path, wide, quirks=obeyed(True))[0])["size"] // SECTOR
+    odd = all_of(made(tmp_path, wide, quirks=obeyed(True))[0])["size"] // SECTOR_BYTES
     low = odd > 60_000  # 16 bits of a negative number
     assert within(int(low.sum()), n, 0.5 * math.erfc(5 / 4 / math.sqrt(2)))
     assert (odd[~low] == size[~low]).all() and (size[low] == 1).all()
@@ -260,14 +262,14 @@ def test_large_addresses(tmp_path):
     big = {"Block_No_Per_Plane": "20000"}
     (right,) = made(tmp_path, UNIFORM, of_drive=big)
     (folded,) = made(tmp_path, UNIFORM, of_drive=big, quirks=obeyed(True))
-    sector, low = (all_of(flow)["offset"] // SECTOR for flow in (right, folded))
+    sector, low = (all_of(flow)["offset"] // SECTOR_BYTES for flow in (right, folded))
     above = sector >= 2**32
     assert above.mean() > 0.3 and (low[~above] == sector[~above]).all()
     assert (low[above] != sector[above]).all() and low.max() < 2**32
     one = np.zeros(1, REQUEST)
-    one["offset"] = (5 * 2**32 + 7) * SECTOR
+    one["offset"] = (5 * 2**32 + 7) * SECTOR_BYTES
     alias(one)  # bits 32 and 34 become 31 and 33
-    assert one["offset"][0] // SECTOR == 2**33 + 2**31 + 7
+    assert one["offset"][0] // SECTOR_BYTES == 2**33 + 2**31 + 7
 
 
 def test_flows_that_do_not_fit(tmp_path):
@@ -299,8 +301,8 @@ def test_a_trace(tmp_path):
     got = all_of(flow)
     assert (flow.depth, flow.total, flow.stop_ps, flow.notes) == (None, 4, None, ())
     assert got["arrival"].tolist() == [10**6, 2 * 10**6, 2 * 10**6, 5 * 10**6]
-    assert (got["offset"] // SECTOR).tolist() == [8, 16, 24, 32]
-    assert (got["size"] // SECTOR).tolist() == [8, 8, 16, 8]
+    assert (got["offset"] // SECTOR_BYTES).tolist() == [8, 16, 24, 32]
+    assert (got["size"] // SECTOR_BYTES).tolist() == [8, 8, 16, 8]
     assert got["op"].tolist() == [READ, WRITE, READ, WRITE] and got["tag"].tolist() == [0, 1, 2, 3]
 
 
@@ -335,11 +337,11 @@ def test_addresses_beyond_the_flow(tmp_path):
     text = f"1 0 {size} 8 1\n2 0 {3 * size + 80} 8 0\n3 0 {size - 3} 8 1\n4 0 {size - 8} 8 1\n"
     flow = traced(tmp_path, text)
     assert flow.range.sectors == size == ranges(d, [flow.parameters])[0].sectors
-    assert (all_of(flow)["offset"] // SECTOR).tolist() == [0, 80, size - 8, size - 8]
+    assert (all_of(flow)["offset"] // SECTOR_BYTES).tolist() == [0, 80, size - 8, size - 8]
     assert [n.split(" ", 1)[0] for n in flow.notes] == ["2", "1"]
     assert f"beyond the flow's {size} sectors wrapped" in flow.notes[0]
     mqsim = traced(tmp_path, text, quirks=obeyed(True))
-    assert (all_of(mqsim)["offset"] // SECTOR).tolist() == [1, 83, size - 8, size - 8]
+    assert (all_of(mqsim)["offset"] // SECTOR_BYTES).tolist() == [1, 83, size - 8, size - 8]
 
 
 def test_where_a_trace_is_found(tmp_path, monkeypatch):
@@ -399,7 +401,11 @@ def test_recorded_requests(tmp_path):
     (flow,) = recorded_flows(d, scenario, recorded)
     got = all_of(flow)
     assert (flow.depth, flow.total) == (7, 3) and (got["arrival"] == NOT_YET).all()
-    assert (got["offset"] // SECTOR).tolist() == [8, 0, 16] and got["op"].tolist() == [0, 1, 0]
+    assert (got["offset"] // SECTOR_BYTES).tolist() == [8, 0, 16] and got["op"].tolist() == [
+        0,
+        1,
+        0,
+    ]
     known = recorded.records()
     assert known["end"].tolist() == [41_000, 50_000, 110_000]
     (opened,) = read_workload(put(tmp_path / "wl.xml", workload_xml([flow_xml()])))

@@ -88,7 +88,7 @@ def test_no_threads_and_shared_memory_are_refused(rng):
     coef = kernel.coefficients(BASE["adam"], 1)
     for run in (kernel.run, lambda x, c, threads: tensors(kernel, [x])(c, threads)):
         for threads in (0, -1, 1.5, "2", 1025, 2**31):
-            with pytest.raises(KernelError, match=f"threads: {threads!r}, expected 1 to 1024"):
+            with pytest.raises(KernelError, match=f"threads: {threads!r}; must be from 1 to 1024"):
                 run(arrays, coef, threads)
     before = [a.copy() for a in arrays]
     with pytest.raises(KernelError, match="share memory"):

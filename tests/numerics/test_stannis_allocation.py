@@ -113,7 +113,7 @@ def test_the_longest_node_decides_exactly(own, batches, steps):
 def test_repetition_takes_the_steps_of_the_longest_node():
     """10^10 + 1 private samples of node 1 by batch 1, none public: as many steps, in which node 0
     repeats one of its 10^10."""
-    found = split([1, 1], 0, [10**10, 10**10 + 1], levelling="repeat")
+    found = split([1, 1], 0, [10**10, 10**10 + 1], leveling="repeat")
     assert found.steps == 10**10 + 1
 
 
@@ -157,7 +157,7 @@ def test_what_the_floors_leave_goes_to_the_largest_remainders():
         (lambda: split([2, 1], 10, [0, -3]), "node 1: private samples -3"),
         (lambda: split([0, 0], 10, [0, 0]), "every node has batch 0"),
         (lambda: split([2, 1], 10, [0, 0.5]), "private samples: must be whole numbers, .* not 0.5"),
-        (lambda: split([2, 1], 10, [0, 0], "repeat it"), "levelling 'repeat it': nearest: repeat"),
+        (lambda: split([2, 1], 10, [0, 0], "repeat it"), "leveling 'repeat it': nearest: repeat"),
         (
             lambda: split([4, 1], 10, [0, 9], "repeat"),
             "node 0: no private samples to repeat, .* 36",

@@ -40,12 +40,12 @@ def test_scatter_is_the_inverse(rng):
 def test_refused(rng):
     g = values(rng, 100, "ordinary")
     for k in (-1, 101):
-        with pytest.raises(KernelError, match="expected 0 to 100"):
+        with pytest.raises(KernelError, match="must be from 0 to 100"):
             topk.compress(g, k)
     with pytest.raises(KernelError, match="g is float64"):
         topk.compress(g.astype(np.float64), 3)
     index, value = topk.compress(g, 5)
-    with pytest.raises(KernelError, match="expected below 10"):
+    with pytest.raises(KernelError, match="must be below 10"):
         topk.scatter(np.full(5, 10, np.uint32), value, np.zeros(10, np.float32))
     with pytest.raises(KernelError, match="value 4"):
         topk.scatter(index, value[:4].copy(), g)

@@ -208,7 +208,7 @@ def test_the_command_refuses_and_writes_nothing(capsys, tmp_path, file, monkeypa
     for knob, reason in (
         ("ratoi=1", "nearest: ratio"), ("ratio", "KEY=VALUE"), ("ratio=2", "0 to 1"),
         ("threads=many", "whole number"), ("parameters=yes", "true or false"),
-        ("storage=bf16_all", "of parameters"), ("threads=0", "1 or more"),
+        ("storage=bf16_all", "of parameters"), ("threads=0", "at least 1"),
     ):  # fmt: skip
         refused(here(capsys, "compare", "gpt-small", "--offload", knob), "--offload", reason)
     refused(here(capsys, "compare", "gpt-small", "--format", "bf16_al"), "format", "bf16_all")

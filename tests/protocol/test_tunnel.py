@@ -527,7 +527,7 @@ def test_identifiers_are_its_own():
     assert host.need == 7
     host.open()
     assert 100 <= Sqe.unpack(host.commands()[0].sqe).cid < 107
-    with pytest.raises(InputError, match="6 command identifiers: must be 7 or more"):
+    with pytest.raises(InputError, match="6 command identifiers: must be at least 7"):
         HostRelay(dataclasses.replace(OPEN, outstanding=2), range(6))
 
 

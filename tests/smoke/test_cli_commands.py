@@ -254,10 +254,10 @@ def test_trace_info(capsys, name):
     trace = traces.load(name)
     found = rows(here(capsys, "trace", "info", name).out)
     assert found["payload"] == [trace.payload]
-    assert found["timing_source"] == [trace.timing_source]
-    assert found["params"] == [str(trace.n_params)]
-    assert found["op"] == [trace.op]
-    assert found["sha256"] == [trace.sha256]
+    assert found["timing source"] == [trace.timing_source]
+    assert found["trainable parameters"] == [f"{trace.n_params:,}"]
+    assert found["optimizer operation"] == [trace.op]
+    assert found["SHA-256"] == [trace.sha256]
     assert found["steps"] == [str(len(trace.steps))]
 
 

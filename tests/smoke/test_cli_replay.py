@@ -110,7 +110,7 @@ def test_a_policy_that_is_overruled_is_told(capsys, tmp_path):
     assert done.code == 0, done
     found = json.loads((tmp_path / "a.json").read_text())["management"]
     assert 0 < found["overruled_victims"] <= found["collections"]
-    said = f"{found['overruled_victims']} of {found['collections']} garbage collections took"
+    said = f"{found['overruled_victims']} of {found['collections']} garbage collections selected"
     assert said in done.err.replace("\n", " ")
 
 
@@ -331,7 +331,7 @@ def test_a_full_drive(capsys, tmp_path, rng):
     words = ("replay", path, "--from", "mqsim", "--time-unit", "ns", "--queue-depth", "32",
              "--json", tmp_path / "a.json", *settings()[:-2],
              "--set", "ftl.over_provisioning=0.02")  # fmt: skip
-    for kind, says in (("fill", "do not fit"), ("none", "full"), ("steady", "nothing to collect")):
+    for kind, says in (("fill", "do not fit"), ("none", "full"), ("steady", "gain no space")):
         outcome = here(capsys, *words, "--quiet", "--precondition", kind)
         refused(outcome, says, *(["over_provisioning=0.02"] if kind != "steady" else []))
     assert files(tmp_path) == ["w.trace"]

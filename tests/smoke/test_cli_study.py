@@ -113,9 +113,9 @@ def folder(tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--steps", "0"], ["steps: 0", "1 or more"]),
-        (["--steps", "-5"], ["steps: -5", "1 or more"]),
-        (["--seeds", "1,1"], ["seeds: 1, 1", "different"]),
+        (["--steps", "0"], ["steps: 0", "at least 1"]),
+        (["--steps", "-5"], ["steps: -5", "at least 1"]),
+        (["--seeds", "1,1"], ["seeds: 1, 1", "distinct"]),
         (["--seeds", "-1"], ["seeds: -1", "0 to 2**32 - 1"]),
         (["--seeds", "1,4294967296"], ["4294967296", "0 to 2**32 - 1"]),
     ],
@@ -169,7 +169,7 @@ def test_options_that_cannot_be(folder, capsys, monkeypatch, arguments, words):
 def test_the_old_spelling_prints_the_new_one(folder, capsys, monkeypatch, arguments, spelling):
     for suite in SUITES:
         monkeypatch.setitem(SUITES, suite, untouched)
-    line = refused(here(capsys, "validate", *arguments), "is now a study")
+    line = refused(here(capsys, "validate", *arguments), "is a study now")
     assert line.endswith(f"use: ondie {spelling}")
     assert files(folder) == ["file"]
 

@@ -51,9 +51,12 @@ def test_update_share_and_overlap(c):
 def test_it_is_printed_and_written(c, capsys):
     show(c, console())
     out = " ".join(capsys.readouterr().out.split())
-    assert "Update share: update and synchronisation over step; overlap:" in out
-    assert "gradients beside backward: host_offload 47.7 ms, host_offload_pipelined 47.7 ms" in out
-    assert "weights up beside update: in_storage" in out
+    assert "Update share: update and gradient exchange as a share of the step. Overlap:" in out
+    assert (
+        "gradients concurrent with backward: host_offload 47.7 ms, host_offload_pipelined 47.7 ms"
+        in out
+    )
+    assert "weights to host concurrent with update: in_storage" in out
     data = result_data(c, 0)
     assert data["options"]["forward_s"] == 0.01 and data["options"]["backward_s"] == 0.05
     (pair,) = next(p for p in data["paths"] if p["name"] == "host_offload")["overlaps_s"]

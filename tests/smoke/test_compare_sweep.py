@@ -179,7 +179,7 @@ def test_nothing_that_can_run(capsys, tmp_path):
         ("host.io_queue_depth=1,x", ("host.io_queue_depth", '"x"')),
         ("host.io_queue_depth=1,1", ("'1'", "named twice")),
         ("flash.t_read=30 us,30000 ns", ("named twice",)),
-        ("flash.channels=0,8", ("flash.channels", "the least is 1")),
+        ("flash.channels=0,8", ("flash.channels", "must be at least 1")),
         ("flash.t_read=30 GB", ("flash.t_read", "is a size, not a time")),
         ("format=fp32,bf16_al", ("--sweep format", "'bf16_al'", "nearest: bf16_all")),
         ("format=fp32,fp32", ("'fp32'", "named twice")),

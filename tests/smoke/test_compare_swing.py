@@ -17,7 +17,7 @@ from ondie.emu.analysis.sensitivity import (
     IDLE_KEYS,
     SAMPLE_STRIPES,
     Swing,
-    amortised,
+    amortized,
     sample,
     sample_params,
     unfelt,
@@ -153,9 +153,9 @@ def test_a_row_is_two_runs_at_the_ends(key):
     (s,) = (s for s in c.swings if s.key == key)
     small = model("adam", sample_params(trace, cfg))
     leaf = cfg.leaf(key)
-    typical = headline(amortised(cfg), small)
+    typical = headline(amortized(cfg), small)
     for end, value in (("low", leaf.low), ("high", leaf.high)):
-        found = headline(amortised(cfg.replace({key: value})), small)
+        found = headline(amortized(cfg.replace({key: value})), small)
         assert getattr(s, f"speedup_at_{end}") == found[0] / typical[0]
         assert getattr(s, f"energy_at_{end}") == found[1] / typical[1]
 
@@ -316,7 +316,7 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
         f"the energy to {lean['key']} (x {width(lean, 'energy'):.2f})."
     ) in data["headline"]
     assert " ".join(data["headline"].split()) in " ".join(out.split())
-    table = out[out.index("Swing of the headline") :]
+    table = out[out.index("Ratios of") :]
     shown_keys = re.findall(r"│ ([a-z_]+\.[a-z_]+) +│", table)
     assert shown_keys == [row["key"] for row in rows[: len(shown_keys)]] and len(shown_keys) == 8
     assert f"{len(rows) - 8} more constants change either ratio by at most" in table
@@ -327,7 +327,7 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
 def test_a_sample_in_which_nothing_is_pipelined_says_so():
     """Two sub-groups of a model, one of its sample, where that is too short for several of whole
     blocks; and none where it is not."""
-    note = "the sample fits in one sub-group, so nothing in it is pipelined"
+    note = "the sample fits in one sub-group, so its stages are not pipelined"
     swing = Swing("host.adam", "1", "2", 1.0, 1.0, 1.0, 1.0)
     cases = ((1_500_000, "1 MiB", True), (1_500_000, "64 KiB", False), (100_000, "64 KiB", False))
     for size, block, said in cases:

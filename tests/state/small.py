@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.drive import Device
+from ondie.emu.drive import Drive
 from ondie.emu.nvme import command as queues
 from tests.timing.harness import preset
 
@@ -42,8 +42,8 @@ def config(**changes: Any) -> Config:
     return _made[key]
 
 
-def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> Device:
-    return Device(config(**changes), payload, queue_depth=queue_depth)
+def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> Drive:
+    return Drive(config(**changes), payload, queue_depth=queue_depth)
 
 
 def commands(
@@ -64,7 +64,7 @@ def commands(
     return out
 
 
-def counter(device: Device, which: int) -> int:
+def counter(device: Drive, which: int) -> int:
     return int(device.arrays.count[0, which])
 
 

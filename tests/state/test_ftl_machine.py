@@ -12,7 +12,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from ondie.emu.config.schema.flash import ORDERS
-from ondie.emu.drive import Device
+from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import page_map as mapping
@@ -184,7 +184,7 @@ class Machine(stateful.RuleBasedStateMachine):
             cfg.ftl.bad_blocks or cfg.ftl.program_failures or cfg.ftl.erase_failures
         )
         try:
-            self.device = Device(cfg, payload=True, queue_depth=depth)
+            self.device = Drive(cfg, payload=True, queue_depth=depth)
         except InputError as error:  # too few good blocks for the data
             assert "ftl.bad_blocks" in str(error) and cfg.ftl.bad_blocks
             hypothesis.reject()

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu.drive import Device
+from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import cmt, tables
 from ondie.emu.ftl.precondition.apply import precondition
@@ -150,7 +150,7 @@ def test_bytes_are_kept(rng, cache):
         cache__mode=cache, cache__capacity="0 B" if cache == "off" else "16 KiB",
         flash__blocks_per_plane=16, ftl__over_provisioning=0.5,
     )  # fmt: skip
-    device = Device(cfg, payload=True)
+    device = Drive(cfg, payload=True)
     model = np.zeros((device.lpns, small.PAGE), np.uint8)
     for _ in range(150):
         n = int(rng.integers(1, 13))

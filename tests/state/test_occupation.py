@@ -183,5 +183,5 @@ def test_a_seed_is_a_drive(made):
 
 def test_without_room(made):
     drive, made_flows = made({"Initial_Occupancy_Percentage": "100"}, Overprovisioning_Ratio="0.05")
-    with pytest.raises(InputError, match="nothing to collect"):
+    with pytest.raises(InputError, match="gain no space"):
         prepared(drive, made_flows, frozenset())

@@ -188,7 +188,7 @@ def test_none_is_a_drive_as_it_was_built():
     ("kind", "changes", "says"),
     [
         ("stady", {}, "'stady': must be one of none, fill, steady"),
-        ("steady", {"ftl__over_provisioning": "0.01"}, "nothing to collect|gains nothing"),
+        ("steady", {"ftl__over_provisioning": "0.01"}, "gain no space|gains nothing"),
         ("fill", {"ftl__over_provisioning": "0.001"}, "do not fit: ftl.over_provisioning=0.001"),
     ],
 )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.config.config import load_preset
-from ondie.emu.drive import Device
+from ondie.emu.drive import Drive
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl import pslc as modes
@@ -63,7 +63,7 @@ def config(**changes):
 
 
 def device(payload=False, **changes):
-    return Device(config(**changes), payload)
+    return Drive(config(**changes), payload)
 
 
 def write(d, lpn, n, at=None):

@@ -80,7 +80,7 @@ class Ledger:
                 assert sum(c > 0 for c in counts) == n - e.private_left[node]
             elif n:
                 assert sum(counts) == n + more and max(counts) - min(counts) <= 1 <= min(counts)
-        if e.levelling == "public":
+        if e.leveling == "public":
             assert not e.repeated.any()
 
 
@@ -96,10 +96,10 @@ def beginnings(draw):
     steps = -(-private // w)
     need = int(steps.max()) * int(w.sum()) - int(private.sum())
     public = need + draw(st.integers(0, 200))
-    levelling = draw(st.sampled_from(["public", "repeat"]))
-    if levelling == "repeat" and (private > 0).all():
+    leveling = draw(st.sampled_from(["public", "repeat"]))
+    if leveling == "repeat" and (private > 0).all():
         public = draw(st.integers(0, public))
-    return Epoch(public, private, seed=draw(st.integers(0, 9)), levelling=levelling), w
+    return Epoch(public, private, seed=draw(st.integers(0, 9)), leveling=leveling), w
 
 
 def happen(draw, ledger: Ledger) -> None:
@@ -201,7 +201,7 @@ def test_a_slower_drive_lengthens_the_epoch_for_its_private_data():
 
 def test_with_repetition_the_others_repeat_instead():
     """The same with 60 private images on the host: its batches stay full, of its own once more."""
-    epoch = Epoch(400, [60, 100], levelling="repeat")
+    epoch = Epoch(400, [60, 100], leveling="repeat")
     epoch.start([46, 10])
     for _ in range(5):
         epoch.take()
@@ -215,7 +215,7 @@ def test_with_repetition_the_others_repeat_instead():
 def test_a_host_with_nothing_to_repeat_waits_for_slow_drives():
     """The drive's 50 images at batch 1 take 50 steps; the host would need 50 x 80 public images for
     full batches, 400 are left: the epoch is lengthened, not refused."""
-    epoch = Epoch(800, [0, 100], levelling="repeat")
+    epoch = Epoch(800, [0, 100], leveling="repeat")
     epoch.start([80, 10])
     for _ in range(5):
         epoch.take()
@@ -313,20 +313,24 @@ def away() -> Epoch:
             "node 1: 9 private samples are more",
         ),
         (lambda: Epoch(**SMALL), lambda e: e.take(), "the epoch has not started"),
-        (started, lambda e: e.start([20, 5, 5]), "the epoch has started; resplit"),
+        (started, lambda e: e.start([20, 5, 5]), "the epoch has started; call resplit"),
         (started, lambda e: e.resplit([20, 5]), "2 batches for 3 nodes"),
         (started, lambda e: e.resplit([20, 0, 5]), "node 1: 10 private samples are left"),
         (started, lambda e: e.resplit([20, -1, 5]), "node 1: batch -1"),
-        (started, lambda e: e.leave([3]), r"nodes \[3\]: one or more, each once, of 0 to 2"),
+        (
+            started,
+            lambda e: e.leave([3]),
+            r"nodes \[3\]: must be one or more distinct nodes from 0 to 2",
+        ),
         (started, lambda e: e.leave([1, 1]), r"nodes \[1, 1\]"),
         (started, lambda e: e.leave([0, 1, 2]), "node 0 is the last one that trains"),
-        (started, lambda e: e.join([1], [20, 5, 5]), "node 1 is there; resplit"),
+        (started, lambda e: e.join([1], [20, 5, 5]), "node 1 is present; call resplit"),
         (away, lambda e: e.leave([1]), "node 1 has left already"),
         (away, lambda e: e.resplit([20, 5, 5]), "node 1 has left, batch 5: join"),
         (away, lambda e: e.join([1], [20, 0, 5]), "node 1: 10 private samples are left"),
         (lambda: None, lambda e: Epoch(1, [-1]), "node 0: private samples -1"),
         (lambda: None, lambda e: Epoch(-1, [0]), "-1 samples"),
-        (lambda: None, lambda e: Epoch(1, [0], levelling="x"), "levelling 'x'"),
+        (lambda: None, lambda e: Epoch(1, [0], leveling="x"), "leveling 'x'"),
         (
             lambda: Epoch(10**10, [0]),
             lambda e: e.start([1]),
@@ -379,9 +383,9 @@ def test_a_shuffle_of_anything():
     found = big(np.arange(1000).reshape(10, 100))
     assert found.shape == (10, 100) and len(np.unique(found)) == 1000
     assert 0 <= found.min() and found.max() < 10**15
-    with pytest.raises(InputError, match="position 3: must be 0 to 2"):
+    with pytest.raises(InputError, match="position 3: must be from 0 to 2"):
         Shuffle(3, 1)(np.array([3]))
-    with pytest.raises(InputError, match="position -1: must be 0 to 2"):
+    with pytest.raises(InputError, match="position -1: must be from 0 to 2"):
         Shuffle(3, 1)(np.array([-1]))
     with pytest.raises(InputError, match="-1 samples to shuffle"):
         Shuffle(-1, 1)

@@ -100,7 +100,7 @@ def test_too_few_buffers_hold_nothing_back():
     assert starved.ledger.update_s == pytest.approx(seconds(*settings), rel=0.01)
     note, kind = starved.notes
     assert kind == "overlap by options: pipeline_read and pipeline_write"
-    assert "4 buffers hold 1 sub-group(s) of 4 arrays" in note and "need 12" in note
+    assert "4 buffers hold 1 sub-group of 4 arrays" in note and "need 12" in note
 
 
 def test_buffers_that_hold_no_sub_group():

@@ -1,9 +1,9 @@
 """Conservation across a power cut: totals of completed work balance; lost work is separate.
 
-Owns the quantities of a drive at the cut, and what is removed from counters, plans and clocks. Does
-not own the laws (engine/core/conservation.py).
-Source: none. Project rule: a run that does not balance fails, including an interrupted one. A
-missing amount must belong to operations in progress at the cut.
+Owns the quantities of a drive at the cut, and the removal of lost work from counters, plans and
+clocks. Does not own the laws (engine/core/conservation.py). Source: none. Project rule: a run that
+does not balance fails, including an interrupted one. A missing amount must belong to operations in
+progress at the cut.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def undone(system: System) -> np.ndarray:
 
 
 def stop_clocks(system: System) -> None:
-    """Remove busy time after the cut, which was booked in advance, from the utilisation."""
+    """Remove busy time after the cut, which was booked in advance, from the utilization."""
     arrays, now = system.arrays, system.now
     reg = arrays.reg
     for at, die in enumerate(arrays.die):

@@ -7,7 +7,7 @@ Source: this project's contract of recovery; OptimStore (HPCA 2023): gradients a
 
 All drives of a system lose power at the same instant and regain it immediately. Registers, the
 drives' DRAM, the mapping table and the pointers are lost. The host keeps the step's gradient. Not
-modelled: the boot of the firmware, the time until the host detects the loss, raw bit errors in the
+modeled: the boot of the firmware, the time until the host detects the loss, raw bit errors in the
 data that recovery reads.
 """
 
@@ -87,7 +87,7 @@ def check_cut(path: Path, after: int | None) -> None:
             f"{path.trace.name}: the drive's pages hold no bytes to recover; use a recorded trace"
         )
     if after < 1:
-        raise InputError(f"power cut after {after} events: must be 1 or more")
+        raise InputError(f"power cut after {after} events: must be at least 1")
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:

@@ -1,4 +1,4 @@
-"""`ondie ablation`: what on-die update breaks, and the cost of each remedy, as tables and JSON.
+"""`ondie ablation`: protections that on-die update bypasses, and the cost of each remedy.
 
 Owns the options and the output. Does not own the rows (validate/ablation.py). Source: own.
 """
@@ -33,7 +33,7 @@ class AblationOptions(DriveOptions, OutputOptions):
 @drive_options("optimstore-r1")
 @output_options("the tables")
 def run_ablation(trace: str, **values: Any) -> None:
-    """Show what on-die update of TRACE breaks and what each remedy costs."""
+    """List the protections that on-die update of TRACE bypasses, and the cost of each remedy."""
     given = AblationOptions(**values)
     loaded, cfg = traces.load(trace), given.load_drive()
     check_trace(loaded)
@@ -67,5 +67,5 @@ def check_trace(trace: Trace) -> None:
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
     if trace.steps[0].skipped:
         raise InputError(
-            f"{trace.origin}: the first step is skipped, so it updates nothing; use another trace"
+            f"{trace.origin}: the first step is skipped, so no weight changes; use another trace"
         )

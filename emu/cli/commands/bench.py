@@ -39,7 +39,7 @@ def bench() -> None:
 )
 @output_options("the rows", figure="the roofline", quiet="table")
 def kernels(**values: Any) -> None:
-    """Compare update kernels with the memory limit, torch and other packages.
+    """Compare update kernels with the memory limit and other packages.
 
     The contenders run in turns, so that they share the conditions of the machine.
     """
@@ -53,10 +53,10 @@ def kernels(**values: Any) -> None:
               help="Measure only this section: flash, ftl, ftl-64g, peer, large or start; repeat "
                    "for several.")  # fmt: skip
 @click.option("--peer", type=click.Path(path_type=Path), metavar="PROGRAM",
-              help="Measure this MQSim program too.")  # fmt: skip
+              help="MQSim executable to measure on the same cases.")  # fmt: skip
 @click.option("--cases", type=click.Path(path_type=Path), metavar="DIR",
               help="With --peer: folder of the MQSim cases.")  # fmt: skip
-@click.option("--quick", is_flag=True, help="Make short runs with rough results.")
+@click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def engine(**values: Any) -> None:
     """Measure the flash engine's page operations per second.

@@ -29,11 +29,11 @@ class KernelBenchOptions(FigureOptions):
     shapes: tuple[str, ...] = ("flat",)
 
     def all_formats(self) -> tuple[str, ...]:
-        """Return the formats; "all" stands for every format."""
+        """Return the formats; "all" selects every format."""
         return tuple(FORMATS) if "all" in self.formats else self.formats
 
     def all_shapes(self) -> tuple[str, ...]:
-        """Return the shapes; "all" stands for every shape."""
+        """Return the shapes; "all" selects every shape."""
         return tuple(SHAPES) if "all" in self.shapes else self.shapes
 
 

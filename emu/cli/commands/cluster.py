@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ondie.emu.cli.click_helpers import Group, progress_bar
+from ondie.emu.cli.click_helpers import Group, RenamedOption, progress_bar
 from ondie.emu.cli.options import add_options, seed_option, settings_option
 from ondie.emu.cli.output import output_options
 
@@ -55,14 +55,15 @@ fleet_options = add_options(
 
 data_options = add_options(
     click.option("--public", type=int, metavar="N",
-                 help="Number of samples that every node may train on.  [default: the "
+                 help="Number of public samples, which any node may train on.  [default: the "
                       "workload's]"),
     click.option("--private", metavar="N[,N…]",
-                 help="Number of samples that stay on each drive: one number for all, or one per "
-                      "drive."),
-    click.option("--levelling", default="public", show_default=True,
-                 help="Level unequal private data with public samples (public), or repeat "
-                      "private samples (repeat)."),
+                 help="Number of private samples, which stay on their drive: one number for all "
+                      "drives, or one per drive."),
+    click.option("--leveling", "--levelling", "leveling", cls=RenamedOption, default="public",
+                 show_default=True,
+                 help="Balance nodes with unequal private data: add public samples (public) or "
+                      "repeat private samples (repeat)."),
 )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ data_options = add_options(
 @fleet_options
 @output_options("the allocations")
 def tune(**values: Any) -> None:
-    """Choose a batch for every node of a cluster that trains WORKLOAD.
+    """Choose a batch for every node that trains WORKLOAD.
 
     WORKLOAD is a network or a trace.
     """
@@ -98,17 +99,19 @@ def plan(**values: Any) -> None:
 @click.option("--steps", type=int, default=100, show_default=True, metavar="N",
               help="Simulate N steps.")  # fmt: skip
 @click.option("--load", type=click.Path(path_type=Path), metavar="CSV",
-              help="Cores that other programs use: a file with seconds,node,cores.")  # fmt: skip
+              help="File of the cores that other programs use, with columns "
+                   "seconds,node,cores.")  # fmt: skip
 @click.option(
     "--draw-load",
     metavar="SHARE,SECONDS",
-    help="Draw the load of every node: share of the time, mean duration of a burst.",
+    help="Draw the load of every node: share of the time, mean duration of a burst (s).",
 )
 @click.option("--members", type=click.Path(path_type=Path), metavar="CSV",
-              help="Nodes that join, leave or die: a file with seconds,node,event.")  # fmt: skip
+              help="File of the nodes that join, leave or die, with columns "
+                   "seconds,node,event.")  # fmt: skip
 @click.option("--hypertune", metavar="off|gated|papers", default="off", show_default=True,
-              help="Resize batches during the run; papers: as published, every resize ends an "
-                   "epoch.")  # fmt: skip
+              help="Resize batches during the run; with 'papers' every resize ends an epoch, as "
+                   "published.")  # fmt: skip
 @click.option(
     "--batch-rule",
     default="proportional",
@@ -129,7 +132,7 @@ def plan(**values: Any) -> None:
 @seed_option("jitter, stragglers and load")
 @output_options("the runs", figure="samples per second over time")
 def simulate(**values: Any) -> None:
-    """Simulate steps of training WORKLOAD, with and without interference."""
+    """Simulate training of WORKLOAD with and without interference."""
     from ondie.emu.cli.commands import cluster_simulate
     from ondie.emu.cli.commands.cluster_request import SimulateOptions
 
@@ -142,7 +145,7 @@ def simulate(**values: Any) -> None:
 @fleet_options
 @output_options("the rows", figure="speed over the number of drives")
 def scale(**values: Any) -> None:
-    """Compute speed and energy for 0, 1, 2, 4, ... and all drives.
+    """Compute speed and energy with 0, 1, 2, 4, ... and all drives.
 
     WORKLOAD may be several networks or traces (comma-separated).
     """
@@ -159,9 +162,9 @@ def scale(**values: Any) -> None:
 @click.option("--every", type=float, default=1.0, show_default=True, metavar="S",
               help="Time between two measurements (s).")  # fmt: skip
 @click.option("--node", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
-              help="Number of the node that the load is for.")  # fmt: skip
+              help="Number of the node in the recorded file.")  # fmt: skip
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
-    """Record how many cores of this machine are busy, as a load for simulate."""
+    """Record this machine's busy cores as a load for `simulate`."""
     from ondie.emu.cli.files import check_target, write_atomically
     from ondie.emu.cluster.load.record import record
 

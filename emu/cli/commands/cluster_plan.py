@@ -32,7 +32,7 @@ from ondie.emu.cluster.data_split import split
 from ondie.emu.cluster.networks import half_batch_origin
 from ondie.emu.cluster.throughput_allocator import Plan
 from ondie.emu.cluster.throughput_benchmark import Fitted
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, fmt_count, fmt_energy
 
 
 def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("node",)) -> Table:
@@ -102,7 +102,7 @@ def print_batches(request: Request, fewer: Plan | None, screen: Console) -> None
     if fewer is not None and sum(fewer.counts) < request.fleet.nodes:
         kept = sum(fewer.counts) - request.fleet.hosts
         screen.print(
-            f"{kept} of the {drives} drives are faster than all: {fewer.samples_per_s:.4g} "
+            f"{kept} of the {drives} drives are faster than all: {fmt_count(fewer.samples_per_s)} "
             "samples/s with equal step times. The other drives add more to the exchange than they "
             "save in computation."
         )
@@ -114,7 +114,7 @@ def _names(fleet: Fleet) -> list[str]:
 
 
 def _bound(fleet: Fleet) -> float:
-    """Return samples per second if no node waited and the exchange took no time."""
+    """Return the samples per second without waiting and without time for the exchange."""
     return sum(kind.count * kind.engine.speed(kind.engine.best) for kind in fleet.kinds)
 
 
@@ -147,7 +147,7 @@ def _benchmarks(request: Request) -> Table:
     for kind in request.fleet.kinds:
         engine = kind.engine
         tried = ", ".join(f"{batch:,}" for batch, _ in engine.points)
-        best = f"{engine.speed(engine.best):.4g} samples/s"
+        best = f"{fmt_count(engine.speed(engine.best))} samples/s"
         if isinstance(engine, Fitted):
             fitted = True
             table.add_row(
@@ -186,7 +186,7 @@ def _engines(request: Request) -> Table:
         table.add_row(
             kind.name, f"{kind.count:,}", f"{kind.engine.limit:,}" if kind.engine.limit else "",
             f"{batch:,}", str(pieces), seconds(compute_s) if batch else "",
-            f"{batch / compute_s:.4g} samples/s" if batch else "",
+            f"{fmt_count(batch / compute_s)} samples/s" if batch else "",
             f"{1 - compute_s / chosen.compute_s:.0%}" if kind.count else "",
         )  # fmt: skip
     return table
@@ -211,10 +211,12 @@ def _allocators(request: Request) -> Table:
         speed = each.samples_per_s
         table.add_row(
             each.name, f"{each.total:,}", seconds(each.compute_s), seconds(each.exchange_s),
-            f"{speed:.4g}", f"{speed / paper:.3f}x", each.risk,
+            fmt_count(speed), f"{speed / paper:.3f}x", each.risk,
         )  # fmt: skip
     bound = _bound(request.fleet)
-    table.add_row("no waiting", "", "", "", f"{bound:.4g}", f"{bound / paper:.3f}x", "upper bound")
+    table.add_row(
+        "no waiting", "", "", "", fmt_count(bound), f"{bound / paper:.3f}x", "upper bound"
+    )
     return table
 
 
@@ -227,7 +229,7 @@ def plan(given: PlanOptions) -> None:
     request = given.make_request()
     own = samples_of_nodes(request, given)
     fleet, batches = request.fleet, request.by_node(request.chosen.samples)
-    shares = split(batches, own.public, own.private, own.levelling)
+    shares = split(batches, own.public, own.private, own.leveling)
     files = given.write(
         {
             "workload": request.workload.name,
@@ -321,7 +323,8 @@ def scale(given: ScaleOptions) -> None:
         table.caption = "\n".join(note for each in notes.values() for note in each) or None
         for i, count in enumerate(counts):
             cells = [
-                f"{each[i][0]:.4g}  {speedups[name][i]:.2f}x  {each[i][1]:.3g} J"
+                f"{fmt_count(each[i][0])}  {speedups[name][i]:.2f}x  "
+                f"{fmt_energy(each[i][1] * 1e15)}"
                 for name, each in measured.items()
             ]
             table.add_row(str(count), *cells)

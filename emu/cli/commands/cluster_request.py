@@ -17,16 +17,16 @@ import numpy as np
 from ondie import traces
 from ondie.emu.cli.output import FigureOptions, OutputOptions
 from ondie.emu.cluster import throughput_allocator
-from ondie.emu.cluster.batch_tuner import MARGIN, MOST, tuning
+from ondie.emu.cluster.batch_tuner import MARGIN, MOST_BATCH, tuning
 from ondie.emu.cluster.build import assemble
 from ondie.emu.cluster.cluster import MOST_NODES, Fleet
 from ondie.emu.cluster.data_split import largest_remainder
-from ondie.emu.cluster.permutation import MOST as MOST_SAMPLES
+from ondie.emu.cluster.permutation import MOST_SAMPLES
 from ondie.emu.cluster.throughput_search import ROOM
 from ondie.emu.cluster.training_sim import Data
 from ondie.emu.cluster.workload import Workload, is_network, of_network, of_trace
 from ondie.emu.config.config import Config, load_preset
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
 ALLOCATORS = ("paper", "equal", "best")
 MICRO_BATCHES = 4
@@ -56,19 +56,19 @@ class FleetOptions:
     no_reading: bool = False
 
     def check_numbers(self) -> None:
-        """Raise InputError for numbers out of range, before anything of their size is made."""
+        """Raise InputError for numbers out of range, before arrays of that size are allocated."""
         nodes = self.hosts + sum(preset_and_count(text)[1] for text in self.drives)
         if nodes > MOST_NODES:
             raise InputError(
                 f"--hosts and --drives: {nodes:,} nodes; 1 to {MOST_NODES:,} are possible"
             )
         for name, value, most in (
-            ("most-batch", self.most_batch, MOST),
+            ("most-batch", self.most_batch, MOST_BATCH),
             ("most-micro-batches", self.most_micro_batches, ROOM),
             ("host-batch", self.host_batch, ROOM),
         ):
             if value is not None and not 1 <= value <= most:
-                raise InputError(f"--{name} {value}: must be 1 or more, up to {most}")
+                raise InputError(f"--{name} {value}: must be from 1 to {most}")
         check_choice("method", self.method, throughput_allocator.METHODS)
         if self.overhead is not None and not 0 < self.overhead < 1:
             raise InputError(
@@ -94,7 +94,7 @@ class DataOptions:
 
     public: int | None
     private: str | None
-    levelling: str
+    leveling: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +174,7 @@ class Request:
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     """Raise InputError for an unknown value of option ``name``."""
     if value not in known:
-        raise InputError(
-            f"--{name} {value!r}: use one of {', '.join(known)}; nearest: "
-            f"{nearest(value, known) or 'none'}"
-        )
+        raise InputError(f"--{name} {value!r}: {known_names(value, known)}")
 
 
 def preset_and_count(text: str) -> tuple[str, int]:
@@ -284,7 +281,7 @@ def samples_of_nodes(request: Request, given: DataOptions) -> Data:
     public = workload.public if given.public is None else given.public
     private = np.zeros(fleet.nodes, np.int64)
     if not 0 <= public <= MOST_SAMPLES:
-        raise InputError(f"--public {public}: must be 0 or more, up to 2**62")
+        raise InputError(f"--public {public}: must be from 0 to 2**62")
     if given.private is not None:
         own = _private(given.private, drives)
         if public + sum(own) > MOST_SAMPLES:
@@ -299,7 +296,7 @@ def samples_of_nodes(request: Request, given: DataOptions) -> Data:
         raise InputError(
             f"{workload.name}: the number of samples is unknown; give it with --public N"
         )
-    return Data(public, private, given.levelling)
+    return Data(public, private, given.leveling)
 
 
 def _private(text: str, drives: int) -> tuple[int, ...]:

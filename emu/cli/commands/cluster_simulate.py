@@ -33,7 +33,7 @@ from ondie.emu.cluster.jitter import Chance
 from ondie.emu.cluster.load.on_off import Spells
 from ondie.emu.cluster.load.trace import Load
 from ondie.emu.cluster.training_sim import Simulation
-from ondie.emu.units import InputError, fmt_energy
+from ondie.emu.units import InputError, fmt_count, fmt_energy
 
 HYPERTUNES = ("off", "gated", "papers")
 MOST_NOTES = 8
@@ -197,7 +197,7 @@ def _runs(runs: Mapping[str, History], title: str) -> Table:
         steps = history.steps
         computing = steps["compute_s"].sum()
         table.add_row(
-            name, f"{history.seconds:,.4g} s", f"{history.samples_per_s:.4g}",
+            name, f"{history.seconds:,.4g} s", fmt_count(history.samples_per_s),
             fmt_energy(history.joules_per_sample * 1e15),
             f"{steps['exchange_s'].sum() / history.seconds:.1%}",
             f"{(steps['waiting'] * steps['compute_s']).sum() / computing:.1%}",

@@ -83,7 +83,9 @@ class CompareOptions(DriveOptions, OutputOptions):
         return replace(self, out=Path("results") / name)
 
     def other_files(self) -> dict[str, Path]:
-        """Return the files beside the result and the figure: the tornado figure, the timeline."""
+        """Return the files in addition to the result and the figure: the tornado figure, the
+        timeline.
+        """
         found = {}
         if self.out is not None and self.swing and not self.along:
             found = {suffix: self.out / f"tornado.{suffix}" for suffix in IMAGES}
@@ -196,7 +198,7 @@ def offloading(
 @click.option("--sweep", "along", multiple=True, metavar="KEY=A,B,C",
               help="Compare at each of these values; repeat for a second key.")  # fmt: skip
 @click.option("--target-step", metavar="TIME",
-              help="Report whether the drive is fast enough for a step of this time.")  # fmt: skip
+              help="Report whether the drive is fast enough for this step time.")  # fmt: skip
 @seed_option("bit errors and failing operations; it is stored in the result")
 @output_options(
     "the result",
@@ -209,7 +211,7 @@ def compare(trace: str, **values: Any) -> None:
     request = load_request(trace, given)
     check_files(request)
     if request.given.out is not None:
-        # matplotlib takes a third of a second to import: time in which the simulation runs.
+        # The import of matplotlib takes a third of a second, in which the simulation runs.
         Thread(target=import_module, args=("ondie.emu.cli.figures.compare",), daemon=True).start()
     if request.axes:
         run_sweep(request)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ondie.emu.analysis import foreground
 from ondie.emu.analysis.compare import PATHS, Comparison
-from ondie.emu.analysis.foreground import Felt
+from ondie.emu.analysis.foreground import Interference
 from ondie.emu.cli.tables.replay import PS_PER_US
 from ondie.emu.config.config import Config
 from ondie.emu.replay.block_trace import Loop
@@ -81,13 +81,13 @@ def run(
     requests: BlockTrace,
     loop: Loop,
     progress: Callable[[str, float], None] | None,
-) -> list[Felt]:
+) -> list[Interference]:
     """Run each path of a comparison concurrently with the requests."""
     ran = [r.name for r in comparison.results if r.reason is None and r.name in PATHS]
     return foreground.interference(trace, cfg, ran, comparison.options, requests, loop, progress)
 
 
-def data(rows: Sequence[Felt], requests: BlockTrace, loop: Loop) -> dict[str, Any]:
+def data(rows: Sequence[Interference], requests: BlockTrace, loop: Loop) -> dict[str, Any]:
     """Return the rows as result.json has them."""
     return {
         "source": requests.source,
@@ -98,14 +98,14 @@ def data(rows: Sequence[Felt], requests: BlockTrace, loop: Loop) -> dict[str, An
     }
 
 
-def table(rows: Sequence[Felt], requests: BlockTrace) -> Table:
+def table(rows: Sequence[Interference], requests: BlockTrace) -> Table:
     """Return latencies of the block trace alone and during each update, and the slowdown."""
     out = Table(
         title=f"Latency of foreground I/O: {requests.source}",
         title_justify="left",
         title_style="bold",
-        caption="Latencies: without the update -> during the update. Update: slowdown caused by "
-        "foreground I/O.",
+        caption="Latency without the update -> during the update. Update: increase of the update "
+        "time by foreground I/O.",
         caption_justify="left",
     )
     heads = [
@@ -122,7 +122,7 @@ def table(rows: Sequence[Felt], requests: BlockTrace) -> Table:
             for kind in ("read", "write")
             for q in COLUMNS
         ]
-        out.add_row(row.name, f"{row.requests:,}", *cells, f"{row.slower:+.1%}")
+        out.add_row(row.name, f"{row.requests:,}", *cells, f"{row.slower:+z.1%}")
     return out
 
 

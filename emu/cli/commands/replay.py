@@ -174,9 +174,10 @@ def _overruled(run: BlockReplayed) -> list[str]:
     if count == 0:
         return []
     return [
-        f"{count} of {run.done.counters['collections']} garbage collections took the block with "
-        f"the fewest valid pages: the choice of ftl.gc_policy = {run.config.ftl.gc_policy} would "
-        "not have gained a free block while the last ones were needed."
+        f"{count} of {run.done.counters['collections']} garbage collections selected the block "
+        f"with the fewest valid pages instead of the choice of ftl.gc_policy = "
+        f"{run.config.ftl.gc_policy}, which would not have freed a block when the free blocks "
+        f"were almost used up."
     ]
 
 

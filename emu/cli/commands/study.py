@@ -81,7 +81,7 @@ def formats(**values: Any) -> None:
               help="Flip as many bits as in a model N times as large.  [default: 1]")  # fmt: skip
 @output_options("the rows", figure="the increase of the loss by bit error rate", quiet="tables")
 def errors(**values: Any) -> None:
-    """Train two small models with raw bit errors in the pages that the dies compute with.
+    """Train two small models with raw bit errors in on-die pages.
 
     Exit code 1: the emulated drive and the drawn bit errors disagree.
     """

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import click
-from rich.table import Table
 
 from ondie import traces
 from ondie.emu.cli.click_helpers import Group, progress_bar
@@ -19,6 +18,7 @@ from ondie.emu.cli.commands.block_requests import ReadOptions, read_options
 from ondie.emu.cli.console import console
 from ondie.emu.cli.files import check_apart
 from ondie.emu.cli.output import JSON_SPELLING, OutputOptions, output_options
+from ondie.emu.cli.tables.trace import trace_table
 from ondie.emu.units import KINDS, InputError, parse
 from ondie.traces import block, block_edit
 from ondie.traces.block_info import block_info
@@ -52,9 +52,9 @@ class InfoOptions(ReadOptions, OutputOptions):
 @read_options(required=False)
 @output_options("the description", quiet="table")
 def info(name: str | None, **values: Any) -> None:
-    """Describe a trace: a file, or the name of a recorded or synthetic trace.
+    """Describe a training trace, or with --from a block trace.
 
-    Without NAME, list the names.
+    NAME is a file, or the name of a recorded or synthetic trace. Without NAME, list the names.
     """
     given = InfoOptions(**values)
     given.check_reading(name)
@@ -70,11 +70,7 @@ def info(name: str | None, **values: Any) -> None:
         data = traces.info(traces.load(name))
     files = given.write(json.dumps(data, indent=1, sort_keys=True, default=str) + "\n")
     if (screen := given.console) is not None:
-        table = Table(show_header=False, title=f"trace {name}", title_justify="left")
-        for key, value in data.items():
-            structured = isinstance(value, dict | list)
-            table.add_row(key, json.dumps(value, default=str) if structured else str(value))
-        screen.print(table)
+        screen.print(trace_table(f"Trace {name}", data))
     given.list_files(files)
 
 
@@ -124,9 +120,10 @@ class ConvertOptions(ReadOptions):
     "--offset-wrap", metavar="BYTES", help='Reduce offsets modulo BYTES, such as "64 GiB".'
 )
 @click.option("--drop", default="", metavar="TYPE,…",
-              help="Drop these, comma-separated: trim, flush, fua, time, ...")  # fmt: skip
+              help="Leave out request types or fields (comma-separated): trim, flush, fua, time, "
+                   "...")  # fmt: skip
 def convert(source: str, target: str, **values: Any) -> None:
-    """Write the block requests of IN in another format, such as an iolog that fio replays."""
+    """Write the block requests of IN in another format."""
     given = ConvertOptions(**values)
     check_apart(target, source)
     block.check_writing(target, given.to)

@@ -22,7 +22,7 @@ from ondie.emu.units import InputError
 SWITCHES = {"runs": "--{value}"}
 """Options whose flag is their value."""
 MOVED = ("errors", "formats")
-"""Suites that are studies now: they train models and compare with nothing published."""
+"""Suites that are studies now: they train models, for which no published results exist."""
 
 
 class ValidateCommand(click.Command):
@@ -44,8 +44,8 @@ def refuse_studies(name: str | None, words: list[str]) -> None:
     if name in MOVED:
         others = [word for word in words if word != name]
         raise InputError(
-            f"validate {name}: this suite is now a study; "
-            f"use: ondie study {shlex.join([name, *others])}"
+            f"validate {name}: this suite is a study now; use: ondie study "
+            f"{shlex.join([name, *others])}"
         )
 
 
@@ -83,7 +83,7 @@ def run_validate(name: str | None, **values: Any) -> None:
     of the OptimStore paper), mqsim (results of MQSim for its own files), zero (host offload as
     DeepSpeed does it, in every configuration), smart-infinity (the fit row and the shapes, or one
     run with the options below), stannis (numbers of the Stannis paper, and other allocations),
-    hypertune (new batches for nodes that other programs use too), tunnel (commands and times of
+    hypertune (new batches for nodes that also run other programs), tunnel (commands and times of
     TCP/IP over NVMe). Exit code 1: a check row is outside its tolerance.
     """
     given = OutputOptions(**{key: values.pop(key) for key in ("json_path", "out", "quiet")})

@@ -1,8 +1,8 @@
-"""`ondie warmup`: compiles what the other commands need and stores it.
+"""`ondie warmup`: compiles the functions that other commands need and stores the compiled code.
 
 Owns the list of small runs that compile every engine and kernel. Does not own the cache of compiled
-code (kernels/code_cache.py). A policy of the user's own and a suite of `ondie validate` compile
-their functions when they first run. Source: none.
+code (kernels/code_cache.py). User-defined policies and the suites of `ondie validate` compile their
+functions when they first run. Source: none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DRIVE = (
     "flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
     "flash.pages_per_block=16", "ftl.gc_low_blocks=2",
 )  # fmt: skip
-"""Overrides that make a drive of four dies, so that a run takes moments."""
+"""Overrides that make a drive of four dies, so that a run is short."""
 KERNEL_PARAMS = 4096
 ERRORS = ("errors.kind=rate", "errors.rate=1e-4")
 COMPARE = "compare mlp-fp16 --steps 1 --no-swing"
@@ -61,7 +61,7 @@ OUTPUT = ("--json", os.devnull, "--quiet")
 @click.command()
 @click.option("--quiet", is_flag=True, help="Print no progress bar and no summary.")
 def warmup(quiet: bool) -> None:
-    """Compile the engine and the kernels into the cache, so that later commands start at once.
+    """Compile the engine and the kernels into the cache, so that later commands start faster.
 
     The cache folder is $XDG_CACHE_HOME/ondie/compiled, or ~/.cache/ondie/compiled.
     """
@@ -125,7 +125,7 @@ def run_commands(problems: list[str]) -> Iterator[str]:
             name, arguments = line.split()[0], [*line.split()[1:], *words]
             command = commands.get_command(context, name)
             assert command is not None
-            code_cache.say = problems.append  # each command sets its own
+            code_cache.say = problems.append  # each command sets its own message function
             try:
                 code = command.main([*arguments, *OUTPUT], name, standalone_mode=False)
             except SystemExit as stop:

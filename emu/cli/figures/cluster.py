@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ondie.emu.cli.figures.save import saved
 from ondie.emu.cluster.history import History
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = "osv^Dx+"
 MOST_NOTES = 12
 
@@ -26,14 +26,14 @@ def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(7.5, 5.0), layout="constrained")
         top, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-        for (name, run), colour in zip(runs.items(), COLOURS, strict=False):
+        for (name, run), color in zip(runs.items(), COLORS, strict=False):
             steps = run.steps
             length = steps["compute_s"] + steps["exchange_s"] + steps["update_s"]
             edges = np.append(steps["start_s"], steps["start_s"][-1] + length[-1])
-            top.stairs(steps["samples"] / length, edges, color=colour, label=name, baseline=None)
-            below.stairs(steps["samples"], edges, color=colour, baseline=None)
+            top.stairs(steps["samples"] / length, edges, color=color, label=name, baseline=None)
+            below.stairs(steps["samples"], edges, color=color, baseline=None)
             for note in [each for each in run.notes if each.what != "epoch"][:MOST_NOTES]:
-                top.axvline(note.seconds, color=colour, linewidth=0.6, linestyle=":")
+                top.axvline(note.seconds, color=color, linewidth=0.6, linestyle=":")
         top.set_ylabel("speed (samples/s)")
         top.set_ylim(bottom=0)
         top.legend(loc="lower right")
@@ -51,8 +51,8 @@ def over_drives(
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(6.0, 4.0), layout="constrained")
         at = figure.subplots()
-        for (name, values), colour, marker in zip(speedups.items(), COLOURS, MARKERS, strict=False):
-            at.plot(counts, values, color=colour, marker=marker, markersize=4, label=name)
+        for (name, values), color, marker in zip(speedups.items(), COLORS, MARKERS, strict=False):
+            at.plot(counts, values, color=color, marker=marker, markersize=4, label=name)
         at.axhline(1.0, color="#999999", linewidth=0.8)
         at.set_xlabel("number of drives")
         at.set_ylabel("speedup over the host alone")

@@ -46,7 +46,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
         figure = Figure(figsize=(13, 2.6 + 0.45 * len(ran)), layout="constrained")
         whole, storage, power = figure.subplots(1, 3, sharey=True)
         _bars(
-            whole, ran, {label: (_seconds(ran, p), colour) for p, (label, colour) in PHASES.items()}
+            whole, ran, {label: (_seconds(ran, p), color) for p, (label, color) in PHASES.items()}
         )
         whole.set_title("Time per step (s)", fontsize=9)
         whole.set_xlabel("time (s)")
@@ -57,8 +57,8 @@ def draw(c: Comparison) -> dict[str, bytes]:
             power,
             ran,
             {
-                label: (_joules(ran, parts, c.steps), colour)
-                for label, (parts, colour) in ENERGY.items()
+                label: (_joules(ran, parts, c.steps), color)
+                for label, (parts, color) in ENERGY.items()
             },
         )
         _interval(power, ran, ends, c.steps)
@@ -87,9 +87,9 @@ def _bars(axes: Axes, ran: list[Result], parts: dict[str, tuple[np.ndarray, str]
     """Draw stacked bars, one per path, without parts that are 0 everywhere. Returns their ends."""
     names = [r.name for r in ran]
     at = np.zeros(len(ran))
-    for label, (length, colour) in parts.items():
+    for label, (length, color) in parts.items():
         if length.any():
-            axes.barh(names, length, left=at, color=colour, label=label, height=0.7)
+            axes.barh(names, length, left=at, color=color, label=label, height=0.7)
             at += length
     axes.set_xlim(0, max(at.max() * 1.05, 1e-12))
     axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)

@@ -2,7 +2,7 @@
 
 Owns the drawing. One key: update stage, samples per second, and energy per sample. Two keys: update
 stage, with a panel for each value of the second. Does not own any number (analysis/sweep.py).
-Source: matplotlib; colours that are distinct without red and green (Okabe and Ito).
+Source: matplotlib; colors that are distinct without red and green (Okabe and Ito).
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def _panel(
     first = swept.axes[0].texts
     named = any(isinstance(x, str) for x in swept.axes[0].values)  # names have no values in between
     for path in paths:
-        colour, marker, line = STYLES.get(path, OTHER)
+        color, marker, line = STYLES.get(path, OTHER)
         y = [found.get(((x, *second), path), math.nan) for x in first]
-        hollow = "none" if line == "--" else colour
+        hollow = "none" if line == "--" else color
         at.plot(
-            range(len(first)), y, color=colour, marker=marker, label=path,
+            range(len(first)), y, color=color, marker=marker, label=path,
             linestyle="none" if named else line, markersize=8 if line == "--" else 5,
             markerfacecolor=hollow,
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """The tornado figure: effect of each constant on the ratios of the comparison.
 
-Owns the drawing. Does not own any number (analysis/monte_carlo.py). Source: matplotlib; colours
+Owns the drawing. Does not own any number (analysis/monte_carlo.py). Source: matplotlib; colors
 that are distinct without red and green (Okabe and Ito).
 """
 
@@ -118,8 +118,8 @@ def ticks(low: float, high: float) -> list[float]:
 def _bar(at: Axes, y: int, typical: float, *ends: tuple[float, str, str]) -> None:
     """Draw a constant: the farther end first, so that a nearer end on the same side covers it."""
     far, near = sorted(ends, key=lambda end: -abs(math.log(end[0] / typical)))
-    for value, _, colour in (far, near):
-        at.barh(y, value - typical, left=typical, color=colour, height=0.66)
+    for value, _, color in (far, near):
+        at.barh(y, value - typical, left=typical, color=color, height=0.66)
     seen = abs(math.log(near[0] / typical)) > NOTHING
     same_side = seen and (far[0] > typical) == (near[0] > typical)
     text = f"{far[1]}  (nearer: {near[1]})" if same_side else far[1]

@@ -1,4 +1,4 @@
-"""Reports: a comparison as tables, as result.json and as a figure.
+"""Tables of a comparison.
 
 Owns words, units and files; writes a file whole or not at all. Does not own any number.
 Source: this project's contract of results: no time of day, path, wall time or measurement of this
@@ -33,23 +33,23 @@ from ondie.emu.analysis.step_budget import target_table, verdicts
 from ondie.emu.cli.tables.energy_uncertainty import odds_table, odds_words
 from ondie.emu.config.config import Config
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
-from ondie.emu.units import fmt_bytes, fmt_energy, fmt_update_rate
+from ondie.emu.units import fmt_bytes, fmt_count, fmt_energy, fmt_update_rate, plural
 
 """Below this share of the busiest resource, the stage waits for latency."""
 PHASE_TITLES = {
     "samples": "samples",
     "forward": "forward",
     "backward": "backward",
-    "levelling": "levelling",
+    "levelling": "wear leveling",
     "gradients": "gradients",
-    "synchronise": "sync",
+    "synchronise": "gradient exchange",
     "update": "update",
-    "weights_up": "weights up",
+    "weights_up": "weights to host",
 }
 SELDOM = ("levelling",)
-"""Phases that are shown where a path had them."""
+"""Phases whose column is left out if no path has them."""
 UNEVEN = 1e-4
-"""Share by which the fullest die may be above the mean without a word."""
+"""Excess of the fullest die over the mean (relative) up to which no note is given."""
 SHOWN_SWINGS = 8
 
 
@@ -60,8 +60,7 @@ def joules(span: tuple[float, float, float], steps: int) -> str:
 
 
 def bound_words(result: Result) -> str:
-    """What binds the update stage, by the simulation: the resource that works most, and its
-    share."""
+    """Return the simulated bottleneck of the update stage: the busiest resource and its share."""
     assert result.ledger is not None
     name, share = result.ledger.bound_by()
     if share < LATENCY_BOUND:
@@ -92,9 +91,9 @@ def _overview(c: Comparison) -> Table:
     stored = "" if c.options.format == "fp32" else f" in {c.options.format}"
     table = _table(
         f"{c.trace.name} on {c.cfg.system.name} x {c.cfg.system.devices}: "
-        f"{c.trace.n_params:,} parameters{stored}, {c.trace.op}, mean of {c.steps} step(s)",
-        "path", "step", "samples/s", "update stage", "rate", "speedup", "J drive", "J drive+host",
-        "bound by",
+        f"{c.trace.n_params:,} parameters{stored}, {c.trace.op}, mean of {plural(c.steps, 'step')}",
+        "path", "step", "samples/s", "update stage", "rate", "speedup", "energy, drive",
+        "energy, drive + host", "bound by",
     )  # fmt: skip
     for r in c.results:
         if r.ledger is None or r.energy is None:
@@ -106,7 +105,7 @@ def _overview(c: Comparison) -> Table:
         table.add_row(
             r.name,
             seconds(book.step_s),
-            f"{book.samples / book.step_s:.4g}",
+            fmt_count(book.samples / book.step_s),
             seconds(book.update_s),
             fmt_update_rate(rate),
             "" if faster is None else f"{faster:.2f}x",
@@ -115,9 +114,9 @@ def _overview(c: Comparison) -> Table:
             bound_words(r),
         )
     table.caption = (
-        "update stage: first gradient byte down (host offload: first state read) to last program; "
-        "speedup: of that stage;\nJ: per step, outside forward and backward, with every constant "
-        "at its low .. high end below"
+        "Update stage: first gradient byte down (host offload: first state read) to last program. "
+        "Speedup: of that stage.\nEnergy: per step, excluding forward and backward; second line: "
+        "all constants at the low .. high end of their ranges."
     )
     return table
 
@@ -141,22 +140,15 @@ def _phases(c: Comparison) -> Table:
             for pair, took in book.overlaps().items():
                 pairs.setdefault(pair, []).append(f"{r.name} {seconds(took)}")
     words = [
-        f"{PHASE_TITLES[later]} beside {PHASE_TITLES[earlier]}: {', '.join(who)}"
+        f"{PHASE_TITLES[later]} concurrent with {PHASE_TITLES[earlier]}: {', '.join(who)}"
         for (later, earlier), who in pairs.items()
     ]
     words.append(
-        "Update share: update and synchronisation over step; overlap: what phases take at once."
+        "Update share: update and gradient exchange as a share of the step. Overlap: time in "
+        "which two phases run concurrently."
     )
     table.caption = "\n".join(words)
     return table
-
-
-def _count(value: float) -> str:
-    """Return a large number with three digits: 12.4 M."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g}"
 
 
 def _spent(value: float | None) -> str:
@@ -196,12 +188,12 @@ def _lifetimes(c: Comparison) -> Table:
     own = cycles(c.cfg, RESERVOIR_RETENTION)
     reserved = own != (low, typical, high) and c.result("on_die") is not None
     aside = f", {own[1]:,.0f} in the reservoir" if reserved else ""
-    span = "low .. high" if reserved else f"at {low:,.0f} .. {high:,.0f}"
+    span = "low .. high" if reserved else f"{low:,.0f} .. {high:,.0f} cycles"
     table = _table(
         f"Lifetime and capacity: {drives}{fmt_bytes(c.cfg.system.capacity_bytes)} of {f.cell}, "
         f"rated for {typical:,.0f} cycles{aside}",
-        "path", "written per step", "steps", "years of 8,760 h",
-        f"years {span}", "states on flash", "of the drive", "in pSLC, of TLC",
+        "path", "written per step", "lifetime (steps)", "lifetime (years)",
+        f"years, {span}", "states on flash", "share of drive", "TLC capacity as pSLC",
     )  # fmt: skip
     for r in c.results:
         if r.ledger is None:
@@ -209,16 +201,16 @@ def _lifetimes(c: Comparison) -> Table:
         x = lifetime(c.cfg, r.ledger, r.updates_weights, r.share)
         worn = ["-"] * 3
         if x.steps is not None and x.years is not None:
-            years = [_count(y) for y in x.years]
-            worn = [_count(x.steps[1]), years[1], f"{years[0]} .. {years[2]}"]
+            years = [fmt_count(y) for y in x.years]
+            worn = [fmt_count(x.steps[1]), years[1], f"{years[0]} .. {years[2]}"]
         held = ["-"] * 3
         if x.state_bytes:
-            held = [fmt_bytes(x.state_bytes), f"{100 * x.share:.2g}%", fmt_bytes(x.pslc_bytes)]
+            held = [fmt_bytes(x.state_bytes), f"{x.share:.2%}", fmt_bytes(x.pslc_bytes)]
         table.add_row(r.name, fmt_bytes(x.written_bytes), *worn, *held)
-    mode = "are" if f.cell == "pSLC" else "could be"
     words = [
-        f"Written: WAF included. {_cycle_words(c.cfg, RETENTION)}.",
-        f"The states {mode} stored as pSLC, which takes three times the capacity of TLC.",
+        f"Written bytes include write amplification. A year has 8,760 hours. "
+        f"{_cycle_words(c.cfg, RETENTION)}.",
+        "TLC capacity as pSLC: states stored in pSLC mode take three times their size in TLC.",
     ]
     if reserved:
         words.append(f"In the reservoir: {_cycle_words(c.cfg, RESERVOIR_RETENTION)}.")
@@ -255,21 +247,21 @@ def _wear_words(c: Comparison, r: Result) -> str:
     if share.migrate:
         how.append(f"super-pages move between dies that differ by {share.migrate:,} cycles")
     if share.used < share.planes:
-        why.append(f"{share.planes - share.used} of {share.planes} planes idle")
+        why.append(f"{share.planes - share.used} of {share.planes} planes are idle")
     uneven = share.as_laid_out / share.mean - 1
     if uneven > UNEVEN:
-        why.append(f"the fullest die {100 * uneven:.3g}% above the mean")
-    words = f"The reservoir of {r.name} alone lasts {_count(own[1])} steps as laid out"
+        why.append(f"the fullest die is {uneven:.3%} above the mean")
+    words = f"The reservoir of {r.name} alone lasts {fmt_count(own[1])} steps as laid out"
     if why:
         words += f" ({', '.join(why)})"
     if how:
-        words += f", {_count(own[0])} if {' and '.join(how)}"
+        words += f", {fmt_count(own[0])} if {' and '.join(how)}"
     if share.rotate:
-        each = _count(share.turn_steps)
+        each = fmt_count(share.turn_steps)
         words += f"; a rotation takes {seconds(share.turn_s)}, once in {each} steps"
     found = spread(r.ledger.totals.worn)
     if not found["die"][2]:
-        return f"{words}. No block of it was erased in the run."
+        return f"{words}. No block of the reservoir was erased in the run."
     spans = [
         f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} per {name}"
         for name in ("plane", "die")
@@ -291,7 +283,7 @@ def _arithmetic(c: Comparison) -> Table:
             r.name,
             seconds(simulated),
             seconds(r.bound.seconds),
-            f"{gap:+.1%}",
+            f"{gap:+z.1%}",
             r.bound.name,
             r.bound.text,
         )
@@ -300,7 +292,7 @@ def _arithmetic(c: Comparison) -> Table:
 
 def _weights(c: Comparison) -> Table:
     table = _table(
-        f"Weights after {c.steps} steps through the emulated pages",
+        f"Weights after {plural(c.steps, 'step')} through the emulated pages",
         "path", "equal to the reference", "arrived at the host", "distance to recorded (max)",
         "equal bits to recorded",
     )  # fmt: skip
@@ -326,8 +318,9 @@ def _swings(c: Comparison) -> Table:
     assert c.swing_pair is not None
     base, rival = c.swing_pair
     table = _table(
-        f"Swing of the headline ({rival} over {base}) with each assumed constant, largest first,\n"
-        f"simulated on a sample of {sample_params(c.trace, c.cfg):,} parameters",
+        f"Ratios of {base} to {rival} with one assumed constant at an end of its range, relative\n"
+        f"to the typical ratios, largest change first (sample of "
+        f"{sample_params(c.trace, c.cfg):,} parameters)",
         "assumed constant", "low", "high", "speedup at low", "at high", "energy ratio at low",
         "at high",
     )  # fmt: skip
@@ -335,10 +328,14 @@ def _swings(c: Comparison) -> Table:
         cells = (s.speedup_at_low, s.speedup_at_high, s.energy_at_low, s.energy_at_high)
         table.add_row(s.key, s.low, s.high, *("n/a" if x is None else f"x {x:.3f}" for x in cells))
     notes = []
+    if any(swing.fails for swing in c.swings[:SHOWN_SWINGS]):
+        notes.append("n/a: a path cannot run with this value; such constants are listed first")
     rest = c.swings[SHOWN_SWINGS:]
     if rest:
         most = max(s.width for s in rest)
         notes.append(f"{len(rest)} more constants change either ratio by at most {most - 1:.1%}")
+        if fails := sum(swing.fails for swing in rest):
+            notes.append(f"with {fails} of these, a path cannot run at one end")
     idle = unfelt(c.cfg)
     for rule in IDLE_KEYS:
         covered = sum(rule.covers(key) for key in idle)
@@ -348,7 +345,7 @@ def _swings(c: Comparison) -> Table:
         c.cfg, c.trace, c.options
     )
     if path.lone_part(sample_params(c.trace, c.cfg)):
-        notes.append("the sample fits in one sub-group, so nothing in it is pipelined")
+        notes.append("the sample fits in one sub-group, so its stages are not pipelined")
     table.caption = "; ".join(notes) or None
     return table
 

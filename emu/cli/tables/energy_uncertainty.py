@@ -39,8 +39,9 @@ def odds_table(odds: Odds, table: Table) -> Table:
 def odds_words(odds: Odds) -> str:
     """Return how the constants were drawn, and the host power at which the winner changes."""
     return (
-        f"{DRAWS:,} draws. Both paths use the same values; constants of one thing, such as the "
-        "host's powers, vary together. The distribution is triangular around the typical value, or "
+        f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as the "
+        f"powers of the host, share a draw. The distribution is triangular around the typical "
+        f"value, or "
         "log-uniform if the range spans more than a decade. With SSD and host, all other constants "
         "typical: "
         f"{'; '.join(crossing_words(x) for x in odds.crossings)}."
@@ -75,12 +76,13 @@ def crossing_words(crossing: Crossing) -> str:
     names = " and ".join(crossing.keys)
     if len(crossing.keys) > 1:
         if crossing.watts is None:
-            return f"no host power changes the winner while {names} keep their ratio"
+            return f"if {names} change by the same factor, {crossing.below} always takes less"
         at = " and ".join(watts(power) for power in crossing.watts)
-        return f"below {at} ({names} in proportion) {crossing.below} takes less"
+        return f"if {names} change by the same factor, {crossing.below} takes less below {at}"
     if crossing.watts is None:
-        return f"no {names} changes the winner"
-    return f"above {names} = {watts(crossing.watts[0])} {crossing.above} takes less"
+        return f"if {names} alone changes, {crossing.below} always takes less"
+    above = f"{crossing.above} takes less above {watts(crossing.watts[0])}"
+    return f"if {names} alone changes, {above}"
 
 
 def watts(power: float) -> str:

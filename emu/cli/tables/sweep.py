@@ -14,7 +14,7 @@ from ondie.emu.analysis.step_budget import answer
 from ondie.emu.analysis.sweep import ALL_PATHS, Sweep
 from ondie.emu.config import nominal_capacity
 from ondie.emu.config.rules.rule import GEOMETRY
-from ondie.emu.units import fmt_bytes, fmt_energy
+from ondie.emu.units import fmt_bytes, fmt_count, fmt_energy, plural
 
 
 def table(swept: Sweep) -> Table:
@@ -22,13 +22,21 @@ def table(swept: Sweep) -> Table:
     keys = " and ".join(axis.key for axis in swept.axes)
     out = Table(
         title=f"{swept.trace.name} on {swept.cfg.system.name} for each {keys}, "
-        f"mean of {swept.steps} step(s)",
+        f"mean of {plural(swept.steps, 'step')}",
         title_justify="left", title_style="bold", caption_justify="left",
     )  # fmt: skip
     for column in (*(axis.key.rpartition(".")[2] for axis in swept.axes), "path"):
         out.add_column(column, no_wrap=True)
-    columns = ["update", "speedup", "step", "share", "J drive", "J + host", "bound by"]
-    columns += ["in time"] if swept.target_s is not None else []
+    columns = [
+        "update",
+        "speedup",
+        "step",
+        "share",
+        "energy, drive",
+        "energy, drive + host",
+        "bound by",
+    ]
+    columns += ["meets target"] if swept.target_s is not None else []
     for column in columns:
         out.add_column(column, justify="right", no_wrap=column == "bound by")
     before: tuple[str, ...] = ()
@@ -63,7 +71,14 @@ def per_sample(swept: Sweep) -> Table:
     )  # fmt: skip
     for column in (*(axis.key.rpartition(".")[2] for axis in swept.axes), "path"):
         out.add_column(column, no_wrap=True)
-    for column in ("step", "sample", "samples/s", "J / step", "J / sample", "low .. high"):
+    for column in (
+        "step",
+        "sample",
+        "samples/s",
+        "energy / step",
+        "energy / sample",
+        "low .. high",
+    ):
         out.add_column(column, justify="right")
     before: tuple[str, ...] = ()
     for row in swept.rows:
@@ -77,7 +92,7 @@ def per_sample(swept: Sweep) -> Table:
         low, typical, high = (fmt_energy(joules * 1e15) for joules in row.energy_sample_j)
         out.add_row(
             *at, row.path, seconds(row.step_s), seconds(1 / row.samples_per_s),
-            f"{row.samples_per_s:.4g}", fmt_energy(row.energy_step_j[1] * 1e15), typical,
+            fmt_count(row.samples_per_s), fmt_energy(row.energy_step_j[1] * 1e15), typical,
             f"{low} .. {high}",
         )  # fmt: skip
     return out

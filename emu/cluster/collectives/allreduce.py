@@ -22,9 +22,9 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.cluster.collectives import ring, tree
 from ondie.emu.cluster.collectives.tunnels import SUM_PASSES, Links, relay_ps, sum_ps
 from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
-KINDS = ("ring", "tree", "star")
+ALGORITHMS = ("ring", "tree", "star")
 WAIT_PS = 1000
 """Resolution of the search for the wait for a core (ps)."""
 
@@ -75,12 +75,9 @@ def exchange(
     """
     links = Links(drives, cost, which)
     if n_bytes < 0:
-        raise InputError(f"exchange of {n_bytes} B: must be 0 or more")
-    if kind not in KINDS:
-        raise InputError(
-            f"all-reduce {kind!r} is unknown; nearest: {nearest(kind, KINDS) or 'none'} "
-            f"(of {', '.join(KINDS)})"
-        )
+        raise InputError(f"exchange of {n_bytes} B: must be at least 0")
+    if kind not in ALGORITHMS:
+        raise InputError(f"all-reduce {kind!r}: {known_names(kind, ALGORITHMS)}")
     if drives == 0 or n_bytes == 0:
         return _result(kind, links, (0, 0), "tunnel up", [], 0)
     if kind == "ring":

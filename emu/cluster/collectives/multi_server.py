@@ -18,10 +18,10 @@ from ondie.emu.cluster.collectives import allreduce, ring
 from ondie.emu.cluster.load.contention import ETHERNET, Link
 from ondie.emu.config.config import Config
 from ondie.emu.nvme.tunnel.cost import TunnelCost
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
 BEST = "best"
-KINDS = (*allreduce.KINDS, BEST)
+CLUSTER_ALGORITHMS = (*allreduce.ALGORITHMS, BEST)
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Exchanging:
     """All-reduce of ``n_bytes`` among the present nodes, hosts first.
 
     Drive j, counted over all kinds, belongs to server j mod hosts. ``network``: link between
-    servers. ``kind``: one of KINDS; "best" selects the fastest. Raises InputError for an unknown
-    kind.
+    servers. ``kind``: one of CLUSTER_ALGORITHMS; "best" selects the fastest. Raises InputError for
+    an unknown kind.
     """
 
     def __init__(
@@ -51,18 +51,15 @@ class Exchanging:
         kind: str,
         network: Link = ETHERNET,
     ) -> None:
-        if kind not in KINDS:
-            raise InputError(
-                f"all-reduce {kind!r} is unknown; nearest: {nearest(kind, KINDS) or 'none'} "
-                f"(of {', '.join(KINDS)})"
-            )
+        if kind not in CLUSTER_ALGORITHMS:
+            raise InputError(f"all-reduce {kind!r}: {known_names(kind, CLUSTER_ALGORITHMS)}")
         self.n_bytes, self.hosts, self.kind, self.network = n_bytes, hosts, kind, network
         self._costs = [TunnelCost.of(cfg) for cfg, _ in drives]
         self._which = np.repeat(np.arange(len(drives)), [count for _, count in drives])
 
     def __call__(self, there: np.ndarray) -> Exchanged:
         """Return the all-reduce among the present nodes ``there``, bool[nodes]."""
-        kinds = allreduce.KINDS if self.kind == BEST else (self.kind,)
+        kinds = allreduce.ALGORITHMS if self.kind == BEST else (self.kind,)
         servers = self._servers(there[self.hosts :])
         found = [self._of(kind, servers) for kind in kinds]
         return min(found, key=lambda exchanged: exchanged.seconds)

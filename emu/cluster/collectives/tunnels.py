@@ -31,22 +31,25 @@ class Links:
         self, drives: int, cost: TunnelCost | Sequence[TunnelCost], which: np.ndarray | None = None
     ) -> None:
         if drives < 0:
-            raise InputError(f"{drives} drives: must be 0 or more")
+            raise InputError(f"{drives} drives: must be at least 0")
         self.costs = (cost,) if isinstance(cost, TunnelCost) else tuple(cost)
         self.drives = drives
         self.which = np.zeros(drives, np.int64) if which is None else np.asarray(which, np.int64)
         if not self.costs:
-            raise InputError("no tunnel is given; at least one is needed")
+            raise InputError("no tunnel is given; give at least one")
         if len(self.which) != drives:
-            raise InputError(f"kinds of {len(self.which)} drives of {drives}: must be one each")
+            raise InputError(
+                f"{len(self.which)} kinds for {drives} drives: must be one kind per drive"
+            )
         if drives and not 0 <= self.which.min() <= self.which.max() < len(self.costs):
-            raise InputError(f"kinds of drives: must be 0 to {len(self.costs) - 1}")
+            raise InputError(f"kinds of drives: must be from 0 to {len(self.costs) - 1}")
         self.host = self.costs[0]
         if any(
             (one.threads, one.uplink) != (self.host.threads, self.host.uplink) for one in self.costs
         ):
             raise InputError(
-                "tunnels with other relay threads or uplinks: one host has one of each"
+                "the tunnels of one host must have the same number of relay threads and the same "
+                "uplink"
             )
 
     def up(self, n_bytes: int) -> list[Message]:

@@ -31,12 +31,14 @@ class Curves:
         self.engines = tuple(engines)
         self.kinds = np.zeros(len(tuned), np.int64) if kinds is None else np.asarray(kinds)
         if self.kinds.shape != tuned.shape:
-            raise InputError(f"kinds of {len(self.kinds)} nodes, speeds of {len(tuned)}: one each")
+            raise InputError(
+                f"{len(self.kinds)} kinds and {len(tuned)} speeds: must be one of each per node"
+            )
         if self.engines and len(tuned):
             low, high = self.kinds.min(), self.kinds.max()
             if low < 0 or high >= len(self.engines):
                 wrong = low if low < 0 else high
-                raise InputError(f"engine {wrong}: must be 0 to {len(self.engines) - 1}")
+                raise InputError(f"engine {wrong}: must be from 0 to {len(self.engines) - 1}")
 
     def speed(self, batches: np.ndarray) -> np.ndarray:
         """Return the samples per second at these batches, float64[n]."""
@@ -85,8 +87,8 @@ def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     higher = np.append(True, speeds[1:] > np.maximum.accumulate(speeds)[:-1])
     if higher.sum() < 2:
         raise InputError(
-            f"{engine.name}: its speed does not rise with the batch, so Eq. 3 cannot tell batches "
-            f"apart; the proportional rule can"
+            f"{engine.name}: its speed does not rise with the batch, so Eq. 3 does not determine "
+            f"a batch; use the proportional rule"
         )
     return sizes[higher], speeds[higher]
 

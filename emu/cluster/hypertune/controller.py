@@ -22,7 +22,7 @@ from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.hypertune.batch_resize import Curves, rising
 from ondie.emu.cluster.hypertune.expected_speed import Expectation
 from ondie.emu.cluster.hypertune.slowdown_detector import FLAGS, Window, gated, literal
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 
 CHOICES = {
     "index": ("gated", "literal"),
@@ -62,14 +62,11 @@ class Rule:
         for name, known in CHOICES.items():
             word = getattr(self, name)
             if word not in known:
-                raise InputError(
-                    f"{name} {word!r}; nearest: {nearest(word, known) or 'none'} "
-                    f"(of {', '.join(known)})"
-                )
+                raise InputError(f"{name} {word!r}: {known_names(word, known)}")
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type in ("float", "int") and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{field.name} {value}: must be 0 or more")
+                raise InputError(f"{field.name} {value}: must be at least 0")
 
 
 @dataclass(frozen=True)
@@ -130,13 +127,13 @@ class HyperTune:
         cores = np.broadcast_to(np.asarray(cores, np.float64), count)
         if speeds.shape != batches.shape:
             raise InputError(
-                f"speeds of {len(speeds)} nodes, batches of {count}: one of each per node"
+                f"{len(speeds)} speeds and {count} batches: must be one of each per node"
             )
-        _every("batch", batches, batches >= 1, "1 or more")
+        _every("batch", batches, batches >= 1, "at least 1")
         _every("speed", speeds, np.isfinite(speeds) & (speeds > 0), "more than 0")
-        _every("least batch", least, (least >= 1) & (least <= batches), "1 to the tuned one")
-        _every("most batch", most, most >= batches, "the tuned one or more")
-        _every("share of cores", cores, (cores > 0) & (cores <= 1), "above 0, up to 1")
+        _every("least batch", least, (least >= 1) & (least <= batches), "from 1 to the tuned batch")
+        _every("most batch", most, most >= batches, "at least the tuned batch")
+        _every("share of cores", cores, (cores > 0) & (cores <= 1), "above 0 and at most 1")
         self._curves = Curves(speeds, engines, kinds)
         self._expected = Expectation(
             cores, rule.noise, rule.cpu_noise, rule.sigmas, rule.least_decline
@@ -224,16 +221,16 @@ class HyperTune:
         """Raise InputError for invalid observations."""
         nodes = len(self.batches)
         if not 0 <= step < steps:
-            raise InputError(f"step {step} of an epoch of {steps}: must be 0 to {steps - 1}")
+            raise InputError(f"step {step} of an epoch of {steps}: must be from 0 to {steps - 1}")
         if speed.shape != (nodes,):
-            raise InputError(
-                f"speeds of {speed.size} nodes, there are {nodes}: must be one of each"
-            )
-        _every("speed", speed, np.isnan(speed) | (speed >= 0) & (speed < np.inf), "0 or more")
+            raise InputError(f"{speed.size} speeds for {nodes} nodes: must be one speed per node")
+        _every("speed", speed, np.isnan(speed) | (speed >= 0) & (speed < np.inf), "at least 0")
         if cpu is not None:
             if cpu.shape != (nodes,):
-                raise InputError(f"CPU use of {cpu.size} nodes, there are {nodes}: one of each")
-            _every("CPU use", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "0 to 1")
+                raise InputError(
+                    f"{cpu.size} values of CPU use for {nodes} nodes: must be one per node"
+                )
+            _every("CPU use", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "from 0 to 1")
 
 
 def _every(what: str, values: np.ndarray, good: np.ndarray, right: str) -> None:

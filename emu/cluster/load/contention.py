@@ -54,14 +54,16 @@ class Slowdown:
                 )
             before = share, ratio
         if not self.points:
-            raise InputError("no speed on fewer cores was measured; at least one (share, ratio) is")
+            raise InputError(
+                "no speed on fewer cores was measured; give at least one (share, ratio)"
+            )
 
     def ratio(self, share: np.ndarray) -> np.ndarray:
         """Return the speed relative to all cores, float64, for shares from 0 to 1 of any shape."""
         share = np.asarray(share, np.float64)
         bad = ~((share >= 0) & (share <= 1))
         if bad.any():
-            raise InputError(f"{share[bad].flat[0]} of the cores left: must be 0 to 1")
+            raise InputError(f"{share[bad].flat[0]} of the cores left: must be from 0 to 1")
         inverse = np.array([1.0, *(1 / free for free, _ in reversed(self.points))])
         times = np.array([1.0, *(1 / speed for _, speed in reversed(self.points))])
         slope = (times[-1] - times[-2]) / (inverse[-1] - inverse[-2])
@@ -91,7 +93,7 @@ def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
     seconds = samples / samples_per_s - sync_s
     if not seconds > 0:
         raise InputError(
-            f"{sync_s:g} s of synchronisation in a step of {samples / samples_per_s:g} s; "
+            f"{sync_s:g} s of synchronization in a step of {samples / samples_per_s:g} s; "
             f"must be less than the step"
         )
     return seconds
@@ -107,7 +109,7 @@ outside 140 +- 5.
 """
 FAST = Link("10 Gb/s Ethernet", TCP * 1e10 / 8)
 SLOW = Link(
-    "what a node alone at 33.4 img/s leaves of the step",
+    "rest of the step of a node alone at 33.4 img/s",
     ring.steps(3) * ring.piece_bytes(GRADIENT_BYTES, 3) / (3 * BATCH / THREE - BATCH / ALONE),
 )
 """0.39 s, if the three nodes are equal to the host of the other runs."""

@@ -150,9 +150,11 @@ def _table(
     taken = [np.minimum(number, cores) for number in range(most + 1)]
     speeds = np.stack([pace(1 - cut / cores, every) for cut in taken], axis=1)
     if np.any(speeds < 0) or not np.all(np.isfinite(speeds)):
-        raise InputError("a node's speed under load is negative or not a number; must be 0 to 1")
+        raise InputError(
+            "a node's speed under load is negative or not a number; must be from 0 to 1"
+        )
     if np.any(speeds[:, 0] <= 0):
-        raise InputError("a node that is left alone has no speed; must be more than 0")
+        raise InputError("the speed of a node without load is 0; must be more than 0")
     rows, row = np.unique(speeds, axis=0, return_inverse=True)
     return rows, row.reshape(-1).astype(np.int64)
 

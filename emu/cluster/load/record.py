@@ -33,7 +33,9 @@ def counted(text: str) -> tuple[int, int]:
         ticks = [int(word) for word in words[1:]][:STOLEN]
         idle = sum(ticks[i] for i in IDLE)
     except (ValueError, IndexError):
-        raise InputError(f"{COUNTERS}: its first line is no count of all cores") from None
+        raise InputError(
+            f"{COUNTERS}: its first line does not count the time of all cores"
+        ) from None
     return sum(ticks) - idle, sum(ticks)
 
 
@@ -59,7 +61,9 @@ def record(
     try:
         busy, total = counted(read())
     except OSError as error:
-        raise InputError(f"{COUNTERS}: cannot be read: {error}; Linux has it") from error
+        raise InputError(
+            f"{COUNTERS}: cannot be read: {error}; the recording requires Linux"
+        ) from error
     start = last = clock()
     at, taken = [], []
     while last - start < seconds:

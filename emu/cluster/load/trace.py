@@ -75,13 +75,13 @@ class Load:
         """
         for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
             if not 0 <= at < np.inf:
-                raise InputError(f"load at {at} s: must be 0 or more")
+                raise InputError(f"load at {at} s: must be at least 0")
             if not 0 <= node < len(cores):
-                raise InputError(f"load on node {node}: must be 0 to {len(cores) - 1}")
+                raise InputError(f"load on node {node}: must be from 0 to {len(cores) - 1}")
             if not 0 <= taken <= cores[node]:
                 raise InputError(
                     f"load on node {node} at {at:g} s: {taken:g} cores taken of {cores[node]}; "
-                    f"must be 0 to {cores[node]}"
+                    f"must be from 0 to {cores[node]}"
                 )
 
 
@@ -111,7 +111,7 @@ class Pace:
         self._pace = pace(self._left, node)
         if np.any(self._pace < 0) or not np.all(np.isfinite(self._pace)):
             raise InputError(
-                "a node's speed under load is negative or not a number; must be 0 to 1"
+                "a node's speed under load is negative or not a number; must be from 0 to 1"
             )
         length = np.diff(self._at, append=0.0)
         length[self._last] = 0.0

@@ -1,6 +1,6 @@
-"""Rules between leaves: what a configuration must satisfy before a drive is built from it.
+"""Rules between leaves: conditions that a configuration must meet before a drive is built.
 
 Owns the rules, by subject, and their check. Does not own the checks of single leaves
-(config/loader.py) or what a model needs of a drive (the paths).
-Source: geometry arithmetic; NVMe, whose commands are whole pages here; limits of the flash engine.
+(config/loader.py) or the requirements of a model (the paths). Source: geometry arithmetic; NVMe,
+whose commands are whole pages here; limits of the flash engine.
 """

@@ -51,7 +51,7 @@ class Errors:
         int,
         Spec(
             "number of reads that each simulated read of an optimizer page on the die "
-            "represents, for a model that stands for one so many times its size",
+            "represents, to represent a model that is larger by this factor",
             least=1,
         ),
     ]

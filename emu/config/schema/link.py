@@ -52,20 +52,20 @@ class Frontend:
         ),
     ]
     doorbell_bytes: Annotated[
-        int, Spec("bytes of the host write that rings a doorbell; 0: not modelled")
+        int, Spec("bytes of the host write that rings a doorbell; 0: not modeled")
     ]
     request_bytes: Annotated[
         int,
         Spec(
             "bytes of the read request with which the drive fetches from host memory; 0: not "
-            "modelled"
+            "modeled"
         ),
     ]
     entry_bytes: Annotated[
-        int, Spec("bytes of a submission queue entry on the link; 0: not modelled")
+        int, Spec("bytes of a submission queue entry on the link; 0: not modeled")
     ]
     completion_bytes: Annotated[
-        int, Spec("bytes of a completion queue entry on the link; 0: not modelled")
+        int, Spec("bytes of a completion queue entry on the link; 0: not modeled")
     ]
     transfer: Annotated[
         str,

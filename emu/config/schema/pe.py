@@ -29,8 +29,8 @@ class Pe:
         str,
         Spec(
             "start of a stripe on a die; lockstep: when all dies of the channel have their "
-            "gradients, free: when the die has its own, double_buffered: as free, with a second "
-            "gradient buffer that is loaded meanwhile",
+            "gradients, free: when the die has its gradient, double_buffered: as free, with a "
+            "second gradient buffer that is loaded during the update",
             choices=("lockstep", "free", "double_buffered"),
         ),
     ]

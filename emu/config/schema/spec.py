@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a leaf means, the least value it may have, and for text the ordered set allowed."""
+    """Description of a leaf: meaning, least value, and the ordered set of choices for text."""
 
     doc: str
     least: int = 0

@@ -7,8 +7,8 @@ Source: none. Project rule: bytes in = bytes out, issued = completed, valid page
 
 Both sides of a law are integer expressions over named quantities. Names are those of the counters
 (counters.py), of TERMS below, or of a quantity of the place: ``planned_X`` is the amount that plans
-or requests asked for, ``station_X`` the bytes that a station has passed, ``started_X`` the amount
-of work in progress, and ``lost_X`` what an earlier law has settled.
+or requests require, ``station_X`` the bytes that a station has passed, ``started_X`` the amount of
+work in progress, and ``lost_X`` what an earlier law has settled.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ STATION_LAWS = (
         settles=("station_channels_out",),
     ),
     Law(
-        # Each die may erase a block before its next program, which no row knows.
+        # Each die may erase a block before its next program, which no row plans.
         "transactions of rows in progress", "transactions_in_flight", "pending_transactions",
         (Place.CUT_SYSTEM,), most="dies",
     ),

@@ -38,7 +38,7 @@ TXN = record_type(
     stream="i4",  # of host writes (0)
     pages_done="i4",  # pages of the command that have been handled (0)
     gathered="i4",  # 1 + the transaction that carries the cached sectors of a read (0)
-    role="i1",  # Role: what the operation is for (NONE)
+    role="i1",  # Role: purpose of the operation (NONE)
     kind="i1",  # owner: OWN, ROW, REQUEST or CACHED (OWN)
     turn="i1",  # planes by which the super-page that it reads is turned (0)
     turned="i1",  # planes by which it turns the super-page that it programs (0)
@@ -64,7 +64,8 @@ COMMAND = rounded_up(
     )
 )
 """Fields of a transaction that only commands and long transfers use. A new transaction has old
-values, so each of these sets what it reads later."""
+values here, so each of them sets the fields that it reads later.
+"""
 FIFO = record_type(
     head="i8",
     tail="i8",

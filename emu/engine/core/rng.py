@@ -48,7 +48,7 @@ else:
 
 @njit
 def mix(x):
-    """Apply SplitMix64's finaliser: a bijection of uint64; each output bit depends on all input
+    """Apply SplitMix64's finalizer: a bijection of uint64; each output bit depends on all input
     bits."""
     x = (x ^ (x >> 30)) * M1 & MASK
     x = (x ^ (x >> 27)) * M2 & MASK
@@ -141,7 +141,7 @@ def _rejected(key, n, p):
     spread = math.sqrt(n * p * q)
     b = 1.15 + 2.53 * spread
     a = -0.0873 + 0.0248 * b + 0.01 * p
-    centre = n * p + 0.5
+    center = n * p + 0.5
     squeeze = 0.92 - 4.2 / b
     at = 0
     while True:
@@ -149,7 +149,7 @@ def _rejected(key, n, p):
         v = uniform(key, at + 1)
         at += 2
         edge = 0.5 - abs(u)
-        k = math.floor((2.0 * a / edge + b) * u + centre)
+        k = math.floor((2.0 * a / edge + b) * u + center)
         if edge >= 0.07 and v <= squeeze:
             return np.int64(k)
         if k < 0 or k > n:

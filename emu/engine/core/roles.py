@@ -1,16 +1,17 @@
-"""Roles of a transaction: what a flash operation is for, beside its kind and owner.
+"""Roles of a transaction: the purpose of a flash operation, in addition to its kind and owner.
 
 Owns the enumeration alone. Does not own the owners (events.OWN, ROW, REQUEST, CACHED) or the
-handlers that distinguish roles.
-Source: MQSim tells these apart by one class per transaction source.
+handlers that distinguish roles. Source: MQSim distinguishes these by one class per transaction
+source.
 """
 
 from enum import IntEnum
 
 
 class Role(IntEnum):
-    """What a transaction is for. The roles from REGISTERS on are the controller's help for on-die
-    computation."""
+    """Purpose of a transaction. The roles from REGISTERS on belong to operations of the controller
+    for on-die computation.
+    """
 
     NONE = 0  # plain read, write or erase; a page that collection moves, if the owner is OWN
     RESERVOIR = 1  # data of the reservoir, without ECC in the controller

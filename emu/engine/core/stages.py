@@ -65,7 +65,7 @@ DEVICE_NAMES = (
     DESTAGE,  # a page of the data cache must be written to flash
     DESTAGED,  # that page has left DRAM
     PASSED,  # first of two program passes of its word line
-    RESTED,  # the idle timer has expired; the host may have been active meanwhile
+    RESTED,  # the idle timer has expired; the host may have been active since then
     PE_DECODED,  # the optimizer's pages are corrected and return to their die
     TAKEN_OUT,  # a stripe has left its die's registers for the controller
     CROSSED,  # a message has reached the host; its last part goes down to another drive
@@ -90,7 +90,7 @@ WAITS = -1
 
 
 class Crossing(IntEnum):
-    """What a transaction passes through in a stage."""
+    """Resource that a transaction crosses in a stage."""
 
     NOTHING = 0  # the transaction is finished
     CONTINUE = 1  # nothing; the next stage follows at once
@@ -104,7 +104,7 @@ class Crossing(IntEnum):
 
 
 class Handling(IntEnum):
-    """What happens in a stage before the transaction crosses anything."""
+    """Action of a stage before the transaction crosses a resource."""
 
     NONE = 0
     DECIDES = 1  # a handler returns the stage that follows, or WAITS

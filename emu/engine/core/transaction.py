@@ -11,7 +11,8 @@ from ondie.emu.engine.core.events import REQUEST, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.kernels.jit import inline, njit
 
-SECTOR = 512
+SECTOR_BYTES = 512
+"""Bytes of a sector, the smallest unit of a host request."""
 
 
 @njit
@@ -59,5 +60,5 @@ def bus_bytes(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.partial != 0:
-        return set_bits(txn.sectors) * SECTOR
+        return set_bits(txn.sectors) * SECTOR_BYTES
     return txn.n * cfg.page_bytes

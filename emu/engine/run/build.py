@@ -1,7 +1,7 @@
 """Construction of the arrays of a simulation from a configuration.
 
 Owns sizes, initial values and the integer copy of the configuration that compiled code reads.
-Does not own behaviour (nand/, ftl/, nvme/, engine/run/loop.py).
+Does not own behavior (nand/, ftl/, nvme/, engine/run/loop.py).
 Source: mmap(2): mapping tables are lazily committed zero pages.
 """
 

@@ -2,7 +2,7 @@
 
 Owns the state of a simulation, the run of the event loop in batches, the errors that it reports,
 the delivery of its log, the time that it takes, power cuts, and the check that no work is left.
-Does not own what is run: plans (system.py), commands of one drive (emu/drive.py) and requests
+Does not own the work: plans (system.py), commands of one drive (emu/drive.py) and requests
 through queue pairs (replay/player.py) are subclasses, which supply work between two batches.
 Source: none. The event loop pauses for the reasons that engine/run/loop.py lists.
 """

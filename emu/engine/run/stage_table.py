@@ -120,9 +120,10 @@ DATA = ""
 
 @dataclass(frozen=True)
 class Over:
-    """What a transaction crosses. ``station``: number of the station; ``passes``: times that the
-    bytes cross the DRAM; ``time``: field of the configuration with the time at the station, where
-    bytes and rate do not determine it."""
+    """Resource that a transaction crosses. ``station``: number of the station; ``passes``: times
+    that the bytes cross the DRAM; ``time``: field of the configuration with the time at the
+    station, where bytes and rate do not determine it.
+    """
 
     name: str
     crossing: Crossing

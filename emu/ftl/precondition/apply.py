@@ -16,20 +16,20 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import block_manager, cmt, page_map, write_frontier
 from ondie.emu.ftl.precondition import steady_state, untimed_ftl
 from ondie.emu.ftl.precondition.steady_state import Plan, Region, Steady
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
-KINDS = ("none", "fill", "steady")
-SECTOR = 512
+PRECONDITIONS = ("none", "fill", "steady")
 UNIFORM = (Region(1.0, 1.0),)
 
 
 def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> Steady | None:
     """Put a stand-alone drive (device 0), which has seen no command, into the state ``kind``
-    (KINDS).
+    (PRECONDITIONS).
 
     "fill" writes all logical pages once in order; "steady" is set_steady_state() of uniform writes,
     whose Steady is returned. Raises InputError for an unknown kind or a drive without room.
@@ -39,7 +39,7 @@ def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> St
     if kind == "fill":
         fill(arrays, cfg)
     elif kind != "none":
-        raise InputError(f"precondition {kind!r}: must be one of {', '.join(KINDS)}")
+        raise InputError(f"precondition {kind!r}: must be one of {', '.join(PRECONDITIONS)}")
     return None
 
 
@@ -74,7 +74,7 @@ def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
     """Mark all sectors of these pages as written, where sector masks are kept."""
     cfg = arrays.cfg[0]
     if cfg.partial:
-        sectors = int(cfg.page_bytes) // SECTOR
+        sectors = int(cfg.page_bytes) // SECTOR_BYTES
         arrays.sectors[0, lpns] = -1 if sectors >= 64 else (1 << sectors) - 1
 
 

@@ -64,7 +64,7 @@ class Plan:
     unit_of: np.ndarray | None = None
     """int[n]: unit of each LPN, by LPN mod n. None: dynamic allocation, round the units."""
     excluded: np.ndarray | None = None
-    """bool[units, blocks]: blocks that are bad or used for something else."""
+    """bool[units, blocks]: blocks that are bad or reserved for other uses."""
 
     @property
     def fronts(self) -> int:
@@ -83,20 +83,23 @@ class Plan:
             raise InputError(f"policy {self.policy!r}: must be one of {', '.join(POLICIES)}")
         if min(self.units, self.blocks, self.unit_pages) < 1:
             raise InputError(
-                f"{self.units} units of {self.blocks} blocks of {self.unit_pages} pages: at least 1"
+                f"{self.units} units of {self.blocks} blocks of {self.unit_pages} pages: must be "
+                f"at least 1 each"
             )
         if not 0 <= footprint[0] < footprint[1] <= lpns:
             raise InputError(
-                f"footprint {footprint[0]} to {footprint[1]}: within 0 to {lpns}, and not empty"
+                f"footprint {footprint[0]} to {footprint[1]}: must be within 0 to {lpns} and not "
+                f"empty"
             )
         if self.pitch < self.blocks * self.unit_pages or ppns != self.units * self.pitch:
             raise InputError(
-                f"p2l of {ppns} entries: {self.units} units of {self.pitch} pages, each at least "
-                f"{self.blocks} blocks of {self.unit_pages}"
+                f"p2l of {ppns} entries: {self.units} must be {self.units} units of at least "
+                f"{self.blocks} blocks of {self.unit_pages} pages"
             )
         if (self.blocks + 1) << (self.unit_pages - 1).bit_length() >= 2**31:
             raise InputError(
-                f"{self.blocks} blocks of {self.unit_pages} pages in one unit: below 2**31 pages"
+                f"{self.blocks} blocks of {self.unit_pages} pages in one unit: must be below "
+                f"2**31 pages"
             )
         if self.choices < 1 or self.spare_parts < 1:
             raise InputError(
@@ -110,15 +113,16 @@ class Plan:
         if self.unit_of is not None:
             table = np.asarray(self.unit_of)
             if table.ndim != 1 or not table.size or {*np.unique(table)} - {*range(self.units)}:
-                raise InputError(f"unit_of: a list of units, each 0 to {self.units - 1}")
+                raise InputError(f"unit_of: must be a list of units from 0 to {self.units - 1}")
         if self.excluded is not None and self.excluded.shape != (self.units, self.blocks):
             raise InputError(
-                f"excluded {self.excluded.shape}: one for each of {self.units} x {self.blocks}"
+                f"excluded {self.excluded.shape}: must be one flag for each of {self.units} x "
+                f"{self.blocks} blocks"
             )
 
     def _check_regions(self) -> None:
         if self.sequential and len(self.regions) != 1:
-            raise InputError(f"{len(self.regions)} regions written in sequence: one")
+            raise InputError(f"{len(self.regions)} regions written in sequence: must be one region")
         for name in ("share", "writes"):
             parts = [getattr(region, name) for region in self.regions]
             if abs(sum(parts) - 1) > 1e-9 or min(parts) < 0:
@@ -136,7 +140,8 @@ class Plan:
         moved = len({region.moved_front for region in self.regions})
         if self.low < moved:
             raise InputError(
-                f"low {self.low}: at least {moved}, a free block for each frontier of collection"
+                f"low {self.low}: must be at least {moved}, a free block for each frontier of "
+                f"collection"
             )
         room = np.maximum(blocks - self.low - self.fronts - 1, 0) * self.unit_pages
         unit = int(np.argmin(room - pages))
@@ -144,5 +149,6 @@ class Plan:
             raise InputError(
                 f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
                 f"{self.unit_pages}, "
-                f"{self.low} of them kept free: nothing to collect; below {room[unit]}"
+                f"{self.low} of them kept free: collection would gain no space; must be below "
+                f"{room[unit]}"
             )

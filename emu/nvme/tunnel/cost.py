@@ -215,7 +215,7 @@ class TunnelCost:
 
 def _sized(count: int) -> int:
     if count < 0:
-        raise InputError(f"message of {count} B: must be 0 or more")
+        raise InputError(f"message of {count} B: must be at least 0")
     return count
 
 

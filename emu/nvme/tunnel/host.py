@@ -69,7 +69,7 @@ class HostRelay:
         self.form = form
         self.need = 3 * form.outstanding + 1
         if len(cids) < self.need:
-            raise InputError(f"{len(cids)} command identifiers: must be {self.need} or more")
+            raise InputError(f"{len(cids)} command identifiers: must be at least {self.need}")
         self._cids = deque(cids[: self.need])
         self.state = State.CLOSED
         self.descriptor = 0

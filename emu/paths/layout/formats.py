@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names
 from ondie.kernels import FORMATS as KERNELS
 from ondie.kernels import get
 from ondie.kernels.formats import B16, BLOCK, F32, NONE, TYPES, Format
@@ -34,10 +34,7 @@ MODEL_BYTES = 2
 def checked(name: str) -> str:
     """Return ``name`` if it is a format, else raise InputError with the nearest name."""
     if name not in FORMATS:
-        raise InputError(
-            f"format: {name!r}; nearest: {nearest(name, FORMATS) or 'none'} "
-            f"(of {', '.join(FORMATS)})"
-        )
+        raise InputError(f"format: {name!r}; {known_names(name, FORMATS)}")
     return name
 
 

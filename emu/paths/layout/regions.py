@@ -114,7 +114,8 @@ class Stripes:
     kept: bool = False
     """True if the gradient is programmed too, into the planes after those of the vectors."""
     dtype: np.dtype = F32
-    """Type of all vectors; one type, because a super-page holds as many values of each."""
+    """Type of all vectors; one type, because a super-page holds the same number of values of each.
+    """
     gradient_dtype: np.dtype = F32
 
     @staticmethod

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, known_names, plural
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Offload:
         for name, least in LEAST_VALUES.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InputError(f"{name}: {value}, expected {least} or more")
+                raise InputError(f"{name}: {value}; must be at least {least}")
         if not 0 <= self.ratio <= 1:
-            raise InputError(f"ratio: {self.ratio}, expected 0 to 1")
+            raise InputError(f"ratio: {self.ratio}; must be from 0 to 1")
 
     def in_flight(self, arrays: int) -> int:
         """Return how many sub-groups of ``arrays`` arrays are read, computed or written at a
@@ -81,8 +81,8 @@ class Offload:
         wanted = 1 + self.pipeline_read + self.pipeline_write
         if self.buffers is not None and self.buffers < arrays * wanted:
             return [
-                f"{self.buffers} buffers hold {self.in_flight(arrays)} sub-group(s) of {arrays} "
-                f"arrays at a time; {wanted} with their pipelining need {arrays * wanted} "
+                f"{self.buffers} buffers hold {plural(self.in_flight(arrays), 'sub-group')} of "
+                f"{arrays} arrays at a time; {wanted} with their pipelining need {arrays * wanted} "
                 "(DeepSpeed stops: it runs out of swap buffers)"
             ]
         return []
@@ -120,11 +120,7 @@ def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Off
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or key not in known:
-            raise InputError(
-                f"--offload {setting!r}, expected KEY=VALUE; nearest: "
-                f"{nearest(key, known) or 'none'} "
-                f"(of {', '.join(known)})"
-            )
+            raise InputError(f"--offload {setting!r}: must be KEY=VALUE; {known_names(key, known)}")
         values[key] = _value(setting, known[key], text)
     try:
         plain = {field.name: getattr(base or Offload(), field.name) for field in fields(Offload)}

@@ -38,10 +38,12 @@ def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
     device, die = lost
     devices, dies = len(path.stripes), path.geometry.dies
     if not (0 <= device < devices and 0 <= die < dies):
-        raise InputError(f"lost die {die} of drive {device}: {devices} drive(s) of {dies} dies")
+        raise InputError(
+            f"lost die {die} of drive {device}: must be one of {devices} x {dies} dies"
+        )
     if not path.cfg.pe.rain:
         raise InputError(
-            "a lost die: pe.rain = 0, so it cannot be reconstructed; must be 2 or more"
+            "pe.rain = 0: without parity a lost die cannot be reconstructed; must be at least 2"
         )
 
 

@@ -48,6 +48,7 @@ from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.on_die.rounds import Table, all_rounds
 from ondie.emu.paths.statement import Share, Work
 from ondie.emu.paths.update_path import UpdatingPath
+from ondie.emu.units import plural
 
 
 @dataclass
@@ -160,8 +161,8 @@ class OnDie(UpdatingPath):
             return None
         if form.codes or form.w != form.state:
             return (
-                "a page of states holds more or fewer values than one of weights; the planes of a "
-                "super-page hold as many each"
+                "a page of states holds more or fewer values than one of weights; all planes of "
+                "a super-page must hold the same number of values"
             )
         if form.random:
             return "the dies have no source of random bits"
@@ -231,8 +232,9 @@ class OnDie(UpdatingPath):
         if form.g == form.w:
             values = self.cfg.pe.narrow_values
             return [
-                f"format {form.name}: elements that widen {values} value(s) a cycle, keep them in "
-                "FP32 from the first pass to the last, and round them then (not published)"
+                f"format {form.name}: assumes processing elements that widen "
+                f"{plural(values, 'value')} per cycle, keep them in FP32 through all "
+                "passes, and round the results (not published)"
             ]
         return [
             f"format {form.name}: assumes processing elements that widen gradients when they use "
@@ -474,7 +476,7 @@ class OnDie(UpdatingPath):
         if self.round_trip:
             array += stripes.planes * (self.cfg.ecc.decode_ps + self.cfg.ecc.encode_ps) / 1e12
         whole = -(-stripes.count // geometry.dies)
-        # The reservoir was filled with as many stripes; blocks entered from there on are erased.
+        # The reservoir was filled with this number of stripes; blocks entered later are erased.
         before = self.applied(step) + 1
         opened = -(-(before + 1) * whole // geometry.pages) - -(-before * whole // geometry.pages)
         erases = opened * flash.t_erase_ps / 1e12 if self.cfg.ftl.initial == "steady" else 0.0
@@ -486,13 +488,13 @@ class OnDie(UpdatingPath):
         dram = 2 * stripes.gradient_bytes * geometry.dies / self.cfg.dram.bandwidth_bytes_per_s
         stripe, name = max((stripe, name), (link, "link down"), (dram, "DRAM"))
         text = (
-            f"{whole:,} stripes per die x {stripe * 1e6:.4g} us "
+            f"{plural(whole, 'stripe')} per die x {stripe * 1e6:.4g} us "
             f"(tR {flash.t_read_ps / 1e6:.4g} + PE {compute * 1e6:.4g}{over} + tPROG "
             f"{flash.t_program_ps / 1e6:.4g} + gradient {load * 1e6:.4g}"
             f"{f' x {geometry.ways} dies' if self.cfg.pe.dispatch == 'lockstep' else ''}"
             " + commands)"
         )
         if moved := closed_form.channel_s(self.devices, stripes):
-            text += f", of its stripe {moved * 1e6:.4g} us more over the channel"
-        text += f" + {opened} erases x {flash.t_erase_ps / 1e9:.4g} ms"
+            text += f", including {moved * 1e6:.4g} us of transfers over the channel"
+        text += f" + {plural(opened, 'erase')} x {flash.t_erase_ps / 1e9:.4g} ms"
         return Bound(whole * stripe + erases, name, text)

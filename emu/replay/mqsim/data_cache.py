@@ -1,4 +1,4 @@
-"""Configuration of MQSim's data cache: its sizes, and what each flow caches.
+"""Configuration of MQSim's data cache: its sizes, and the requests that each flow caches.
 
 Owns the meaning of Data_Cache_* and Device_Level_Data_Caching_Mode. Does not own the cache
 (nvme/mqsim_cache.py).
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.nvme import mqsim_cache
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import Drive
@@ -23,7 +23,7 @@ KEPT = {
     "WRITE_CACHE": mqsim_cache.WRITES,
     "WRITE_READ_CACHE": mqsim_cache.READS | mqsim_cache.WRITES,
 }
-"""Bits of what a flow caches, by its mode."""
+"""Bits of ``zone.caching`` by caching mode."""
 
 
 def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
@@ -34,7 +34,7 @@ def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
     return mqsim_cache.Sizes(
         pages=drive.data_cache_capacity_bytes // drive.page_capacity_bytes // groups,
         groups=groups,
-        limit=drive.planes * drive.page_capacity_bytes // SECTOR,
+        limit=drive.planes * drive.page_capacity_bytes // SECTOR_BYTES,
         row=drive.data_cache_dram_row_size_bytes,
         burst=drive.data_cache_dram_data_burst_size_bytes,
         transfer_ns=NS_PER_S / drive.data_cache_dram_data_rate_hz,

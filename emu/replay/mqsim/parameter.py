@@ -160,7 +160,7 @@ _REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def parse(parameter: Parameter, text: str, place: str) -> Any:
-    """Return the value of a parameter in the field's unit; InputError states what is allowed."""
+    """Return the value of a parameter in the field's unit; InputError states the allowed values."""
     p, kind = parameter.p, parameter.type
 
     def bad(why: str = "") -> InputError:

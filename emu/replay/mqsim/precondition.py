@@ -16,7 +16,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl.precondition.apply import whole_pages
 from ondie.emu.replay.mqsim import precondition_blocks
 from ondie.emu.replay.mqsim.flow import Flow
@@ -40,7 +40,7 @@ def laid(
         parameters = flow.parameters
         if not isinstance(parameters, Synthetic):
             return False
-        sectors = drive.page_capacity_bytes // SECTOR
+        sectors = drive.page_capacity_bytes // SECTOR_BYTES
         found = touched(
             flow,
             parameters,

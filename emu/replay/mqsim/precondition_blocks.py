@@ -3,8 +3,8 @@
 Owns the distribution of valid pages by victim selection policy and address distribution, and the
 placement in each plane. Does not own the selection of a flow's pages (precondition_draws.py).
 Source: MQSim's preconditioning; B. Van Houdt, SIGMETRICS 2013 (mean-field model of d-choices,
-random choice in closed form); greedy is modelled as the best of 30. Hot and cold addresses are
-modelled as the uniform distribution stretched about its mean.
+random choice in closed form); greedy is modeled as the best of 30. Hot and cold addresses are
+modeled as the uniform distribution stretched about its mean.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def in_order(pages: int, rho: float) -> F64:
 
 
 def moved_to(share: F64, mean: float) -> F64:
-    """Return the distribution shifted by whole pages towards a ``mean`` share of valid pages. The
+    """Return the distribution shifted by whole pages toward a ``mean`` share of valid pages. The
     share of full blocks does not change."""
     pages = len(share) - 1
     now = float((share * (np.arange(pages + 1) / pages)).sum())

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.nvme.request import MAX_CHUNK, REQUEST
 from ondie.emu.replay.mqsim import mrg32k3a, synthetic_flow
 from ondie.emu.replay.mqsim.flow import Flow
@@ -127,7 +127,9 @@ def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot
     out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
     while len(found) < wanted:
         synthetic_flow.fill(out, shape, rng, spare)
-        found = _until(found, out["offset"] // SECTOR - first, out["size"] // SECTOR, page, wanted)
+        found = _until(
+            found, out["offset"] // SECTOR_BYTES - first, out["size"] // SECTOR_BYTES, page, wanted
+        )
     return found
 
 

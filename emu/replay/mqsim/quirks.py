@@ -6,8 +6,9 @@ name.
 Source: MQSim's source at its published state of October 2022, and runs of it.
 
 Without --quirks a run is correct. With it the quirks marked ASKED are reproduced. KEPT quirks are
-always reproduced: they define what a parameter means to its users. NAMED quirks are not reproduced:
-in most of them MQSim crashes, stalls or loses requests, or the effect depends on memory addresses.
+always reproduced: users rely on them as the meaning of a parameter. NAMED quirks are not
+reproduced: in most of them MQSim crashes, stalls or loses requests, or the effect depends on memory
+addresses.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.replay.mqsim.parameter import (
     P,
     Parameter,
@@ -189,7 +189,7 @@ class Drive:
         int, P("Block_Erase_Latency", "", least=1, most=10 * SECOND, default="3800000", **NS)]
     block_pe_cycles_limit: Annotated[
         int, P("Block_PE_Cycles_Limit", "", least=1, default="10000",
-               ignored="MQSim only sizes a table by it and retires no block")]
+               ignored="MQSim uses it only for the size of a table and retires no block")]
     suspend_erase_time_ps: Annotated[
         int, P("Suspend_Erase_Time", "time to suspend an erase", most=SECOND,
                default="700000", **NS)]
@@ -203,7 +203,7 @@ class Drive:
     page_no_per_block: Annotated[int, P("Page_No_Per_Block", "", least=1, most=10**6,
                                         default="256")]
     page_capacity_bytes: Annotated[
-        int, P("Page_Capacity", "", "bytes", SECTOR, MOST_PAGE, default="8192")]
+        int, P("Page_Capacity", "", "bytes", SECTOR_BYTES, MOST_PAGE, default="8192")]
     page_metadat_capacity_bytes: Annotated[
         int, P("Page_Metadat_Capacity", "the spelling is MQSim's", "bytes", default="1872",
                aliases=("Page_Metadata_Capacity",),
@@ -226,7 +226,7 @@ class Drive:
     @property
     def page_sectors(self) -> int:
         """512-byte sectors of a page."""
-        return self.page_capacity_bytes // SECTOR
+        return self.page_capacity_bytes // SECTOR_BYTES
 
     @property
     def physical_pages(self) -> int:
@@ -269,8 +269,8 @@ SETS: dict[str, tuple[Parameter, ...]] = {
 def read_drive(path: str | os.PathLike[str]) -> Drive:
     """Read the drive of an ssdconfig.xml.
 
-    Raises InputError, one line, with file, line, parameter, value and what is allowed; a parameter
-    may be missing only where it has no effect.
+    Raises InputError, one line, with file, line, parameter, value and the allowed values; a
+    parameter may be missing only where it has no effect.
     """
     where = os.fspath(path)
     root = read_document(where, _ROOT)
@@ -341,13 +341,13 @@ def check_drive(drive: Drive) -> None:
     """Raise InputError, naming the parameter, for combinations that are invalid or not
     supported."""
     page, width = drive.page_capacity_bytes, drive.flash_channel_width_bytes
-    if page % SECTOR:
-        near = max(SECTOR, round(page / SECTOR) * SECTOR)
-        raise drive.bad("page_capacity_bytes", f"use a multiple of {SECTOR}, such as {near}")
-    if SECTOR % (2 * width):
+    if page % SECTOR_BYTES:
+        near = max(SECTOR_BYTES, round(page / SECTOR_BYTES) * SECTOR_BYTES)
+        raise drive.bad("page_capacity_bytes", f"use a multiple of {SECTOR_BYTES}, such as {near}")
+    if SECTOR_BYTES % (2 * width):
         raise drive.bad(
             "flash_channel_width_bytes",
-            f"must be 1, 2, 4, 8, 16, 32 or 64: a sector of {SECTOR} bytes must be a whole "
+            f"must be 1, 2, 4, 8, 16, 32 or 64: a sector of {SECTOR_BYTES} bytes must be a whole "
             "number of "
             "pairs of transfers",
         )
@@ -378,7 +378,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         "MQSim ends with an exception; use OUT_OF_ORDER or PRIORITY_OUT_OF_ORDER",
     ),
 ]
-"""Rejected values: attribute, value, what is supported."""
+"""Rejected values: attribute, value, supported values."""
 
 
 def spelled_out(drive: Drive) -> dict[str, Any]:

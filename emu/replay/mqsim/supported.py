@@ -1,8 +1,7 @@
 """Features of MQSim that this project's drive does not support; they are rejected by name.
 
-Owns the list. Does not own the checks of what is invalid in MQSim too (ssdconfig.py,
-workload_xml.py).
-Source: the use of each parameter in to_engine.py.
+Owns the list. Does not own the checks of values that MQSim also rejects (ssdconfig.py,
+workload_xml.py). Source: the use of each parameter in to_engine.py.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ondie.emu.replay.mqsim.workload_xml import Scenario
 
 @dataclass(frozen=True)
 class Refusal:
-    """Parameter of the drive, the condition under which it is rejected, and what is supported."""
+    """Parameter of the drive, the condition of its rejection, and the supported values."""
 
     attribute: str
     refused: Callable[[Drive, Scenario], bool]
@@ -41,7 +40,7 @@ REFUSALS: list[Refusal] = [
 
 
 def check_supported(drive: Drive, scenario: Scenario) -> None:
-    """Raise InputError for the first refusal, with file, parameter, value and what is supported."""
+    """Raise InputError for the first refusal, with file, parameter and values."""
     for row in REFUSALS:
         if row.refused(drive, scenario):
             raise drive.bad(row.attribute, row.words)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim import mrg32k3a
 from ondie.emu.replay.mqsim.address_partition import Range
@@ -51,7 +51,7 @@ SHAPE = np.dtype(
         ("unit", "i8"),  # sectors; 1: not aligned
         ("stream", "i8"),
         ("wide_sizes", "i8"),  # negative sizes become 16 bits of their two's complement
-        ("next", "i8"),  # state: where STREAMING goes on
+        ("next", "i8"),  # state: sector at which STREAMING continues
         ("clock", "i8"),  # state: the last arrival, ns
         ("count", "i8"),  # state: requests so far
     ]
@@ -124,8 +124,8 @@ def fill(out, shape, rng, spare):
         row["arrival"] = arrival
         row["start"] = NOT_YET
         row["end"] = NOT_YET
-        row["offset"] = at * SECTOR
-        row["size"] = size * SECTOR
+        row["offset"] = at * SECTOR_BYTES
+        row["size"] = size * SECTOR_BYTES
         row["op"] = op
         row["stream"] = header["stream"]
         row["tag"] = count
@@ -178,11 +178,11 @@ def shape_of(
     first, end = range_.first, range_.last
     last = first + int(float(end - first) * (parameters.working_set_percentage / 100.0))
     unit = (
-        parameters.address_alignment_unit_bytes // SECTOR
+        parameters.address_alignment_unit_bytes // SECTOR_BYTES
         if parameters.generated_aligned_addresses
         else 1
     )
-    mean = parameters.average_request_size_bytes // SECTOR
+    mean = parameters.average_request_size_bytes // SECTOR_BYTES
     room = last - first + 1
     if mean > room or unit > room:
         name = "average_request_size_bytes" if mean > room else "address_alignment_unit_bytes"
@@ -199,7 +199,7 @@ def shape_of(
     shape["hot_share"] = hot_share
     shape["mean_size"] = mean
     normal = parameters.request_size_distribution == "NORMAL"
-    shape["deviation"] = parameters.variance_request_size_bytes // SECTOR if normal else -1
+    shape["deviation"] = parameters.variance_request_size_bytes // SECTOR_BYTES if normal else -1
     shape["mean_interval"] = 0.0 if parameters.closed_loop else _interval(parameters, quirks, where)
     shape["distribution"] = DISTRIBUTIONS[parameters.address_distribution]
     shape["first"], shape["last"], shape["end"] = first, last, end
@@ -210,10 +210,10 @@ def shape_of(
 
 def _interval(parameters: Synthetic, quirks: frozenset[str], where: str) -> float:
     """Return the mean interval of Poisson arrivals in ns."""
-    sectors = parameters.average_request_size_bytes // SECTOR
+    sectors = parameters.average_request_size_bytes // SECTOR_BYTES
     if "whole_rate" not in quirks:
         return parameters.average_request_size_bytes * NS_PER_S / parameters.bandwidth_bytes_per_s
-    per_s = parameters.bandwidth_bytes_per_s // SECTOR // sectors
+    per_s = parameters.bandwidth_bytes_per_s // SECTOR_BYTES // sectors
     if not per_s:
         raise parameters.bad(
             where,
@@ -271,5 +271,5 @@ def _chunks(
 
 def alias(out: np.ndarray) -> None:
     """Apply MQSim's 64-bit sector numbers, whose upper half is put back one bit too low."""
-    sector = out["offset"] // SECTOR
-    out["offset"] = ((sector & 0xFFFFFFFF) | (sector >> 32 << 31)) * SECTOR
+    sector = out["offset"] // SECTOR_BYTES
+    out["offset"] = ((sector & 0xFFFFFFFF) | (sector >> 32 << 31)) * SECTOR_BYTES

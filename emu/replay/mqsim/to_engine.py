@@ -18,7 +18,7 @@ import numpy as np
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.state import Arrays, records
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import cmt, page_map
 from ondie.emu.ftl.precondition import per_stream
@@ -155,7 +155,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.victim_pages": "locked",
             "ftl.map_cache_bytes": 0 if drive.ideal_mapping_table else drive.cmt_capacity_bytes,
             "ftl.map_writes": 0 if "mapping_writes" in quirks else 16,
-            "ftl.map_read_bytes": 0 if drive.ideal_mapping_table else SECTOR,
+            "ftl.map_read_bytes": 0 if drive.ideal_mapping_table else SECTOR_BYTES,
             "ftl.initial": "fresh",
             "ftl.reservoir_fraction": 0.0,
         },
@@ -209,7 +209,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
     arrays.fifo["scale"][stages.HOST_STATIONS + stages.DRAM] = (
-        0  # MQSim's DRAM is its data cache's alone
+        0  # in MQSim only the data cache uses the DRAM
     )
     arrays.lots[: gc_policies.LEAST_LOT] = mrg32k3a.start(drive.seed + 1)
     occupancy = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
@@ -384,7 +384,7 @@ def played(
         )
         for i, flow in enumerate(flows)
     ]
-    # At one time the flow with the highest number goes first.
+    # Of simultaneous events, that of the flow with the highest number is first.
     done = Player(arrays, cfg, sources[::-1]).run(half_way(flows), progress)
     return dataclasses.replace(done, requests=done.requests[::-1])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim.address_partition import Range
 from ondie.emu.replay.mqsim.flow import Flow
@@ -111,27 +111,28 @@ def _inside(
     """Return offsets on the drive, with all requests within the range, and the changes made."""
     notes = []
     most = min(range_.sectors, MOST_SECTORS)
-    large = size > most * SECTOR
+    large = size > most * SECTOR_BYTES
     if large.any():
         i = int(np.argmax(large))
         raise InputError(
-            f"{path}: request {i}: size is {size[i] // SECTOR} sectors; must be at most {most} "
+            f"{path}: request {i}: size is {size[i] // SECTOR_BYTES} sectors; must be at most "
+            f"{most} "
             + ("(MQSim keeps 16 bits)" if most == MOST_SECTORS else "(the flow has no more)")
         )
-    sector = offset // SECTOR
+    sector = offset // SECTOR_BYTES
     beyond = sector > range_.last - range_.first
     if beyond.any():
         modulus = range_.sectors - ("short_modulus" in quirks)
         sector = np.where(beyond, sector % modulus, sector)
         notes.append(f"{beyond.sum()} addresses beyond the flow's {range_.sectors} sectors wrapped")
-    last = range_.sectors - size // SECTOR
+    last = range_.sectors - size // SECTOR_BYTES
     across = sector > last
     if across.any():
         sector = np.minimum(sector, last)
         notes.append(
             f"{across.sum()} requests across the flow's end moved to end at the flow's end"
         )
-    return (sector + range_.first) * SECTOR, tuple(notes)
+    return (sector + range_.first) * SECTOR_BYTES, tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
         if int(column.max()) > INT64_MAX // 10**6 or int(column.min()) < 0:
             raise InputError(f"{where}: {name} holds values below 0 or above 9e12")
     if (columns["sectors"] == 0).any():
-        raise InputError(f"{where}: a request has 0 sectors; use at least 1")
+        raise InputError(f"{where}: a request has 0 sectors; must be at least 1")
     arrival = columns["arrival_ns"].astype(np.int64) * PS_PER_NS
     if (arrival[1:] < arrival[:-1]).any():
         i = int(np.argmax(arrival[1:] < arrival[:-1])) + 1
@@ -196,8 +197,8 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
     return Recorded(
         arrival_ps=arrival,
         latency_ps=columns["latency_ns"].astype(np.int64) * PS_PER_NS,
-        offset=columns["lba"].astype(np.int64) * SECTOR,
-        size=columns["sectors"].astype(np.int64) * SECTOR,
+        offset=columns["lba"].astype(np.int64) * SECTOR_BYTES,
+        size=columns["sectors"].astype(np.int64) * SECTOR_BYTES,
         op=np.where(columns["is_read"], READ, WRITE).astype(np.int32),
         stream=np.zeros(count, np.int32) if flow is None else flow.astype(np.int32),
         source=where,
@@ -231,12 +232,14 @@ def recorded_flow(
     offset, size = recorded.offset[rows], recorded.size[rows]
     if not len(rows):
         raise InputError(f"{recorded.source}: no request of flow {stream}")
-    out = (offset < range_.first * SECTOR) | (offset + size > (range_.last + 1) * SECTOR)
+    out = (offset < range_.first * SECTOR_BYTES) | (
+        offset + size > (range_.last + 1) * SECTOR_BYTES
+    )
     if out.any():
         i = int(rows[np.argmax(out)])
         raise InputError(
-            f"{recorded.source}: request {i}: sector {recorded.offset[i] // SECTOR}: flow {stream} "
-            f"has {range_.first} to {range_.last}"
+            f"{recorded.source}: request {i}: sector {recorded.offset[i] // SECTOR_BYTES}: flow "
+            f"{stream} has {range_.first} to {range_.last}"
         )
     arrival = recorded.arrival_ps[rows] if depth is None else NOT_YET
     once = _records(stream, arrival, offset, size, recorded.op[rows])

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from ondie.emu.engine.core.transaction import SECTOR
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.replay.mqsim.parameter import P, Parameter, complete, parameters, read, spelled
 from ondie.emu.replay.mqsim.ssdconfig import NS, Drive, map_entries
 from ondie.emu.replay.mqsim.xml import Element, leaves, read_document
@@ -95,14 +95,14 @@ class Synthetic(FlowParameters):
                most=100, default="0")]
     generated_aligned_addresses: Annotated[bool, P("Generated_Aligned_Addresses", "")]
     address_alignment_unit_bytes: Annotated[
-        int, P("Address_Alignment_Unit", "", "sectors", 1, scale=SECTOR, default="1")]
+        int, P("Address_Alignment_Unit", "", "sectors", 1, scale=SECTOR_BYTES, default="1")]
     request_size_distribution: Annotated[
         str, P("Request_Size_Distribution", "", choices=("FIXED", "NORMAL"))]
     average_request_size_bytes: Annotated[
-        int, P("Average_Request_Size", "", "sectors", 1, MOST_SECTORS, SECTOR)]
+        int, P("Average_Request_Size", "", "sectors", 1, MOST_SECTORS, SECTOR_BYTES)]
     variance_request_size_bytes: Annotated[
         int, P("Variance_Request_Size", "standard deviation of the size", "sectors",
-               most=MOST_SECTORS, scale=SECTOR, default="0")]
+               most=MOST_SECTORS, scale=SECTOR_BYTES, default="0")]
     seed: Annotated[int, P("Seed", "seed of the flow's random numbers", most=2**31 - 8)]
     average_no_of_reqs_in_queue: Annotated[
         int, P("Average_No_of_Reqs_in_Queue", "outstanding requests in a closed loop", least=1,
@@ -161,8 +161,8 @@ class Scenario:
 def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
     """Read the scenarios of a workload.xml, which run one after the other.
 
-    Raises InputError, one line, with file, line, parameter, value and what is allowed; a parameter
-    may be missing only where it has no effect.
+    Raises InputError, one line, with file, line, parameter, value and the allowed values; a
+    parameter may be missing only where it has no effect.
     """
     where = os.fspath(path)
     root = read_document(where, _ROOT)
@@ -249,7 +249,7 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
         raise flow.bad(
             where,
             "total_requests_to_generate",
-            "the flow has no request; use at least 1, or a Stop_Time",
+            "the flow has no request; must be at least 1, or a Stop_Time",
         )
 
 
@@ -284,7 +284,7 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
         raise drive.bad(
             "block_no_per_plane",
             f"{flows} flows keep {OPEN_BLOCKS} blocks of a plane open each, and writes wait below "
-            f"{RESERVE} free blocks; use at least {least}",
+            f"{RESERVE} free blocks; must be at least {least}",
         )
     cached = any(flow.device_level_data_caching_mode != "TURNED_OFF" for flow in scenario.flows)
     split = flows if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1

@@ -141,7 +141,7 @@ class _Tree:
         element = self.open.pop()
         element.text = "".join(self.pieces.pop()).strip()
         if element.text and element.children:
-            raise self._bad(f"{name} has the text {quoted(element.text)} beside its elements")
+            raise self._bad(f"{name} has the text {quoted(element.text)} next to its elements")
 
 
 def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Iterator[Element]:
