@@ -11,7 +11,7 @@ from ondie.emu.replay.mqsim import quirks
 from ondie.emu.replay.mqsim.address_partition import Range, ranges
 from ondie.emu.replay.mqsim.parameter import INT32_MAX, parameters, parse, spelled
 from ondie.emu.replay.mqsim.ssdconfig import (
-    SECTOR,
+    SECTOR_BYTES,
     SETS,
     Drive,
     read_drive,
@@ -87,9 +87,9 @@ def test_a_flow_in_si_units(tmp_path):
     flow = scenario(tmp_path, flow_xml(Channel_IDs=" 3,1, 2,1", Stop_Time="5000")).flows[0]
     assert isinstance(flow, Synthetic) and not flow.closed_loop
     assert flow.channel_ids == (1, 2, 3)  # sorted, once each, as MQSim keeps them
-    assert flow.address_alignment_unit_bytes == 16 * SECTOR
-    assert flow.average_request_size_bytes == 24 * SECTOR
-    assert flow.variance_request_size_bytes == 4 * SECTOR
+    assert flow.address_alignment_unit_bytes == 16 * SECTOR_BYTES
+    assert flow.average_request_size_bytes == 24 * SECTOR_BYTES
+    assert flow.variance_request_size_bytes == 4 * SECTOR_BYTES
     assert (flow.bandwidth_bytes_per_s, flow.stop_time_ps) == (400 * 10**6, 5_000_000)
     assert (flow.read_percentage, flow.percentage_of_hot_region, flow.seed) == (60, 20, 798)
     traced = scenario(tmp_path, flow_xml(TRACE)).flows[0]
