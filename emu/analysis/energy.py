@@ -3,7 +3,11 @@
 Owns the components and the quantity that each is charged for. Does not own the constants (presets)
 or the quantities (analysis/ledger.py).
 Source: the presets' constants, each with a source. Array energy is charged per bit, never per
-operation. Host power depends on the phase. Results are given with and without the host.
+operation. Results are given with and without the host. Power by phase of the step:
+
+    forward and backward   host.compute_power for host and accelerator together; the drives wait
+    the rest               host.update_power while the host's CPU computes, else host.wait_power;
+                           host.accelerator_wait_power for the accelerator, which waits
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ from ondie.emu.paths.statement import Work
 
 FJ_PER_J = 1e15
 DRIVE_PART, HOST_PART, COMPUTE_PART = "drive", "host", "compute"
-
+HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
+"""Components of the host's power outside forward and backward."""
+ACCELERATOR_WAITING = "accelerator waiting"
 
 PRICES = frozenset(
     (
         "host.update_power",
         "host.wait_power",
         "host.compute_power",
+        "host.accelerator_wait_power",
         "host.dram_energy",
         "link.energy",
     )
@@ -61,6 +68,49 @@ def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
     if leaf.low is None or leaf.high is None:
         return value, value, value
     return float(leaf.low), value, float(leaf.high)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of a run that powers are charged for, ps."""
+
+    training: int
+    """From the start of a step to the end of its forward and backward, summed over steps."""
+    rest: int
+    """Time of the steps outside ``training``."""
+    cpu_busy: int
+    """Part of ``rest`` in which the host's CPU computes."""
+    isp_training: int
+    """Busy time of the in-storage processors in forward and backward, summed over drives."""
+    isp_rest: int
+    """Their other busy time, summed over drives."""
+
+
+TRAINING = ("forward", "backward")
+"""Phases in which the accelerator computes."""
+
+
+def times(totals: Totals, work: Work) -> Times:
+    """Return the times of a run.
+
+    A system has one host CPU, which runs one job at a time, so the sum of its jobs is the union of
+    their times. Jobs of forward and backward are not among them.
+    """
+    whole = training = 0
+    for spans in totals.steps:
+        start, stop = spans["step"]
+        ends = [spans[name][1] for name in TRAINING if name in spans]
+        whole += stop - start
+        training += max(ends, default=start) - start
+    worked = totals.worked_ps
+    cpu = sum(
+        ps for (phase, name), ps in worked.items() if name == "host CPU" and phase not in TRAINING
+    )
+    rest = whole - training
+    isp_training = sum(worked.get((phase, "ISP"), 0) for phase in TRAINING)
+    isp_rest = totals.busy_sum_ps.get("ISP", 0) - isp_training
+    busy = rest if work.average_power else min(cpu, rest)
+    return Times(training, rest, busy, isp_training, isp_rest)
 
 
 def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
@@ -102,20 +152,13 @@ def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
     tunnel = counters["tunnel_wire_bytes"]
     link = (totals.bytes_by["link down"] + totals.bytes_by["link up"] + tunnel) * ports
-    whole = sum(stop - start for spans in totals.steps for start, stop in [spans["step"]])
-    compute = sum(
-        max(
-            (spans[name][1] for name in ("forward", "backward") if name in spans),
-            default=spans["step"][0],
-        )
-        - spans["step"][0]
-        for spans in totals.steps
-    )
-    isp_busy = totals.busy_sum_ps.get("ISP", 0)
-    idle = max((whole - compute) * totals.devices - isp_busy, 0)
+    spent = times(totals, work)
+    training, rest, devices = spent.training, spent.rest, totals.devices
     cores = max(cfg.isp.cores, 1)
-    has_isp = cfg.isp.kind != "none"
-    storage = "host.update_power" if work.host_updates else "host.wait_power"
+    idle = max(rest * devices - spent.isp_rest, 0)
+    waiting = max(training * devices - spent.isp_training, 0)
+    if cfg.isp.kind == "none":
+        idle = waiting = 0
     out = [
         Component("NAND read", DRIVE_PART, "energy.nand_read", read * page),
         Component("NAND program", DRIVE_PART, "energy.nand_program", program * page),
@@ -134,18 +177,18 @@ def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
         Component("page registers", DRIVE_PART, "energy.register", work.register_bits + 2 * turned),
         Component("die bus", DRIVE_PART, "energy.pe_bus", work.die_bus_bits + turned),
         Component("cipher on the die", DRIVE_PART, "energy.pe_cipher", work.pe_cipher_bits),
-        Component("ISP busy", DRIVE_PART, "energy.isp_core", isp_busy * cores),
-        Component("ISP idle", DRIVE_PART, "energy.isp_idle", idle if has_isp else 0),
-        Component(
-            "controller", DRIVE_PART, "energy.controller", (whole - compute) * totals.devices
-        ),
+        Component("ISP busy", DRIVE_PART, "energy.isp_core", spent.isp_rest * cores),
+        Component("ISP idle", DRIVE_PART, "energy.isp_idle", idle),
+        Component("controller", DRIVE_PART, "energy.controller", rest * devices),
         Component("PCIe", DRIVE_PART, "link.energy", link * 8),
-        Component("host DRAM", HOST_PART, "host.dram_energy", work.host_dram_bits),
-        Component("host power", HOST_PART, storage, whole - compute),
-        Component("host and accelerator power", COMPUTE_PART, "host.compute_power", compute),
-        Component(
-            "waiting controller", COMPUTE_PART, "energy.controller", compute * totals.devices
-        ),
+        Component("host DRAM", HOST_PART, "host.dram_energy", work.host_dram_bytes * 8),
+        Component(HOST_BUSY, HOST_PART, "host.update_power", spent.cpu_busy),
+        Component(HOST_WAITING, HOST_PART, "host.wait_power", rest - spent.cpu_busy),
+        Component(ACCELERATOR_WAITING, HOST_PART, "host.accelerator_wait_power", rest),
+        Component("host and accelerator power", COMPUTE_PART, "host.compute_power", training),
+        Component("ISP training", COMPUTE_PART, "energy.isp_core", spent.isp_training * cores),
+        Component("waiting ISP", COMPUTE_PART, "energy.isp_idle", waiting),
+        Component("waiting controller", COMPUTE_PART, "energy.controller", training * devices),
     ]
     return [component for component in out if component.quantity]
 
@@ -157,9 +200,9 @@ class Energy:
     drive: tuple[float, float, float]
     """The drive's operations and transfers, and its idle power outside forward and backward."""
     host: tuple[float, float, float]
-    """Host DRAM, and the host's power outside forward and backward."""
+    """Host DRAM, and the power of host and waiting accelerator outside forward and backward."""
     compute: tuple[float, float, float]
-    """Host, accelerator and drive controller during forward and backward."""
+    """Host, accelerator and drives during forward and backward, without the bytes that move."""
     by_component: Mapping[str, tuple[float, float, float]]
 
     @property

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondie.emu.analysis.energy import DRIVE_PART, FJ_PER_J, HOST_PART, components, is_price
+from ondie.emu.analysis.energy import (
+    DRIVE_PART,
+    FJ_PER_J,
+    HOST_BUSY,
+    HOST_PART,
+    HOST_WAITING,
+    components,
+    is_price,
+)
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.sensitivity import USER_CHOICES, Swing
 from ondie.emu.config.config import Config, Leaf, shown
@@ -38,16 +46,14 @@ DIGITS = 6
 """Significant digits of drawn results. More would differ between processors, whose logarithms
 differ in the last bit."""
 TOGETHER = (
-    ("host.update_power", "host.wait_power"),
     ("link.down", "link.up"),
     ("energy.nand_read", "energy.nand_program", "energy.nand_erase"),
     ("energy.pe_add", "energy.pe_multiply"),
 )
-"""Groups of constants that share a draw, so that all lie equally far into their ranges: a host with
-a high power while it waits has a high power while it updates, a fast link is fast in both
-directions, and so on."""
+"""Groups of constants that share a draw, so that all lie equally far into their ranges: a link that
+is fast in one direction is fast in both, and so on. The host's two powers are drawn one by one."""
 DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
-POWER = "host power"
+POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
 """Smallest factor; used for a component that has quantity 0 at an end."""
 
@@ -140,12 +146,19 @@ class Answer:
     """5 %, 50 % and 95 % of the ratio."""
 
 
+ALONE, IN_PROPORTION, EQUAL = "alone", "in proportion", "equal"
+"""How the host powers of a crossing vary: one alone, both in their typical ratio, or both with the
+same value, as for a host whose CPU draws as much while it waits."""
+
+
 @dataclass(frozen=True)
 class Crossing:
     """Host power at which both paths take equal energy; all other constants are typical."""
 
     keys: tuple[str, ...]
-    """The powers that vary: one alone, or both in proportion."""
+    """The powers that vary."""
+    vary: str
+    """ALONE, IN_PROPORTION or EQUAL."""
     watts: tuple[float, ...] | None
     """Power in W of each key; None if no power makes the energies equal."""
     below: str
@@ -229,7 +242,7 @@ class Pair:
         for path, parts in self.parts.items():
             out[path] = sums = {DRIVE_PART: np.zeros(count), HOST_PART: np.zeros(count)}
             for part in parts:
-                if part.name == POWER and not powers:
+                if part.name in POWERS and not powers:
                     continue
                 log = np.zeros(count)
                 for ends, places in timed:
@@ -255,19 +268,19 @@ class Pair:
             / (rival[DRIVE_PART] + rival[HOST_PART]),
         }
 
-    def power_keys(self) -> tuple[str, str]:
-        """Return the keys of the host's power under the baseline and under the rival."""
-        base, rival = (
-            next(part.key for part in parts if part.name == POWER) for parts in self.parts.values()
+    def power_keys(self) -> tuple[str, ...]:
+        """Return the keys of the host's powers that at least one of the paths draws."""
+        parts = [part for parts in self.parts.values() for part in parts]
+        return tuple(
+            dict.fromkeys(part.key for name in POWERS for part in parts if part.name == name)
         )
-        return base, rival
 
     def slopes(self, values: Values) -> dict[str, np.ndarray]:
         """Return, by key of the host's power, the additional J of the baseline over the rival per
         W."""
         out: dict[str, np.ndarray] = {}
         gap = _minus(self.both(values, powers=False))
-        keys = dict.fromkeys(self.power_keys())
+        keys = self.power_keys()
         for key in keys:
             watt = {name: np.full(_length(values), 1e3 if name == key else 0.0) for name in keys}
             out[key] = _minus(self.both({**values, **watt})) - gap
@@ -343,7 +356,7 @@ def rounded(value: float) -> float:
 
 
 def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
-    """Return the crossings of both host powers in proportion, and of each alone.
+    """Return the crossings of both host powers in proportion and equal, and of each alone.
 
     Energy is linear in these powers.
     """
@@ -352,10 +365,11 @@ def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
     slopes = {key: float(scope_values[0]) for key, scope_values in pair.slopes({}).items()}
     out = []
     if len(slopes) > 1:
-        rise = sum(slopes[key] * typical[key] for key in slopes)
-        scale = -gap / rise if rise else 0.0
-        watts = tuple(scale * typical[key] for key in slopes)
-        out.append(_crossing(pair, tuple(slopes), watts, gap, rise))
+        for vary, unit in ((IN_PROPORTION, typical), (EQUAL, dict.fromkeys(typical, 1.0))):
+            rise = sum(slopes[key] * unit[key] for key in slopes)
+            scale = -gap / rise if rise else 0.0
+            watts = tuple(scale * unit[key] for key in slopes)
+            out.append(_crossing(pair, tuple(slopes), vary, watts, gap, rise))
     steep, gaps = pair.slopes(drawn), _minus(pair.both(drawn, powers=False))
     for key, slope in slopes.items():
         others = [other for other in slopes if other != key]
@@ -365,13 +379,14 @@ def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
         )
         met = (-rest / slope if slope else 0.0,)
         spread = quantiles(-rests / steep[key]) if steep[key].all() else None
-        out.append(_crossing(pair, (key,), met, rest, slope, spread))
+        out.append(_crossing(pair, (key,), ALONE, met, rest, slope, spread))
     return out
 
 
 def _crossing(
     pair: Pair,
     keys: tuple[str, ...],
+    vary: str,
     watts: tuple[float, ...],
     at_zero: float,
     slope: float,
@@ -385,9 +400,9 @@ def _crossing(
     base, rival = pair.pair
     if min(watts) <= 0:
         always = rival if at_zero > 0 or (at_zero == 0 and slope > 0) else base
-        return Crossing(keys, None, always, always, spread)
+        return Crossing(keys, vary, None, always, always, spread)
     return Crossing(
-        keys, watts, rival if at_zero > 0 else base, rival if slope > 0 else base, spread
+        keys, vary, watts, rival if at_zero > 0 else base, rival if slope > 0 else base, spread
     )
 
 

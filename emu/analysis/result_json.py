@@ -62,6 +62,7 @@ def odds_data(comparison: Comparison) -> dict[str, Any] | None:
         "host_power_where_the_winner_changes": [
             {
                 "keys": list(crossing.keys),
+                "vary": crossing.vary,
                 "watts": None if crossing.watts is None else list(crossing.watts),
                 "takes_less_below": crossing.below,
                 "takes_less_above": crossing.above,
@@ -197,7 +198,7 @@ def outside_training_s(book: Ledger) -> float:
 
 def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]:
     """Return the metrics of a path, per step: name -> value and unit."""
-    assert result.ledger is not None and result.energy is not None and result.bound is not None
+    assert result.ledger is not None and result.energy is not None and result.work is not None
     book, totals, steps = result.ledger, result.ledger.totals, comparison.steps
     counters = totals.counters
     written, worn = (
@@ -228,9 +229,17 @@ def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]
         "flash_written_bytes": (written, "B"),
         "tunnel_bytes": (counters["tunnel_bytes"] / steps, "B"),
         "tunnel_commands": (counters["tunnel_commands"] / steps, "operations"),
+        "drive_dram_bytes": (totals.bytes_by["DRAM"] / steps, "B"),
+        "host_dram_bytes": (result.work.host_dram_bytes / steps, "B"),
         "host_relay_cpu_s": (
             totals.busy_sum_ps.get("host relay", 0)
             * comparison.cfg.tunnel.relay_threads
+            / steps
+            / PS_PER_S,
+            "s",
+        ),
+        "host_cpu_busy_s": (
+            sum(ps for (_, name), ps in totals.worked_ps.items() if name == "host CPU")
             / steps
             / PS_PER_S,
             "s",
@@ -354,7 +363,10 @@ def _reservoir_data(comparison: Comparison, result: Result) -> dict[str, Any] | 
 
 
 def _path_data(comparison: Comparison, result: Result) -> dict[str, Any]:
-    if result.ledger is None or result.energy is None or result.bound is None:
+    if (
+        result.ledger is None or result.energy is None or result.bound is None
+        or result.work is None
+    ):  # fmt: skip
         return {
             "name": result.name,
             "title": result.title,
@@ -384,6 +396,9 @@ def _path_data(comparison: Comparison, result: Result) -> dict[str, Any]:
         "reservoir": _reservoir_data(comparison, result),
         "counters": dict(result.ledger.totals.counters),
         "planned": dict(result.ledger.totals.planned),
+        "host_dram_bytes_per_step": {
+            part.name: part.n_bytes / comparison.steps for part in result.work.host_dram
+        },
         "energy_j_per_step": {
             name: [value / comparison.steps for value in span]
             for name, span in result.energy.by_component.items()

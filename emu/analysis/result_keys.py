@@ -64,6 +64,9 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "uncertainty.share_a_draw": ("", "groups of keys that are drawn together"),
     "uncertainty.energy_ratio.*": ("1", "baseline over rival, by distribution and scope"),
     "uncertainty.host_power_where_the_winner_changes[].keys": ("", "host powers that are varied"),
+    "uncertainty.host_power_where_the_winner_changes[].vary": (
+        "", "alone, in proportion (in their typical ratio) or equal",
+    ),
     "uncertainty.host_power_where_the_winner_changes[].watts": ("W", "break-even; null: none"),
     "uncertainty.host_power_where_the_winner_changes[].takes_less_{below,above}": (
         "", "path with less energy on this side of the break-even",
@@ -134,6 +137,9 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].reservoir.erases_of_a_{die,plane}.{least,mean,most}": ("erases", "erases in the run"),
     "paths[].counters.*": ("", "activity of the whole run (emu/engine/core/counters.py)"),
     "paths[].planned.*": ("", "amounts that the path's plan requested in the whole run"),
+    "paths[].host_dram_bytes_per_step.*": (
+        "B", "bytes of each pass over host DRAM (emu/paths/statement.py), read plus written",
+    ),
     "paths[].energy_j_per_step.*": ("J/step", "low, typical, high of each energy component"),
     "paths[].weights.equal_bits_to_reference": ("weights", "weights equal in every bit to the "
                                                            "reference"),
@@ -163,9 +169,12 @@ METRICS: dict[str, tuple[str, str]] = {
     "link_{down,up}_bytes": ("B", "bytes over the links to (down) and from (up) the drives"),
     "channel_bytes": ("B", "bytes over the flash channels, both directions"),
     "flash_written_bytes": ("B", "bytes of all programmed pages"),
+    "drive_dram_bytes": ("B", "bytes through the drives' DRAM, read plus written"),
+    "host_dram_bytes": ("B", "bytes through the host's DRAM, read plus written"),
     "tunnel_bytes": ("B", "bytes of messages through the TCP/IP tunnels"),
     "tunnel_commands": ("operations", "NVMe commands and notifications of the tunnels"),
     "host_relay_cpu_s": ("s", "host CPU time that relays tunnel messages"),
+    "host_cpu_busy_s": ("s", "time in which the host's CPU updates weights or adds gradients"),
     "page_operations": ("pages", "pages sensed and programmed"),
     "array_operations": ("operations", "reads, programs and erases of the arrays"),
     "erased_blocks": ("blocks", "erased blocks"),

@@ -76,6 +76,9 @@ USER_CHOICES = frozenset(
 )
 """Keys that the user decides: their ranges are the possible choices, not an uncertainty."""
 
+HOST_POWERS = ("host.update_power", "host.wait_power")
+"""Powers that are varied, each alone, whatever their source: they often decide the energy."""
+
 Factors = Mapping[str, Mapping[str, float]]
 """Path -> energy component -> quantity as a factor of its typical value."""
 
@@ -233,13 +236,18 @@ class Headline:
 def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
     """Return the swings of speedup and energy ratio, widest first.
 
-    Covers each assumed leaf with a range, except those of :func:`unfelt`, and the leaves of
-    :func:`published_ranges`. Leaves with an end at which a path cannot run come first; such an end
-    has the value None. Of the assumed leaves, only a name may have no range.
+    Covers each assumed leaf with a range, except those of :func:`unfelt`, the leaves of
+    :func:`published_ranges`, and HOST_POWERS. Leaves with an end at which a path cannot run come
+    first; such an end has the value None. Of the assumed leaves, only a name may have no range.
     """
     idle = unfelt(cfg)
     varied = [key for key in cfg.assumed() if key.low is not None and key.key not in idle]
     varied += published_ranges(cfg)
+    varied += [
+        leaf
+        for leaf in map(cfg.leaf, HOST_POWERS)
+        if leaf.source != "assumed" and leaf.low != leaf.high
+    ]
     small = sample(trace, cfg)
     typical = headline(cfg, small)
     charged = headline.quantities(cfg, small)

@@ -19,6 +19,7 @@ import numpy as np
 from ondie.emu.compute import isp_cores
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme import command
+from ondie.emu.paths import statement
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
 from ondie.emu.paths.layout import formats
@@ -74,9 +75,9 @@ class InStorage(ConventionalPath):
         return self.too_large(self.vectors)
 
     def work(self, steps: int) -> Work:
-        moved = self.stored.gradient.dtype.itemsize + self.up_bytes
-        moved *= self.trace.n_params * self.applied(steps)
-        return Work(host_dram_bits=8 * moved)
+        width = self.stored.gradient.dtype.itemsize
+        made = statement.in_drive(self.trace.n_params, width, self.up_bytes)
+        return Work(host_dram=statement.total(made, self.applied(steps)))
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the rows chunk by chunk, the devices in turn. Chunk i starts after chunk i - window

@@ -37,6 +37,7 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.compute import host_cpu, isp_cores
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme import command
+from ondie.emu.paths import statement
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
 from ondie.emu.paths.layout.raid0 import Bucket
@@ -59,11 +60,12 @@ class SmartBase(InStep):
         return self.too_large(self.written)
 
     def work(self, steps: int) -> Work:
-        # DRAM traffic: the gradient is written and read, states enter and leave, plus the update.
-        moved = (2 + 2 * len(self.vectors) + 1) * VALUE_BYTES + self.kernel.bytes_per_param()
-        return Work(
-            host_dram_bits=8 * moved * self.trace.n_params * self.applied(steps), host_updates=True
+        gradient = VALUE_BYTES * self.trace.n_params
+        states = len(self.vectors) * gradient
+        made = statement.deepspeed_step(
+            self.trace.n_params, VALUE_BYTES, VALUE_BYTES, states, (gradient, states)
         )
+        return Work(host_dram=statement.total(made, self.applied(steps)), host_updates=True)
 
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
         for subgroup in self.subgroups:
@@ -129,8 +131,14 @@ class SmartUpdate(InStep):
         return self.too_large(self.written)
 
     def work(self, steps: int) -> Work:
-        moved = (2 * VALUE_BYTES + self.up_bytes) * self.trace.n_params * self.applied(steps)
-        return Work(host_dram_bits=8 * moved)
+        made = statement.in_drive(
+            self.trace.n_params, VALUE_BYTES, self.up_bytes, self.compressed_bytes()
+        )
+        return Work(host_dram=statement.total(made, self.applied(steps)))
+
+    def compressed_bytes(self) -> int | None:
+        """Return the bytes of the gradient if the accelerator compresses it, else None."""
+        return None
 
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
         late = self.kernel.states if self.overlapped else ()
@@ -280,6 +288,9 @@ class SmartComp(SmartHandler):
             for bucket in self.buckets
             if bucket.device == device and start <= bucket.start < stop
         )
+
+    def compressed_bytes(self) -> int:
+        return sum(bucket.n_bytes for bucket in self.buckets)
 
     def notes(self) -> list[str]:
         share = sum(bucket.k for bucket in self.buckets) / self.trace.n_params

@@ -1,18 +1,33 @@
-"""Records of a path's work that the drives' counters do not hold.
+"""Records of a path's work that the drives' counters do not hold, and passes over host DRAM.
 
-Owns the records Work and Share. Does not own their evaluation (ondie.emu.analysis), or the record
-Pieces (pieces.py).
-Source: none.
+Owns the records Work and Share, and the table of passes: every array that a path writes to the
+host's memory or reads from it. Does not own their evaluation (ondie.emu.analysis), the record
+Pieces (pieces.py), or the sizes of arrays, which a path states.
+Source: the flow of each path. The accelerator makes 16-bit gradients, and the host casts them
+(OptimStore, HPCA 2023). The host unscales gradients in place and casts new weights for the
+accelerator, where no kernel writes a 16-bit copy: DeepSpeed's stage 3 optimizer
+(runtime/zero/stage3.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from ondie.emu.paths.layout.formats import MODEL_BYTES
+
+
+@dataclass(frozen=True)
+class HostPass:
+    """Bytes of a pass, read plus written."""
+
+    name: str
+    n_bytes: int
 
 
 @dataclass(frozen=True)
 class Work:
-    """Work of a path that is not in counters: PE arithmetic, host traffic, location of update."""
+    """Work of a path that is not in counters: PE arithmetic, host DRAM, location of update."""
 
     adds: int = 0
     multiplies: int = 0
@@ -21,9 +36,18 @@ class Work:
     """Bits encrypted or decrypted by an engine on the die."""
     die_bus_bits: int = 0
     """Bits read from registers of other planes, over the bus of the die."""
-    host_dram_bits: int = 0
+    host_dram: tuple[HostPass, ...] = ()
+    """Passes over host DRAM."""
     host_updates: bool = False
-    """True if the host CPU updates (at its higher power), False if it waits for the storage."""
+    """True if the host CPU updates the weights, False if processors in the drives do."""
+    average_power: bool = False
+    """True if the power of the busy host is the average of whole steps. It is then charged for all
+    time outside forward and backward, also while the CPU waits."""
+
+    @property
+    def host_dram_bytes(self) -> int:
+        """Bytes of all passes over host DRAM."""
+        return sum(part.n_bytes for part in self.host_dram)
 
 
 @dataclass(frozen=True)
@@ -74,3 +98,121 @@ class Share:
     def turn_steps(self) -> float:
         """Steps between changes of roles, on the die that reaches ``rotate`` cycles first."""
         return self.rotate / self.as_laid_out
+
+
+PASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "gradient arrives": (("model gradient",), ()),
+    "gradient cast": (("gradient",), ("model gradient",)),
+    "gradient departs": ((), ("gradient on drives",)),
+    "gradient returns": (("gradient on drives",), ()),
+    "gradient unscaled": (("gradient",), ("gradient",)),
+    "states arrive": (("states on drives",), ()),
+    "update": (("states", "copy"), ("states", "gradient")),
+    "states depart": ((), ("states on drives",)),
+    "weights arrive": (("weights",), ()),
+    "weights cast": (("model",), ("weights",)),
+    "weights depart": ((), ("model",)),
+    "parameters arrive": (("model on drives",), ()),
+    "parameters depart": ((), ("model on drives",)),
+    "samples arrive": (("samples",), ()),
+    "samples used": ((), ("samples",)),
+    "exchange": (("exchange",), ()),
+    "gradient sent again": ((), ("gradient sent again",)),
+}
+"""Pass -> (arrays written, arrays read).
+
+Arrays of the accelerator ("model") have 16 bits. "on drives": what passes the link, with padding
+and without what stays in host DRAM. "exchange": messages and sums of an all-reduce, both ways."""
+
+
+def passes(
+    names: Iterable[str], sizes: Mapping[str, int], times: Mapping[str, int] | None = None
+) -> tuple[HostPass, ...]:
+    """Return the passes of a step, without empty ones. ``sizes``: bytes of each array. ``times``:
+    how often a pass is made, if not once."""
+    found = []
+    for name in names:
+        written, read = PASSES[name]
+        n_bytes = sum(sizes[array] for array in (*written, *read)) * (times or {}).get(name, 1)
+        if n_bytes:
+            found.append(HostPass(name, n_bytes))
+    return tuple(found)
+
+
+def total(parts: Iterable[HostPass], times: int = 1) -> tuple[HostPass, ...]:
+    """Return passes of ``times`` steps; passes of the same name are added up."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        sums[part.name] = sums.get(part.name, 0) + part.n_bytes * times
+    return tuple(HostPass(name, n_bytes) for name, n_bytes in sums.items() if n_bytes)
+
+
+def gradient_made(gradient_bytes: int) -> tuple[str, ...]:
+    """Return the passes in which a gradient of ``gradient_bytes`` per parameter is made: a 16-bit
+    gradient needs no cast."""
+    return ("gradient arrives",) + (("gradient cast",) if gradient_bytes != MODEL_BYTES else ())
+
+
+def weights_sent(weight_bytes: int) -> tuple[str, ...]:
+    """Return the passes in which new weights go to the accelerator; 16-bit ones need no cast."""
+    return (("weights cast",) if weight_bytes != MODEL_BYTES else ()) + ("weights depart",)
+
+
+def in_drive(
+    n_params: int, gradient_bytes: int, weight_bytes: int, compressed: int | None = None
+) -> tuple[HostPass, ...]:
+    """Return the passes of a step in which processors in the drives update.
+
+    ``compressed``: bytes of the gradient if the accelerator compresses it; then it arrives and
+    departs in this size.
+    """
+    made = gradient_made(gradient_bytes) if compressed is None else ("gradient arrives",)
+    sizes = {
+        "model gradient": MODEL_BYTES * n_params if compressed is None else compressed,
+        "gradient": gradient_bytes * n_params,
+        "gradient on drives": gradient_bytes * n_params if compressed is None else compressed,
+        "weights": weight_bytes * n_params,
+        "model": MODEL_BYTES * n_params,
+    }
+    names = (*made, "gradient departs", "weights arrive", *weights_sent(weight_bytes))
+    return passes(names, sizes)
+
+
+def deepspeed_step(
+    n_params: int,
+    gradient_bytes: int,
+    weight_bytes: int,
+    states: int,
+    on_drives: tuple[int, int],
+    copy: int = 0,
+    model: tuple[int, int] | None = None,
+) -> tuple[HostPass, ...]:
+    """Return the passes of a step in which the host updates states that are on drives.
+
+    ``states``: bytes of weights and states. ``on_drives``: (gradient, weights and states) on the
+    drives. ``copy``: bytes of the 16-bit weights that the kernel writes; without them the new
+    weights are cast. ``model``: (bytes on the drives, times that a step reads them) if the model's
+    parameters are on the drives, too.
+    """
+    gradient, stored = on_drives
+    stored_model, again = model or (0, 0)
+    sizes = {
+        "model gradient": MODEL_BYTES * n_params,
+        "gradient": gradient_bytes * n_params,
+        "gradient on drives": gradient,
+        "states": states,
+        "states on drives": stored,
+        "weights": weight_bytes * n_params,
+        "copy": copy,
+        "model": MODEL_BYTES * n_params,
+        "model on drives": stored_model,
+    }
+    sent = weights_sent(MODEL_BYTES if copy else weight_bytes)
+    if model:  # to the drives; the accelerator gets them in forward and backward
+        sent = (*sent[:-1], "parameters depart", "parameters arrive", "weights depart")
+    names = (
+        *gradient_made(gradient_bytes), "gradient departs", "states arrive", "gradient returns",
+        "gradient unscaled", "update", "states depart", *sent,
+    )  # fmt: skip
+    times = {"parameters arrive": again, "weights depart": again} if model else {}
+    return passes(names, sizes, times)

@@ -22,7 +22,7 @@ from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.validate.queueing import waiting_shares
 from ondie.emu.validate.synthetic_models import model
-from ondie.emu.validate.update_stage import stage
+from ondie.emu.validate.update_stage import Stage, stage
 from ondie.traces import Trace
 
 PARAMS = (1 << 26) - (1 << 16)
@@ -115,12 +115,8 @@ def _published(cfg: Config) -> Iterator[Row]:
     yield row("DeepStore over baseline, free", SHOWN, 1.1, base.seconds / free.seconds)
     moved = chip.totals.bytes_by["channels in"] + chip.totals.bytes_by["channels out"]
     yield row("DeepStore on the channel", IDENTITY, 28, moved / PARAMS, "B/param")
-    row = _rows(
-        "energy of the update stage, drive and host; host power was chosen to meet 3.6x; no "
-        "tolerance is published"
-    )
-    yield row("baseline's energy over on die's", FIT, 3.6, base.all_j / die.all_j, "x", 0.1)
-    yield row("baseline's energy over C-ISP's", CHECK, 2.0, base.all_j / isp.all_j, "x", 0.1)
+    yield from _energy(base, isp, die)
+    row = _rows("energy of the update stage without the host; no tolerance is published")
     found = base.flash_j / die.flash_j
     yield row("baseline's energy over on die's, flash, channels, PCIe", SHOWN, 1.3, found)
     found = base.drive_j / die.drive_j
@@ -130,6 +126,24 @@ def _published(cfg: Config) -> Iterator[Row]:
         yield row(
             f"power of the SSD, {who}", CHECK, published, mine.flash_w / base.flash_w, "x", 0.2
         )
+
+
+def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
+    """Yield the energy ratios with each reading of the host's power. None is published."""
+    row = _rows(
+        "energy of the update stage, drive and host. Host powers were chosen to meet 3.6x if a "
+        "host that updates draws its busy power for the whole stage; but while its CPU waits for "
+        "flash, it draws its waiting power, and the accelerator waits, too"
+    )
+    rivals = (("on die's", 3.6, die), ("C-ISP's", 2.0, isp))
+    for who, published, mine in rivals:
+        readings = (
+            ("busy power for the whole stage", base.whole_stage_j / mine.whole_stage_j),
+            ("busy power while the CPU computes", base.host_j / mine.host_j),
+            ("and a waiting accelerator", base.all_j / mine.all_j),
+        )
+        for reading, found in readings:
+            yield row(f"baseline's energy over {who}, {reading}", SHOWN, published, found)
 
 
 def timed(trace: Trace, compute_s: float) -> Trace:

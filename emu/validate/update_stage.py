@@ -13,17 +13,28 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from ondie.emu.analysis.compare import Run
-from ondie.emu.analysis.energy import DRIVE_PART, Component, Energy, components, energy
+from ondie.emu.analysis.energy import (
+    ACCELERATOR_WAITING,
+    DRIVE_PART,
+    HOST_BUSY,
+    HOST_WAITING,
+    Component,
+    Energy,
+    components,
+    energy,
+)
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.paths.base import UPDATE, Options
 from ondie.traces import Trace
 
+Key = TypeVar("Key")
 FLASH = ("NAND read", "NAND program", "NAND erase", "channels", "PCIe")
 """Components of the SSD energy in OptimStore."""
 
@@ -40,6 +51,8 @@ class Stage:
     """Energy of the update stage only, except host DRAM, which covers the whole step."""
     parts: Mapping[str, float]
     """Typical energy by component of the drive (J)."""
+    host_w: float
+    """Power of a host that updates for the whole stage, or that waits for the whole stage (W)."""
     reserved: int
     """Flash pages reserved for the path's states, their parity and their commit records."""
 
@@ -65,8 +78,21 @@ class Stage:
 
     @property
     def all_j(self) -> float:
-        """Energy of drive and host (J)."""
+        """Energy of drive, host and waiting accelerator (J)."""
         return self.energy.storage_and_host[1]
+
+    @property
+    def host_j(self) -> float:
+        """Energy of drive and host (J), with the power of a waiting host while its CPU waits."""
+        return self.all_j - self.energy.by_component[ACCELERATOR_WAITING][1]
+
+    @property
+    def whole_stage_j(self) -> float:
+        """Energy of drive and host (J), with one power of the host for the whole stage: that of a
+        busy host if the host updates, else that of a waiting one."""
+        parts = self.energy.by_component
+        power = sum(parts.get(name, (0.0,) * 3)[1] for name in (HOST_BUSY, HOST_WAITING))
+        return self.host_j - power + self.host_w * self.seconds
 
 
 def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) -> Stage:
@@ -92,6 +118,7 @@ def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) 
         totals,
         energy(cfg, totals, work),
         {part.name: part.joules(cfg)[1] for part in spent if _of_drive(part)},
+        (cfg.host.update_power_mw if work.host_updates else cfg.host.wait_power_mw) / 1e3,
         sum(x.reserved for x in guarded) * run.path.cfg.flash.planes_per_die,
     )
 
@@ -136,7 +163,7 @@ def _of_drive(part: Component) -> bool:
 def _between(before: Totals, after: Totals, span: tuple[int, int]) -> Totals:
     """Return the totals between two snapshots, as one step with interval ``span`` (ps)."""
 
-    def less(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    def less(a: Mapping[Key, int], b: Mapping[Key, int]) -> dict[Key, int]:
         return {name: value - b.get(name, 0) for name, value in a.items()}
 
     return dataclasses.replace(
@@ -144,5 +171,6 @@ def _between(before: Totals, after: Totals, span: tuple[int, int]) -> Totals:
         counters=less(after.counters, before.counters),
         bytes_by=less(after.bytes_by, before.bytes_by),
         busy_sum_ps=less(after.busy_sum_ps, before.busy_sum_ps),
+        worked_ps=less(after.worked_ps, before.worked_ps),
         steps=({"step": span},),
     )

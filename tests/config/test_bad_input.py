@@ -1,6 +1,7 @@
 """Does every kind of bad configuration end in one line: where, key, value, and what is right?"""
 
 import pickle
+import re
 
 import pytest
 
@@ -53,7 +54,7 @@ def refused(call, words):
         ("flash.page=256 B", ["too small", "512 B"]),
         ("pe.dispatch=locked", ["pe.dispatch", "nearest: lockstep"]),
         ("isp.kind=gpu", ["isp.kind", "none, cores, fpga"]),
-        ("isp.kind=fpga", ["isp.kind", "isp.engine", "requires isp.engine above 0"]),
+        ("isp.kind=fpga", ["isp.kind", 'isp.engine = "8.2 GB/s"']),
         ("isp.cores=0", ["isp.cores", "isp.cores above 0"]),
         ("isp.frequency=0", ["isp.frequency", "requires isp.frequency above 0"]),
         ("isp.ipc=0", ["isp.ipc", "isp.ipc above 0, for example 0.8"]),
@@ -68,7 +69,7 @@ def refused(call, words):
         ("ftl.erase_failures=0.1", ["ftl.erase_failures", "ftl.erase", "collected"]),
         ("host.io_block=10 KB", ["host.io_block", "multiple of the page"]),
         ("frontend.max_transfer=10 KB", ["frontend.max_transfer", "multiple of the page"]),
-        ("pe.kind=per_plane", ["pe.kind", "pe.clock_divider above 0"]),
+        ("pe.kind=per_plane", ["pe.kind", "pe.clock_divider = 4", "energy.pe_add"]),
         ("system.name=", ["system.name", "is not a name"]),
         ("system.name=a\nb", ["system.name"]),
     ],
@@ -99,6 +100,59 @@ def test_overrides(text, words):
 )
 def test_overrides_that_do_not_go_together(name, texts, words):
     refused(lambda: load_preset(name, texts), words)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "keys"),
+    [
+        (
+            "newport",
+            "pe.kind=per_plane",
+            "pe.clock_divider pe.bus_values pe.dispatch pe.protection ftl.reservoir_fraction "
+            "energy.pe_add energy.pe_multiply energy.register",
+        ),
+        (
+            "smartssd",
+            "pe.cipher=die",
+            "pe.kind pe.clock_divider pe.bus_values pe.dispatch pe.protection "
+            "ftl.reservoir_fraction energy.pe_add energy.pe_multiply energy.register",
+        ),
+        (
+            "gen4-tlc",
+            "isp.kind=cores",
+            "isp.cores isp.frequency isp.ipc isp.flash dram.isp energy.isp_core energy.isp_idle",
+        ),
+        (
+            "gen4-tlc",
+            "isp.kind=fpga",
+            "isp.engine isp.flash dram.isp energy.isp_core energy.isp_idle",
+        ),
+        ("optimstore-r1", "isp.kind=cores", "isp.cores isp.frequency isp.ipc"),
+    ],
+)
+def test_enabling_a_processor_asks_for_all_of_its_constants_at_once(name, text, keys):
+    """Each with an example; with all examples set it is enabled, without any one of them it is
+    not, and a 0 that is stated counts."""
+    message = refused(lambda: load_preset(name, [text]), [*keys.split(), "does not have"])
+    examples = re.findall(r"([a-z]+\.\w+) = (\"[^\"]*\"|[\w.]+) \(", message)
+    assert " ".join(key for key, _ in examples) == keys
+    given = [f"{key}={value}".replace('"', "") for key, value in examples]
+    cfg = load_preset(name, [text, *given])
+    assert all(cfg.leaf(key).source == "set" for key, _ in examples)
+    for i, left_out in enumerate(keys.split()):
+        rest = [*given[:i], *given[i + 1 :]]
+        refused(lambda rest=rest: load_preset(name, [text, *rest]), [left_out])
+    if "energy.pe_add" in keys:
+        load_preset(name, [text, *zero(given, "energy.pe_add")])
+
+
+def zero(given, key):
+    """The same settings, with 0 for one key."""
+    return [f"{key}=0" if text.startswith(f"{key}=") else text for text in given]
+
+
+def test_a_drive_with_processing_elements_keeps_its_constants_without_them():
+    load_preset("optimstore-r1", ["pe.kind=none"])
 
 
 def test_an_override_names_the_command_line_and_a_key_is_set_once():

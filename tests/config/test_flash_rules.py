@@ -24,7 +24,6 @@ REFUSED = [
         "planes cannot be read independently",
     ),
     ({"flash__chip_busy": "per_chip", "pe__kind": "per_plane"}, 'requires pe.kind = "none"'),
-    ({"flash__plane_reads": "alone", "pe__kind": "per_plane"}, "all planes of a die together"),
     ({"flash__power_planes": 1}, "at least flash.planes_per_die"),
     ({"flash__programming": "one_shot"}, '"MLC", "TLC" or "QLC"'),
     (TLC | {"flash__programming": "one_shot", "flash__pages_per_block": 13}, "whole word lines"),

@@ -20,7 +20,7 @@ def test_the_pages_have_the_generated_blocks():
     assert [what for what, _ in generate.blocks(TEXTS["README.md"])] == [
         "summary: gpt2-124m optimstore-r1 1", "results",
     ]  # fmt: skip
-    assert len(BLOCKS) == 59
+    assert len(BLOCKS) == 60
 
 
 def test_the_readme_is_short():

@@ -322,7 +322,7 @@ def test_the_lost_work_costs_energy():
     done = totals.counters["odc_ops"], before.counters["odc_ops"]
     assert done[0] > done[1]
     assert work.adds == less.adds * done[0] // done[1] and work.register_bits > less.register_bits
-    assert work.host_dram_bits - less.host_dram_bits == 8 * run.recoveries[0].resent_bytes
+    assert work.host_dram_bytes - less.host_dram_bytes == run.recoveries[0].resent_bytes
 
 
 @pytest.mark.parametrize("more", [{}, BY_THE_DIE], ids=["plain", "by the die"])

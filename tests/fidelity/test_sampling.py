@@ -215,7 +215,13 @@ def test_parameter_groups_keep_their_shares(n, sizes):
 def book(seconds: float, pages: int) -> Ledger:
     """Books of a piece."""
     values = {f.name: 0 for f in dataclasses.fields(Totals)}
-    values |= {"counters": {"read_pages": pages}, "bytes_by": {}, "planned": {}, "busy_sum_ps": {}}
+    values |= {
+        "counters": {"read_pages": pages},
+        "bytes_by": {},
+        "planned": {},
+        "busy_sum_ps": {},
+        "worked_ps": {},
+    }
     values |= {"busy_ps": {("update", "dies"): pages}, "super_pages": (0, 0), "erases": (0, 0)}
     values |= {"worn": ((pages, 2 * pages), (0, 3))}
     span = (0, round(seconds * 1e12))

@@ -253,10 +253,10 @@ def test_tree_and_star_cross_the_host_once_or_twice():
     assert tree.book.totals.counters["tunnel_bytes"] == (4 + 4 * 2 * 2) * size
     assert star.book.phases_s["synchronise"] < tree.book.phases_s["synchronise"] / 2
     for r in (star, tree):  # the host adds what it gets: 6 or 2 gradients, three passes of each
-        own = sum(r.path.batches(0)[:1]) * 2 * 150_528 + 20 * 100_003
+        own = sum(r.path.batches(0)[:1]) * 2 * 150_528 + (20 + 16) * 100_003
         added = 6 if r is star else 2
         moved = r.book.totals.counters["tunnel_bytes"] + 3 * added * size
-        assert r.path.work(1).host_dram_bits == 8 * (own + moved)
+        assert r.path.work(1).host_dram_bytes == own + moved
 
 
 def test_one_slow_tunnel_holds_up_the_whole_ring():
@@ -488,8 +488,9 @@ def test_host_work_and_energy_are_counted():
     r = run(trace(), 4)
     work = r.path.work(1)
     piece = r.path.exchange.piece_bytes
-    traffic = 2 * 315 * 150_528 + 8 * 8 * piece + 3 * 4 * piece + 20 * 1_000_003
-    assert (work.host_dram_bits, work.host_updates) == (8 * traffic, True)
+    # FP16 gradient from the accelerator 2 B, cast 2 + 4 B; weights cast 4 + 2 B, and back 2 B
+    traffic = 2 * 315 * 150_528 + 8 * 8 * piece + 3 * 4 * piece + (20 + 16) * 1_000_003
+    assert (work.host_dram_bytes, work.host_updates) == (traffic, True)
     joules = energy(r.path.cfg, r.book.totals, work)
     # Drives idle from their own end to the host's, and while they synchronise: 0.15 W x 4 each.
     busy = 25 / 3.08 / r.book.step_s

@@ -60,7 +60,7 @@ def totals(counters: dict[str, int], bytes_by: dict[str, int]) -> Totals:
     return Totals(
         counters=counters, bytes_by=bytes_by, planned={}, mapped_pages=0, valid_pages=0,
         filled_pages=0, super_pages=(0, 0), erases=(0, 0), in_flight=0, steps=({"step": (0, 1)},),
-        busy_ps={}, busy_sum_ps={}, page_bytes=PAGE, block_bytes=BLOCK, devices=1,
+        busy_ps={}, busy_sum_ps={}, worked_ps={}, page_bytes=PAGE, block_bytes=BLOCK, devices=1,
     )  # fmt: skip
 
 

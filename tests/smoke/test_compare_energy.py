@@ -118,7 +118,19 @@ def test_doubling_a_constant_doubles_its_component_and_no_other(runs):
     # Every constant of energy is charged somewhere.
     prices = {x.key for cfg, _ in runs for x in cfg.leaves() if x.key.startswith("energy.")}
     prices |= {"link.energy", "host.dram_energy", "host.update_power", "host.wait_power"}
-    assert used == prices | {"host.compute_power"}
+    assert used == prices | {"host.compute_power", "host.accelerator_wait_power"}
+
+
+def cpu_jobs(r: Result) -> list[tuple[float, float]]:
+    """Jobs of the host's CPU in the timeline, as (start, end) ps."""
+    assert r.timeline is not None and not r.dropped
+    tracks = {e["tid"]: e["args"]["name"] for e in r.timeline if e["name"] == "thread_name"}
+    (cpu,) = (track for track, name in tracks.items() if name == "host CPU")
+    return [
+        (e["ts"] * 1e6, (e["ts"] + e["dur"]) * 1e6)
+        for e in r.timeline
+        if e["ph"] == "X" and e["tid"] == cpu
+    ]
 
 
 # --- by hand
@@ -146,8 +158,9 @@ def test_host_offload_by_hand(one):
 
     Written: g, then w, m, v; read: w, m, v, g: 4 vectors each way, 1956 pages of 65,536 bits.
     ECC and channels see the pages of both ways; link: 32 B/param; DRAM of the drive twice that.
-    Host DRAM per parameter: g in and out 8 B, w m v g in 16 B, w m v out 12 B, and the update
-    itself, r w m v g, w w m v, 28 B: 64 B.
+    Host DRAM per parameter: FP16 gradient in 2 B, cast 2 + 4 B, out to flash 4 B, back 4 B,
+    unscaled 4 + 4 B; w m v in 12 B and out 12 B; the update itself, r w m v g, w w m v, 28 B;
+    w cast 4 + 2 B and out to the accelerator 2 B: 84 B.
     """
     cfg, r = one["host_offload"]
     e = typical(r.energy)
@@ -158,7 +171,7 @@ def test_host_offload_by_hand(one):
     assert e["channels"] == pytest.approx(joules(cfg, "channels", 2 * bits))
     assert e["PCIe"] == pytest.approx(joules(cfg, "PCIe", 32 * N * 8))
     assert e["drive DRAM"] == pytest.approx(joules(cfg, "drive DRAM", 2 * 32 * N * 8))
-    assert e["host DRAM"] == pytest.approx(joules(cfg, "host DRAM", 64 * N * 8))
+    assert e["host DRAM"] == pytest.approx(joules(cfg, "host DRAM", 84 * N * 8))
     assert not {"PE additions", "PE multiplications", "page registers", "ISP busy"} & set(e)
 
 
@@ -170,6 +183,8 @@ def test_on_die_by_hand(one):
     2 + 3 + 4 + 1 + 2 = 12 multiplications, 2 + 2 + 1 + 2 + 2 = 9 values read and 5 written.
     Channels: gradients of 489 pages in, weights of 489 pages out; the link carries the same.
     Drive DRAM: gradients in and out again, weights in twice and out: 4 x 489 pages.
+    Host DRAM per parameter: FP16 gradient in 2 B, cast 2 + 4 B, out 4 B; w in 4 B, cast 4 + 2 B,
+    out to the accelerator 2 B: 24 B.
     """
     cfg, r = one["on_die"]
     e = typical(r.energy)
@@ -182,39 +197,72 @@ def test_on_die_by_hand(one):
     assert e["page registers"] == pytest.approx(joules(cfg, "page registers", 14 * 32 * values))
     assert e["channels"] == pytest.approx(joules(cfg, "channels", 2 * 489 * page))
     assert e["drive DRAM"] == pytest.approx(joules(cfg, "drive DRAM", 4 * 489 * page))
-    assert e["host DRAM"] == pytest.approx(joules(cfg, "host DRAM", 8 * N * 8))
+    assert e["host DRAM"] == pytest.approx(joules(cfg, "host DRAM", 24 * N * 8))
     assert "ECC" not in e
 
 
-def test_host_power_by_phase(one):
-    """Power x time: while it trains (2 s + 1 s) the host and its accelerator draw compute_power;
-    for the rest of the step the host draws update_power if its CPU updates, else wait_power."""
-    for name, key in (
-        ("host_offload", "host.update_power"),
-        ("host_offload_pipelined", "host.update_power"),
-        ("in_storage", "host.wait_power"),
-        ("on_die", "host.wait_power"),
+def test_power_by_phase(one):
+    """Power x time. While it trains (2 s + 1 s), host and accelerator draw compute_power. For the
+    rest of the step the accelerator waits, and the host draws update_power while its CPU updates
+    1,000,000 parameters at 0.8 Gparam/s, which is 1.25 ms, and wait_power otherwise."""
+    for name, busy_s in (
+        ("host_offload", 1.25e-3),
+        ("host_offload_pipelined", 1.25e-3),
+        ("in_storage", 0.0),
+        ("on_die", 0.0),
     ):
         cfg, r = one[name]
         e = typical(r.energy)
-        watts = {k: cfg.leaf(k).value / 1e3 for k in (key, "host.compute_power")}
         rest_s = r.ledger.step_s - (FORWARD_S + BACKWARD_S)
-        assert 0 < rest_s < 1
-        assert e["host power"] == pytest.approx(watts[key] * rest_s, rel=1e-9)
-        assert e["host and accelerator power"] == pytest.approx(3 * watts["host.compute_power"])
-        controller = cfg.leaf("energy.controller").value / 1e3
-        assert e["controller"] == pytest.approx(controller * rest_s, rel=1e-9)
-        assert e["waiting controller"] == pytest.approx(controller * 3)
+        assert 0.002 < rest_s < 1
+        assert e.get("host busy", 0.0) == pytest.approx(120 * busy_s)
+        assert e["host waiting"] == pytest.approx(88 * (rest_s - busy_s), rel=1e-9)
+        assert e["accelerator waiting"] == pytest.approx(80 * rest_s, rel=1e-9)
+        assert e["host and accelerator power"] == pytest.approx(3 * 400)
+        assert e["controller"] == pytest.approx(3 * rest_s, rel=1e-9)
+        assert e["waiting controller"] == pytest.approx(3 * 3)
+        if name in ("in_storage", "on_die"):  # the idle processor draws 50 mW in the whole step
+            busy = r.ledger.totals.busy_sum_ps.get("ISP", 0) / 1e12
+            assert e["ISP idle"] == pytest.approx(0.05 * (rest_s - busy), rel=1e-9)
+            assert e["waiting ISP"] == pytest.approx(0.05 * 3)
+
+
+def test_a_busy_cpu_is_paid_for_the_time_that_the_timeline_shows():
+    """The union of the CPU's jobs outside forward and backward, from the timeline."""
+    for paths, preset in ((["host_offload"], "optimstore-r1"), (["smart_base"], "smartssd")):
+        cfg = load_preset(preset, ["system.devices=3", "host.subgroup_params=300000"])
+        cfg = cfg.replace({"host.adam": "10 Mparam/s"})
+        (r,) = compare(training(), cfg, paths=paths, swing=False, timeline=100_000).results
+        spans = r.ledger.totals.steps[0]
+        trained = max(spans["forward"][1], spans["backward"][1])
+        jobs = sorted((max(start, trained), stop) for start, stop in cpu_jobs(r) if stop > trained)
+        union, end = 0, 0
+        for start, stop in jobs:
+            union += max(stop - max(start, end), 0)
+            end = max(end, stop)
+        assert len(jobs) > 3
+        watts = cfg.host.update_power_mw / 1e3
+        assert typical(r.energy)["host busy"] == pytest.approx(watts * union / 1e12, rel=1e-6)
 
 
 def test_a_stage_of_known_length_by_hand():
-    """Adam of 1000 parameters at 1 kparam/s on the host's CPU: the update takes 1 s and a few
-    hundred microseconds of flash; at 180 W that is 180 J. SGD moves 12 of Adam's 28 B/param."""
+    """Adam of 1000 parameters at 1 kparam/s on the host's CPU: it is busy for 1 s; at 180 W that is
+    180 J, and it waits for a few hundred microseconds. SGD moves 12 of Adam's 28 B/param."""
     cfg = load_preset("optimstore-r1", ["host.adam=1000 param/s", "host.update_power=180 W"])
     for op, seconds in (("adam", 1.0), ("sgd", 12 / 28)):
         (r,) = compare(training(1000, op), cfg, paths=["host_offload"], swing=False).results
         assert seconds < r.ledger.update_s < seconds + 0.001
-        assert typical(r.energy)["host power"] == pytest.approx(180 * seconds, rel=2e-3)
+        assert typical(r.energy)["host busy"] == pytest.approx(180 * seconds, rel=1e-9)
+        assert 0 < typical(r.energy)["host waiting"] < 88 * 0.001
+
+
+def test_a_cpu_that_takes_no_time_is_not_paid_while_flash_works():
+    """The same stage with a CPU a million times as fast: the host's busy energy vanishes, although
+    the update stage lasts as long as flash takes."""
+    cfg = load_preset("optimstore-r1", ["host.adam=1e7 Gparam/s", "host.dram_bandwidth=1e9 GB/s"])
+    (r,) = compare(training(), cfg, paths=["host_offload"], swing=False).results
+    e = typical(r.energy)
+    assert e["host busy"] < 1e-6 * e["host waiting"]
 
 
 def test_a_shared_uplink_is_a_second_port(one):

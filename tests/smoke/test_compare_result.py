@@ -372,10 +372,10 @@ def test_the_odds_are_written(result):
             low, middle, high = a["quantiles_5_50_95"]
             assert 0 < low <= middle <= high
             assert all(x == float(f"{x:.6g}") for x in (low, middle, high))
-    keys = [x["keys"] for x in found["host_power_where_the_winner_changes"]]
-    assert keys == [
-        ["host.update_power", "host.wait_power"], ["host.update_power"], ["host.wait_power"],
-    ]  # fmt: skip
+    both = ["host.update_power", "host.wait_power"]
+    varied = [(x["vary"], x["keys"]) for x in found["host_power_where_the_winner_changes"]]
+    alone = [("alone", [key]) for key in both]
+    assert varied == [("in proportion", both), ("equal", both), *alone]
 
 
 def test_no_swing_no_odds():

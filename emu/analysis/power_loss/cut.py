@@ -31,7 +31,7 @@ from ondie.emu.paths.on_die import recovery_plan
 from ondie.emu.paths.on_die.parity import Made
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import At, Reservoir
-from ondie.emu.paths.statement import Work
+from ondie.emu.paths.statement import HostPass, Work
 from ondie.emu.units import InputError
 
 
@@ -143,7 +143,10 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
         pe_cipher_bits=work.pe_cipher_bits * done // max(stripes, 1),
         register_bits=work.register_bits * done // max(stripes, 1),
         die_bus_bits=work.die_bus_bits * done // max(stripes, 1),
-        host_dram_bits=work.host_dram_bits + 8 * sum(recovery.resent_bytes for recovery in found),
+        host_dram=(
+            *work.host_dram,
+            HostPass("gradient sent again", sum(recovery.resent_bytes for recovery in found)),
+        ),
     )
 
 

@@ -32,7 +32,8 @@ ENERGY = {
     ),
     "controller": (("controller",), "#7a6fa6"),
     "host DRAM": (("host DRAM",), "#8fb8de"),
-    "host power": (("host power",), "#d0d0d0"),
+    "host power": (("host busy", "host waiting"), "#d0d0d0"),
+    "accelerator waits": (("accelerator waiting",), "#e8c8c8"),
 }
 
 

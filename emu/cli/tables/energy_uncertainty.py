@@ -11,6 +11,8 @@ from ondie.emu.analysis.monte_carlo import (
     DRAW_LAWS,
     DRAWS,
     DRIVE_ALONE,
+    EQUAL,
+    IN_PROPORTION,
     WITH_HOST,
     Answer,
     Crossing,
@@ -39,11 +41,10 @@ def odds_table(odds: Odds, table: Table) -> Table:
 def odds_words(odds: Odds) -> str:
     """Return how the constants were drawn, and the host power at which the winner changes."""
     return (
-        f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as the "
-        f"powers of the host, share a draw. The distribution is triangular around the typical "
-        f"value, or "
-        "log-uniform if the range spans more than a decade. With SSD and host, all other constants "
-        "typical: "
+        f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as both "
+        "directions of the link, share a draw. The distribution is triangular around the typical "
+        "value, or log-uniform if the range spans more than a decade. With SSD and host, all other "
+        "constants typical: "
         f"{'; '.join(crossing_words(x) for x in odds.crossings)}."
     )
 
@@ -74,11 +75,16 @@ def chance(answer: Answer) -> str:
 def crossing_words(crossing: Crossing) -> str:
     """Return the host power at which the winner changes."""
     names = " and ".join(crossing.keys)
-    if len(crossing.keys) > 1:
+    if crossing.vary == IN_PROPORTION:
         if crossing.watts is None:
             return f"if {names} change by the same factor, {crossing.below} always takes less"
         at = " and ".join(watts(power) for power in crossing.watts)
         return f"if {names} change by the same factor, {crossing.below} takes less below {at}"
+    if crossing.vary == EQUAL:
+        if crossing.watts is None:
+            return f"if {names} are equal, {crossing.below} always takes less"
+        at = watts(crossing.watts[0])
+        return f"if {names} are equal, {crossing.above} takes less above {at}"
     if crossing.watts is None:
         return f"if {names} alone changes, {crossing.below} always takes less"
     above = f"{crossing.above} takes less above {watts(crossing.watts[0])}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from ondie.emu.config.leaf import Leaf
 from ondie.emu.config.rules import ecc_and_cache, flash, ftl, processors, pslc, tunnel
+from ondie.emu.config.rules.absent import check_absent
 from ondie.emu.config.rules.rule import Rule
 from ondie.emu.config.schema.tree import Tree
 from ondie.emu.units import InputError, quoted
@@ -22,18 +23,27 @@ RULES: tuple[Rule, ...] = (
     *flash.RULES,
     *pslc.RULES,
     *ecc_and_cache.RULES,
-    *processors.RULES,
-    *tunnel.RULES,
 )
+PROCESSOR_RULES: tuple[Rule, ...] = (*processors.RULES, *tunnel.RULES)
+"""Rules that are checked once it is known that the constants of the processors exist."""
 
 
-def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
-    """Raise InputError for the first rule that `config` breaks, naming keys and values."""
-    for rule in RULES:
+def _check_rules(
+    rules: tuple[Rule, ...], config: Tree, leaves: Mapping[str, Leaf], where: str
+) -> None:
+    for rule in rules:
         if not rule.holds(config):
             right = rule.right if isinstance(rule.right, str) else rule.right(config)
             values = ", ".join(f"{key} = {quoted(leaves[key].text)}" for key in rule.keys)
             raise InputError(f"{where}: {values}: {right}")
+
+
+def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
+    """Raise InputError for the first rule that `config` breaks, naming keys and values, or for all
+    constants that an enabled processor lacks."""
+    _check_rules(RULES, config, leaves, where)
+    check_absent(config, leaves, where)
+    _check_rules(PROCESSOR_RULES, config, leaves, where)
     for key, leaf in leaves.items():
         if leaf.unit == "ps" and isinstance(leaf.value, int) and leaf.value > LONGEST_PS:
             raise InputError(f"{where}: {key} = {quoted(leaf.text)}: must be at most 1000 s")

@@ -26,8 +26,19 @@ class Host:
     top_k_params_per_s: Annotated[
         int, Spec("rate at which the accelerator selects the Top-K of a gradient", least=1)
     ]
-    update_power_mw: Annotated[int, Spec("host power while the CPU updates the weights")]
-    wait_power_mw: Annotated[int, Spec("host power while the host waits for storage")]
+    update_power_mw: Annotated[
+        int, Spec("host power while its CPU computes, outside forward and backward")
+    ]
+    wait_power_mw: Annotated[
+        int, Spec("host power while its CPU waits, outside forward and backward")
+    ]
+    accelerator_wait_power_mw: Annotated[
+        int,
+        Spec(
+            "power of the accelerator while it waits, outside forward and backward; 0: the host "
+            "trains on its CPU"
+        ),
+    ]
     compute_power_mw: Annotated[
         int, Spec("power of host and accelerator during forward and backward")
     ]

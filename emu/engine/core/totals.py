@@ -39,6 +39,8 @@ class Totals:
     busy_ps: Mapping[tuple[str, str], int]
     busy_sum_ps: Mapping[str, int]
     """Resource class -> busy ps, summed over its members and all phases."""
+    worked_ps: Mapping[tuple[str, str], int]
+    """(phase, resource class) -> busy ps, summed over its members."""
     page_bytes: int
     block_bytes: int
     devices: int

@@ -286,6 +286,7 @@ class System(Driver):
         classes, which = leaf_classes(self.devices, geometry, self.lanes)
         busy: dict[tuple[str, str], int] = {}
         busy_sum: dict[str, int] = {}
+        phase_sum: dict[tuple[str, str], int] = {}
         worked = arrays.use.sum(axis=0)
         for leaf in np.flatnonzero(worked):
             kind = classes[which[leaf]]
@@ -294,6 +295,7 @@ class System(Driver):
             for leaf in np.flatnonzero(arrays.use[i]):
                 key = name, classes[which[leaf]]
                 busy[key] = max(busy.get(key, 0), int(arrays.use[i, leaf]))
+                phase_sum[key] = phase_sum.get(key, 0) + int(arrays.use[i, leaf])
         sizes = dict.fromkeys((*stages.HOST_NAMES, *stages.DEVICE_NAMES, "ECC"), 0)
         fifo0 = int(arrays.reg["fifo0"][0])
         for station in np.flatnonzero(arrays.fifo["size"]):
@@ -324,6 +326,7 @@ class System(Driver):
             steps=tuple(steps.steps),
             busy_ps=busy,
             busy_sum_ps=busy_sum,
+            worked_ps=phase_sum,
             page_bytes=geometry.page_bytes,
             block_bytes=geometry.pages * geometry.slots * geometry.page_bytes,
             devices=self.devices,

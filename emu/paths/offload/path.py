@@ -23,6 +23,7 @@ from ondie.emu.compute import host_cpu
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme import command
+from ondie.emu.paths import statement
 from ondie.emu.paths.base import (
     BACKWARD,
     BACKWARD_SEGMENTS,
@@ -90,12 +91,19 @@ class HostOffload(OffloadLayout):
         return self.stored.traffic + MODEL_BYTES * copied
 
     def work(self, steps: int) -> Work:
-        # DRAM traffic: the gradient is written and read, states are written and read, plus the
-        # update.
-        n_params = self.trace.n_params
-        moved = sum(self.moved().values()) + self.stored.gradient.size(n_params)
-        moved += math.ceil(self.traffic * n_params)
-        return Work(host_dram_bits=8 * moved * self.applied(steps), host_updates=True)
+        n_params, stored, moved = self.trace.n_params, self.stored, self.moved()
+        again = 3 if self.offload.checkpointing else 2
+        copy = stored.copy_bytes or (MODEL_BYTES if self.offload.parameters else 0)
+        made = statement.deepspeed_step(
+            n_params,
+            stored.gradient.dtype.itemsize,
+            stored.vectors[0].dtype.itemsize,
+            math.ceil(stored.bytes_each * n_params),
+            (moved["gradients"], moved["read"] - moved["gradients"]),
+            copy * n_params,
+            (moved["parameters"] // again, again) if self.offload.parameters else None,
+        )
+        return Work(host_dram=statement.total(made, self.applied(steps)), host_updates=True)
 
     def moved(self) -> dict[str, int]:
         """Return the planned bytes of a step: gradients written, data read and data written in the

@@ -46,7 +46,7 @@ from ondie.emu.paths.on_die.protection import (
 )
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.on_die.rounds import Table, all_rounds
-from ondie.emu.paths.statement import Share, Work
+from ondie.emu.paths.statement import Share, Work, in_drive, total
 from ondie.emu.paths.update_path import UpdatingPath
 from ondie.emu.units import plural
 
@@ -248,21 +248,19 @@ class OnDie(UpdatingPath):
             s.itemsize for s in (self.stripes[0].dtype, self.stripes[0].gradient_dtype)
         )
         done = pe.passes(self.trace.op, self.coupled_decay)
+        moved = sum(each_pass.reads + each_pass.writes for each_pass in done)
         crossing = sum(pe_bus.crossing(self.trace.op, self.coupled_decay))
         pages = sum(s.count * s.planes for s in self.stripes) * applied
         twice = 2 * pages * 8 * self.geometry.page_bytes  # when read and when programmed
+        made = in_drive(self.trace.n_params, gradient, self.up_bytes)
         streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
         return Work(
             pe_cipher_bits=twice if self.cfg.pe.cipher == "die" else 0,
             adds=values * sum(each_pass.adds for each_pass in done),
             multiplies=values * sum(each_pass.multiplies for each_pass in done),
-            register_bits=values
-            * 8
-            * width
-            * sum(each_pass.reads + each_pass.writes for each_pass in done)
-            + 2 * streamed,
+            register_bits=values * 8 * width * moved + 2 * streamed,
             die_bus_bits=values * 8 * width * crossing,
-            host_dram_bits=8 * (gradient + self.up_bytes) * self.trace.n_params * applied,
+            host_dram=total(made, applied),
         )
 
     def share(self, steps: int) -> Share:

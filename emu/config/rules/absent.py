@@ -1,0 +1,89 @@
+"""Constants that a drive without a processor does not have, and that enabling the processor needs.
+
+Owns the keys that each kind of processor needs, and the request for all that are missing. Does not
+own their limits (processors.py).
+Source: a preset writes 0, "none" or a default for what it does not have, with a reference that
+begins with NOT_APPLICABLE. Such a value is no measurement: with it, processing elements would take
+no energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ondie.emu.config.leaf import Leaf
+from ondie.emu.config.rules.conditions import PE, Condition, equal, value_of
+from ondie.emu.config.schema.keys import KEYS
+from ondie.emu.config.schema.tree import Tree
+from ondie.emu.units import InputError, quoted
+
+NOT_APPLICABLE = "does not apply"
+
+OPTIONS = {
+    "pe.protection": "none", "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none",
+    "pe.rain": 0, "pe.atomicity": "none", "pe.narrow_values": 0,
+}  # fmt: skip
+"""Options of processing elements, and their values without any."""
+
+
+def _with_option(config: Tree) -> bool:
+    return any(value_of(config, name) != off for name, off in OPTIONS.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A processor: the condition under which it is enabled, and the keys that it needs, each with
+    an example."""
+
+    enabled: Condition
+    keys: Mapping[str, str]
+
+
+ISP_KEYS = {
+    "isp.flash": '"3.2 GB/s"', "dram.isp": '"512 MiB"', "energy.isp_core": '"300 mW"',
+    "energy.isp_idle": '"50 mW"',
+}  # fmt: skip
+PE_KEYS = {
+    "pe.clock_divider": "4", "pe.bus_values": "2", "pe.dispatch": '"lockstep"',
+    "pe.protection": '"nan_comparator"', "ftl.reservoir_fraction": "0.5",
+    "energy.pe_add": '"0.9 pJ"', "energy.pe_multiply": '"3.7 pJ"',
+    "energy.register": '"160 fJ/bit"', "energy.pe_bus": '"500 fJ/bit"',
+}  # fmt: skip
+PROCESSORS = (
+    Processor(
+        equal("isp.kind", "cores"),
+        {"isp.cores": "4", "isp.frequency": '"1.0 GHz"', "isp.ipc": "0.8", **ISP_KEYS},
+    ),
+    Processor(equal("isp.kind", "fpga"), {"isp.engine": '"8.2 GB/s"', **ISP_KEYS}),
+    Processor(PE, PE_KEYS),
+    Processor(
+        Condition(
+            tuple(OPTIONS),
+            lambda config: config.pe.kind == "none" and _with_option(config),
+            "an option of processing elements",
+        ),
+        {"pe.kind": '"per_plane"', **PE_KEYS},
+    ),
+)
+
+
+def check_absent(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
+    """Raise InputError if a processor is enabled whose constants the drive does not have. The error
+    names all of them, with their meaning and an example."""
+    for processor in PROCESSORS:
+        if not processor.enabled.holds(config):
+            continue
+        absent = [key for key in processor.keys if leaves[key].ref.startswith(NOT_APPLICABLE)]
+        if absent:
+            on = next(
+                key for key in processor.enabled.keys if value_of(config, key) != OPTIONS.get(key)
+            )
+            asked = ", ".join(
+                f"{key} = {processor.keys[key]} ({KEYS[key].spec.doc.partition(';')[0]})"
+                for key in absent
+            )
+            raise InputError(
+                f"{where}: {on} = {quoted(leaves[on].text)} needs constants that this drive does "
+                f"not have; set all of them, for example {asked}"
+            )
