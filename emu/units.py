@@ -103,6 +103,17 @@ KINDS: dict[str, Kind] = {
             rounds=True,
         ),
         Kind(
+            "FLOP rate",
+            "flop_per_s",
+            {
+                unit: Fraction(10**power)
+                for unit, power in {"FLOP/s": 0, "GFLOP/s": 9, "TFLOP/s": 12, "PFLOP/s": 15}.items()
+            },
+            ("FLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"),
+            "312 TFLOP/s",
+            rounds=True,
+        ),
+        Kind(
             "power",
             "mw",
             {"mW": Fraction(1), "W": Fraction(1000), "kW": Fraction(10**6)},
@@ -363,6 +374,11 @@ def fmt_count(value: float) -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: 1 step, 2 steps."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def fmt_flops(flop_per_s: float) -> str:
+    """Format floating-point operations per second: 137_280_000_000_000 -> "137 TFLOP/s"."""
+    return _three(flop_per_s, KINDS["flop_per_s"], KINDS["flop_per_s"].shown)
 
 
 def fmt_update_rate(params_per_s: float) -> str:

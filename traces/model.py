@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ondie.traces import step_times
 from ondie.traces.consistency import OP_STATES, check
 from ondie.traces.errors import TraceError
 from ondie.traces.records import Contents, Step, Tensor
@@ -139,18 +140,36 @@ class Trace(Contents):
             if value is not None and not 0 <= value < math.inf:
                 raise TraceError(f"{name}: {value!r} s; must be at least 0")
 
-        def step(s: Step) -> Step:
-            before = s.backward_s
-            now = before if backward_s is None else backward_s
-            ready = None if s.ready_s is None or not before else s.ready_s * (now / before)
-            return replace(
-                s, forward_s=s.forward_s if forward_s is None else forward_s, backward_s=now,
-                ready_s=s.ready_s if now == before else ready,
-            )  # fmt: skip
-
         if forward_s is None and backward_s is None:
             return self
-        return replace(self, steps=tuple(step(s) for s in self.steps))
+        return replace(
+            self, steps=tuple(_with_times(step, forward_s, backward_s) for step in self.steps)
+        )
+
+    def at_rate(self, flop_per_s: float) -> Trace:
+        """Return the trace with the times of an accelerator that performs `flop_per_s`.
+
+        Each step takes the time of its samples (step_times.py); gradients as in timed(). Raises
+        TraceError if the trace states no multiply-accumulates or a rate is not above 0.
+        """
+        if not 0 < flop_per_s < math.inf:
+            raise TraceError(f"rate of {flop_per_s!r} FLOP/s, expected above 0")
+        if not (self.macs_forward and self.macs_backward):
+            raise TraceError(
+                f"{self.origin}: the trace states no multiply-accumulates (macs_forward = "
+                f"{self.macs_forward}, macs_backward = {self.macs_backward})"
+            )
+        return replace(
+            self,
+            steps=tuple(
+                _with_times(
+                    step,
+                    step_times.seconds(self.macs_forward, step.samples, flop_per_s),
+                    step_times.seconds(self.macs_backward, step.samples, flop_per_s),
+                )
+                for step in self.steps
+            ),
+        )
 
     def raw_gradient(self, i: int) -> npt.NDArray[Any] | None:
         """Return the 16-bit gradient before unscaling, float16 or uint16 (bfloat16), or None."""
@@ -212,6 +231,20 @@ class Trace(Contents):
                 f"must be float32[{self.n_params}]"
             )
         return vector
+
+
+def _with_times(step: Step, forward_s: float | None, backward_s: float | None) -> Step:
+    """Return a step with other times; None keeps one. Gradients keep their fractions of the
+    backward pass."""
+    before = step.backward_s
+    now = before if backward_s is None else backward_s
+    ready = None if step.ready_s is None or not before else step.ready_s * (now / before)
+    return replace(
+        step,
+        forward_s=step.forward_s if forward_s is None else forward_s,
+        backward_s=now,
+        ready_s=step.ready_s if now == before else ready,
+    )
 
 
 def vector_sha256(vector: F32) -> str:

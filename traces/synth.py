@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ondie.traces import architectures, convnets
+from ondie.traces import architectures, convnets, step_times
 from ondie.traces.architectures import Use
 from ondie.traces.errors import TraceError
 from ondie.traces.model import Trace
@@ -253,7 +253,7 @@ def build(name: str, steps: int = 1, samples: int | None = None) -> Trace:
         "backward_over_forward": BACKWARD,
     }
     if model.speed is None:
-        forward = 2 * macs * batch / (PEAK.value * UTILISATION.value)
+        forward = step_times.seconds(macs, batch, PEAK.value * UTILISATION.value)
         constants |= {"accelerator_flops": PEAK, "utilisation": UTILISATION}
         rule = (
             "2 x MACs x samples / (accelerator_flops x utilisation), backward takes twice as long"

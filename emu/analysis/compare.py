@@ -29,6 +29,7 @@ from ondie.emu.analysis.power_loss.interruptible import Interruptible
 from ondie.emu.analysis.sensitivity import Headline, Swing, amortized, swings
 from ondie.emu.analysis.weight_check import Weights, compare_weights
 from ondie.emu.clock import ps_from_seconds
+from ondie.emu.compute import training
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.totals import StepClock, Totals
 from ondie.emu.engine.run.system import System
@@ -109,6 +110,7 @@ class Comparison:
     results: tuple[Result, ...]
     swings: tuple[Swing, ...]
     swing_pair: tuple[str, str] | None
+    step_times: training.StepTimes
     odds: Odds | None = None
     """Uncertainty of the energy ratio of that pair; computed together with the swings."""
 
@@ -367,7 +369,9 @@ def compare(
     defaults to all steps of a recorded trace and to one step of a synthetic trace.
     """
     options = options or Options()
-    trace = trace.timed(options.forward_s, options.backward_s)
+    trace, step_times = training.timed(
+        trace, cfg, options.step_times, options.forward_s, options.backward_s
+    )
     chosen = choose(paths)
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
@@ -429,7 +433,7 @@ def compare(
     odds = None
     if swing and pair is not None:
         found, odds = _vary(trace, cfg, options, results, pair)
-    return Comparison(cfg, trace, options, n_steps, results, found, pair, odds)
+    return Comparison(cfg, trace, options, n_steps, results, found, pair, step_times, odds)
 
 
 def _vary(

@@ -294,6 +294,11 @@ def result_data(comparison: Comparison, seed: int, target_s: float | None = None
             "steps": comparison.steps,
         },
         "options": options_data(comparison.options),
+        "step_times": {
+            "rule": comparison.step_times.rule,
+            "text": comparison.step_times.text,
+            "flop_per_s": comparison.step_times.flop_per_s,
+        },
         "configuration": comparison.cfg.resolved(),
         "configuration_sha256": comparison.cfg.sha256,
         "assumed": {
@@ -418,6 +423,7 @@ def _path_data(comparison: Comparison, result: Result) -> dict[str, Any]:
 def notes(comparison: Comparison) -> list[str]:
     """Return the notes on the whole comparison."""
     words = (
+        f"forward and backward: {comparison.step_times.text}",
         nominal_capacity.note(comparison.cfg.leaf(nominal_capacity.CAPACITY)),
         unusual(comparison),
     )

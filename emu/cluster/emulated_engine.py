@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from ondie.emu.cluster.batch_tuner import Engine, reference_batch
 from ondie.emu.cluster.networks import NETWORKS, Network, half_batch
 from ondie.emu.cluster.throughput_benchmark import benchmark
+from ondie.emu.compute import training
 from ondie.emu.config.config import Config
 from ondie.emu.units import InputError
+from ondie.traces import step_times, synth
 
 UNPUBLISHED = "its speed is not published; benchmark a real engine"
 
@@ -85,15 +87,20 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
     Raises InputError if the speed is not published, the drives cannot train, or memory holds no
     sample.
     """
-    if network.tuned_host_speed is None:
+    host, macs = network.tuned_host_speed, 0
+    if cfg.host.accelerator_peak_flop_per_s or cfg.isp.flops_per_cycle:
+        macs = _macs(network)
+    if rate := training.accelerator_flop_per_s(cfg, network.name):
+        host = 1 / step_times.seconds(macs, 1, rate)
+    if host is None:
         raise InputError(f"{network.title} on {network.drive}: {UNPUBLISHED}")
-    ratio = cfg.isp.training_ratio_by_model.get(network.name, cfg.isp.training_ratio)
+    ratio = training.training_ratio(cfg, network.name, macs, host)
     if cfg.isp.kind != "cores" or not ratio:
         raise InputError(
             f"{cfg.system.name}: its drives cannot train (isp.kind = {cfg.isp.kind}, "
             f"isp.training_ratio = {ratio:g}); use a preset whose cores can train"
         )
-    host, drive = network.tuned_host_speed, network.tuned_host_speed * ratio
+    drive = host * ratio
     rooms = cfg.host.dram_bytes, cfg.dram.isp_bytes
     most_host, most_drive = (network.memory_limit(room) for room in rooms)
     half = half_batch()
@@ -103,16 +110,27 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
     )
 
 
+def _macs(network: Network) -> int:
+    """Return the multiply-accumulates of forward and backward per sample. Raises InputError."""
+    if network.name not in synth.models():
+        raise InputError(
+            f"{network.title}: its layers are not known, so that its speed does not follow from "
+            "the FLOP/s of a device; use a device that states isp.training_ratio"
+        )
+    trace = synth.build(network.name)
+    return trace.macs_forward + trace.macs_backward
+
+
 def traced(
-    name: str, batch: int, speed: float, cfg: Config, host_batch: int | None = None
+    name: str, batch: int, speed: float, ratio: float, cfg: Config, host_batch: int | None = None
 ) -> tuple[Engine, Engine]:
     """Return (host, drive) of a preset for a training with one known host ``batch`` and ``speed``.
 
-    ``name``: a network's name, or any other name. The host's largest batch is ``batch`` or
+    ``name``: a network's name, or any other name. ``ratio``: speed of a drive divided by ``speed``
+    (compute/training.py). The host's largest batch is ``batch`` or
     ``host_batch``, because no other batch is known to fit. The drive's batch is the largest that
     leaves the host within its own.
     """
-    ratio = cfg.isp.training_ratio_by_model.get(name, cfg.isp.training_ratio)
     half = half_batch() if name in NETWORKS else 0.0
     most = host_batch or batch
     drive = reference_batch(most, speed, speed * ratio)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.emulated_engine import emulated, traced
-from ondie.emu.cluster.networks import NETWORKS, VALUE_BYTES, network, servers
-from ondie.emu.compute import host_cpu, isp_cores
+from ondie.emu.cluster.networks import NETWORKS, VALUE_BYTES, Network, network, servers
+from ondie.emu.compute import host_cpu, isp_cores, training
 from ondie.emu.config.config import Config
 from ondie.emu.units import InputError
 from ondie.kernels import OPS, get
@@ -63,11 +63,7 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
         known = network(name, drive) if here else first
         engines.append(emulated(known, cfg))
         if not here:
-            what = "its batch and host speed" if i else "the batches and the host's speed"
-            notes.append(
-                f"{first.title} was not published on {drive}: {what} are those of the "
-                f"{first.drive} server, the drives train at {drive}'s share of that speed"
-            )
+            notes.append(_unpublished(first, cfg, i))
     return Workload(
         name=name,
         params=first.params,
@@ -81,6 +77,21 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
     )
 
 
+def _unpublished(network: Network, cfg: Config, kind: int) -> str:
+    """Return the note on a network that was not trained on drives of this preset."""
+    drive = cfg.system.name
+    if cfg.isp.flops_per_cycle:
+        return (
+            f"{network.title} was not published on {drive}: the batches are those of the "
+            f"{network.drive} server, the speeds follow from its MACs and the FLOP/s of {drive}"
+        )
+    what = "its batch and host speed" if kind else "the batches and the host's speed"
+    return (
+        f"{network.title} was not published on {drive}: {what} are those of the "
+        f"{network.drive} server, the drives train at {drive}'s share of that speed"
+    )
+
+
 def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = None) -> Workload:
     """Return the workload of a trace's first step; batches as in emulated_engine.traced.
 
@@ -88,6 +99,7 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
     a preset's drives cannot train, or if weights, states and gradient do not fit the drive's
     memory.
     """
+    trace, _ = training.timed(trace, presets[0])
     step = trace.steps[0]
     if not step.forward_s + step.backward_s:
         raise InputError(f"{trace.origin}: the times of forward and backward are unknown")
@@ -95,13 +107,14 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
     speed = step.samples / (step.forward_s + step.backward_s)
+    macs = trace.macs_forward + trace.macs_backward
     kernel = get(trace.op)
     coupled = bool(step.hyper and step.hyper[0].get("weight_decay")) and trace.op != "adamw"
     engines = []
     traffic = kernel.bytes_per_param()
     updates = [host_cpu.update_ps(presets[0], trace.n_params, traffic) / PS_PER_S]
     for cfg in presets:
-        ratio = cfg.isp.training_ratio_by_model.get(trace.name, cfg.isp.training_ratio)
+        ratio = training.training_ratio(cfg, trace.name, macs, speed)
         if cfg.isp.kind != "cores" or not ratio:
             raise InputError(
                 f"{cfg.system.name}: its drives cannot train (isp.kind = {cfg.isp.kind}, "
@@ -113,7 +126,7 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
                 f"{trace.name}: weights, states and gradient take {need / 1e9:.4g} GB on every "
                 f"node, dram.isp of {cfg.system.name} is {cfg.dram.isp_bytes / 1e9:.4g} GB"
             )
-        engines.append(traced(trace.name, step.samples, speed, cfg, host_batch))
+        engines.append(traced(trace.name, step.samples, speed, ratio, cfg, host_batch))
         updates.append(
             isp_cores.update_ps(cfg, trace.op, coupled, trace.n_params, traffic) / PS_PER_S
         )

@@ -124,6 +124,9 @@ class Options:
     forward_s: float | None = None
     backward_s: float | None = None
     """Seconds of forward and of backward per step, in place of the trace's."""
+    step_times: str | None = None
+    """Rule for these times: one of compute.training.RULES; None: the device's accelerator if it
+    states a rate, otherwise the trace."""
 
     def __post_init__(self) -> None:
         if formats.checked(self.format) == "fp32":

@@ -22,7 +22,7 @@ from ondie.emu.cluster.batch_tuner import Engine, tune
 from ondie.emu.cluster.collectives import allreduce
 from ondie.emu.cluster.data_split import largest_remainder
 from ondie.emu.cluster.emulated_engine import traced
-from ondie.emu.compute import host_cpu, isp_cores
+from ondie.emu.compute import host_cpu, isp_cores, training
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl.tables import logical_pages
@@ -83,8 +83,8 @@ class Stannis(Path):
     @property
     def ratio(self) -> float:
         """Training speed of a drive divided by the host's, for this model if it is known."""
-        isp = self.cfg.isp
-        return isp.training_ratio_by_model.get(self.trace.name, isp.training_ratio)
+        macs = self.trace.macs_forward + self.trace.macs_backward
+        return training.training_ratio(self.cfg, self.trace.name, macs, self.speed(0))
 
     def speed(self, step: int) -> float:
         """Return the host's samples per second, forward and backward, from the trace."""
@@ -97,7 +97,8 @@ class Stannis(Path):
         cluster.emulated_engine.traced. The host's largest batch is that of the trace, or
         Options.host_batch."""
         known = self.options.host_batch or self.trace.samples_per_step
-        return traced(self.trace.name, self.trace.steps[0].samples, self.speed(0), self.cfg, known)
+        batch = self.trace.steps[0].samples
+        return traced(self.trace.name, batch, self.speed(0), self.ratio, self.cfg, known)
 
     @cached_property
     def tuned(self) -> tuple[int, int]:
@@ -187,13 +188,25 @@ class Stannis(Path):
             return f"the drive has no processor that can train (isp.kind = {cfg.isp.kind})"
         if not cfg.tunnel.payload_bytes:
             return "no tunnel between host and drives (tunnel.payload = 0)"
-        if not self.ratio:
-            return "the drive's processor cannot train (isp.training_ratio = 0)"
         if not trace.bytes_per_sample:
             return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
         for i, step_record in enumerate(trace.steps):
             if not step_record.forward_s + step_record.backward_s:
-                return f"{trace.name} does not state the times of forward and backward (step {i})"
+                return (
+                    f"{trace.name} does not state the times of forward and backward (step {i}); "
+                    "use --forward and --backward"
+                )
+        if cfg.isp.flops_per_cycle and not trace.macs_forward + trace.macs_backward:
+            return (
+                f"{trace.name} does not state its multiply-accumulates (macs_forward, "
+                "macs_backward), which give the drive's training time; set isp.flops_per_cycle=0 "
+                "and isp.training_ratio"
+            )
+        if not self.ratio:
+            return (
+                "the training speed of the drive is not stated (isp.training_ratio = 0 and "
+                "isp.flops_per_cycle = 0)"
+            )
         vectors = 1 + len(self.kernel.states) + 1
         need = VALUE_BYTES * vectors * trace.n_params
         for name, room in (("dram.isp", cfg.dram.isp_bytes), ("host.dram", cfg.host.dram_bytes)):

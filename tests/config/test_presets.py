@@ -12,12 +12,14 @@ from ondie.emu.config.loader import PARTS, PRESETS, key_of, part_names
 from ondie.emu.config.rules.rule import raw_bytes
 from ondie.emu.config.schema.keys import KEYS
 from ondie.emu.units import InputError
+from ondie.traces import synth
 
 NAMES = preset_names()
 
 
-def test_the_six_presets_ship():
+def test_the_seven_presets_ship():
     assert set(NAMES) == {
+        "csd-pe",
         "newport",
         "laguna",
         "optimstore-r1",
@@ -136,11 +138,11 @@ def test_taking_any_provenance_away_is_refused(place, tmp_path, counts):
     shutil.copy(PARTS / "management.toml", part)
     name = place.stem if place.stem in NAMES else "newport"
     whole = (PRESETS / f"{name}.toml").read_text()
-    assert 'include = "management"\n' in whole
+    own, shared = tomllib.loads(whole), tomllib.loads(part.read_text())
+    assert ("base" in own) != ('include = "management"\n' in whole)
     preset.write_text(whole.replace('include = "management"\n', 'include = "part.toml"\n'))
     assert load_preset(preset) == load_preset(name)
     mutated = preset if place.stem in NAMES else part
-    own, shared = tomllib.loads(whole), tomllib.loads(part.read_text())
     twice = {
         key
         for section, table in own.items()
@@ -148,10 +150,13 @@ def test_taking_any_provenance_away_is_refused(place, tmp_path, counts):
         for key in table.keys() & shared.get(section, {}).keys()
     }
     """What the preset states beside the part: without it, the part's counts."""
+    if "base" in own:
+        twice = {key for table in own.values() if isinstance(table, dict) for key in table}
+        """Without a leaf of the preset, its base's counts."""
     tried, leaves = 0, 0
     for key, what, text in [*mutations(mutated)][:: counts(7, 1)]:
         leaves += what == "leaf"
-        if what == "leaf" and "isp.training_ratio_by_model." + key in KEYS_OF_TABLE:
+        if what == "leaf" and key in ROWS:
             continue  # rows of a table may be absent
         if what == "leaf" and mutated == preset and key in twice:
             continue
@@ -163,12 +168,16 @@ def test_taking_any_provenance_away_is_refused(place, tmp_path, counts):
         assert "is missing" in message
         tried += 1
     assert leaves > counts(5, 40)
-    assert tried >= counts(3 * leaves, 4 * leaves - len(KEYS_OF_TABLE) - len(twice))
+    assert tried >= counts(3 * leaves, 4 * leaves - len(ROWS) - len(twice))
 
 
-KEYS_OF_TABLE = {
-    leaf.key for name in NAMES for leaf in load_preset(name).leaves() if leaf.key not in KEYS
+ROWS = {
+    leaf.key.rpartition("_by_model.")[2]
+    for name in NAMES
+    for leaf in load_preset(name).leaves()
+    if leaf.key not in KEYS
 }
+"""Rows of tables: names of models."""
 
 
 def test_an_assumed_leaf_without_any_range_is_refused(tmp_path):
@@ -269,6 +278,33 @@ def test_published_training_ratios():
         "squeezenet": 0.0744,
     }
     assert isp.training_ratio == 0.072
+
+
+def test_csd_pe_consists_of_optimstore_and_newport():
+    """Flash, PEs and reservoir are those of R1; cores and tunnel those of Newport."""
+    made, r1, newport = map(load_preset, ("csd-pe", "optimstore-r1", "newport"))
+    assert (made.flash, made.pe, made.ftl, made.ecc) == (r1.flash, r1.pe, r1.ftl, r1.ecc)
+    assert made.tunnel == newport.tunnel
+    for key in ("kind", "cores", "frequency_hz", "ipc"):
+        assert getattr(made.isp, key) == getattr(newport.isp, key)
+
+
+def test_csd_pe_accelerator_is_that_of_the_synthetic_traces():
+    host = load_preset("csd-pe").host
+    assert host.accelerator_peak_flop_per_s == synth.PEAK.value
+    assert host.accelerator_utilisation == synth.UTILISATION.value
+
+
+def test_csd_pe_utilisations():
+    """NVIDIA's img/s on an A100: EfficientNet-B0, 0.39 GMACs: 2489; ResNet-50, 4.09 GMACs: 2470.
+
+    STANNIS: MobileNetV2, 300.8 M MACs, 3.08 img/s on 4 cores at 1 GHz, 8 operations per cycle.
+    """
+    cfg = load_preset("csd-pe")
+    shares = cfg.host.accelerator_utilisation_by_model
+    assert shares["mobilenetv2"] == pytest.approx(6 * 0.39e9 * 2489 / 312e12, rel=0.01)
+    assert shares["inceptionv3"] == pytest.approx(6 * 4.09e9 * 2470 / 312e12, rel=0.01)
+    assert cfg.isp.training_utilisation == pytest.approx(6 * 300.8e6 * 3.08 / 32e9, rel=0.001)
 
 
 # --- tables for the command line

@@ -29,6 +29,7 @@ from ondie.emu.cli.options import DriveOptions, drive_options, seed_option, spli
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.cli.tables import compare as report
 from ondie.emu.cli.tables import sweep as sweep_tables
+from ondie.emu.compute import training
 from ondie.emu.compute.measure_host import with_measured_rate
 from ondie.emu.config.config import Config
 from ondie.emu.paths.base import Options
@@ -56,6 +57,7 @@ class CompareOptions(DriveOptions, OutputOptions):
     knobs: tuple[str, ...]
     forward: str | None
     backward: str | None
+    step_times: str | None
     measure_host: bool
     sampled: bool
     compression: float
@@ -184,6 +186,10 @@ def offloading(
 @click.option("--offload", "knobs", multiple=True, metavar="KEY=VALUE",
               help="host_offload: set parameters, checkpointing, pipeline_read, ratio, threads, "
                    "...; repeat for several.")  # fmt: skip
+@click.option("--step-times", type=click.Choice(list(training.RULES)),
+              help="Times of forward and backward: from the device's accelerator and the trace's "
+                   "MACs, or as the trace states them.  [default: accelerator if the device "
+                   "states a rate, else trace]")  # fmt: skip
 @click.option("--forward", metavar="TIME",
               help="Time of a step's forward phase instead of the trace's.")  # fmt: skip
 @click.option("--backward", metavar="TIME",
@@ -232,7 +238,7 @@ def load_request(name: str, given: CompareOptions) -> Request:
     options = Options(
         weights_up=given.weights_up, form=given.form, format=given.stored or stored,
         batch=given.batch, allreduce=given.allreduce, offload=offload,
-        compression=given.compression, seed=given.seed,
+        compression=given.compression, seed=given.seed, step_times=given.step_times,
         forward_s=None if forward is None else step_budget.duration(forward, "--forward"),
         backward_s=None if backward is None else step_budget.duration(backward, "--backward"),
     )  # fmt: skip

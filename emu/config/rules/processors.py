@@ -10,6 +10,7 @@ from ondie.emu.config.rules.conditions import (
     ISP,
     PE,
     above_zero,
+    at_most,
     equal,
     only_if,
     other_than,
@@ -18,12 +19,37 @@ from ondie.emu.config.rules.conditions import (
 from ondie.emu.config.rules.rule import Rule
 
 CORES = equal("isp.kind", "cores")
+ACCELERATOR = above_zero("host.accelerator_peak")
+TRAINING_RATE = above_zero("isp.flops_per_cycle")
 FPGA = equal("isp.kind", "fpga")
 
 RULES: tuple[Rule, ...] = (
     requires(CORES, above_zero("isp.cores")),
     requires(CORES, above_zero("isp.frequency", '"1.0 GHz"')),
     requires(CORES, above_zero("isp.ipc", "0.8")),
+    requires(ACCELERATOR, above_zero("host.accelerator_utilisation", "0.44")),
+    at_most("host.accelerator_utilisation", 1),
+    Rule(
+        ("host.accelerator_utilisation",),
+        lambda cfg: all(
+            0 < value <= 1 for value in cfg.host.accelerator_utilisation_by_model.values()
+        ),
+        "each value of host.accelerator_utilisation_by_model must be above 0 and at most 1",
+    ),
+    requires(TRAINING_RATE, CORES, "a streaming engine does not train"),
+    requires(TRAINING_RATE, above_zero("isp.training_utilisation", "0.17")),
+    at_most("isp.training_utilisation", 1),
+    requires(
+        TRAINING_RATE,
+        equal("isp.training_ratio", 0),
+        "the speed of the drive is stated once, as a rate or as a ratio",
+    ),
+    Rule(
+        ("isp.flops_per_cycle",),
+        lambda cfg: not (cfg.isp.flops_per_cycle and cfg.isp.training_ratio_by_model),
+        "a value above 0 excludes isp.training_ratio_by_model: the speed of the drive "
+        "is stated once, as a rate or as a ratio",
+    ),
     requires(FPGA, above_zero("isp.engine", '"8.2 GB/s"')),
     requires(ISP, above_zero("isp.flash", '"3.2 GB/s"')),
     requires(ISP, above_zero("dram.isp", '"512 MiB"')),

@@ -6,6 +6,8 @@ Source: DeepSpeed configuration names.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,6 +28,16 @@ class Host:
     top_k_params_per_s: Annotated[
         int, Spec("rate at which the accelerator selects the Top-K of a gradient", least=1)
     ]
+    accelerator_peak_flop_per_s: Annotated[
+        int,
+        Spec("peak rate of the accelerator; 0: forward and backward take the trace's times"),
+    ]
+    accelerator_utilisation: Annotated[
+        float, Spec("share of the peak that the accelerator reaches in forward and backward")
+    ]
+    accelerator_utilisation_by_model: Annotated[
+        Mapping[str, float], Spec("share of the accelerator's peak that is reached, per model")
+    ] = dataclasses.field(hash=False)
     update_power_mw: Annotated[
         int, Spec("host power while its CPU computes, outside forward and backward")
     ]

@@ -31,8 +31,22 @@ class Isp:
         int, Spec("rate of Top-K decompression during the update, in bytes of gradient; 0: none")
     ]
     flash_bytes_per_s: Annotated[int, Spec("rate of the path between processor and flash back end")]
+    flops_per_cycle: Annotated[
+        int,
+        Spec(
+            "FP32 operations of a core per clock cycle, a multiply-add counted as two; 0: "
+            "isp.training_ratio states the training speed"
+        ),
+    ]
+    training_utilisation: Annotated[
+        float, Spec("share of the cores' peak FLOP/s that they reach in forward and backward")
+    ]
     training_ratio: Annotated[
-        float, Spec("training speed of the drive relative to the host; 0: the drive cannot train")
+        float,
+        Spec(
+            "training speed of the drive relative to the host; 0: the drive cannot train, unless "
+            "isp.flops_per_cycle gives its speed"
+        ),
     ]
     training_ratio_by_model: Annotated[
         Mapping[str, float], Spec("training speed of the drive relative to the host, per model")

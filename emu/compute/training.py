@@ -1,0 +1,109 @@
+"""Forward and backward on the host's accelerator and on the cores of a drive.
+
+Owns their rates, the rule that selects a step's times, and the drive's speed relative to the host.
+Does not own the arithmetic of a step (traces/step_times.py) or batch sizes (cluster/).
+Source: the presets state peak rates and utilisations, or a ratio of speeds that a paper measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ondie.emu.config.config import Config
+from ondie.emu.units import InputError, fmt_flops
+from ondie.traces import Trace, step_times
+
+RULES = ("accelerator", "trace")
+"""Rules for the times of forward and backward: from the device's accelerator, or the trace's."""
+
+
+def accelerator_flop_per_s(cfg: Config, model: str) -> float:
+    """Return the FLOP/s that the host's accelerator reaches on a model; 0 if none is stated."""
+    host = cfg.host
+    share = host.accelerator_utilisation_by_model.get(model, host.accelerator_utilisation)
+    return host.accelerator_peak_flop_per_s * share
+
+
+def drive_flop_per_s(cfg: Config) -> float:
+    """Return the FLOP/s that the cores of a drive reach in training; 0 if no rate is stated."""
+    isp = cfg.isp
+    if isp.kind != "cores":
+        return 0.0
+    return isp.cores * isp.frequency_hz * isp.flops_per_cycle * isp.training_utilisation
+
+
+def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> float:
+    """Return the training speed of a drive divided by the host's; 0 if the drive cannot train.
+
+    ``macs``: multiply-accumulates of forward and backward per sample. ``host_speed``: the host's
+    samples per second. Both count only if the preset states a rate for the drive; it otherwise
+    states the ratio.
+    """
+    isp = cfg.isp
+    if not isp.flops_per_cycle:
+        return isp.training_ratio_by_model.get(model, isp.training_ratio)
+    if not (macs and host_speed):
+        return 0.0
+    return 1 / (step_times.seconds(macs, 1, drive_flop_per_s(cfg)) * host_speed)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Rule that gave the times of forward and backward, and its explanation."""
+
+    rule: str
+    """One of RULES."""
+    text: str
+    flop_per_s: float | None = None
+    forward_given: bool = False
+    """The user stated the time of forward; likewise backward."""
+    backward_given: bool = False
+
+
+def timed(
+    trace: Trace,
+    cfg: Config,
+    asked: str | None = None,
+    forward_s: float | None = None,
+    backward_s: float | None = None,
+) -> tuple[Trace, StepTimes]:
+    """Return the trace with the times that count on a device, and the rule.
+
+    ``asked``: one of RULES; None: the accelerator's times if the device states a rate and the trace
+    multiply-accumulates, otherwise the trace's. ``forward_s`` and ``backward_s`` override either.
+    Raises InputError if the accelerator's times are asked for and cannot be computed.
+    """
+    rate, rule = accelerator_flop_per_s(cfg, trace.name), asked
+    macs = trace.macs_forward and trace.macs_backward
+    if asked == "accelerator" and not rate:
+        raise InputError(
+            f"--step-times accelerator: {cfg.system.name} states no rate "
+            "(host.accelerator_peak = 0); use --set host.accelerator_peak=… and "
+            "host.accelerator_utilisation=…, or --device csd-pe"
+        )
+    if asked == "accelerator" and not macs:
+        raise InputError(
+            f"--step-times accelerator: {trace.origin} states no multiply-accumulates "
+            "(macs_forward, macs_backward); use --step-times trace, or --forward and --backward"
+        )
+    if asked is None:
+        rule = "accelerator" if rate and macs else "trace"
+    if rule == "accelerator":
+        trace = trace.at_rate(rate)
+        host = cfg.host
+        own = trace.name in host.accelerator_utilisation_by_model
+        key = "host.accelerator_utilisation" + (f"_by_model.{trace.name}" if own else "")
+        text = f"2 x MACs x samples / {fmt_flops(rate)} (host.accelerator_peak x {key})"
+    else:
+        text = f"the trace's ({trace.timing_source})"
+        if rate and asked is None:
+            text += f", because {trace.name} states no multiply-accumulates"
+    given = [name for name, value in (("--forward", forward_s), ("--backward", backward_s))
+             if value is not None]  # fmt: skip
+    if given:
+        text = f"{' and '.join(given)}" + ("" if len(given) == 2 else f"; otherwise {text}")
+    found = StepTimes(
+        str(rule), text, rate if rule == "accelerator" else None,
+        forward_s is not None, backward_s is not None,
+    )  # fmt: skip
+    return trace.timed(forward_s, backward_s), found
