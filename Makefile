@@ -1,4 +1,4 @@
-# make compare   the main job: GPT-2 124M on two drives, and the small GPT for its bits
+# make compare   the main job: GPT-2 124M by every strategy on one drive
 # make test      formatting, types and all tests at small counts
 # make docs      the pages of docs/ as HTML; a warning is an error
 # make soak      the same tests at full counts: those that do more there, the others are in `test`
@@ -18,12 +18,6 @@ EXTRAS := test$(if $(TRAIN),$(comma)train)
 INSTALLED := $(VENV)/installed
 TESTS := $(VENV)/tests$(if $(TRAIN),-train)
 
-# What `make compare` runs, one per line: trace, device, options, folder under results/.
-COMPARE := \
-	gpt2-124m:optimstore-r1:--steps=1:gpt2-optimstore-r1 \
-	gpt2-124m:newport:--steps=1:gpt2-newport \
-	gpt-small:optimstore-r1:--no-swing:gpt-small
-
 # Two processes: a file's tests stay together, as what they are built on is; at full counts, those
 # of a few files do (tests/conftest.py), and the others go one by one.
 JOBS ?= 2
@@ -33,11 +27,7 @@ PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 .DELETE_ON_ERROR:
 
 compare: $(INSTALLED)
-	@set -e; for run in $(COMPARE); do \
-		IFS=:; set -- $$run; unset IFS; \
-		echo "$(BIN)/ondie compare $$1 --device $$2 $$3 --out results/$$4"; \
-		$(BIN)/ondie compare $$1 --device $$2 $$3 --out results/$$4; \
-	done
+	$(BIN)/ondie compare gpt2-124m --device csd-pe --steps 1 --no-swing --out results/gpt2-csd-pe
 
 # Types and pages are checked while the tests run: these wait for each other at times.
 test: $(TESTS)

@@ -152,10 +152,11 @@ class Stannis(Path):
         ]
         idle = sum(batch == 0 for batch in drives)
         if idle:
+            host, drive = self.tuned
+            share = sum(batches) * drive / (host + len(drives) * drive)
             out.append(
-                f"{idle} of {len(drives)} drives get no sample: a batch of {sum(batches)} is "
-                "too small "
-                f"for {self.nodes} nodes"
+                f"{idle} of {len(drives)} drives get no sample: the share of a drive in a batch of "
+                f"{sum(batches)} is {share:.2g} samples; --batch paper gives each at least one"
             )
         return out
 
@@ -185,9 +186,15 @@ class Stannis(Path):
     def missing(self) -> str | None:
         cfg, trace = self.cfg, self.trace
         if cfg.isp.kind != "cores":
-            return f"the drive has no processor that can train (isp.kind = {cfg.isp.kind})"
+            return (
+                f"the drive has no processor that can train (isp.kind = {cfg.isp.kind}); set "
+                "isp.kind=cores and its keys, or use --device csd-pe"
+            )
         if not cfg.tunnel.payload_bytes:
-            return "no tunnel between host and drives (tunnel.payload = 0)"
+            return (
+                "no tunnel between host and drives (tunnel.payload = 0); set tunnel.payload and "
+                "its keys, or use --device csd-pe"
+            )
         if not trace.bytes_per_sample:
             return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
         for i, step_record in enumerate(trace.steps):
@@ -204,8 +211,8 @@ class Stannis(Path):
             )
         if not self.ratio:
             return (
-                "the training speed of the drive is not stated (isp.training_ratio = 0 and "
-                "isp.flops_per_cycle = 0)"
+                "the drive's processor cannot train (isp.training_ratio = 0 and "
+                "isp.flops_per_cycle = 0); set one of them"
             )
         vectors = 1 + len(self.kernel.states) + 1
         need = VALUE_BYTES * vectors * trace.n_params

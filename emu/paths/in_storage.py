@@ -66,7 +66,10 @@ class InStorage(ConventionalPath):
 
     def missing(self) -> str | None:
         if self.cfg.isp.kind == "none":
-            return "no in-storage processor (isp.kind = none)"
+            return (
+                "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use "
+                "--device csd-pe"
+            )
         if self.window < 1:
             return (
                 f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no chunk of "

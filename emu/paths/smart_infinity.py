@@ -122,7 +122,10 @@ class SmartUpdate(InStep):
 
     def missing(self) -> str | None:
         if self.cfg.isp.kind == "none":
-            return "no in-storage processor (isp.kind = none)"
+            return (
+                "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use "
+                "--device csd-pe"
+            )
         if self.most() < 1:
             return (
                 f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no block of "
@@ -267,7 +270,7 @@ class SmartComp(SmartHandler):
 
     def missing(self) -> str | None:
         if not self.cfg.isp.decompress_bytes_per_s:
-            return "no decompression in the drive (isp.decompress = 0)"
+            return "no decompression in the drive (isp.decompress = 0); use --device smartssd"
         return super().missing()
 
     def choice_ps(self, n_params: int) -> int:

@@ -412,7 +412,10 @@ def test_the_same_global_batch_is_split_by_eq_1(devices, samples, wanted):
     assert path.global_batch == sum(wanted) == samples
     idle = [note for note in path.notes() if "get no sample" in note]
     assert idle == (
-        [f"5 of 6 drives get no sample: a batch of {samples} is too small for 7 nodes"]
+        [
+            f"5 of 6 drives get no sample: the share of a drive in a batch of {samples} is 0.22 "
+            "samples; --batch paper gives each at least one"
+        ]
         if devices == 6
         else []
     )

@@ -243,7 +243,8 @@ def test_a_path_that_did_not_run_says_why(result):
         "name": "stannis",
         "title": stannis["title"],
         "status": "n/a",
-        "reason": "the drive has no processor that can train (isp.kind = fpga)",
+        "reason": "the drive has no processor that can train (isp.kind = fpga); set "
+        "isp.kind=cores and its keys, or use --device csd-pe",
     }
 
 

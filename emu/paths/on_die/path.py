@@ -175,7 +175,7 @@ class OnDie(UpdatingPath):
 
     def missing(self) -> str | None:
         if self.cfg.pe.kind == "none":
-            return "no processing elements on the dies (pe.kind = none)"
+            return "no processing elements on the dies (pe.kind = none); use --device csd-pe"
         if self.round_trip and self.options.weights_up != "fp32":
             return (
                 "pe.protection = controller_ecc: the controller decodes whole pages; "
