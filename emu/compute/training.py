@@ -2,7 +2,7 @@
 
 Owns their rates, the rule that selects a step's times, and the drive's speed relative to the host.
 Does not own the arithmetic of a step (traces/step_times.py) or batch sizes (cluster/).
-Source: the presets state peak rates and utilisations, or a ratio of speeds that a paper measured.
+Source: the presets state peak rates and utilizations, or a ratio of speeds that a paper measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RULES = ("accelerator", "trace")
 def accelerator_flop_per_s(cfg: Config, model: str) -> float:
     """Return the FLOP/s that the host's accelerator reaches on a model; 0 if none is stated."""
     host = cfg.host
-    share = host.accelerator_utilisation_by_model.get(model, host.accelerator_utilisation)
+    share = host.accelerator_utilization_by_model.get(model, host.accelerator_utilization)
     return host.accelerator_peak_flop_per_s * share
 
 
@@ -29,7 +29,7 @@ def drive_flop_per_s(cfg: Config) -> float:
     isp = cfg.isp
     if isp.kind != "cores":
         return 0.0
-    return isp.cores * isp.frequency_hz * isp.flops_per_cycle * isp.training_utilisation
+    return isp.cores * isp.frequency_hz * isp.flops_per_cycle * isp.training_utilization
 
 
 def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> float:
@@ -79,7 +79,7 @@ def timed(
         raise InputError(
             f"--step-times accelerator: {cfg.system.name} states no rate "
             "(host.accelerator_peak = 0); use --set host.accelerator_peak=… and "
-            "host.accelerator_utilisation=…, or --device csd-pe"
+            "host.accelerator_utilization=…, or --device csd-pe"
         )
     if asked == "accelerator" and not macs:
         raise InputError(
@@ -91,8 +91,8 @@ def timed(
     if rule == "accelerator":
         trace = trace.at_rate(rate)
         host = cfg.host
-        own = trace.name in host.accelerator_utilisation_by_model
-        key = "host.accelerator_utilisation" + (f"_by_model.{trace.name}" if own else "")
+        own = trace.name in host.accelerator_utilization_by_model
+        key = "host.accelerator_utilization" + (f"_by_model.{trace.name}" if own else "")
         text = f"2 x MACs x samples / {fmt_flops(rate)} (host.accelerator_peak x {key})"
     else:
         text = f"the trace's ({trace.timing_source})"

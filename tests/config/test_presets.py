@@ -292,19 +292,19 @@ def test_csd_pe_consists_of_optimstore_and_newport():
 def test_csd_pe_accelerator_is_that_of_the_synthetic_traces():
     host = load_preset("csd-pe").host
     assert host.accelerator_peak_flop_per_s == synth.PEAK.value
-    assert host.accelerator_utilisation == synth.UTILISATION.value
+    assert host.accelerator_utilization == synth.UTILISATION.value
 
 
-def test_csd_pe_utilisations():
+def test_csd_pe_utilizations():
     """NVIDIA's img/s on an A100: EfficientNet-B0, 0.39 GMACs: 2489; ResNet-50, 4.09 GMACs: 2470.
 
     STANNIS: MobileNetV2, 300.8 M MACs, 3.08 img/s on 4 cores at 1 GHz, 8 operations per cycle.
     """
     cfg = load_preset("csd-pe")
-    shares = cfg.host.accelerator_utilisation_by_model
+    shares = cfg.host.accelerator_utilization_by_model
     assert shares["mobilenetv2"] == pytest.approx(6 * 0.39e9 * 2489 / 312e12, rel=0.01)
     assert shares["inceptionv3"] == pytest.approx(6 * 4.09e9 * 2470 / 312e12, rel=0.01)
-    assert cfg.isp.training_utilisation == pytest.approx(6 * 300.8e6 * 3.08 / 32e9, rel=0.001)
+    assert cfg.isp.training_utilization == pytest.approx(6 * 300.8e6 * 3.08 / 32e9, rel=0.001)
 
 
 # --- tables for the command line

@@ -148,11 +148,11 @@ def test_bad_input(capsys, tmp_path):
     outcome = here(capsys, *words, "--device", "newport", "--step-times", "accelerator")
     refused(outcome, "--step-times accelerator", "newport states no rate", "host.accelerator_peak")
     for setting, *wanted in (
-        ("host.accelerator_utilisation=1.5", "at most 1"),
-        ("host.accelerator_utilisation=0", "requires host.accelerator_utilisation above 0"),
-        ("host.accelerator_utilisation_by_model.mobilenetv2=2", "at most 1"),
+        ("host.accelerator_utilization=1.5", "at most 1"),
+        ("host.accelerator_utilization=0", "requires host.accelerator_utilization above 0"),
+        ("host.accelerator_utilization_by_model.mobilenetv2=2", "at most 1"),
         ("host.accelerator_peak=312 GB/s", "is a rate, not a FLOP rate"),
-        ("isp.training_utilisation=0", "requires isp.training_utilisation above 0"),
+        ("isp.training_utilization=0", "requires isp.training_utilization above 0"),
         ("isp.training_ratio=0.1", "requires isp.training_ratio = 0"),
         ("isp.training_ratio_by_model.mobilenetv2=0.1", "isp.training_ratio_by_model"),
         ("isp.kind=fpga", "isp.kind"),

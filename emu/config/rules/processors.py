@@ -27,18 +27,18 @@ RULES: tuple[Rule, ...] = (
     requires(CORES, above_zero("isp.cores")),
     requires(CORES, above_zero("isp.frequency", '"1.0 GHz"')),
     requires(CORES, above_zero("isp.ipc", "0.8")),
-    requires(ACCELERATOR, above_zero("host.accelerator_utilisation", "0.44")),
-    at_most("host.accelerator_utilisation", 1),
+    requires(ACCELERATOR, above_zero("host.accelerator_utilization", "0.44")),
+    at_most("host.accelerator_utilization", 1),
     Rule(
-        ("host.accelerator_utilisation",),
+        ("host.accelerator_utilization",),
         lambda cfg: all(
-            0 < value <= 1 for value in cfg.host.accelerator_utilisation_by_model.values()
+            0 < value <= 1 for value in cfg.host.accelerator_utilization_by_model.values()
         ),
-        "each value of host.accelerator_utilisation_by_model must be above 0 and at most 1",
+        "each value of host.accelerator_utilization_by_model must be above 0 and at most 1",
     ),
     requires(TRAINING_RATE, CORES, "a streaming engine does not train"),
-    requires(TRAINING_RATE, above_zero("isp.training_utilisation", "0.17")),
-    at_most("isp.training_utilisation", 1),
+    requires(TRAINING_RATE, above_zero("isp.training_utilization", "0.17")),
+    at_most("isp.training_utilization", 1),
     requires(
         TRAINING_RATE,
         equal("isp.training_ratio", 0),

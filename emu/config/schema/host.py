@@ -32,10 +32,10 @@ class Host:
         int,
         Spec("peak rate of the accelerator; 0: forward and backward take the trace's times"),
     ]
-    accelerator_utilisation: Annotated[
+    accelerator_utilization: Annotated[
         float, Spec("share of the peak that the accelerator reaches in forward and backward")
     ]
-    accelerator_utilisation_by_model: Annotated[
+    accelerator_utilization_by_model: Annotated[
         Mapping[str, float], Spec("share of the accelerator's peak that is reached, per model")
     ] = dataclasses.field(hash=False)
     update_power_mw: Annotated[

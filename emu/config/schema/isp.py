@@ -38,7 +38,7 @@ class Isp:
             "isp.training_ratio states the training speed"
         ),
     ]
-    training_utilisation: Annotated[
+    training_utilization: Annotated[
         float, Spec("share of the cores' peak FLOP/s that they reach in forward and backward")
     ]
     training_ratio: Annotated[
