@@ -24,6 +24,8 @@ DRIVE_PART, HOST_PART, COMPUTE_PART = "drive", "host", "compute"
 HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
 """Components of the host's power outside forward and backward."""
 ACCELERATOR_WAITING = "accelerator waiting"
+DRIVES_IN_TRAINING = ("ISP training", "waiting ISP", "waiting controller")
+"""Components of COMPUTE_PART that the drives take."""
 
 PRICES = frozenset(
     (
@@ -204,6 +206,12 @@ class Energy:
     compute: tuple[float, float, float]
     """Host, accelerator and drives during forward and backward, without the bytes that move."""
     by_component: Mapping[str, tuple[float, float, float]]
+
+    @property
+    def drives(self) -> tuple[float, float, float]:
+        """Energy of the drives, including what they take during forward and backward."""
+        found = [span for name, span in self.by_component.items() if name in DRIVES_IN_TRAINING]
+        return _sum([self.drive, *found])
 
     @property
     def storage_and_host(self) -> tuple[float, float, float]:

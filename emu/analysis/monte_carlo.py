@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.analysis.energy import (
+    COMPUTE_PART,
     DRIVE_PART,
     FJ_PER_J,
     HOST_BUSY,
@@ -53,6 +54,9 @@ TOGETHER = (
 """Groups of constants that share a draw, so that all lie equally far into their ranges: a link that
 is fast in one direction is fast in both, and so on. The host's two powers are drawn one by one."""
 DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
+"""Scopes outside forward and backward."""
+WHOLE_STEP = "step"
+"""Scope of the whole step, with host and accelerator."""
 POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
 """Smallest factor; used for a component that has quantity 0 at an end."""
@@ -131,6 +135,8 @@ class Bar:
     """Energy ratio of drive and host outside forward and backward, at the low and the high end."""
     drive: Ends
     speedup: Ends
+    step: Ends
+    """Energy ratio of the whole step."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +210,15 @@ class Pair:
             ]
             for name, (book, work) in runs.items()
         }  # fmt: skip
+        self.training = {
+            name: sum(
+                part.joules(cfg)[1]
+                for part in components(cfg, book.totals, work)
+                if part.group == COMPUTE_PART
+            )
+            for name, (book, work) in runs.items()
+        }
+        """Energy of forward and backward, J, at typical constants."""
         self.prices = {
             part.key: float(cfg.leaf(part.key).value)
             for parts in self.parts.values()
@@ -260,12 +275,15 @@ class Pair:
         return base, rival
 
     def ratios(self, values: Values) -> dict[str, np.ndarray]:
-        """Return the energy ratios, baseline over rival, by DRIVE_ALONE and WITH_HOST."""
+        """Return the energy ratios, baseline over rival, by scope."""
         base, rival = self.joules(values).values()
+        training = tuple(self.training.values())
         return {
             DRIVE_ALONE: base[DRIVE_PART] / rival[DRIVE_PART],
             WITH_HOST: (base[DRIVE_PART] + base[HOST_PART])
             / (rival[DRIVE_PART] + rival[HOST_PART]),
+            WHOLE_STEP: (base[DRIVE_PART] + base[HOST_PART] + training[0])
+            / (rival[DRIVE_PART] + rival[HOST_PART] + training[1]),
         }
 
     def power_keys(self) -> tuple[str, ...]:
@@ -433,7 +451,7 @@ def bars(pair: Pair, speedup: float) -> list[Bar]:
         out.append(
             Bar(
                 span.key, *span.texts, energy[WITH_HOST], energy[DRIVE_ALONE],
-                (low_speed, high_speed),
+                (low_speed, high_speed), energy[WHOLE_STEP],
             )
         )  # fmt: skip
     typical = float(pair.ratios({})[WITH_HOST][0])

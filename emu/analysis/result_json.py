@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import Comparison, Result
 from ondie.emu.analysis.energy import bounds
 from ondie.emu.analysis.ledger import Ledger
@@ -87,6 +88,7 @@ def odds_data(comparison: Comparison) -> dict[str, Any] | None:
                 "source": comparison.cfg.leaf(bar.key).source,
                 "energy_ratio_drive_and_host": _rounded(bar.energy),
                 "energy_ratio_drive": _rounded(bar.drive),
+                "energy_ratio_step": _rounded(bar.step),
                 "speedup": _rounded(bar.speedup),
             }
             for bar in odds.bars
@@ -312,6 +314,7 @@ def result_data(comparison: Comparison, seed: int, target_s: float | None = None
             "unfelt": list(unfelt(comparison.cfg)) if comparison.swings else [],
         },
         "uncertainty": odds_data(comparison),
+        "answer": answer(comparison).data(),
         "headline": headline_words(comparison),
         "headline_ratios": headline_numbers(comparison),
         "notes": notes(comparison),

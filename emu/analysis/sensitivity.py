@@ -117,6 +117,9 @@ class Swing:
     factors_at_low: Factors = field(default_factory=dict, repr=False)
     """Factors of the quantities that change; empty if a path cannot run or nothing changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
+    times_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """Path -> time of its update stage as a factor of its typical time; empty as above."""
+    times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def speedup_width(self) -> float:
@@ -222,6 +225,10 @@ class Headline:
         ]
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
+    def times(self, cfg: Config, trace: Trace) -> dict[str, float]:
+        """Return path -> seconds of its update stage."""
+        return {name: self._simulated(name, cfg, trace)[0].update_s for name in self.pair}
+
     def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
         """Return path -> component -> quantity that energy is charged for."""
         found, short = {}, self._amortized(cfg)
@@ -250,24 +257,30 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
     ]
     small = sample(trace, cfg)
     typical = headline(cfg, small)
-    charged = headline.quantities(cfg, small)
+    charged, took = headline.quantities(cfg, small), headline.times(cfg, small)
 
-    def at(leaf: Leaf, value: Value) -> tuple[float | None, float | None, Factors]:
+    def at(
+        leaf: Leaf, value: Value
+    ) -> tuple[float | None, float | None, Factors, Mapping[str, float]]:
         try:
             changed = cfg.replace({leaf.key: value})
             for name in headline.pair:
                 headline.fits(name, changed)
             speedup, ratio = headline(changed, small)
-            found = headline.quantities(changed, small)
+            found = changes(charged, headline.quantities(changed, small))
+            times = headline.times(changed, small)
         except InputError:
-            return None, None, {}
-        return speedup / typical[0], ratio / typical[1], changes(charged, found)
+            return None, None, {}, {}
+        factors = {name: times[name] / took[name] for name in took}
+        return speedup / typical[0], ratio / typical[1], found, factors
 
     def one(leaf: Leaf) -> Swing:
         assert leaf.low is not None and leaf.high is not None
         low, high = at(leaf, leaf.low), at(leaf, leaf.high)
         texts = shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
-        return Swing(leaf.key, *texts, low[0], high[0], low[1], high[1], low[2], high[2])
+        return Swing(
+            leaf.key, *texts, low[0], high[0], low[1], high[1], low[2], high[2], low[3], high[3]
+        )
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(one, varied))

@@ -71,18 +71,23 @@ def output(arguments: list[str]) -> str:
     from ondie import traces
     from ondie.emu import validate
     from ondie.emu.analysis import compare
+    from ondie.emu.analysis.answer import answer
     from ondie.emu.cli.commands import ablation
     from ondie.emu.cli.console import WIDTH
+    from ondie.emu.cli.tables import answer as first_screen
     from ondie.emu.cli.tables import compare as report
     from ondie.emu.config.config import load_preset
     from ondie.emu.paths.base import Options
 
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
     match arguments:
-        case ["compare", trace, "--device", device, "--steps", steps]:
+        case ["compare", trace, "--device", device, "--steps", steps, *more]:
             cfg = load_preset(device)
             found = compare.compare(traces.load(trace), cfg, steps=int(steps))
-            report.show(found, screen)
+            if more == ["--verbose"]:
+                report.show(found, screen)
+            else:
+                first_screen.show(found, answer(found), screen)
         case ["validate", *name]:
             validate.show(suite(*name), screen)
         case ["ablation", trace, "--device", device]:

@@ -298,6 +298,7 @@ MECHANISMS: dict[str, dict[str, object]] = {
     "mapping-units": UNITS,
     "mapping-units-planes": {**UNITS, **PLANE},
     "mapping-units-static": {**UNITS, "ftl.placement": "static"},
+    # A case's place in this table selects its allocation order and queue depth: add at the end.
     "victims-d-choices": {"ftl.gc_policy": "d_choices"},
     "victims-random": {"ftl.gc_policy": "random"},
     "victims-random-some": {"ftl.gc_policy": "random_some"},

@@ -178,7 +178,7 @@ def test_a_run_of_skipped_steps_alone_has_no_headline():
 
 
 def test_the_table_is_the_result(capsys, tmp_path):
-    words = ["compare", "gpt2-124m", "--steps", "1", "--no-swing", "--out", tmp_path]
+    words = ["compare", "gpt2-124m", "--steps", "1", "--no-swing", "--verbose", "--out", tmp_path]
     out = here(capsys, *words).out
     result = json.loads((tmp_path / "result.json").read_text())
     base = next(p for p in ran(result) if p["name"] == "host_offload")

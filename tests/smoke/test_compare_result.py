@@ -172,8 +172,8 @@ def test_the_form(result):
     assert result["schema_version"] == SCHEMA_VERSION == 1
     assert set(result) == {
         "schema_version", "ondie_version", "seed", "trace", "options", "configuration",
-        "configuration_sha256", "assumed", "headline", "headline_ratios", "notes", "paths",
-        "uncertainty",
+        "configuration_sha256", "assumed", "answer", "headline", "headline_ratios", "notes",
+        "paths", "uncertainty",
     }  # fmt: skip
     assert re.fullmatch(r"\d+\.\d+\.\d+", result["ondie_version"])
     trace = traces.load("mlp-fp16")
@@ -252,7 +252,7 @@ def test_a_path_that_cannot_run_is_a_row_unless_it_was_named(capsys, tmp_path):
     words = ["compare", "mlp-fp16", "--device", "newport", "--steps", "1", "--no-swing"]
     outcome = here(capsys, *words, "--out", tmp_path)
     assert outcome.code == 0
-    assert re.search(r"on_die +│ +n/a ", outcome.out)
+    assert re.search(r"on_die +n/a ", outcome.out)
     assert "on_die: n/a: no processing elements on the dies (pe.kind = none)" in outcome.out
     data = json.loads((tmp_path / "result.json").read_text())
     assert [p["status"] for p in data["paths"]].count("n/a") == 1

@@ -219,7 +219,7 @@ def test_a_price_has_no_say_in_time(name):
 def test_an_end_at_which_a_path_cannot_run_has_no_value(tmp_path, capsys):
     """Without a reservoir there is no on-die path: n/a at that end, and shown before all others."""
     cfg = preset(tmp_path, {"ftl.reservoir_fraction": ("0.0", "0.5")})
-    words = ["compare", "mlp-fp16", "--device", tmp_path / "mine.toml", "--steps", "1"]
+    words = ["compare", "mlp-fp16", "--device", tmp_path / "mine.toml", "--steps", "1", "--verbose"]
     words += [word for text in SMALL for word in ("--set", text)]
     out = here(capsys, *words, "--out", tmp_path / "out").out
     data = json.loads((tmp_path / "out/result.json").read_text())["assumed"]
@@ -253,7 +253,7 @@ def test_an_override_is_assumed_no_longer():
 
 
 def test_no_swing(capsys, tmp_path):
-    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", tmp_path]
+    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--verbose", "--out", tmp_path]
     out = here(capsys, *words).out
     assert "Swing" not in out and "swings" not in out
     data = json.loads((tmp_path / "result.json").read_text())["assumed"]
@@ -299,7 +299,7 @@ def test_the_sample_tells_what_the_whole_would(counts):
 
 
 def test_the_headline_names_the_widest(capsys, tmp_path):
-    words = ["compare", "mlp-fp16", "--steps", "1", "--out", tmp_path]
+    words = ["compare", "mlp-fp16", "--steps", "1", "--verbose", "--out", tmp_path]
     words += [word for text in SMALL for word in ("--set", text)]
     out = here(capsys, *words).out
     data = json.loads((tmp_path / "result.json").read_text())

@@ -139,7 +139,7 @@ def test_without_all_steps_there_is_nothing_recorded_to_compare_with():
 
 
 def test_the_table_prints_the_distance(capsys, tmp_path):
-    words = ["compare", "mlp-fp16", "--out", tmp_path, "--no-swing", "--form", "torch"]
+    words = ["compare", "mlp-fp16", "--out", tmp_path, "--no-swing", "--verbose", "--form", "torch"]
     out = here(capsys, *words).out
     n = f"{traces.load('mlp-fp16').n_params:,}"
     assert out.count(f"{n} of {n}") == 4

@@ -16,6 +16,7 @@ from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.policies import VICTIMS
 from ondie.emu.nand import page_store as store
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
@@ -68,9 +69,7 @@ DRIVES = st.fixed_dictionaries(
         "ftl__gc_streams": st.sampled_from(("one", "each")),
         "ftl__open_blocks": st.sampled_from(("needed", "ahead")),
         "ftl__stream_policy": st.sampled_from(("by_command", "one", "by_age")),
-        "ftl__gc_policy": st.sampled_from(
-            ("greedy", "d_choices", "random", "random_some", "fifo", "cost_benefit")
-        ),
+        "ftl__gc_policy": st.sampled_from(tuple(VICTIMS)),
         "ftl__gc_low_blocks": st.integers(1, 3),
         "ftl__gc_stop_blocks": st.integers(0, 3),
         "ftl__gc_hard_blocks": st.integers(1, 3),

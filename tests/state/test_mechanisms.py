@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl.policies import VICTIMS
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, counter, device
@@ -82,11 +83,7 @@ MECHANISMS: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "a limit of power": ({"flash__power_planes": 3}, ()),
     "data before commands": ({"flash__grants": "data"}, ()),
     "messages": (MESSAGES, (stats.LINK_EXTRA_DOWN_BYTES, stats.LINK_EXTRA_UP_BYTES)),
-    "victims: d_choices": ({"ftl__gc_policy": "d_choices"}, ()),
-    "victims: random": ({"ftl__gc_policy": "random"}, ()),
-    "victims: random_some": ({"ftl__gc_policy": "random_some"}, ()),
-    "victims: fifo": ({"ftl__gc_policy": "fifo"}, ()),
-    "victims: cost_benefit": ({"ftl__gc_policy": "cost_benefit"}, ()),
+    **{f"victims: {name}": ({"ftl__gc_policy": name}, ()) for name in VICTIMS if name != "greedy"},
 }
 
 

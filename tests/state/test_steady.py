@@ -281,7 +281,7 @@ def test_hot_pages_share_blocks_as_they_would(rng):
 
 
 def test_pages_per_unit_when_writes_go_round():
-    """Units differ by what the derivation in spread.py says: a variance of L / 2U (1 - 1/U)."""
+    """Units differ as lpn_distribution.py derives: by a variance of L / 2U (1 - 1/U)."""
     plan = Plan(16, 30, 16, 3)
     lpns = 16 * 30 * 8
     rng = np.random.default_rng(3)

@@ -19,6 +19,7 @@ import click
 from ondie import traces
 from ondie.emu.analysis import compare as comparison
 from ondie.emu.analysis import perfetto, step_budget, sweep
+from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import Comparison
 from ondie.emu.analysis.result_json import result_data
 from ondie.emu.cli.click_helpers import progress_bar
@@ -27,6 +28,7 @@ from ondie.emu.cli.commands.foreground import Foreground
 from ondie.emu.cli.files import IMAGES
 from ondie.emu.cli.options import DriveOptions, drive_options, seed_option, split_names
 from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.cli.tables import answer as first_screen
 from ondie.emu.cli.tables import compare as report
 from ondie.emu.cli.tables import sweep as sweep_tables
 from ondie.emu.compute import training
@@ -62,6 +64,7 @@ class CompareOptions(DriveOptions, OutputOptions):
     sampled: bool
     compression: float
     swing: bool
+    verbose: bool
     along: tuple[str, ...]
     target_step: str | None
     seed: int
@@ -201,6 +204,9 @@ def offloading(
                    "included.")  # fmt: skip
 @click.option("--swing/--no-swing", default=True, show_default=True,
               help="Vary each constant over its range.")  # fmt: skip
+@click.option("--verbose", is_flag=True,
+              help="Print all tables: phases, traffic, lifetime, closed forms, weights, "
+                   "sensitivity.")  # fmt: skip
 @click.option("--sweep", "along", multiple=True, metavar="KEY=A,B,C",
               help="Compare at each of these values; repeat for a second key.")  # fmt: skip
 @click.option("--target-step", metavar="TIME",
@@ -305,7 +311,12 @@ def run_comparison(request: Request) -> None:
             data, lambda: draw_comparison(result), draw_others(result, given), sort_keys=True
         )
     if (screen := given.console) is not None:
-        report.show(result, screen, request.target_s)
+        if given.verbose:
+            report.show(result, screen, request.target_s)
+        else:
+            first_screen.show(result, answer(result), screen)
+            if request.target_s is not None:
+                report.show_target(result, request.target_s, screen)
         for table in tables:
             screen.print(table)
     given.list_files(files)

@@ -1,106 +1,109 @@
-"""The figure of a comparison: time per step by phase, and energy per step by component.
+"""The figure of a comparison: time of a step, and energy per sample of drives and of the host.
 
-Owns the drawing. Does not own any number. Source: matplotlib.
+Owns the drawing. Does not own any number (analysis/answer.py, analysis/ledger.py).
+Source: matplotlib.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from ondie.emu.analysis.compare import Comparison, Result
+from ondie.emu.analysis.answer import Strategy, answer
+from ondie.emu.analysis.compare import Comparison
 from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures.style import axis_scale, colour, tint
 
-PHASES = {
-    "samples": ("sample reads", "#b8b8b8"),
-    "forward": ("forward", "#d9d2c3"),
-    "backward": ("backward", "#b3a78c"),
-    "gradients": ("gradient writes", "#e0a458"),
-    "synchronise": ("gradient exchange", "#7a6fa6"),
-    "update": ("update stage", "#c8553d"),
-    "weights_up": ("weights to host", "#588b8b"),
-}
-ENERGY = {
-    "NAND": (("NAND read", "NAND program", "NAND erase"), "#c8553d"),
-    "channels, PCIe": (("channels", "PCIe"), "#e0a458"),
-    "DRAM, ECC": (("drive DRAM", "ECC"), "#b3a78c"),
-    "ISP, PE": (
-        ("ISP busy", "ISP idle", "PE additions", "PE multiplications", "page registers"),
-        "#588b8b",
-    ),
-    "controller": (("controller",), "#7a6fa6"),
-    "host DRAM": (("host DRAM",), "#8fb8de"),
-    "host power": (("host busy", "host waiting"), "#d0d0d0"),
-    "accelerator waits": (("accelerator waiting",), "#e8c8c8"),
-}
-
-
-STORAGE = ("gradients", "synchronise", "update", "weights_up")
+PHASES = (
+    ("forward", "backward"), ("samples",), ("gradients",), ("synchronise",),
+    ("update", "levelling"), ("weights_up",),
+)  # fmt: skip
+LABELS = (
+    "forward and backward", "sample reads", "gradient writes", "gradient exchange", "update",
+    "weights to host",
+)  # fmt: skip
+TINTS = (0.15, 0.3, 0.45, 0.6, 1.0, 0.3)
+HATCHES = ("", "", "", "", "", "////")
+RANGE = "#666666"
+TRAINING = 1
+"""Leading phases that are left out of the panel of the update."""
 
 
 def draw(c: Comparison) -> dict[str, bytes]:
     """Draw the figure: {"png": bytes, "pdf": bytes}."""
-    ran = [r for r in c.results if r.ledger is not None]
-    with matplotlib.rc_context({"font.size": 9}):
-        figure = Figure(figsize=(13, 2.6 + 0.45 * len(ran)), layout="constrained")
-        whole, storage, power = figure.subplots(1, 3, sharey=True)
-        _bars(
-            whole, ran, {label: (_seconds(ran, p), color) for p, (label, color) in PHASES.items()}
-        )
-        whole.set_title("Time per step (s)", fontsize=9)
-        whole.set_xlabel("time (s)")
-        _bars(storage, ran, {PHASES[p][0]: (_seconds(ran, p), PHASES[p][1]) for p in STORAGE})
-        storage.set_title("Update phases per step (s)", fontsize=9)
-        storage.set_xlabel("time (s)")
-        ends = _bars(
-            power,
-            ran,
-            {
-                label: (_joules(ran, parts, c.steps), color)
-                for label, (parts, color) in ENERGY.items()
-            },
-        )
-        _interval(power, ran, ends, c.steps)
-        power.set_title("Energy per step, excluding forward and backward (J)", fontsize=9)
-        power.set_xlabel("energy (J); error bars: range of the constants")
-        whole.invert_yaxis()
+    found = answer(c)
+    rows = [row for row in found.strategies if row.reason is None]
+    books = [r.ledger for r in c.results if r.ledger is not None]
+    phases = np.array(
+        [[sum(book.phases_s.get(n, 0.0) for n in names) for book in books] for names in PHASES]
+    )
+    with matplotlib.rc_context({"font.size": 9, "hatch.linewidth": 0.6}):
+        figure = Figure(figsize=(10, 2.4 + 0.6 * len(rows)), layout="constrained")
+        axes = figure.subplots(2, 2, sharey=True)
+        _stacks(axes[0, 0], rows, phases, "Time per step", 0)
+        _stacks(axes[0, 1], rows, phases, "Time per step outside forward and backward", TRAINING)
+        drives = np.array([row.drives_j_per_sample for row in rows])
+        every = np.array([row.all_j_per_sample for row in rows])
+        _energies(axes[1, 0], rows, drives, "Energy of the drives per sample")
+        _energies(axes[1, 1], rows, every - drives, "Energy of host and accelerator per sample")
+        axes[0, 0].invert_yaxis()
+        shown = [i for i in range(len(PHASES)) if phases[i].any()]
+        figure.legend(
+            handles=[
+                Patch(facecolor=tint("host_offload", TINTS[i]), edgecolor="black", linewidth=0.4,
+                      hatch=HATCHES[i], label=LABELS[i])
+                for i in shown
+            ] + [Line2D([], [], color=RANGE, marker="|", label="range of the constants")],
+            loc="outside lower center", ncols=min(len(shown) + 1, 5), frameon=False,
+        )  # fmt: skip
         figure.suptitle(
-            f"{c.trace.name} ({c.trace.n_params / 1e6:,.4g} M parameters, {c.trace.op}) on "
+            f"{c.trace.name} ({c.trace.n_params:,} parameters, {c.trace.op}) on "
             f"{c.cfg.system.devices} x {c.cfg.system.name}",
             fontsize=10,
         )
         return saved(figure)
 
 
-def _seconds(ran: list[Result], phase: str) -> np.ndarray:
-    return np.array([r.ledger.phases_s.get(phase, 0.0) for r in ran if r.ledger])
+def _stacks(
+    axes: Axes, rows: Sequence[Strategy], phases: np.ndarray, title: str, first: int
+) -> None:
+    """Draw the phases from ``first`` on as stacked bars, tints of the colour of the path."""
+    scale, unit = axis_scale(float(phases[first:].sum(axis=0).max(initial=0.0)), "s")
+    for y, row in enumerate(rows):
+        left = 0.0
+        for i in range(first, len(PHASES)):
+            length = phases[i, y] / scale
+            if length:
+                axes.barh(
+                    row.name, length, left=left, height=0.7, color=tint(row.name, TINTS[i]),
+                    edgecolor=colour(row.name), linewidth=0.4, hatch=HATCHES[i],
+                )  # fmt: skip
+                left += length
+        if not left:
+            axes.barh(row.name, 0)
+    _finish(axes, f"{title} ({unit})")
 
 
-def _joules(ran: list[Result], parts: tuple[str, ...], steps: int) -> np.ndarray:
-    nothing = (0.0, 0.0, 0.0)
-    found = [r.energy.by_component for r in ran if r.energy]
-    return np.array([sum(x.get(p, nothing)[1] for p in parts) / steps for x in found])
+def _energies(axes: Axes, rows: Sequence[Strategy], spans: np.ndarray, title: str) -> None:
+    """Draw typical energies, J[strategies, 3], with error bars from the low to the high end."""
+    scale, unit = axis_scale(float(spans[:, 1].max(initial=0.0)), "J")
+    low, typical, high = np.maximum(spans.T, 0) / scale
+    names = [row.name for row in rows]
+    axes.barh(names, typical, height=0.7, color=[colour(name) for name in names])
+    reach = [np.maximum(typical - low, 0), np.maximum(high - typical, 0)]
+    axes.errorbar(typical, names, xerr=reach, fmt="none", ecolor=RANGE, elinewidth=1.2, capsize=3)
+    _finish(axes, f"{title} ({unit})")
 
 
-def _bars(axes: Axes, ran: list[Result], parts: dict[str, tuple[np.ndarray, str]]) -> np.ndarray:
-    """Draw stacked bars, one per path, without parts that are 0 everywhere. Returns their ends."""
-    names = [r.name for r in ran]
-    at = np.zeros(len(ran))
-    for label, (length, color) in parts.items():
-        if length.any():
-            axes.barh(names, length, left=at, color=color, label=label, height=0.7)
-            at += length
-    axes.set_xlim(0, max(at.max() * 1.05, 1e-12))
-    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
-    return at
-
-
-def _interval(axes: Axes, ran: list[Result], ends: np.ndarray, steps: int) -> None:
-    """Draw error bars from the low to the high end of the energy."""
-    spans = np.array([r.energy.storage_and_host for r in ran if r.energy]) / steps
-    names = [r.name for r in ran]
-    reach = [np.maximum(ends - spans[:, 0], 0), np.maximum(spans[:, 2] - ends, 0)]
-    axes.errorbar(ends, names, xerr=reach, fmt="none", ecolor="black", elinewidth=1, capsize=3)
-    axes.set_xlim(0, spans[:, 2].max() * 1.05)
+def _finish(axes: Axes, label: str) -> None:
+    axes.set_xlabel(label, fontsize=8)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=6)
+    axes.grid(axis="x", color="#d9d9d9", linewidth=0.6)
+    axes.set_axisbelow(True)

@@ -2,7 +2,7 @@
 
 Owns the drawing. One key: update stage, samples per second, and energy per sample. Two keys: update
 stage, with a panel for each value of the second. Does not own any number (analysis/sweep.py).
-Source: matplotlib; colors that are distinct without red and green (Okabe and Ito).
+Source: matplotlib.
 """
 
 from __future__ import annotations
@@ -18,19 +18,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures.style import OTHER, STYLES
 from ondie.emu.units import fmt_energy, fmt_time
 
 if TYPE_CHECKING:
     from ondie.emu.analysis.sweep import Sweep, SweepRow
 
-STYLES = {
-    "host_offload": ("#000000", "o", "-"),
-    "host_offload_pipelined": ("#e69f00", "D", "--"),
-    "in_storage": ("#56b4e9", "s", "-"),
-    "on_die": ("#d55e00", "^", "-"),
-    "stannis": ("#009e73", "v", "-"),
-}
-OTHER = ("#999999", "x", "-")
 ACROSS = 3
 WIDE = 8.0
 """Values that differ by a larger factor are drawn on a logarithmic axis."""

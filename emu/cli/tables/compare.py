@@ -372,6 +372,11 @@ def show(c: Comparison, console: Console, target_s: float | None = None) -> None
     if c.odds is not None:
         console.print(odds_words(c.odds) + "\n")
     if target_s is not None:
-        console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
-        console.print()
+        show_target(c, target_s, console)
     console.print(headline_words(c))
+
+
+def show_target(c: Comparison, target_s: float, console: Console) -> None:
+    """Print whether the drive is fast enough for a step of the given time."""
+    console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
+    console.print()

@@ -1,0 +1,219 @@
+"""The first screen of a comparison: strategies at equal work, and sentences that name the winners.
+
+Owns the layout within 80 columns and the words. Does not own any number (analysis/answer.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ondie.emu.analysis.answer import TIE, Answer, Certainty, Strategy, Verdict
+from ondie.emu.analysis.compare import Comparison
+from ondie.emu.analysis.lifetime import Interval
+from ondie.emu.analysis.monte_carlo import DRAWS
+from ondie.emu.cli.tables.compare import remarks
+from ondie.emu.units import fmt_bytes, fmt_time
+
+WIDTH = 80
+"""Columns of the screen, also where the terminal has more."""
+NAME_WIDTH = 13
+"""Columns of a strategy's name; a longer one is folded at an underscore."""
+SMALL = 1.2
+PREFIXES = ((1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+
+
+def show(comparison: Comparison, found: Answer, console: Console) -> None:
+    """Print the table, the reasons of missing rows, and the verdicts."""
+    console.print(title(comparison), highlight=False, width=WIDTH)
+    console.print(table(found), width=WIDTH)
+    for line in lines(comparison, found):
+        console.print(line, highlight=False, width=WIDTH)
+
+
+def title(comparison: Comparison) -> str:
+    """Return the line that says what was compared."""
+    cfg, trace = comparison.cfg, comparison.trace
+    drives = f"{cfg.system.devices} x " if cfg.system.devices > 1 else ""
+    stored = "" if comparison.options.format == "fp32" else f" in {comparison.options.format}"
+    steps = "1 step" if comparison.steps == 1 else f"the mean of {comparison.steps} steps"
+    return (
+        f"{trace.name} ({trace.n_params:,} parameters{stored}, {trace.op}) on {drives}"
+        f"{cfg.system.name}: {steps}"
+    )
+
+
+def table(found: Answer) -> Table:
+    """Return the table: two lines per strategy, the second with samples/s, intervals, lifetime."""
+    ran = [row for row in found.strategies if row.reason is None]
+    scales = [
+        prefix([span(row)[1] for row in ran])
+        for span in (lambda row: row.drives_j_per_sample, lambda row: row.all_j_per_sample)
+    ]
+    out = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    out.add_column("strategy\n", no_wrap=True)
+    heads = (
+        "step\nsamples/s",
+        f"drives,\n{scales[0][1]}J/sample",
+        f"with host,\n{scales[1][1]}J/sample",
+        "written per\nsample, life",
+        "bound\nby",
+    )
+    for head in heads:
+        out.add_column(head, justify="right", no_wrap=True)
+    for row in found.strategies:
+        if row.reason is not None:
+            out.add_row(fold(row.name), "n/a")
+            continue
+        energies = (row.drives_j_per_sample, row.all_j_per_sample)
+        out.add_row(
+            fold(row.name),
+            f"{fmt_time(row.step_s * 1e12)}\n{row.samples_per_s:.4g}",
+            *(interval(span, scale[0]) for span, scale in zip(energies, scales, strict=True)),
+            f"{fmt_bytes(row.written_bytes_per_sample)}\n{years(row)}",
+            f"{row.bound_by}\n{row.bound_by_share:.0%}",
+        )
+    return out
+
+
+def fold(name: str) -> str:
+    """Return a name folded at the last underscore within NAME_WIDTH."""
+    if len(name) <= NAME_WIDTH:
+        return name
+    at = name.rfind("_", 0, NAME_WIDTH) + 1
+    return f"{name[:at]}\n{name[at:]}"
+
+
+def prefix(values: Sequence[float]) -> tuple[float, str]:
+    """Return (scale, SI prefix) with which the smallest positive value is at least 1."""
+    least = min((value for value in values if value > 0), default=1.0)
+    return next(((scale, name) for scale, name in PREFIXES if least >= scale), PREFIXES[-1])
+
+
+def three(value: float) -> str:
+    """Return a number with three significant digits, without an exponent below a million."""
+    if value >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:#.3g}".rstrip(".")
+
+
+def interval(span: Interval, scale: float) -> str:
+    """Return the typical value, and low .. high in a second line."""
+    low, typical, high = (three(value / scale) for value in span)
+    return f"{typical}\n{low} .. {high}"
+
+
+def years(row: Strategy) -> str:
+    """Return the typical lifetime."""
+    if row.lifetime_years is None:
+        return "no wear"
+    typical = row.lifetime_years[1]
+    return f"{three(typical)} years" if typical < 1000 else ">1,000 years"
+
+
+def lines(comparison: Comparison, found: Answer) -> list[str]:
+    """Return the sentences below the table."""
+    ran = [row for row in found.strategies if row.reason is None]
+    out = remarks(comparison)
+    if not found.equal_batches:
+        batches = ", ".join(f"{row.name} {row.samples_per_step:,}" for row in ran)
+        out.append(
+            f"Samples per step differ ({batches}); compare the figures per sample and samples/s."
+        )
+    out.append(weights(comparison))
+    out += ["", time_words(found, found.fastest), energy_words(found, found.least_energy)]
+    assumed, all_leaves = len(comparison.cfg.assumed()), len(comparison.cfg.leaves())
+    out.append(
+        f"{assumed} of {all_leaves} constants are assumed; intervals have every constant at its "
+        "low or high end. --verbose prints phases, traffic, wear and the effect of each constant."
+    )
+    return [line for i, line in enumerate(out) if line or i]
+
+
+def weights(comparison: Comparison) -> str:
+    """Return the result of the weight check, or nothing if no path carried weights."""
+    checked = [result for result in comparison.results if result.weights is not None]
+    if not checked:
+        return ""
+    names = ", ".join(result.name for result in checked)
+    equal = all(
+        result.weights is not None and result.weights.equal_bits == result.weights.elements
+        for result in checked
+    )
+    words = "equal" if equal else "are within the limit of (see --verbose)"
+    return f"Weights read back from flash {words} the reference: {names}."
+
+
+def against(verdict: Verdict, word: str) -> str:
+    """Return by how much the best is better than the others."""
+    parts = [f"{gap(ratio)} {word} than {name}" for name, ratio in verdict.others.items()]
+    if verdict.equal:
+        parts.insert(0, f"within {TIE:.1%} of {', '.join(verdict.equal)}")
+    return ", ".join(parts)
+
+
+def gap(ratio: float) -> str:
+    """Return a ratio above 1 as a factor, or as a percentage if it is below SMALL."""
+    return f"{ratio - 1:.1%}" if ratio < SMALL else f"{ratio:.3g}x"
+
+
+def time_words(found: Answer, verdict: Verdict) -> str:
+    """Return the verdict on time."""
+    each = fmt_time(verdict.value * 1e12)
+    words = f"Time: {verdict.best} is fastest, {each} per sample"
+    if more := against(verdict, "faster"):
+        words += f", {more}"
+    return f"{words}. {time_certainty(verdict)}".rstrip()
+
+
+def time_certainty(verdict: Verdict) -> str:
+    """Return how certain the verdict on time is, and what decides."""
+    sure = verdict.certainty
+    if sure is None:
+        return ""
+    other = f"against {sure.other}"
+    if sure.exceptions:
+        first = ", ".join(sure.exceptions[:2])
+        more = f" and {len(sure.exceptions) - 2} more" if len(sure.exceptions) > 2 else ""
+        words = f"Not certain {other}: it loses at an end of the range of {first}{more}"
+    else:
+        words = f"It wins {other} at both ends of each of {sure.constants} ranges"
+    return f"{words}; {decider(sure)}."
+
+
+def energy_words(found: Answer, verdict: Verdict) -> str:
+    """Return the verdict on energy."""
+    scale, name = prefix([verdict.value])
+    words = (
+        f"Energy: {verdict.best} takes least, {three(verdict.value / scale)} {name}J per sample "
+        "with the host"
+    )
+    if more := against(verdict, "less"):
+        words += f", {more}"
+    sure = verdict.certainty
+    if sure is None:
+        return f"{words}. {overlap(found, verdict)}".rstrip()
+    return (
+        f"{words}. It takes less than {sure.other} in {sure.probability:.0%} of {DRAWS:,} draws of "
+        f"{sure.constants} constants; {decider(sure)}."
+    )
+
+
+def decider(sure: Certainty) -> str:
+    """Return the constant that changes the ratio most."""
+    low, high = sure.ratio
+    return f"{sure.decided_by} decides most ({low:.2f}x .. {high:.2f}x over its range)"
+
+
+def overlap(found: Answer, verdict: Verdict) -> str:
+    """Return whether the intervals of the best and the next strategy overlap."""
+    if not verdict.others:
+        return ""
+    rows = {row.name: row for row in found.strategies}
+    name = next(iter(verdict.others))
+    apart = rows[verdict.best].all_j_per_sample[2] < rows[name].all_j_per_sample[0]
+    return f"Its interval and that of {name} {'do not overlap' if apart else 'overlap'}."

@@ -1,0 +1,172 @@
+"""Does the first screen of a comparison give the figures of the runs, per sample and whole?"""
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from ondie import traces
+from ondie.emu.analysis import answer as answers
+from ondie.emu.analysis.answer import answer
+from ondie.emu.analysis.compare import compare
+from ondie.emu.analysis.lifetime import lifetime, programmed_bytes
+from ondie.emu.analysis.sensitivity import Swing
+from ondie.emu.cli.tables import answer as screen
+from ondie.emu.config.config import load_preset
+from ondie.emu.paths.base import Options
+from tests.smoke.commands import SMALL, here
+
+BY_SMALL = [word for text in SMALL for word in ("--set", text)]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """A comparison in which the dies update, with swings."""
+    return compare(traces.load("gpt-small"), load_preset("optimstore-r1"), steps=1)
+
+
+@pytest.fixture(scope="module")
+def distributed():
+    """A comparison in which host and drives train, with the batch of the trace."""
+    return compare(traces.load("gpt-small"), load_preset("newport", SMALL), steps=1, swing=False)
+
+
+@pytest.mark.parametrize("which", ["found", "distributed"])
+def test_a_row_is_the_run_of_the_whole_step(which, request):
+    comparison = request.getfixturevalue(which)
+    rows = answer(comparison).strategies
+    assert [row.name for row in rows] == [result.name for result in comparison.results]
+    for row, result in zip(rows, comparison.results, strict=True):
+        if result.reason is not None:
+            assert row.reason == result.reason
+            continue
+        book, parts = result.ledger, result.energy.by_component
+        samples = comparison.steps * book.samples
+        assert row.samples_per_step == comparison.trace.samples_per_step
+        spans = [spans["step"] for spans in book.totals.steps]
+        whole_s = sum(stop - start for start, stop in spans) / 1e12
+        assert row.step_s == pytest.approx(whole_s / comparison.steps)
+        assert row.samples_per_s == pytest.approx(samples / whole_s)
+        for end in range(3):
+            every = sum(span[end] for span in parts.values())
+            outside = ("host DRAM", "host power", "host and accelerator power")
+            hosts = sum(span[end] for name, span in parts.items() if name.startswith(outside))
+            assert row.all_j_per_sample[end] == pytest.approx(every / samples)
+            assert row.drives_j_per_sample[end] == pytest.approx((every - hosts) / samples)
+        written = programmed_bytes(book.totals) / samples
+        assert row.written_bytes_per_sample == pytest.approx(written)
+        assert row.lifetime_years == lifetime(comparison.cfg, book, result.updates_weights).years
+        busy = {
+            kind: sum(ps for (_, other), ps in book.totals.busy_ps.items() if other == kind)
+            for _, kind in book.totals.busy_ps
+        }
+        assert busy[row.bound_by] == max(busy.values())
+        assert row.bound_by_share == pytest.approx(busy[row.bound_by] / 1e12 / whole_s)
+
+
+def test_the_winners_have_the_least_of_all(found):
+    verdicts = answer(found)
+    rows = {row.name: row for row in verdicts.strategies if row.reason is None}
+    for verdict, figure in (
+        (verdicts.fastest, lambda row: row.step_s / row.samples_per_step),
+        (verdicts.least_energy, lambda row: row.all_j_per_sample[1]),
+    ):
+        values = {name: figure(row) for name, row in rows.items()}
+        assert values[verdict.best] == verdict.value == min(values.values())
+        assert {verdict.best, *verdict.equal, *verdict.others} == set(values)
+        assert list(verdict.others.values()) == sorted(verdict.others.values())
+        for name, ratio in verdict.others.items():
+            assert ratio == pytest.approx(values[name] / verdict.value)
+            assert ratio > 1 + answers.TIE
+        assert all(values[name] <= verdict.value * (1 + answers.TIE) for name in verdict.equal)
+
+
+def slower(swing: Swing, path: str, factor: float) -> Swing:
+    return dataclasses.replace(swing, times_at_high={path: factor})
+
+
+def test_a_constant_that_turns_the_result_is_an_exception(found):
+    """A winner whose update is slower at one end than the other's loses there, and it is said."""
+    best = answer(found).fastest.best
+    assert best == "on_die"
+    still = [
+        dataclasses.replace(swing, times_at_low={}, times_at_high={}) for swing in found.swings
+    ]
+    sure = answer(dataclasses.replace(found, swings=tuple(still))).fastest.certainty
+    assert (sure.other, sure.constants, sure.exceptions) == ("host_offload", len(still), ())
+    turned = (slower(still[0], "on_die", 1e3), *still[1:])
+    changed = dataclasses.replace(found, swings=turned)
+    sure = answer(changed).fastest.certainty
+    assert sure.exceptions == (still[0].key,) and sure.decided_by == still[0].key
+    assert sure.ratio[1] < 1 < sure.ratio[0]
+    text = printed(changed)
+    assert (
+        f"Not certain against host_offload: it loses at an end of the range of {still[0].key}"
+        in (" ".join(text.split()))
+    )
+
+
+def test_the_energy_of_the_whole_step_decides_with_its_probability(found):
+    sure = answer(found).least_energy.certainty
+    odds = found.odds.answers["mixed"]
+    assert sure.probability == odds["step"].probability == odds["drive_and_host"].probability
+    # Forward and backward take as much on both paths, so the ratio of the step is nearer to 1.
+    assert 1 < odds["step"].typical < odds["drive_and_host"].typical
+    base, rival = (found.result(name).energy.all[1] for name in found.swing_pair)
+    assert odds["step"].typical == pytest.approx(base / rival)
+
+
+def printed(comparison) -> str:
+    console = Console(file=io.StringIO(), width=132)
+    screen.show(comparison, answer(comparison), console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("which", ["found", "distributed"])
+def test_the_screen_has_80_columns_and_cuts_nothing(which, request):
+    comparison = request.getfixturevalue(which)
+    text = printed(comparison)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for row in answer(comparison).strategies:
+        assert screen.fold(row.name).splitlines()[0] in text
+        if row.reason is None:
+            for span in (row.drives_j_per_sample, row.all_j_per_sample):
+                assert span[0] <= span[1] <= span[2]
+            assert f"{row.samples_per_s:.4g}" in text
+        else:
+            assert f"{row.name}: n/a: {row.reason}" in " ".join(text.split())
+
+
+def test_other_batches_are_compared_per_sample():
+    trace, cfg = traces.load("mobilenetv2"), load_preset("newport", ["system.devices=24"])
+    comparison = compare(trace, cfg, options=Options(batch="paper"), swing=False)
+    found = answer(comparison)
+    assert not found.equal_batches
+    rows = {row.name: row for row in found.strategies if row.reason is None}
+    batch = rows["stannis"].samples_per_step
+    assert batch != rows["host_offload"].samples_per_step == trace.samples_per_step
+    assert found.fastest.value == min(row.step_s / row.samples_per_step for row in rows.values())
+    assert f"stannis {batch}" in " ".join(printed(comparison).split())
+
+
+def test_the_default_is_one_screen_and_verbose_has_the_tables(capsys, tmp_path):
+    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", *BY_SMALL]
+    short = here(capsys, *words, "--out", tmp_path / "a").out
+    long = here(capsys, *words, "--verbose", "--out", tmp_path / "b").out
+    assert len(short.splitlines()) <= 40 and "Time per step by phase" not in short
+    assert "Time per step by phase" in long and "Lifetime and capacity" in long
+    data = json.loads((tmp_path / "a/result.json").read_text())
+    assert data == json.loads((tmp_path / "b/result.json").read_text())
+    fastest = data["answer"]["fastest"]["best"]
+    assert f"Time: {fastest} is fastest" in short
+    by_name = {row["name"]: row for row in data["answer"]["strategies"]}
+    for path in data["paths"]:
+        if path["status"] == "ok":
+            row = by_name[path["name"]]
+            for end, joules in zip(
+                ("low", "typical", "high"), row["all_j_per_sample"], strict=True
+            ):
+                assert joules == path["metrics"][f"energy_all_{end}_j_per_sample"]["value"]
