@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ondie.emu.cli.commands.bench_kernels import KernelBenchOptions, kernels_command
+from ondie.emu.cli.commands.bench_run import KernelBenchOptions, kernels_command
 from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, OPS, KernelError, backends, get, native
 from ondie.kernels.bench import contenders as bench_cases

@@ -15,7 +15,6 @@ from ondie.emu.analysis.result_json import result_data
 from ondie.emu.analysis.result_keys import METRICS, RESULT_KEYS, expand
 from ondie.emu.config.config import load_preset
 from tests.docs import generate
-from tests.smoke.commands import SMALL
 
 KEYS = {key for pattern in RESULT_KEYS for key in expand(pattern)}
 OPEN = {key.removesuffix(".*") for key in KEYS if key.endswith(".*")}
@@ -29,7 +28,7 @@ def results(root):
         recorded = json.loads(gzip.decompress(path.read_bytes()))
         found += [value for name, value in recorded.items() if name.endswith("/result.json")]
     assert len(found) > 50
-    cfg = load_preset("optimstore-r1", SMALL)
+    cfg = load_preset("optimstore-r1")
     now = result_data(compare(traces.load("gpt-small"), cfg, steps=1), 0)
     found.append(json.loads(json.dumps(now)))
     return found

@@ -43,7 +43,7 @@ def kernels(**values: Any) -> None:
 
     The contenders run in turns, so that they share the conditions of the machine.
     """
-    from ondie.emu.cli.commands.bench_kernels import KernelBenchOptions, kernels_command
+    from ondie.emu.cli.commands.bench_run import KernelBenchOptions, kernels_command
 
     kernels_command(KernelBenchOptions(**values))
 
@@ -63,6 +63,6 @@ def engine(**values: Any) -> None:
 
     The table compares them with the memory speed of this machine and with MQSim.
     """
-    from ondie.emu.cli.commands.bench_engine import EngineBenchOptions, engine_command
+    from ondie.emu.cli.commands.bench_run import EngineBenchOptions, engine_command
 
     engine_command(EngineBenchOptions(**values))

@@ -17,8 +17,7 @@ from matplotlib.patches import Patch
 
 from ondie.emu.analysis.answer import Strategy, answer
 from ondie.emu.analysis.compare import Comparison
-from ondie.emu.cli.figures.save import saved
-from ondie.emu.cli.figures.style import axis_scale, colour, tint
+from ondie.emu.cli.figures.save import axis_scale, color, saved, tint
 
 PHASES = (
     ("forward", "backward"), ("samples",), ("gradients",), ("synchronise",),
@@ -73,7 +72,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
 def _stacks(
     axes: Axes, rows: Sequence[Strategy], phases: np.ndarray, title: str, first: int
 ) -> None:
-    """Draw the phases from ``first`` on as stacked bars, tints of the colour of the path."""
+    """Draw the phases from ``first`` on as stacked bars, tints of the color of the path."""
     scale, unit = axis_scale(float(phases[first:].sum(axis=0).max(initial=0.0)), "s")
     for y, row in enumerate(rows):
         left = 0.0
@@ -82,7 +81,7 @@ def _stacks(
             if length:
                 axes.barh(
                     row.name, length, left=left, height=0.7, color=tint(row.name, TINTS[i]),
-                    edgecolor=colour(row.name), linewidth=0.4, hatch=HATCHES[i],
+                    edgecolor=color(row.name), linewidth=0.4, hatch=HATCHES[i],
                 )  # fmt: skip
                 left += length
         if not left:
@@ -95,7 +94,7 @@ def _energies(axes: Axes, rows: Sequence[Strategy], spans: np.ndarray, title: st
     scale, unit = axis_scale(float(spans[:, 1].max(initial=0.0)), "J")
     low, typical, high = np.maximum(spans.T, 0) / scale
     names = [row.name for row in rows]
-    axes.barh(names, typical, height=0.7, color=[colour(name) for name in names])
+    axes.barh(names, typical, height=0.7, color=[color(name) for name in names])
     reach = [np.maximum(typical - low, 0), np.maximum(high - typical, 0)]
     axes.errorbar(typical, names, xerr=reach, fmt="none", ecolor=RANGE, elinewidth=1.2, capsize=3)
     _finish(axes, f"{title} ({unit})")

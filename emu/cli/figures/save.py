@@ -1,7 +1,8 @@
-"""Figures as PNG and PDF.
+"""What all figures share: PNG and PDF without a date, colors of the paths, units of axes.
 
-Owns the metadata: it has no date, so equal numbers give equal bytes. Does not own the drawing.
-Source: matplotlib.
+Owns the metadata (equal numbers give equal bytes), the color, marker and line of each path, and the
+SI prefix of an axis. Does not own the drawing.
+Source: matplotlib; colors that are distinct without red and green (Okabe and Ito).
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ SUFFIXES = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
+STYLES = {
+    "host_offload": ("#000000", "o", "-"),
+    "host_offload_pipelined": ("#e69f00", "D", "--"),
+    "in_storage": ("#56b4e9", "s", "-"),
+    "on_die": ("#d55e00", "^", "-"),
+    "stannis": ("#009e73", "v", "-"),
+}
+OTHER = ("#999999", "x", "-")
+PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
 def saved(figure: Figure) -> dict[str, bytes]:
@@ -26,3 +36,22 @@ def saved(figure: Figure) -> dict[str, bytes]:
         figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
         out[suffix] = buffer.getvalue()
     return out
+
+
+def color(path: str) -> str:
+    """Return the color of a path."""
+    return STYLES.get(path, OTHER)[0]
+
+
+def tint(path: str, share: float) -> tuple[float, float, float]:
+    """Return the color of a path mixed with white; ``share`` 1: pure, 0: white."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = (1 - share * (1 - level) for level in to_rgb(color(path)))
+    return red, green, blue
+
+
+def axis_scale(longest: float, unit: str) -> tuple[float, str]:
+    """Return (scale, unit) with which the longest value is at least 1: (0.001, "ms")."""
+    scale, prefix = next((each for each in PREFIXES if longest >= each[0]), PREFIXES[-1])
+    return scale, prefix + unit

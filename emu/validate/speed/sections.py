@@ -1,7 +1,7 @@
 """Runner of `ondie bench engine`: all sections in one run.
 
 Owns the selection and order of the sections. Does not own any measurement (speed.py, peer.py,
-large.py, start.py) or the output (cli/commands/bench_engine.py).
+large.py, start.py) or the output (cli/commands/bench_run.py).
 Source: none.
 """
 

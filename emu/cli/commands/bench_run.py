@@ -1,6 +1,7 @@
-"""`ondie bench kernels`: progress, table, remarks and files of the measurement.
+"""`ondie bench kernels|engine`: progress, table, remarks and files of a measurement.
 
-Owns the command. Does not own the measurement (ondie.kernels.bench). Source: none.
+Owns the two commands. Does not own the measurements (ondie.kernels.bench, ondie.emu.validate.speed).
+Source: none.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
-from ondie.emu.cli.output import FigureOptions
+from ondie.emu.cli.output import FigureOptions, OutputOptions
+from ondie.emu.validate.speed import sections
+from ondie.emu.validate.speed.plan import SECTIONS, Plan
 from ondie.kernels import FORMATS
 from ondie.kernels.bench import run
 from ondie.kernels.bench.contenders import SHAPES
@@ -63,4 +68,41 @@ def kernels_command(given: KernelBenchOptions) -> None:
         talk.print(remark, highlight=False, markup=False, soft_wrap=True)
     if (screen := given.console) is not None:
         run.print_table(bench, screen)
+    given.list_files(files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBenchOptions(OutputOptions):
+    """The options of `ondie bench engine`."""
+
+    only: tuple[str, ...] = ()
+    peer: Path | None = None
+    cases: Path | None = None
+    quick: bool = False
+
+
+def table_of_rows(measured: run.Bench) -> Table:
+    """Return the rows as a table."""
+    caption = ", ".join(f"{key} {value}" for key, value in measured.machine.items())
+    table = Table(title="Flash engine on one core, best of several runs", caption=caption)
+    for column, heading in enumerate(("measurement", "value", "unit", "compared with", "ratio")):
+        table.add_column(heading, justify="left" if column in (0, 2, 3) else "right")
+    for row in measured.rows:
+        anchor, ratio = ("", "") if row.anchor == "itself" else (row.anchor, f"{row.ratio:.3g}")
+        table.add_row(row.name, f"{row.value:.4g}", row.unit, anchor, ratio)
+    return table
+
+
+def engine_command(given: EngineBenchOptions) -> None:
+    """Measure, show progress on a terminal, print the table, write JSON. Raises InputError."""
+    given.check()
+    plan = Plan(given.only or SECTIONS, given.quick, given.peer, given.cases)
+    visible = not given.quiet and sys.stderr.isatty()
+    with Console(stderr=True).status("") if visible else nullcontext() as status:
+        if status is not None:
+            plan.progress = status.update
+        measured = sections.run(plan)
+    files = given.write(run.as_json(measured))
+    if (screen := given.console) is not None:
+        screen.print(table_of_rows(measured))
     given.list_files(files)
