@@ -1,6 +1,7 @@
 """`ondie bench kernels|engine`: progress, table, remarks and files of a measurement.
 
-Owns the two commands. Does not own the measurements (ondie.kernels.bench, ondie.emu.validate.speed).
+Owns the two commands. Does not own the measurements (ondie.kernels.bench,
+ondie.emu.validate.speed).
 Source: none.
 """
 
