@@ -51,7 +51,7 @@ def test_a_row_is_the_run_of_the_whole_step(which, request):
         assert row.samples_per_s == pytest.approx(samples / whole_s)
         for end in range(3):
             every = sum(span[end] for span in parts.values())
-            outside = ("host DRAM", "host power", "host and accelerator power")
+            outside = ("host ", "accelerator waiting")
             hosts = sum(span[end] for name, span in parts.items() if name.startswith(outside))
             assert row.all_j_per_sample[end] == pytest.approx(every / samples)
             assert row.drives_j_per_sample[end] == pytest.approx((every - hosts) / samples)
