@@ -10,7 +10,7 @@ Numba's own code would raise (for example, a range with step 0), a part terminat
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from llvmlite import ir
 from numba.core import cgutils, errors, types
@@ -99,13 +99,23 @@ class _Convention(CPUCallConv):
 class _Context(CPUContext):
     """Numba's target context with the calling convention of parts."""
 
+    _sizes: ClassVar[dict[Any, int]] = {}
+
     @property
     def call_conv(self) -> Any:
         return _Convention(self)
 
+    def get_abi_sizeof(self, kind: Any) -> int:
+        """Return the size of an LLVM type, memoized: LLVM parses a module to find it."""
+        if kind not in self._sizes:
+            self._sizes[kind] = super().get_abi_sizeof(kind)
+        return self._sizes[kind]
+
 
 class PartLower(Lower):
-    """Lowers a part."""
+    """Lowers a part. Emits nothing for reference counts of values that hold no references."""
+
+    _counted_types: ClassVar[dict[Any, bool]] = {}
 
     def __init__(self, context: Any, *rest: Any, **named: Any) -> None:
         own = copy.copy(context)
@@ -117,3 +127,24 @@ class PartLower(Lower):
         self.entry_block = self.function.append_basic_block("entry")
         self.builder = ir.IRBuilder(self.entry_block)
         self.call_helper = self.call_conv.init_call_helper(self.builder)
+
+    def _counted(self, kind: Any) -> bool:
+        """Return True if values of a Numba type hold references that are counted."""
+        found = self._counted_types.get(kind)
+        if found is None:
+            found = self.context.data_model_manager[kind].contains_nrt_meminfo()
+            self._counted_types[kind] = found
+        return found
+
+    def incref(self, kind: Any, value: Any) -> None:
+        if self._counted(kind):
+            super().incref(kind, value)
+
+    def decref(self, kind: Any, value: Any) -> None:
+        if self._counted(kind):
+            super().decref(kind, value)
+
+    def delvar(self, name: str) -> None:
+        """Release a variable at the end of its life; numbers and records need no release."""
+        if self._counted(self.typeof(name)):
+            super().delvar(name)

@@ -11,7 +11,8 @@ is only lowered; it becomes a part. The function that Python calls links all its
 private and is optimized with them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +29,9 @@ from numba.core.types.misc import unliteral
 from .direct import PartLower, caller
 from .pipeline import UNUSED, passes
 
+GROUP = 16
+"""Number of modules that are linked into one at a time."""
+
 
 class _Part(JITCodeLibrary):
     """Code of one function and its callees; not linked, not optimized, not executable."""
@@ -36,6 +40,9 @@ class _Part(JITCodeLibrary):
 
     def add_linking_library(self, library: Any) -> None:
         self._linking_libraries.append(library)
+
+    def _optimize_functions(self, module: Any) -> None:
+        """Leave the code as it is; the whole program optimizes it again anyway."""
 
     def finalize(self) -> None:
         self._finalized = True
@@ -76,8 +83,13 @@ class _Whole(JITCodeLibrary):
         self._codegen._check_llvm_bugs()
         self._raise_if_finalized()
         own = {f.name for f in self._final_module.functions if not f.is_declaration}
-        for library in _parts(self._linking_libraries):
+        libraries = _parts(self._linking_libraries)
+        for library in libraries:
             self._reload_init.update(library._reload_init)
+        parts = [library.own().clone() for library in libraries if isinstance(library, _Part)]
+        if parts:
+            self._final_module.link_in(_merged(parts))
+        for library in libraries[len(parts) :]:
             _link(self._final_module, library)
         for function in self._final_module.functions:
             if not function.is_declaration and function.name not in own:
@@ -124,6 +136,21 @@ def _parts(direct: list[Any]) -> list[Any]:
                 ahead += reversed(library._linking_libraries)
     # The linker takes from a Numba library only the functions that the parts before it need.
     return sorted(found, key=lambda library: not isinstance(library, _Part))
+
+
+def _merged(modules: list[Any]) -> Any:
+    """Link modules, in order, into one. They are used up.
+
+    To link a module, LLVM visits the whole module into which it is linked. Groups keep that one
+    small.
+    """
+    while len(modules) > 1:
+        groups = [modules[i : i + GROUP] for i in range(0, len(modules), GROUP)]
+        for first, *others in groups:
+            for each in others:
+                first.link_in(each)
+        modules = [first for first, *_ in groups]
+    return modules[0]
 
 
 def _link(module: Any, library: Any) -> None:
@@ -213,25 +240,43 @@ class _LowerScalar(NativeLowering):
         return super().run_pass(state)
 
 
+@contextmanager
+def _as_it_is(context: Any) -> Iterator[None]:
+    """Let Numba's refresh of a context do nothing."""
+    context.refresh = lambda: None
+    try:
+        yield
+    finally:
+        del context.refresh
+
+
 class PartCompiler(CompilerBase):
-    """Lowers a function that compiled code calls; its callers may inline it."""
+    """Lowers a function that compiled code calls; its callers may inline it.
+
+    Numba looks for new declarations before it compiles a function. The program that calls the part
+    has just done so.
+    """
+
+    lowering: type = _LowerPart
+
+    def __init__(self, typing: Any, target: Any, *rest: Any) -> None:
+        with _as_it_is(typing), _as_it_is(target):
+            super().__init__(typing, target, *rest)
 
     def define_pipelines(self) -> list[Any]:
-        return passes(self.state, _LowerPart, ("AnnotateTypes", *UNUSED))
+        return passes(self.state, self.lowering, ("AnnotateTypes", *UNUSED))
 
 
-class ApartCompiler(CompilerBase):
+class ApartCompiler(PartCompiler):
     """Lowers a function that is never inlined into its callers."""
 
-    def define_pipelines(self) -> list[Any]:
-        return passes(self.state, _LowerApart, ("AnnotateTypes", *UNUSED))
+    lowering = _LowerApart
 
 
-class ColdCompiler(CompilerBase):
+class ColdCompiler(PartCompiler):
     """Lowers a rarely called function; its calls leave the hot path of its callers."""
 
-    def define_pipelines(self) -> list[Any]:
-        return passes(self.state, _LowerCold, ("AnnotateTypes", *UNUSED))
+    lowering = _LowerCold
 
 
 class WholeCompiler(CompilerBase):

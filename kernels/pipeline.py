@@ -13,8 +13,11 @@ from typing import Any
 
 from numba.core import errors, types
 from numba.core.compiler import DefaultPassBuilder
-from numba.core.compiler_machinery import PassManager
-from numba.core.typed_passes import NativeLowering
+from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.ir_utils import build_definitions
+from numba.core.ssa import reconstruct_ssa
+from numba.core.typed_passes import NativeLowering, PreLowerStripPhis
+from numba.core.untyped_passes import ReconstructSSA
 
 UNUSED = (
     "WithLifting",
@@ -36,43 +39,83 @@ They handle closures, ``with`` blocks, exceptions, branches on literals and arra
 """
 
 
-class _OperatorMemo:
-    """Resolves calls in a typing context and memoizes the signatures of operators.
+class _Signatures:
+    """Memo of the signatures of one operator; replaces ``get_call_type`` of its function type.
 
-    Numba tries each template of an operator, up to about a hundred, at every occurrence of the
-    operator. The signature depends only on the argument types and the function type, which includes
-    the templates. Failures are not memoized.
+    Numba tries each template of an operator, up to about a hundred, when it types an occurrence of
+    the operator and again when it lowers it. The signature depends only on the argument types.
+    Failures are not memoized.
     """
 
-    def __init__(self, context: Any) -> None:
-        self._resolve = context.resolve_function_type
+    def __init__(self, function: Any) -> None:
+        self._resolve = function.get_call_type
+        self._implementations = function._impl_keys
         self._known: dict[Any, tuple[Any, Any]] = {}
 
-    def __call__(self, function: Any, args: Any, named: Any) -> Any:
-        if named or not _is_operator(function):
-            return self._resolve(function, args, named)
-        key = (function, tuple(args))
-        if key in self._known:
-            signature, implementation = self._known[key]
-            function._impl_keys[signature.args] = implementation
+    def __call__(self, context: Any, args: Any, named: Any) -> Any:
+        if named:
+            return self._resolve(context, args, named)
+        key = tuple(args)
+        known = self._known.get(key)
+        if known is None:
+            signature = self._resolve(context, args, named)
+            self._known[key] = signature, self._implementations[signature.args]
             return signature
-        signature = self._resolve(function, args, named)
-        if signature is not None and signature.args in function._impl_keys:
-            self._known[key] = signature, function._impl_keys[signature.args]
+        signature, self._implementations[signature.args] = known
         return signature
 
 
+class _Resolver:
+    """Resolves calls in a typing context; gives each operator that it meets a memo."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._resolve = context.resolve_function_type
+
+    def __call__(self, function: Any, args: Any, named: Any) -> Any:
+        kind = self._context._lookup_global(function) or function
+        if _is_operator(kind) and not isinstance(kind.get_call_type, _Signatures):
+            kind.get_call_type = _Signatures(kind)
+        return self._resolve(function, args, named)
+
+
 def _is_operator(function: Any) -> bool:
-    """Return True for Numba's type of a function of the module ``operator``."""
+    """Return True for Numba's type of a function of the module ``operator``, of bool and of int."""
     if type(function) is not types.Function:
         return False
-    return getattr(function.typing_key, "__module__", None) == _operator.__name__
+    key = function.typing_key
+    return key in (bool, int) or getattr(key, "__module__", None) == _operator.__name__
 
 
 def _remember_operators(context: Any) -> None:
-    """Install the operator memo in a typing context, once."""
-    if not isinstance(context.resolve_function_type, _OperatorMemo):
-        context.resolve_function_type = _OperatorMemo(context)
+    """Install the memos of operators in a typing context, once."""
+    if not isinstance(context.resolve_function_type, _Resolver):
+        context.resolve_function_type = _Resolver(context)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _ToSingleAssignments(ReconstructSSA):
+    """Numba's pass without lifetimes of variables, which IRLegalization computes afresh."""
+
+    _name = "to_single_assignments"
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir = reconstruct_ssa(state.func_ir)
+        self._patch_locals(state)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _StripPhis(PreLowerStripPhis):
+    """Numba's pass without lifetimes of variables, which IRLegalization computes afresh."""
+
+    _name = "strip_phis"
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir = self._strip_phi_nodes(state.func_ir)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
 
 
 class _Passes(PassManager):
@@ -90,10 +133,13 @@ def passes(state: Any, lowering: type, left_out: tuple[str, ...]) -> list[Any]:
     """Return Numba's passes with the given lowering pass and without those in ``left_out``."""
     _remember_operators(state.typingctx)
     manager = _Passes("parts")
-    if not state.func_id.func.__module__.startswith("ondie.emu"):
+    replaced = {NativeLowering: lowering}
+    if state.func_id.func.__module__.startswith("ondie.emu"):
+        replaced |= {ReconstructSSA: _ToSingleAssignments, PreLowerStripPhis: _StripPhis}
+    else:
         left_out = tuple(name for name in left_out if name not in UNUSED)
     manager.passes.extend(
-        (lowering, "lowering") if each is NativeLowering else (each, name)
+        (replaced.get(each, each), name)
         for each, name in DefaultPassBuilder.define_nopython_pipeline(state).passes
         if each.__name__ not in left_out
     )

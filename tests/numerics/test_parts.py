@@ -1,9 +1,17 @@
 """Functions compiled as one program: what is copied, what stays apart, what callers share."""
 
+import operator
+
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from numba import types
+from numba.core.errors import TypingError
+from numba.core.registry import cpu_target
+from numba.core.runtime import _nrt_python, rtsys
 
+from ondie.kernels import parts, pipeline
+from ondie.kernels.direct import _Context
 from ondie.kernels.jit import cold, inline, njit
 
 
@@ -23,7 +31,7 @@ def taken(x):
 
 
 def text(function) -> str:
-    """The program that Python calls, as LLVM has optimised it."""
+    """The program that Python calls, as LLVM has optimized it."""
     (result,) = function.whole.overloads.values()
     return result.library.get_llvm_str()
 
@@ -102,3 +110,80 @@ def test_called_by_python_and_by_compiled_code():
     assert inner(1) == 2
     assert outer(2.5) == 4.5
     assert inner(np.int32(7)) == 8
+
+
+def test_arrays_of_parts_are_freed():
+    """Parts count references of arrays, and of nothing else."""
+
+    @njit(cache=False)
+    def filled(n):
+        held = np.zeros(n)
+        for i in range(n):
+            row = np.full(3, float(i))
+            if i % 2:
+                held = row
+        return held
+
+    @njit(cache=False)
+    def total(n):
+        x = 0.0
+        for i in range(n):
+            x += filled(i).sum()
+        return x
+
+    assert total(3) == 0.0 + 0.0 + 3.0
+    _nrt_python.memsys_enable_stats()
+    before = rtsys.get_allocation_stats()
+    assert total(50) == sum(3.0 * (n - 1 - n % 2) for n in range(2, 50))
+    after = rtsys.get_allocation_stats()
+    _nrt_python.memsys_disable_stats()
+    assert after.alloc - before.alloc == after.free - before.free > 1000
+
+
+def test_operators_are_resolved_once_for_each_types():
+    @njit(cache=False)
+    def work(x, y):
+        return (x + y) + (x + y) + x
+
+    work(1, 2.5)
+    adding = cpu_target.typing_context._lookup_global(operator.add)
+    memo = adding.get_call_type
+    assert isinstance(memo, pipeline._Signatures)
+    asked = []
+
+    def resolve(context, args, named):
+        asked.append(args)
+        return resolved(context, args, named)
+
+    resolved, memo._resolve = memo._resolve, resolve
+    try:
+        for _ in range(2):
+            with pytest.raises(TypingError):
+                memo(cpu_target.typing_context, (types.none, types.int64), {})
+        memo(cpu_target.typing_context, (types.int64, types.float64), {})
+    finally:
+        memo._resolve = resolved
+    assert asked == [(types.none, types.int64)] * 2  # a failure may be mended by a new declaration
+
+
+def test_linked_modules_keep_their_order():
+    """More modules than fit into one group of groups."""
+    names = [f"f{i}" for i in range(parts.GROUP**2 + parts.GROUP + 1)]
+    modules = [
+        llvm.parse_assembly(
+            f"declare i64 @{after}()\n"
+            f"define i64 @{name}() {{ %x = call i64 @{after}() ret i64 %x }}"
+        )
+        for name, after in zip(names, [*names[1:], "g"], strict=True)
+    ]
+    linked = parts._merged(modules)
+    linked.verify()
+    assert [each.name for each in linked.functions if not each.is_declaration] == names
+
+
+@pytest.mark.parametrize("kind", [types.int8, types.int64, types.float32, types.complex128])
+def test_sizes_of_types(kind):
+    context = cpu_target.target_context.subtarget()
+    context.__class__ = _Context
+    for _ in range(2):
+        assert context.get_abi_sizeof(context.get_value_type(kind)) == kind.bitwidth // 8
