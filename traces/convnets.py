@@ -1,9 +1,11 @@
 """Convolutional networks as lists of their parameter tensors, with the MACs of each tensor.
 
-This module owns MobileNetV2, InceptionV3, SqueezeNet 1.0 and NASNet-A mobile, in forward order. It
-does not own timing, batch sizes or optimizers (synth.py). Buffers are not parameters.
-Source: Sandler et al. 2018, Szegedy et al. 2015, Iandola et al. 2016, Zoph et al. 2017; counts as
-    in torchvision (the first three) and Keras applications (NASNet, whose cells this follows).
+This module owns MobileNetV2, InceptionV3, SqueezeNet 1.0, ShuffleNet 2x and NASNet-A mobile, in
+forward order. It does not own timing, batch sizes or optimizers (synth.py). Buffers are not
+parameters.
+Source: Sandler et al. 2018, Szegedy et al. 2015, Iandola et al. 2016, Zhang et al. 2018, Zoph et
+    al. 2017; counts as in torchvision (the first three), as printed (ShuffleNet: 524 M MACs), and
+    as in Keras applications (NASNet, whose cells this follows).
 """
 
 from __future__ import annotations
@@ -97,6 +99,25 @@ def squeezenet(classes: int = 1000) -> list[Use]:
         net.conv(f"{name}.expand3x3", squeeze, expand, size, (3, 3), bias=True, norm=False)
         channels = 2 * expand
     net.conv("classifier", channels, classes, 13, bias=True, norm=False)
+    return net.uses
+
+
+def shufflenet(classes: int = 1000) -> list[Use]:
+    """Return ShuffleNet 2x with 3 groups at 224 pixels; 524 M MACs as printed by its paper."""
+    net, groups = Net(), 3
+    channels, size = net.conv("conv1", 3, 48, 112, (3, 3)), 56
+    for stage, (out, units) in enumerate(((480, 4), (960, 8), (1920, 4)), 2):
+        for unit in range(units):
+            name, middle = f"stage{stage}.{unit}", out // 4
+            # the first layer has too few channels for groups
+            first = stage == 2 and not unit
+            net.conv(f"{name}.reduce", channels, middle, size, groups=1 if first else groups)
+            size //= 1 if unit else 2
+            net.conv(f"{name}.depthwise", middle, middle, size, (3, 3), groups=middle)
+            # a unit with stride 2 appends its output to its pooled input
+            net.conv(f"{name}.expand", middle, out if unit else out - channels, size, groups=groups)
+            channels = out
+    net.dense("fc", channels, classes)
     return net.uses
 
 

@@ -4,7 +4,8 @@ This module owns the table of models, their batch and data set, and the rule tha
 seconds. It does not own tensor lists (architectures.py, convnets.py) or gradients.
 Source: next to every constant, and in the trace's attributes: each constant KEY has KEY.source and,
     if assumed, KEY.low and KEY.high. The speeds of the four networks on the Stannis host are its
-    measured images per second; the MAC column of that table is not used.
+    measured images per second; the MAC column of that table is not used. HyperTune gives no speed
+    of ShuffleNet.
 """
 
 from __future__ import annotations
@@ -106,12 +107,17 @@ def _gpt(
 
 
 def _convnet(
-    uses: Callable[[], list[Use]], architecture: str, batch: int, speed: Constant, pixels: int
+    uses: Callable[[], list[Use]],
+    architecture: str,
+    batch: int,
+    speed: Constant,
+    pixels: int,
+    batch_source: str = f"paper: {_STANNIS}",
 ) -> Model:
     return Model(
         uses=uses,
         architecture=architecture,
-        samples=Constant(batch, f"paper: {_STANNIS}"),
+        samples=Constant(batch, batch_source),
         sample_bytes=Constant(
             3 * pixels * pixels,
             f"assumed: {pixels} x {pixels} RGB bytes, "
@@ -220,6 +226,18 @@ _MODELS: dict[str, Model] = {
         850,
         _speed(219.0),
         224,
+    ),
+    "shufflenet": _convnet(
+        convnets.shufflenet,
+        "version 1, 2x, 3 groups, 224 pixels, 1000 classes; Zhang et al. 2018",
+        300,
+        _speed(
+            43.67,
+            "derived: HyperTune's speedup of 2.82 with 36 Lagunas (fit); the speed is not "
+            "published, images per second",
+        ),
+        224,
+        "paper: HyperTune, host",
     ),
 }
 

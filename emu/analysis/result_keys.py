@@ -28,7 +28,15 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "options.weights_up": ("", "number format of the weights sent to the host"),
     "options.form": ("", "form of the optimizer's equations: canonical or torch"),
     "options.format": ("", "storage format of weights, gradients and states"),
-    "options.batch": ("", "path stannis: global batch of the trace (same) or sum of tuned batches"),
+    "options.batch": (
+        "",
+        "path stannis: global batch of the trace (same), published batches (paper) or tuned ones",
+    ),
+    "options.cores_taken": ("", "path stannis: cores of the host that other programs use"),
+    "options.slowdown": (
+        "",
+        "path stannis: model of the host's speed on the cores that are left; null: the server's",
+    ),
     "options.allreduce": ("", "path stannis: algorithm of the gradient all-reduce"),
     "options.compression": ("%", "path smart_comp: size of the compressed gradient"),
     "options.{forward,backward}_s": ("s", "time per step in place of the trace's; null: unchanged"),

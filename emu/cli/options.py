@@ -63,6 +63,20 @@ def drive_options(default: str, *, several: bool = True) -> Decorator:
     return add_options(device, settings_option, *([count] if several else []))
 
 
+def batch_options(*choices: str, default: str, what: str) -> Decorator:
+    """Return a decorator that adds the options that choose the batches of a cluster's nodes, and
+    the cores that other programs take. ``what``: the help of --batch."""
+    return add_options(
+        click.option("--batch", type=click.Choice(choices), default=default, show_default=True,
+                     help=what),
+        click.option("--cores-taken", type=float, default=0.0, show_default=True, metavar="N",
+                     help="Cores of a training host that other programs use all the time."),
+        click.option("--slowdown", metavar="NAME",
+                     help="Speed of a host on the cores that are left: three-nodes, laguna-host or "
+                          "linear.  [default: laguna-host with Lagunas, else three-nodes]"),
+    )  # fmt: skip
+
+
 def seed_option(draws: str) -> Decorator:
     """Return a decorator that adds --seed; ``draws``: noun for the values that are drawn."""
     return click.option(

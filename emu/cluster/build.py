@@ -9,7 +9,7 @@ includes idle drives; a computing drive adds its controller and cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -17,18 +17,14 @@ import numpy as np
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.cluster.cluster import Fleet, Kind
 from ondie.emu.cluster.collectives.multi_server import Exchanging
-from ondie.emu.cluster.load.contention import ETHERNET, Slowdown, three_nodes
+from ondie.emu.cluster.load import slowdowns
+from ondie.emu.cluster.load.contention import CORES, ETHERNET
 from ondie.emu.cluster.power import Server
 from ondie.emu.cluster.sample_read_rate import feed_bytes_per_s
-from ondie.emu.cluster.workload import Workload
+from ondie.emu.cluster.workload import Workload, of_network
 from ondie.emu.config.config import Config
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.units import InputError
-
-HOST_CORES = 8
-"""Cores of a host in HyperTune."""
-LINEAR = Slowdown(((0.5, 0.5),))
-"""Slowdown of a drive's cores [assumed]: speed is proportional to the share of free cores."""
 
 
 def assemble(
@@ -38,13 +34,16 @@ def assemble(
     hosts: int = 1,
     allreduce: str = "ring",
     reads: bool = True,
-    slowdown: Callable[[np.ndarray], np.ndarray] | None = None,
+    slowdown: str | None = None,
+    cores_taken: float = 0.0,
 ) -> Fleet:
     """Build a cluster of ``hosts`` hosts that share the drives evenly.
 
     All hosts use the first preset's [host]. ``reads``: include the time that the emulated flash
-    needs to read samples. ``slowdown``: slowdown of a host; default: HyperTune's three nodes.
-    Raises InputError for negative drive counts or fewer than one host.
+    needs to read samples. ``slowdown``: name of a host's slowdown model (load/slowdowns.py);
+    default: that of the first preset's server. ``cores_taken``: cores of every host that other
+    programs use all the time. Raises InputError for negative drive counts, fewer than one host, an
+    unknown model, or a host without a core.
     """
     if hosts < 1:
         raise InputError(f"{hosts} hosts: must be at least 1")
@@ -52,6 +51,8 @@ def assemble(
         if count < 0:
             raise InputError(f"{count} drives of {cfg.system.name}: must be at least 0")
     size = workload.sample_bytes if reads else 0
+    of_host = slowdowns.slowdown(slowdown or slowdowns.of_host(drives[0][0].system.name))
+    of_drive = slowdowns.slowdown(slowdowns.OF_A_DRIVE)
 
     @cache
     def feed(at: int, host: bool) -> float:
@@ -62,13 +63,14 @@ def assemble(
             name="host",
             count=hosts,
             engine=workload.host,
-            cores=HOST_CORES,
-            slowdown=slowdown or three_nodes().slowdown.ratio,
+            cores=CORES,
+            slowdown=of_host.ratio,
             host=True,
             # The host's samples are spread over all drives of its server.
             feed_bytes_per_s=feed(0, True) * max(sum(n for _, n in drives) / hosts, 1),
             update_s=workload.updates_s[0],
             join_s=workload.gradient_bytes / ETHERNET.bytes_per_s,
+            cores_taken=cores_taken,
         )
     ]
     for i, (cfg, count) in enumerate(drives):
@@ -78,7 +80,7 @@ def assemble(
                 count=count,
                 engine=workload.drives[i],
                 cores=cfg.isp.cores,
-                slowdown=LINEAR.ratio,
+                slowdown=of_drive.ratio,
                 feed_bytes_per_s=feed(i, False),
                 update_s=workload.updates_s[1 + i],
                 # The FP32 weights are as large as the gradient.
@@ -98,4 +100,23 @@ def assemble(
         exchange=Exchanging(workload.gradient_bytes, drives, hosts, allreduce),
         sample_bytes=size,
         watts=watts,
+        published=workload.published,
     )
+
+
+def assemble_network(
+    name: str,
+    cfg: Config,
+    drives: int,
+    *,
+    slowdown: str | None = None,
+    cores_taken: float = 0.0,
+) -> Fleet:
+    """Build a host with ``drives`` drives that trains a network of the papers, samples in memory.
+
+    ``slowdown``, ``cores_taken`` and errors as in :func:`assemble`.
+    """
+    return assemble(
+        of_network(name, [cfg]), [(cfg, drives)], reads=False, slowdown=slowdown,
+        cores_taken=cores_taken,
+    )  # fmt: skip

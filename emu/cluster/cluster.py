@@ -50,6 +50,27 @@ class Kind:
     """Time to update the node's copy of the weights, if the speed does not include it."""
     join_s: float = 0.0
     """Time to send the weights to a node that joins."""
+    cores_taken: float = 0.0
+    """Cores of a node that other programs use all the time, for which batches can be chosen."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cores_taken < self.cores:
+            raise InputError(
+                f"{self.name}: {self.cores_taken:g} of {self.cores} cores taken; must be 0 or more "
+                f"and leave a part of a core"
+            )
+
+    @property
+    def left(self) -> float:
+        """Share of its cores that other programs leave a node."""
+        return 1 - self.cores_taken / self.cores
+
+    @cached_property
+    def loaded(self) -> Engine:
+        """Engine of a node on the cores that other programs leave it."""
+        if not self.cores_taken:
+            return self.engine
+        return self.engine.scaled(float(self.slowdown(np.array([self.left]))[0]))
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,8 @@ class Fleet:
     sample_bytes: int
     watts: Callable[[np.ndarray], float]
     """Returns the power while training (W), given the present nodes as bool[nodes]."""
+    published: tuple[int, ...] | None = None
+    """Published batch of each kind of node; None if none is published for these kinds together."""
 
     def __post_init__(self) -> None:
         if not self.kinds or not self.kinds[0].host:

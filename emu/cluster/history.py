@@ -144,6 +144,15 @@ class History:
         spent = part["compute_s"] + part["exchange_s"] + part["update_s"]
         return float(part["samples"].sum() / spent.sum())
 
+    def settled(self) -> float | None:
+        """Return the samples per second after the last change of batches.
+
+        None without a change, or if no step follows it.
+        """
+        changed = [note.step for note in self.notes if note.what == "batches"]
+        first = changed[-1] + 1 if changed else len(self._rows)
+        return self.between(first, len(self._rows)) if first < len(self._rows) else None
+
     def data(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """Return the history as a JSON-serializable dictionary.
 
@@ -154,6 +163,7 @@ class History:
             "seconds": self.seconds,
             "samples": self.samples,
             "samples_per_s": self.samples_per_s,
+            "settled_samples_per_s": self.settled(),
             "joules": self.joules,
             "joules_per_sample": self.joules_per_sample,
             "dropped_samples": self.dropped,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -44,6 +44,16 @@ class Fitted(Engine):
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
+
+    def scaled(self, factor: float) -> Fitted:
+        """Return an engine that is ``factor`` times as fast at every batch."""
+        return replace(
+            self,
+            points=tuple((size, factor * speed) for size, speed in self.points),
+            start_s=self.start_s / factor,
+            sample_s=self.sample_s / factor,
+            full=None if self.full is None else (self.full[0], factor * self.full[1]),
+        )
 
     def held_down(self) -> bool:
         """Return True if the best batch would be larger with more memory."""

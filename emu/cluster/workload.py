@@ -23,6 +23,8 @@ from ondie.traces import Trace
 
 PUBLIC, PRIVATE = 72_000, 12_000
 """Images of STANNIS (DAC 2020): public, and private to its 24 drives."""
+ROUNDED = 0.02
+"""Largest relative difference between the parameters of a network as printed and as counted."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Workload:
     """Engine of each kind of drive."""
     updates_s: tuple[float, ...]
     """Weight update time on the host and on each kind of drive (s); 0 if the speeds include it."""
+    published: tuple[int, ...] | None = None
+    """Published batch of the host and of the one kind of drive; None if none is published."""
     notes: tuple[str, ...] = ()
     """Notes on the origin of the values, to be printed with the results."""
 
@@ -53,10 +57,12 @@ class Workload:
 def of_network(name: str, presets: Sequence[Config]) -> Workload:
     """Return the workload of one of NETWORKS on a host with drives of these presets.
 
-    The speeds are those of training steps and include the update. Raises InputError for unknown
-    networks and unpublished values.
+    The speeds are those of training steps and include the update. Sizes, batches and the host's
+    speed are those of the paper that published the network on the first preset. Raises InputError
+    for unknown networks and unpublished values.
     """
-    first, engines, notes = network(name), [], []
+    drive = presets[0].system.name
+    first, engines, notes = network(name, drive if drive in servers(name) else None), [], []
     for i, cfg in enumerate(presets):
         drive = cfg.system.name
         here = drive in servers(name)
@@ -73,6 +79,9 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
         host=engines[0][0].engine(),
         drives=tuple(drive.engine() for _, drive in engines),
         updates_s=(0.0,) * (1 + len(presets)),
+        published=(first.host_batch, first.drive_batch)
+        if [cfg.system.name for cfg in presets] == [first.drive]
+        else None,
         notes=tuple(notes),
     )
 
@@ -92,14 +101,18 @@ def _unpublished(network: Network, cfg: Config, kind: int) -> str:
     )
 
 
-def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = None) -> Workload:
+def of_trace(
+    trace: Trace, presets: Sequence[Config], host_batch: int | None = None, *, timed: bool = False
+) -> Workload:
     """Return the workload of a trace's first step; batches as in emulated_engine.traced.
 
-    Raises InputError if the trace lacks the forward and backward time or a known update kernel, if
+    ``timed``: the trace has the times of this device (compute/training.py). Raises InputError if
+    the trace lacks the forward and backward time or a known update kernel, if
     a preset's drives cannot train, or if weights, states and gradient do not fit the drive's
     memory.
     """
-    trace, _ = training.timed(trace, presets[0])
+    if not timed:
+        trace, _ = training.timed(trace, presets[0])
     step = trace.steps[0]
     if not step.forward_s + step.backward_s:
         raise InputError(f"{trace.origin}: the times of forward and backward are unknown")
@@ -145,3 +158,13 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
 def is_network(name: str) -> bool:
     """Return True if ``name`` is the name of a network and not the file of a trace."""
     return name in NETWORKS
+
+
+def trains_network(trace: Trace) -> bool:
+    """Return True if a trace is the synthetic one of a network of the papers.
+
+    Its parameters may differ from the papers' rounded counts by ROUNDED.
+    """
+    if trace.name not in NETWORKS or not trace.attrs.get("synthetic"):
+        return False
+    return abs(trace.n_params / network(trace.name).params - 1) <= ROUNDED

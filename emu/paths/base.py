@@ -105,8 +105,14 @@ class Options:
     format: str = "fp32"
     """Storage format of weights, gradients and states: one of paths.layout.formats.FORMATS."""
     batch: str = "same"
-    """stannis: "same": global batch of the trace; "paper": sum of the tuned batches."""
+    """stannis: "same": global batch of the trace; "paper": published batches; "tuned": batches by
+    Algorithm 1."""
     host_batch: int | None = None
+    cores_taken: float = 0.0
+    """stannis: cores of the host that other programs use while it trains."""
+    slowdown: str | None = None
+    """stannis: model of the host's speed on the cores that are left (cluster/load/slowdowns.py);
+    None: that of the drive's server."""
     allreduce: str = "ring"
     """stannis: algorithm of the gradient all-reduce: "ring", "tree" or "star"."""
     offload: Offload = field(default_factory=Offload)

@@ -18,10 +18,17 @@ from typing import ClassVar
 import numpy as np
 
 from ondie.emu.clock import PS_PER_S, ps_from_seconds
+from ondie.emu.cluster import allocation
+from ondie.emu.cluster.allocation import PAPER, Allocation, Rules
 from ondie.emu.cluster.batch_tuner import Engine, tune
+from ondie.emu.cluster.build import assemble
+from ondie.emu.cluster.cluster import Fleet
 from ondie.emu.cluster.collectives import allreduce
 from ondie.emu.cluster.data_split import largest_remainder
-from ondie.emu.cluster.emulated_engine import traced
+from ondie.emu.cluster.load.contention import CORES
+from ondie.emu.cluster.load.slowdowns import slowdown
+from ondie.emu.cluster.networks import network, servers
+from ondie.emu.cluster.workload import Workload, of_network, of_trace, trains_network
 from ondie.emu.compute import host_cpu, isp_cores, training
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
@@ -48,7 +55,8 @@ from ondie.emu.paths.statement import Work
 from ondie.emu.units import InputError
 from ondie.kernels import get
 
-BATCHES = ("same", "paper")
+SAME = "same"
+BATCHES = (SAME, *allocation.BATCHES)
 
 
 @dataclass
@@ -62,12 +70,19 @@ class Stannis(Path):
 
     def __post_init__(self) -> None:
         if self.options.batch not in BATCHES:
-            raise InputError(f"batch {self.options.batch!r}: use {' or '.join(BATCHES)}")
+            raise InputError(f"batch {self.options.batch!r}: use {', '.join(BATCHES)}")
         if self.options.allreduce not in allreduce.ALGORITHMS:
             kinds = " or ".join(allreduce.ALGORITHMS)
             raise InputError(f"allreduce {self.options.allreduce!r}: use {kinds}")
         if self.options.host_batch is not None and self.options.host_batch < 1:
             raise InputError(f"host batch {self.options.host_batch}: must be at least 1")
+        if not 0 <= self.options.cores_taken < CORES:
+            raise InputError(
+                f"cores taken {self.options.cores_taken:g}: use 0 or more, and less than the "
+                f"host's {CORES}"
+            )
+        if self.options.slowdown is not None:
+            slowdown(self.options.slowdown)  # raises InputError
         self.geometry = Geometry.of(self.cfg)
         self.kernel = get(self.trace.op, form=self.options.form)
         self.nodes = self.cfg.system.devices + 1
@@ -92,32 +107,75 @@ class Stannis(Path):
         return step_record.samples / (step_record.forward_s + step_record.backward_s)
 
     @cached_property
-    def engines(self) -> tuple[Engine, Engine]:
-        """Speed as a function of batch size for (host, drive), from
-        cluster.emulated_engine.traced. The host's largest batch is that of the trace, or
-        Options.host_batch."""
-        known = self.options.host_batch or self.trace.samples_per_step
-        batch = self.trace.steps[0].samples
-        return traced(self.trace.name, batch, self.speed(0), self.ratio, self.cfg, known)
+    def as_published(self) -> bool:
+        """True if the trace is a network of the papers and takes its sizes and speeds from them.
+        With the global batch of the trace (same), these are the trace's own."""
+        return self.options.batch != SAME and trains_network(self.trace)
 
     @cached_property
-    def tuned(self) -> tuple[int, int]:
-        """Tuned batch of (host, drive). The drive is the reference. Its best batch is the largest
-        one that keeps the host within the host's largest batch, or 1. With 1, the host's batch may
-        exceed its limit, which is valid as a weight (a host with twice a drive's batch, but 14
-        times its speed)."""
+    def workload(self) -> Workload:
+        """The training as `ondie stannis` describes it. Raises InputError."""
+        if not self.as_published:
+            most = self.options.host_batch or self.trace.samples_per_step
+            return of_trace(self.trace, [self.cfg], most, timed=True)
+        if self.options.host_batch is not None:
+            raise InputError(
+                f"host batch {self.options.host_batch}: the batches of {self.trace.name} are "
+                f"published; use this option with other traces"
+            )
+        known = of_network(self.trace.name, [self.cfg])
+        asked = (self.options.step_times, self.options.forward_s, self.options.backward_s)
+        if all(option is None for option in asked):
+            return known
+        # These options change the host's speed. Drives keep their ratio or, if stated, their rate.
+        rate = training.accelerator_flop_per_s(self.cfg, self.trace.name)
+        usual = network(self.trace.name).tuned_host_speed
+        if rate:
+            step = self.trace.at_rate(rate).steps[0]
+            usual = step.samples / (step.forward_s + step.backward_s)
+        pace = self.speed(0) / (usual or self.speed(0))
+        of_drives = 1.0 if self.cfg.isp.flops_per_cycle else pace
+        drives = tuple(drive.scaled(of_drives) for drive in known.drives)
+        return replace(known, host=known.host.scaled(pace), drives=drives)
+
+    @cached_property
+    def cluster(self) -> Fleet:
+        """The host and its drives, as `ondie stannis` builds them."""
+        options = self.options
+        return assemble(
+            self.workload, [(self.cfg, self.nodes - 1)], allreduce=options.allreduce, reads=False,
+            slowdown=options.slowdown, cores_taken=options.cores_taken,
+        )  # fmt: skip
+
+    @cached_property
+    def allocation(self) -> Allocation:
+        """The published or tuned batches, as `ondie stannis` chooses them."""
+        return allocation.chosen(self.cluster, Rules(batch=self.options.batch))
+
+    @cached_property
+    def engines(self) -> tuple[Engine, Engine]:
+        """Speed as a function of batch size for (host, drive) on the cores that are left free."""
+        host, drive = self.cluster.kinds
+        return host.loaded, drive.loaded
+
+    @cached_property
+    def weights(self) -> tuple[int, int]:
+        """Weights of (host, drive) in a global batch: their batches by Algorithm 1. The drive is
+        the reference. Its best batch is the largest one that keeps the host within the host's
+        largest batch, or 1. With 1, the host's weight may exceed that batch (a host with twice a
+        drive's batch, but 14 times its speed)."""
         host, drive = self.engines
         found = tune((replace(host, limit=None), drive), reference=1)
         return found[0], found[1]
 
     def batches(self, step: int) -> tuple[int, ...]:
         """Return the samples of each node in a step, the host's first."""
-        host, drive = self.tuned
-        if self.options.batch == "paper":
-            known = self.options.host_batch or self.trace.samples_per_step
-            return (min(host, known), *[drive] * (self.nodes - 1))
-        weights = (host, *[drive] * (self.nodes - 1))
-        return tuple(largest_remainder(self.trace.steps[step].samples, weights).tolist())
+        if self.options.batch != SAME:
+            host, drive = self.allocation.samples
+            return (host, *[drive] * (self.nodes - 1))
+        host, drive = self.weights
+        parts = (host, *[drive] * (self.nodes - 1))
+        return tuple(largest_remainder(self.trace.steps[step].samples, parts).tolist())
 
     @property
     def global_batch(self) -> int:
@@ -125,11 +183,15 @@ class Stannis(Path):
         return sum(self.batches(0))
 
     def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (forward, backward) of each node, ps, int64[nodes] each: the trace's times, scaled
-        by the time of the node's batch divided by the host's time for the trace's batch."""
+        """Return (forward, backward) of each node, ps, int64[nodes] each: the time of the node's
+        batch, in the trace's ratio of forward to backward. Unless the speeds are published, a step
+        that took another time than the first step takes it here in proportion."""
         step_record = self.trace.steps[step]
         host, drive = self.engines
-        whole = host.seconds(step_record.samples)
+        trained = step_record.forward_s + step_record.backward_s
+        whole = trained
+        if not self.as_published:
+            whole = self.cluster.kinds[HOST_NODE].engine.seconds(step_record.samples)
         over = [
             (host if i == HOST_NODE else drive).seconds(batch) / whole if batch else 0.0
             for i, batch in enumerate(self.batches(step))
@@ -150,13 +212,26 @@ class Stannis(Path):
             f"{few if few == many else f'{few} to {many}'}, drive at {self.ratio:.3g} of the "
             f"host's speed"
         ]
+        if self.workload.params != self.trace.n_params:
+            out.append(
+                f"exchange of {self.workload.gradient_bytes / 1e6:.4g} MB, the "
+                f"{self.workload.params:,} parameters that are published; the trace has "
+                f"{self.trace.n_params:,}"
+            )
+        if self.options.cores_taken:
+            kind = self.cluster.kinds[HOST_NODE]
+            rate = float(kind.slowdown(np.array([kind.left]))[0])
+            out.append(
+                f"{kind.cores_taken:g} of the host's {kind.cores} cores are taken, which leaves "
+                f"{rate:.1%} of its speed"
+            )
         idle = sum(batch == 0 for batch in drives)
         if idle:
-            host, drive = self.tuned
+            host, drive = self.weights
             share = sum(batches) * drive / (host + len(drives) * drive)
             out.append(
                 f"{idle} of {len(drives)} drives get no sample: the share of a drive in a batch of "
-                f"{sum(batches)} is {share:.2g} samples; --batch paper gives each at least one"
+                f"{sum(batches)} is {share:.2g} samples; --batch tuned gives each at least one"
             )
         return out
 
@@ -222,6 +297,16 @@ class Stannis(Path):
                     f"weights, states and gradient of {trace.n_params:,} parameters take "
                     f"{need / 1e9:.4g} GB on every node, {name} = {room / 1e9:.4g} GB"
                 )
+        if self.options.batch == PAPER and not self._batches_are_published():
+            return (
+                f"no batches are published for {trace.name} on {cfg.system.name}; use batch "
+                f"{allocation.TUNED}"
+            )
+        if self.options.batch != SAME:
+            try:
+                _ = self.allocation
+            except InputError as error:
+                return str(error)
         lpns = logical_pages(cfg, self.geometry)
         own, host, steps = self._places
         page = self.geometry.page_bytes
@@ -233,6 +318,10 @@ class Stannis(Path):
                 f"namespace has {lpns * page / 1e9:.4g} GB"
             )
         return None
+
+    def _batches_are_published(self) -> bool:
+        """Return True if the trace is a network that was published on this kind of drive."""
+        return trains_network(self.trace) and self.cfg.system.name in servers(self.trace.name)
 
     def system(self, payload: bool, timeline: int) -> System:
         wait = self.exchange.cost.wait_ps
@@ -326,8 +415,8 @@ class Stannis(Path):
     @cached_property
     def exchange(self) -> ExchangePlan:
         """Gradient all-reduce of the nodes."""
-        drives, size = self.nodes - 1, VALUE_BYTES * self.trace.n_params
-        return ExchangePlan(self.cfg, self.options.allreduce, drives, size)
+        size = self.workload.gradient_bytes
+        return ExchangePlan(self.cfg, self.options.allreduce, self.nodes - 1, size)
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
         """Add the update on every node, of its copy in its DRAM."""

@@ -3,6 +3,9 @@
 Owns these rows. Does not own the decisions (cluster/hypertune/controller.py), the steps
 (cluster/training_sim.py) or the curves (cluster/load/contention.py).
 Source: HyperTune (HeydariGorji et al.).
+
+The host with 36 Lagunas is the cluster of `ondie stannis` with the preset laguna. The three equal
+nodes have no preset; their speed and their link are those of cluster/load/contention.py.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row
+from ondie.emu.cluster.allocation import PAPER, TUNED, Rules, chosen
 from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.build import assemble_network
 from ondie.emu.cluster.cluster import Fleet, Kind
 from ondie.emu.cluster.collectives.multi_server import Exchanged
 from ondie.emu.cluster.history import History
@@ -25,12 +30,13 @@ from ondie.emu.cluster.load.contention import (
     CORES,
     Link,
     Published,
-    host_and_lagunas,
     three_nodes,
 )
 from ondie.emu.cluster.load.trace import Load
 from ondie.emu.cluster.measurement_noise import Noise
+from ondie.emu.cluster.throughput_benchmark import Fitted
 from ondie.emu.cluster.training_sim import Data, Simulation
+from ondie.emu.config.config import load_preset
 
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 """Noise of every run with decisions: 5 % of a speed, 2 points of a share of cores."""
@@ -45,18 +51,42 @@ depends, is the subject of trigger_rows."""
 ABSENCE_S = 360.0
 """Time for which other programs take the cores of two nodes (s)."""
 FITTED = (
-    "speeds from which the slowdown of a node and the synchronization time were derived; HyperTune"
+    "HyperTune; speeds from which the speed of a node and the slowdown three-nodes were derived"
 )
 THREE = (
     "three equal nodes with batch 180, other programs take cores of one; synchronization: ring of "
-    "13.88 MB over 1 Gb/s Ethernet (assumed)"
+    "13.6 MB over 1 Gb/s Ethernet (assumed)"
 )
 FOUR_TAKEN = (
     f"{THREE}; over 10 Gb/s, the upper end of the range, the batch is outside the tolerance: 145.6"
 )
+LAGUNA, DRIVES = "laguna", 36
+TAKEN = 6
+"""Cores that other programs take of the host with Lagunas."""
+CARRIED = 100 / 180
+"""Share of the tuned batch that Fig. 6 shows with 6 of 8 cores taken of one of three nodes."""
+GIVEN = "HyperTune; the speed of the host alone is an input (cluster/networks.toml)"
 LAGUNAS = (
-    "host and 36 Lagunas, batches 180/15, other programs take 6 of 8 host cores, batch at least "
-    "100; published: about 72 to 74"
+    "HyperTune, host and 36 Lagunas, published batches: tunnel.command of preset laguna was chosen "
+    "for 99.83 img/s, the slowdown laguna-host for 49.26 img/s, and the speed of ShuffleNet on the "
+    "host for 2.82x"
+)
+ABOUT = (
+    "HyperTune prints about 1.5x for MobileNetV2 with 6 of 8 host cores taken, no speed and no "
+    "batch; 49.26 img/s x 1.5; here with the batch of Fig. 6, 100 of 180, as the smallest"
+)
+SHUFFLENET = (
+    "HyperTune, ShuffleNet on a host and 36 Lagunas, 6 of 8 host cores taken; no batch is printed: "
+    "the smallest is the share of Fig. 6, 100 of 180. Tolerance: the batch in Fig. 6 is read to 5 "
+    "of 100"
+)
+ENERGY = (
+    "HyperTune, energy per image of MobileNetV2, without interference. The powers, 441 and 539 W, "
+    "follow from 13.2 and 5.4 J/img, which are printed with two digits: tolerance 2 %"
+)
+TUNED_OWN = (
+    "not published; 6 of 8 host cores taken, batches by Algorithm 1 for the cores that are left "
+    "(ondie stannis tune --cores-taken 6)"
 )
 OWN = "not published; the expected value is the closed form"
 RETURN = (
@@ -82,43 +112,74 @@ class Outcome:
     """Steps until the decision, int64[trials]; 0 if there was no decision."""
 
 
-def cluster_of(published: Published) -> Fleet:
-    """Return the published cluster: nodes that read nothing, and synchronization of constant
-    time."""
-    columns = zip(published.batches, published.speeds, published.counts, strict=True)
-    kinds = [
-        Kind(
-            name="host" if number == 0 else "drive",
-            count=count,
-            engine=Engine("published", ((batch, speed),)),
-            cores=CORES,
-            slowdown=published.slowdown.ratio,
-            host=number == 0,
+@dataclass(frozen=True)
+class Trained:
+    """A cluster, and the batch that each node was tuned to, int64[nodes]."""
+
+    fleet: Fleet
+    batches: np.ndarray
+
+    @staticmethod
+    def of(published: Published) -> Trained:
+        """Return the three nodes: they read nothing, and their synchronization time is constant."""
+        (batch,), (speed,), (count,) = published.batches, published.speeds, published.counts
+        engine = Engine("published", ((batch, speed),))
+        kind = Kind("host", count, engine, CORES, published.slowdown.ratio, host=True)
+        synchronization = Exchanged("published", published.sync_s, 0.0, "")
+        fleet = Fleet((kind,), lambda present: synchronization, 0, lambda present: 0.0)
+        return Trained(fleet, np.full(count, batch))
+
+    @staticmethod
+    def of_network(
+        name: str, *, drives: int = DRIVES, batch: str = PAPER, taken: int = 0
+    ) -> Trained:
+        """Return a host and Lagunas as `ondie stannis` has them.
+
+        ``batch``: allocation.BATCHES. ``taken``: cores of the host for which batches are chosen.
+        """
+        fleet = assemble_network(name, load_preset(LAGUNA), drives, cores_taken=taken)
+        return Trained(fleet, fleet.by_kind(list(chosen(fleet, Rules(batch=batch)).samples)))
+
+    @property
+    def everyone(self) -> np.ndarray:
+        """All nodes, bool[nodes]."""
+        return np.ones(self.fleet.nodes, bool)
+
+    @property
+    def compute_s(self) -> float:
+        """Compute time of the slowest node (s)."""
+        return float(self.fleet.seconds(self.batches).max())
+
+    @property
+    def sync_s(self) -> float:
+        """Synchronization time of a step (s)."""
+        return self.fleet.exchange(self.everyone).seconds
+
+    def controller(self, least: np.ndarray | int = 1) -> HyperTune:
+        """Return HyperTune with the speeds of the nodes; ``least``: smallest batches."""
+        speeds = self.batches / self.fleet.seconds(self.batches)
+        engines = [kind.engine for kind in self.fleet.kinds]
+        return HyperTune(
+            Rule(), self.batches, speeds, engines=engines, kinds=self.fleet.kind, least=least
         )
-        for number, (batch, speed, count) in enumerate(columns)
-    ]
-    synchronization = Exchanged("published", published.sync_s, 0.0, "")
-    return Fleet(tuple(kinds), lambda present: synchronization, 0, lambda present: 0.0)
 
+    def train(
+        self, load: Load, steps: int, tune: HyperTune | None = None, noise: Noise | None = None
+    ) -> History:
+        """Return the history of a training that starts with the tuned batches."""
+        data = Data(EPOCH * int(self.batches.sum()), np.zeros_like(self.batches))
+        return Simulation(self.fleet, self.batches, data, load=load, tuner=tune, noise=noise).run(
+            steps
+        )
 
-def train(
-    published: Published, load: Load, steps: int, tune: HyperTune | None = None,
-    noise: Noise | None = None,
-) -> History:  # fmt: skip
-    """Return the history of a training with the tuned batches."""
-    batches, _ = published.nodes()
-    data = Data(EPOCH * int(batches.sum()), np.zeros_like(batches))
-    simulation = Simulation(
-        cluster_of(published), batches, data, load=load, tuner=tune, noise=noise
-    )
-    return simulation.run(steps)
+    def interruption_s(self) -> float:
+        """Return the time at which other programs take cores: during the synchronization of step
+        BEFORE - 1."""
+        return BEFORE * (self.compute_s + self.sync_s) - self.sync_s / 2
 
-
-def interruption_s(published: Published) -> float:
-    """Return the time at which other programs take cores: during the synchronization of step
-    BEFORE - 1."""
-    batches, speeds = published.nodes()
-    return BEFORE * (float((batches / speeds).max()) + published.sync_s) - published.sync_s / 2
+    def joules(self) -> float:
+        """Return the energy per sample without interference (J)."""
+        return self.fleet.watts(self.everyone) / untuned(self, CORES)
 
 
 def load_of(*changes: tuple[float, int, int]) -> Load:
@@ -127,19 +188,18 @@ def load_of(*changes: tuple[float, int, int]) -> Load:
     return Load(np.array(seconds, float), np.array(nodes), np.array(cores, float))
 
 
-def runs(published: Published, left: int, least: int = 1) -> Iterator[tuple[HyperTune, History]]:
+def runs(trained: Trained, left: int, least: int = 1) -> Iterator[tuple[HyperTune, History]]:
     """Yield the controller and the history of TRIALS runs in which node 0 loses cores.
 
     After BEFORE steps node 0 keeps ``left`` of its CORES cores. ``least``: its smallest batch.
     """
-    batches, speeds = published.nodes()
-    limits = np.ones_like(batches)
+    limits = np.ones_like(trained.batches)
     limits[0] = least
-    load = load_of((interruption_s(published), 0, CORES - left))
+    load = load_of((trained.interruption_s(), 0, CORES - left))
     for seed in range(TRIALS):
-        tune = HyperTune(Rule(), batches, speeds, least=limits)
+        tune = trained.controller(limits)
         noise = replace(NOISE, seed=(1, seed))
-        yield tune, train(published, load, BEFORE + AFTER, tune, noise)
+        yield tune, trained.train(load, BEFORE + AFTER, tune, noise)
 
 
 def steps_until_decision(history: History) -> int:
@@ -148,9 +208,9 @@ def steps_until_decision(history: History) -> int:
     return next(changed, BEFORE - 1) - BEFORE + 1
 
 
-def tuned(published: Published, left: int, least: int = 1) -> Outcome:
+def tuned(trained: Trained, left: int, least: int = 1) -> Outcome:
     """Return the outcome with HyperTune's decisions; arguments as in :func:`runs`."""
-    done = list(runs(published, left, least))
+    done = list(runs(trained, left, least))
     batch = np.array([tune.batches[0] for tune, _ in done])
     half, end = BEFORE + AFTER // 2, BEFORE + AFTER
     return Outcome(
@@ -162,34 +222,31 @@ def tuned(published: Published, left: int, least: int = 1) -> Outcome:
     )
 
 
-def untuned(published: Published, left: int, alone: bool = False) -> float:
-    """Return the speed without decisions (img/s).
-
-    ``alone``: the speed of node 0 alone, without synchronization.
-    """
-    if alone:
-        published = replace(
-            published, batches=published.batches[:1], speeds=published.speeds[:1], counts=(1,),
-            sync_s=0.0,
-        )  # fmt: skip
-    return train(published, load_of((0.0, 0, CORES - left)), 4).samples_per_s
+def untuned(trained: Trained, left: int) -> float:
+    """Return the speed (img/s) if other programs leave node 0 ``left`` cores and no batch
+    changes."""
+    return trained.train(load_of((0.0, 0, CORES - left)), 4).samples_per_s
 
 
-def by_hand(published: Published, left: int) -> tuple[float, float]:
+def by_hand(trained: Trained, left: int) -> tuple[float, float]:
     """Return the batch of the proportional rule and the speed with it (img/s), in closed form.
 
     The step time of the other nodes does not change.
     """
-    batches, speeds = published.nodes()
-    ratio = float(published.slowdown.ratio(np.array(left / CORES)))
-    batch = batches[0] * ratio
-    slowest = float((batches / speeds).max())
-    return batch, (float(batches[1:].sum()) + batch) / (slowest + published.sync_s)
+    host, batches = trained.fleet.kinds[0], trained.batches
+    ratio = float(host.slowdown(np.array(left / CORES)))
+    seconds = ratio * host.engine.seconds(int(batches[0]))
+    if isinstance(host.engine, Fitted):
+        batch = (seconds - host.engine.start_s) / host.engine.sample_s
+    else:
+        batch = ratio * batches[0]
+    whole = float(batches[1:].sum()) + batch
+    return batch, whole / (trained.compute_s + trained.sync_s)
 
 
 def three_rows() -> Iterator[Row]:
     """Yield the rows of three equal nodes, also at both ends of the network's range."""
-    fleet = three_nodes()
+    fleet = Trained.of(three_nodes())
     loaded = {4: contention.THREE_4_LEFT, 2: contention.THREE_2_LEFT}
     for left, rate in {8: contention.THREE, **loaded}.items():
         text = f"three nodes, {CORES - left} of 8 cores of one taken"
@@ -224,7 +281,7 @@ def range_rows(
     text: str, link: Link, left: int, published: tuple[float, float, float, float, float]
 ) -> Iterator[Row]:
     """Yield the rows of three equal nodes over a network at one end of its range."""
-    fleet = three_nodes(link)
+    fleet = Trained.of(three_nodes(link))
     found = tuned(fleet, left)
     source = f"over {link.name}: {fleet.sync_s:.3f} s of synchronization per step"
     for name, expected, value, unit in (
@@ -235,15 +292,14 @@ def range_rows(
 
 def return_rows() -> Iterator[Row]:
     """Yield the rows of two nodes whose cores are taken and freed again."""
-    published = three_nodes()
-    batches, speeds = published.nodes()
-    begin = interruption_s(published)
+    trained = Trained.of(three_nodes())
+    begin = trained.interruption_s()
     end = begin + ABSENCE_S
     load = load_of((begin, 0, 6), (begin, 1, 4), (end, 0, 0), (end, 1, 0))
     found, rates = [], []
     for seed in range(TRIALS):
-        tune = HyperTune(Rule(), batches, speeds)
-        history = train(published, load, 160, tune, replace(NOISE, seed=(2, seed)))
+        tune = trained.controller()
+        history = trained.train(load, 160, tune, replace(NOISE, seed=(2, seed)))
         found.append(tune.batches[:2].mean())
         rates.append(history.between(110, 160))
     for name, expected, values, unit in (
@@ -255,18 +311,60 @@ def return_rows() -> Iterator[Row]:
 
 
 def laguna_rows() -> Iterator[Row]:
-    """Yield the rows of a host and 36 Lagunas."""
-    fleet = host_and_lagunas()
-    for text, expected, value in (
-        ("host alone", ALONE, untuned(fleet, 8, alone=True)),
-        ("host and 36 Lagunas", contention.WITH_DRIVES, untuned(fleet, 8)),
-        ("6 of 8 host cores taken", contention.WITH_DRIVES_2_LEFT, untuned(fleet, 2)),
-    ):
-        yield Row("hypertune", text, FIT, expected, value, "img/s", 0.0, FITTED)
-    carried, own = tuned(fleet, 2, least=100), tuned(fleet, 2)
-    text = "36 Lagunas, batch 100 carried over"
-    yield Row("hypertune", text, CHECK, 73, carried.rate, "img/s", 0.05, LAGUNAS)
-    yield from own_rows("36 Lagunas, proportional", own, by_hand(fleet, 2))
+    """Yield the rows of MobileNetV2 on a host and 36 Lagunas."""
+    alone, trained = (Trained.of_network("mobilenetv2", drives=drives) for drives in (0, DRIVES))
+    left = CORES - TAKEN
+    yield row("host alone", IDENTITY, ALONE, untuned(alone, CORES), GIVEN)
+    whole, slowed = untuned(trained, CORES), untuned(trained, left)
+    yield row("host and 36 Lagunas", FIT, contention.WITH_DRIVES, whole, LAGUNAS)
+    text = "6 of 8 host cores taken"
+    yield row(text, FIT, contention.WITH_DRIVES_2_LEFT, slowed, LAGUNAS)
+    gain = alone.joules() / trained.joules()
+    text = "36 Lagunas: energy per image, host alone over host and Lagunas"
+    yield row(text, CHECK, 2.45, gain, ENERGY, "x", 0.02)
+    carried = tuned(trained, left, least=least_batch(trained))
+    about = 1.5 * contention.WITH_DRIVES_2_LEFT
+    yield row("36 Lagunas, batch 100 carried over", SHOWN, about, carried.rate, ABOUT)
+    yield from own_rows("36 Lagunas, proportional", tuned(trained, left), by_hand(trained, left))
+    own = Trained.of_network("mobilenetv2", batch=TUNED, taken=TAKEN)
+    text = "36 Lagunas, tuned for the cores left"
+    yield row(f"{text}: batch", SHOWN, None, float(own.batches[0]), TUNED_OWN, "")
+    yield row(f"{text}: speed", SHOWN, None, untuned(own, left), TUNED_OWN)
+
+
+def shufflenet_rows() -> Iterator[Row]:
+    """Yield the rows of ShuffleNet on a host and 36 Lagunas."""
+    alone, trained = (Trained.of_network("shufflenet", drives=drives) for drives in (0, DRIVES))
+    left = CORES - TAKEN
+    gain = untuned(trained, CORES) / untuned(alone, CORES)
+    text = "ShuffleNet: host and 36 Lagunas over the host"
+    yield row(text, FIT, 2.82, gain, LAGUNAS, "x")
+    slowed = untuned(trained, left)
+    carried = tuned(trained, left, least=least_batch(trained))
+    text = "ShuffleNet, 6 cores taken: gain by HyperTune, share of the batch carried over"
+    yield row(text, CHECK, 1.45, carried.rate / slowed, SHUFFLENET, "x", 0.05)
+    text = "ShuffleNet, 6 cores taken: gain by HyperTune, proportional rule"
+    own = tuned(trained, left)
+    yield row(text, SHOWN, 1.45, own.rate / slowed, SHUFFLENET, "x")
+
+
+def least_batch(trained: Trained) -> int:
+    """Return the smallest batch of the host: the share of its tuned batch that Fig. 6 shows."""
+    return round(CARRIED * int(trained.batches[0]))
+
+
+def row(
+    name: str,
+    kind: str,
+    expected: float | None,
+    found: float,
+    source: str,
+    unit: str = "img/s",
+    tolerance: float | None = None,
+) -> Row:
+    """Return a row of this suite; fit rows are exact."""
+    return Row("hypertune", name, kind, expected, found, unit, 0.0 if kind == FIT else tolerance,
+               source)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -360,8 +458,9 @@ def trigger_rows() -> Iterator[Row]:
 def hypertune_rows(progress: Progress) -> list[Row]:
     """Return the rows of the published runs and the rows of HyperTune's response time."""
     rows: list[Row] = []
-    for at, part in enumerate((three_rows, return_rows, laguna_rows, trigger_rows)):
+    parts = (three_rows, return_rows, laguna_rows, shufflenet_rows, trigger_rows)
+    for at, part in enumerate(parts):
         if progress is not None:
-            progress("hypertune", at / 4)
+            progress("hypertune", at / len(parts))
         rows += part()
     return rows

@@ -19,10 +19,12 @@ import numpy as np
 
 from ondie.emu.analysis.compare import run_path
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
-from ondie.emu.cluster.batch_tuner import algorithm_1, throughput, tuning
+from ondie.emu.cluster.allocation import PAPER, Rules, chosen
+from ondie.emu.cluster.batch_tuner import algorithm_1, tuning
+from ondie.emu.cluster.build import assemble_network
 from ondie.emu.cluster.collectives import allreduce
 from ondie.emu.cluster.data_split import split
-from ondie.emu.cluster.emulated_engine import emulated, published
+from ondie.emu.cluster.emulated_engine import emulated
 from ondie.emu.cluster.epoch import Epoch
 from ondie.emu.cluster.networks import Network, network
 from ondie.emu.cluster.power import Server
@@ -83,13 +85,10 @@ def ring_s(cfg: Config, net: Network, nodes: int) -> float:
 def speed(cfg: Config, net: Network, drives: int, *, exchange: bool = True) -> float:
     """Return the samples/s of a host and ``drives`` drives with the published batches.
 
-    ``exchange``: include the ring all-reduce.
+    The cluster is that of `ondie stannis`. ``exchange``: include the ring all-reduce.
     """
-    host, drive = published(net)
-    batches = [net.host_batch, *[net.drive_batch] * drives]
-    alone = throughput([host, *[drive] * drives], batches)
-    took = ring_s(cfg, net, drives + 1) if exchange else 0.0
-    return sum(batches) / (sum(batches) / alone + took)
+    found = chosen(assemble_network(net.name, cfg, drives), Rules(batch=PAPER))
+    return found.total / (found.step_s if exchange else found.compute_s)
 
 
 def _rows(source: str) -> Callable[..., Row]:

@@ -13,7 +13,7 @@ from ondie.emu.units import InputError
 from ondie.traces import convnets, load
 
 # FACTS used: Table I of STANNIS (batch host/Newport, img/s host/Newport), parameters, tuned speeds;
-# HyperTune's batches; power P = 328.5 + 0.919 N W, 94 W; 441 and 539 W.
+# HyperTune's batches and parameters; power P = 328.5 + 0.919 N W, 94 W; 441 and 539 W.
 TABLE_I = {
     "mobilenetv2": (315, 25, 31.05, 3.08, 3.47e6),
     "nasnet-mobile": (325, 15, 47.31, 2.80, 5.3e6),
@@ -64,7 +64,7 @@ def test_they_are_the_networks_of_the_traces(name):
 def test_activations_are_what_the_convolutions_put_out():
     """FP32, each output and its activation; SqueezeNet's are in place. Outputs = MACs / (what one
     output takes)."""
-    for name in TABLE_I:
+    for name in (*TABLE_I, "shufflenet"):
         layers = getattr(convnets, name.replace("-", "_"))()
         outputs = sum(layer.macs / math.prod(layer.shape[1:]) for layer in layers)
         copies = 1 if name == "squeezenet" else 2
@@ -82,8 +82,13 @@ def test_laguna():
     )
     shuffle = network("shufflenet")
     assert (shuffle.drive, shuffle.host_batch, shuffle.drive_batch) == ("laguna", 300, 25)
-    assert shuffle.host_speed is None and shuffle.sources["params"].source == "assumed"
-    assert shuffle.sources["params"].low == 1.37e6
+    assert (net.params, network("mobilenetv2").params, shuffle.params) == (3.4e6, 3.47e6, 5.4e6)
+    assert shuffle.sources["host_speed"].source == "derived"
+    trace = load("shufflenet")
+    assert trace.n_params == pytest.approx(shuffle.params, rel=0.011)
+    assert trace.samples_per_step == shuffle.host_batch
+    step = trace.steps[0]
+    assert 300 / (step.forward_s + step.backward_s) == pytest.approx(shuffle.tuned_host_speed)
 
 
 def of(name):

@@ -63,7 +63,7 @@ def run(
     t: Trace,
     devices: int,
     *overrides: str,
-    batch: str = "paper",
+    batch: str = "tuned",
     host_batch: int | None = None,
     allreduce: str = "ring",
     small: bool = True,
@@ -121,7 +121,7 @@ def test_every_tunnel_carries_the_ring_and_no_more(devices):
     assert r.book.totals.counters["tunnel_bytes"] == 2 * devices * ring_bytes
 
 
-@pytest.mark.parametrize("batch", ["paper", "same"])
+@pytest.mark.parametrize("batch", ["tuned", "same"])
 def test_samples_are_read_by_the_node_that_trains_on_them(batch):
     t = trace()
     r = run(t, 3, batch=batch)
@@ -266,7 +266,7 @@ def test_one_slow_tunnel_holds_up_the_whole_ring():
     """
     devices, n = 4, 5
     cfg = load_preset("newport", [f"system.devices={devices}", *SMALL])
-    path = Stannis(cfg, trace(), Options(batch="paper"))
+    path = Stannis(cfg, trace(), Options(batch="tuned"))
     system = path.system(False, 1 << 16)
     path.prepare(system, None)
     quick = TunnelCost.of(cfg).across(path.exchange.piece_bytes)
@@ -414,7 +414,7 @@ def test_the_same_global_batch_is_split_by_eq_1(devices, samples, wanted):
     assert idle == (
         [
             f"5 of 6 drives get no sample: the share of a drive in a batch of {samples} is 0.22 "
-            "samples; --batch paper gives each at least one"
+            "samples; --batch tuned gives each at least one"
         ]
         if devices == 6
         else []
@@ -432,8 +432,8 @@ def test_a_drive_without_samples_trains_nothing_but_stays_in_the_ring():
 
 def test_paper_batches_grow_with_the_drives():
     cfg = load_preset("newport", ["system.devices=3"])
-    assert Stannis(cfg, trace(), Options(batch="paper")).global_batch == 315 + 3 * 25
-    half = Stannis(cfg, trace(), Options(batch="paper", host_batch=158))
+    assert Stannis(cfg, trace(), Options(batch="tuned")).global_batch == 315 + 3 * 25
+    half = Stannis(cfg, trace(), Options(batch="tuned", host_batch=158))
     # 158 x 0.0954 / 1.2 = 12.6; 1.2 x 12 / 3.08 = 4.675 s, (b + 1) / 316 x 9.752 s: 150.5, not the
     # 151 of a constant speed; the nearer time is that of 150
     assert half.batches(0) == (150, 12, 12, 12)
@@ -467,7 +467,7 @@ def test_the_bound_that_is_printed_counts_skipped_steps_as_they_are():
     skipped = dataclasses.replace(t.steps[0], skipped=True, found_inf=True)
     t = dataclasses.replace(t, steps=(skipped, t.steps[1]), digest=None)
     cfg = load_preset("newport", ["system.devices=2", *SMALL])
-    result = run_path("stannis", cfg, t, Options(batch="paper"), steps=2, payload=False)
+    result = run_path("stannis", cfg, t, Options(batch="tuned"), steps=2, payload=False)
     assert result.ledger is not None and result.bound is not None
     assert result.ledger.update_s == pytest.approx(result.bound.seconds, rel=1e-6)
     assert result.ledger.samples == 315 + 2 * 25 and result.notes
@@ -479,7 +479,7 @@ def test_rows_in_small_chunks_are_the_same_plan(monkeypatch):
 
     def plan(size):
         monkeypatch.setattr(rows, "MAX_CHUNK", size)
-        return list(Stannis(cfg, trace(), Options(batch="paper")).plan(0))
+        return list(Stannis(cfg, trace(), Options(batch="tuned")).plan(0))
 
     (whole,), parts = plan(1 << 18), plan(16)
     assert len(parts) > 5
@@ -537,7 +537,7 @@ def test_drives_without_a_processor_that_trains(preset):
 
 def test_bad_options():
     cfg = load_preset("newport")
-    with pytest.raises(InputError, match="batch 'papr': use same or paper"):
+    with pytest.raises(InputError, match="batch 'papr': use same, paper, tuned"):
         Stannis(cfg, trace(), Options(batch="papr"))
     with pytest.raises(InputError, match="host batch 0"):
         Stannis(cfg, trace(), Options(host_batch=0))
@@ -549,7 +549,8 @@ def test_as_a_command(capsys, tmp_path):
     """--allreduce; what the tunnel did is in result.json."""
     found = {}
     for kind in ("ring", "star"):
-        words = ["--device", "newport", "--devices", "3", "--paths", "stannis", "--no-swing"]
+        words = ["--device", "newport", "--devices", "3", "--paths", "stannis", "--no-swing",
+                     "--verbose"]  # fmt: skip
         sets = [word for key in SMALL for word in ("--set", key)]
         out = tmp_path / kind
         done = here(capsys, "compare", "mobilenetv2", *words, *sets, "--allreduce", kind,

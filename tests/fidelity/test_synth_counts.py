@@ -22,12 +22,14 @@ PARAMETERS = {
     "nasnet-mobile": 5_289_978,  # Keras, trainable; 5.3 M
     "inceptionv3": 23_834_568,  # torchvision without auxiliary head; Stannis prints 23.83 M
     "squeezenet": 1_248_424,  # version 1.0; Stannis prints 1.25 M (version 1.1 has 1,235,496)
+    "shufflenet": 5_450_776,  # 2x, 3 groups, by hand from its paper's table; HyperTune prints 5.4 M
 }
 # GMAC per image as published with those weights
-GMACS = {"mobilenetv2": 0.301, "nasnet-mobile": 0.564, "inceptionv3": 5.71, "squeezenet": 0.819}
+GMACS = {"mobilenetv2": 0.301, "nasnet-mobile": 0.564, "inceptionv3": 5.71, "squeezenet": 0.819,
+         "shufflenet": 0.524}  # fmt: skip
 # Stannis, Table I (MobileNetV2: tuned speed from the text): batch, images per second on the host
 STANNIS = {"mobilenetv2": (315, 32.3), "nasnet-mobile": (325, 47.31), "inceptionv3": (370, 30.80),
-           "squeezenet": (850, 219.0)}  # fmt: skip
+           "squeezenet": (850, 219.0), "shufflenet": (300, 43.67)}  # fmt: skip
 TRANSFORMERS = [name for name in PARAMETERS if name not in STANNIS]
 
 

@@ -493,7 +493,7 @@ def compares() -> Iterator[tuple[str, Case]]:
         compare("mlp-fp16", "newport", {**SMALL, "link.uplink": "3.5 GB/s"}, "--devices", "4"),
     )
     for allreduce in ("ring", "tree", "star"):
-        for batch in ("same", "paper"):
+        for batch in ("same", "tuned"):
             yield f"compare-stannis-{allreduce}-{batch}", compare(
                 "mobilenetv2-digits", "newport", SMALL, "--devices", "3", "--paths",
                 "host_offload,stannis", "--allreduce", allreduce, "--batch", batch, "--steps", "1",
@@ -696,6 +696,14 @@ def others() -> Iterator[tuple[str, Case]]:
     yield "stannis-plan-repeat", Case(
         ("stannis", "plan", "squeezenet", "--drives", "laguna=3", "--private", "100,900,400",
          "--public", "50000", "--levelling", "repeat", *out), json_out,
+    )  # fmt: skip
+    yield "stannis-tune-loaded", Case(
+        ("stannis", "tune", "mobilenetv2", "--drives", "laguna=36", "--batch", "paper",
+         "--cores-taken", "6", *out), json_out,
+    )  # fmt: skip
+    yield "stannis-scale-published", Case(
+        ("stannis", "scale", "shufflenet,mobilenetv2", "--drives", "laguna=36", "--batch", "paper",
+         "--cores-taken", "2", "--slowdown", "linear", *out), json_out,
     )  # fmt: skip
     yield "stannis-scale", Case(("stannis", "scale", "mobilenetv2,squeezenet", *out), json_out)
     yield "stannis-simulate", Case(("stannis", "simulate", "mobilenetv2", *out), json_out)

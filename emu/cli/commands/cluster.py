@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ondie.emu.cli.click_helpers import Group, RenamedOption, progress_bar
-from ondie.emu.cli.options import add_options, seed_option, settings_option
+from ondie.emu.cli.options import add_options, batch_options, seed_option, settings_option
 from ondie.emu.cli.output import output_options
 
 
@@ -32,9 +32,12 @@ fleet_options = add_options(
     click.option("--allreduce", default="ring", show_default=True,
                  help="Algorithm of the gradient exchange: ring, tree, star, or best (the fastest "
                       "of these)."),
+    batch_options("paper", "tuned", default="tuned",
+                  what="Batches as published (paper), or tuned by --allocator to the speeds of the "
+                       "nodes."),
     click.option("--allocator", default="paper", show_default=True,
-                 help="Rule for the batches: paper (Algorithm 1), equal (equal step times), or "
-                      "best (most samples per second)."),
+                 help="Rule that tunes: paper (Algorithm 1), equal (equal step times), or best "
+                      "(most samples per second)."),
     click.option("--margin", type=float, metavar="SHARE",
                  help="paper: allowed idle time of the other nodes.  [default: 0.2]"),
     click.option("--reference", metavar="slowest|influential",

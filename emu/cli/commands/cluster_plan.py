@@ -23,9 +23,9 @@ from ondie.emu.cli.commands.cluster_request import (
     TuneOptions,
     format_range,
     preset_and_count,
-    recruited,
     samples_of_nodes,
 )
+from ondie.emu.cluster.allocation import recruited
 from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.cluster import Fleet
 from ondie.emu.cluster.data_split import split
@@ -51,7 +51,7 @@ def tune(given: TuneOptions) -> None:
     faster."""
     given.check()
     request = given.make_request()
-    fewer = recruited(request)
+    fewer = recruited(request.fleet)
     files = given.write(tune_result(request, fewer))
     if (screen := given.console) is not None:
         print_batches(request, fewer, screen)
@@ -68,23 +68,25 @@ def tune_result(request: Request, fewer: Plan | None) -> dict[str, Any]:
             "micro_batches": dict(zip(_names(request.fleet), each.pieces, strict=True)),
             "exchange_s": each.exchange_s,
             "compute_s": each.compute_s,
+            "update_s": each.update_s,
             "total": each.total,
             "risk": each.risk,
             "held_down_by_memory": list(each.limited),
-            "chosen": each.name == request.allocator,
+            "chosen": each.name == request.rules.chosen,
         }
         for each in request.allocations.values()
     ]
     result: dict[str, Any] = {
         "workload": request.workload.name,
-        "notes": list(request.workload.notes),
+        "notes": list(request.notes),
+        "interference": request.interference,
         "allocations": rows,
         "without_exchange_samples_per_s": _bound(request.fleet),
     }
     if fewer is not None:
         nodes = dict(zip(fewer.names, fewer.counts, strict=True))
         result["fastest"] = {"nodes": nodes, "samples_per_s": fewer.samples_per_s}
-    engines = [_benchmark_data(kind.name, kind.engine) for kind in request.fleet.kinds]
+    engines = [_benchmark_data(kind.name, kind.loaded) for kind in request.fleet.kinds]
     return result | {"engines": engines}
 
 
@@ -115,7 +117,7 @@ def _names(fleet: Fleet) -> list[str]:
 
 def _bound(fleet: Fleet) -> float:
     """Return the samples per second without waiting and without time for the exchange."""
-    return sum(kind.count * kind.engine.speed(kind.engine.best) for kind in fleet.kinds)
+    return sum(kind.count * kind.loaded.speed(kind.loaded.best) for kind in fleet.kinds)
 
 
 def _benchmark_data(name: str, engine: Engine) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def _benchmarks(request: Request) -> Table:
     )  # fmt: skip
     fitted = False
     for kind in request.fleet.kinds:
-        engine = kind.engine
+        engine = kind.loaded
         tried = ", ".join(f"{batch:,}" for batch, _ in engine.points)
         best = f"{fmt_count(engine.speed(engine.best))} samples/s"
         if isinstance(engine, Fitted):
@@ -168,21 +170,21 @@ def _benchmarks(request: Request) -> Table:
 
 def _caption(request: Request) -> str | None:
     """Return the notes on the workload."""
-    return "\n".join(request.workload.notes) or None
+    return "\n".join(request.notes) or None
 
 
 def _engines(request: Request) -> Table:
     """Return the batches of the chosen allocator."""
     chosen, fleet = request.chosen, request.fleet
     table = make_table(
-        f"{request.workload.name}: batches by allocator {request.allocator}",
+        f"{request.workload.name}: {request.words}",
         ("node", "count", "memory limit", "batch", "micro-batches", "compute time", "speed alone",
          "idle"),
     )  # fmt: skip
     table.caption = _caption(request)
     for i, kind in enumerate(fleet.kinds):
         batch, pieces = chosen.samples[i], chosen.pieces[i]
-        compute_s = _compute_seconds(kind.engine, batch, pieces)
+        compute_s = _compute_seconds(kind.loaded, batch, pieces)
         table.add_row(
             kind.name, f"{kind.count:,}", f"{kind.engine.limit:,}" if kind.engine.limit else "",
             f"{batch:,}", str(pieces), seconds(compute_s) if batch else "",
@@ -233,7 +235,7 @@ def plan(given: PlanOptions) -> None:
     files = given.write(
         {
             "workload": request.workload.name,
-            "notes": list(request.workload.notes),
+            "notes": list(request.notes),
             "steps": float(shares.steps),
             "left": shares.left,
             "nodes": {
@@ -284,22 +286,25 @@ def scale(given: ScaleOptions) -> None:
         raise InputError("--drives: scale takes one kind of drive; give this option once")
     preset, most = preset_and_count(given.drives[0])
     counts = sorted({0, most, *(1 << i for i in range(most.bit_length()))})
-    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    measured: dict[str, list[tuple[float, float, dict[str, int]]]] = {name: [] for name in names}
     notes: dict[str, tuple[str, ...]] = {}
     for name in names:
         for count in counts:
             drives = (f"{preset}={count}",)
             one = replace(given, workload=name, drives=drives, no_reading=True).make_request()
-            notes[name] = one.workload.notes
+            notes[name] = one.notes
             speed = one.chosen.samples_per_s
             watts = one.fleet.watts(np.ones(one.fleet.nodes, bool))
-            measured[name].append((speed, watts / speed))
-    speedups = {name: [s / values[0][0] for s, _ in values] for name, values in measured.items()}
+            batches = dict(zip(_names(one.fleet), one.chosen.samples, strict=True))
+            measured[name].append((speed, watts / speed, batches))
+    speedups = {
+        name: [row[0] / values[0][0] for row in values] for name, values in measured.items()
+    }
 
     def draw() -> Mapping[str, bytes]:
         from ondie.emu.cli.figures.cluster import over_drives  # matplotlib takes a second to import
 
-        title = f"{preset}, allocator {given.allocator}, {given.allreduce}"
+        title = f"{preset}, {one.words}, {given.allreduce}"
         return over_drives(counts, speedups, title)
 
     rows = [
@@ -309,10 +314,11 @@ def scale(given: ScaleOptions) -> None:
             "samples_per_s": speed,
             "over_host": speed / values[0][0],
             "joules_per_sample": joules,
+            "batches": batches,
             "notes": list(notes[name]),
         }
         for name, values in measured.items()
-        for count, (speed, joules) in zip(counts, values, strict=True)
+        for count, (speed, joules, batches) in zip(counts, values, strict=True)
     ]
     files = given.write(rows, draw)
     if (screen := given.console) is not None:

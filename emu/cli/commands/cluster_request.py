@@ -17,10 +17,20 @@ import numpy as np
 from ondie import traces
 from ondie.emu.cli.output import FigureOptions, OutputOptions
 from ondie.emu.cluster import throughput_allocator
-from ondie.emu.cluster.batch_tuner import MARGIN, MOST_BATCH, tuning
+from ondie.emu.cluster.allocation import (
+    ALLOCATORS,
+    BATCHES,
+    PAPER,
+    PUBLISHED,
+    Allocation,
+    Rules,
+    allocations,
+)
+from ondie.emu.cluster.batch_tuner import MARGIN, MOST_BATCH
 from ondie.emu.cluster.build import assemble
 from ondie.emu.cluster.cluster import MOST_NODES, Fleet
 from ondie.emu.cluster.data_split import largest_remainder
+from ondie.emu.cluster.load import slowdowns
 from ondie.emu.cluster.permutation import MOST_SAMPLES
 from ondie.emu.cluster.throughput_search import ROOM
 from ondie.emu.cluster.training_sim import Data
@@ -28,11 +38,6 @@ from ondie.emu.cluster.workload import Workload, is_network, of_network, of_trac
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.units import InputError, known_names
 
-ALLOCATORS = ("paper", "equal", "best")
-MICRO_BATCHES = 4
-"""Default maximum of micro-batches between two exchanges."""
-BY_OVERHEAD = 64
-"""Default maximum with --overhead."""
 Progress = Callable[[str, float], None] | None
 
 
@@ -45,6 +50,7 @@ class FleetOptions:
     hosts: int
     settings: tuple[str, ...]
     allreduce: str
+    batch: str
     allocator: str
     margin: float | None
     reference: str | None
@@ -53,6 +59,8 @@ class FleetOptions:
     overhead: float | None
     method: str
     most_batch: int | None
+    cores_taken: float
+    slowdown: str | None
     no_reading: bool = False
 
     def check_numbers(self) -> None:
@@ -77,15 +85,33 @@ class FleetOptions:
 
     def make_request(self) -> Request:
         """Assemble the cluster and compute its batches. Raises InputError."""
-        check_choice("allocator", self.allocator, ALLOCATORS)
         self.check_numbers()
+        rules = self.rules()
         presets = [_load_drives(text, self.settings) for text in self.drives]
         workload = _workload(self.workload, presets, self.host_batch)
         fleet = assemble(
             workload, presets, hosts=self.hosts, allreduce=self.allreduce,
-            reads=not self.no_reading,
+            reads=not self.no_reading, slowdown=self.slowdown, cores_taken=self.cores_taken,
         )  # fmt: skip
-        return Request(workload, fleet, self.allocator, _allocations(fleet, self))
+        name = self.slowdown or slowdowns.of_host(presets[0][0].system.name)
+        return Request(workload, fleet, rules, allocations(fleet, rules), name)
+
+    def rules(self) -> Rules:
+        """Return the choice of the batches. Raises InputError."""
+        check_choice("batch", self.batch, BATCHES)
+        check_choice("allocator", self.allocator, ALLOCATORS)
+        if self.batch == PAPER and self.allocator != Rules.allocator:
+            raise InputError(
+                f"--allocator {self.allocator}: --batch {PAPER} takes the published batches; "
+                f"remove one of these options"
+            )
+        return Rules(
+            batch=self.batch, allocator=self.allocator,
+            margin=MARGIN if self.margin is None else self.margin,
+            reference=self.reference or Rules.reference, method=self.method,
+            most_micro_batches=self.most_micro_batches, overhead=self.overhead,
+            most_batch=self.most_batch,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,43 +154,47 @@ class SimulateOptions(FleetOptions, DataOptions, FigureOptions):
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """Samples of a node of each kind between two exchanges, and their number of micro-batches."""
-
-    name: str
-    samples: tuple[int, ...]
-    pieces: tuple[int, ...]
-    exchange_s: float
-    compute_s: float
-    counts: tuple[int, ...]
-    risk: str
-    limited: tuple[str, ...] = ()
-    """Kinds whose batch is limited by memory; only the paper's rule sets it."""
-
-    @property
-    def total(self) -> int:
-        """Samples of all nodes between two exchanges."""
-        return sum(n * count for n, count in zip(self.samples, self.counts, strict=True))
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples per second, the exchange included."""
-        return self.total / (self.compute_s + self.exchange_s)
-
-
-@dataclass(frozen=True)
 class Request:
     """A cluster, its workload, and the batches by each allocator."""
 
     workload: Workload
     fleet: Fleet
-    allocator: str
+    rules: Rules
     allocations: Mapping[str, Allocation]
+    slowdown: str
+    """Name of the hosts' slowdown model."""
+
+    @property
+    def interference(self) -> dict[str, Any]:
+        """Cores of every host that are taken all the time, the slowdown model, and the relative
+        speed that is left."""
+        host = self.fleet.kinds[0]
+        speed = float(host.slowdown(np.array([host.left]))[0])
+        return {"cores_taken": host.cores_taken, "slowdown": self.slowdown, "speed": speed}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the workload and on the cores that are taken."""
+        host = self.fleet.kinds[0]
+        if not host.cores_taken:
+            return self.workload.notes
+        taken = (
+            f"{host.cores_taken:g} of {host.cores} cores of every host are taken, which leaves "
+            f"{self.interference['speed']:.1%} of its speed (slowdown {self.slowdown})"
+        )
+        return (*self.workload.notes, taken)
 
     @property
     def chosen(self) -> Allocation:
-        """The allocation of --allocator."""
-        return self.allocations[self.allocator]
+        """The allocation of --batch and --allocator."""
+        return self.allocations[self.rules.chosen]
+
+    @property
+    def words(self) -> str:
+        """The choice of the batches in words."""
+        if self.rules.chosen == PUBLISHED:
+            return "published batches"
+        return f"batches by allocator {self.rules.allocator}"
 
     def by_node(self, values: tuple[int, ...]) -> np.ndarray:
         """Return a value for each kind as one for each node, int64[nodes]."""
@@ -206,71 +236,6 @@ def _workload(name: str, presets: list[tuple[Config, int]], host_batch: int | No
             )
         return of_network(name, configs)
     return of_trace(traces.load(name), configs, host_batch)
-
-
-def _allocations(fleet: Fleet, given: FleetOptions) -> dict[str, Allocation]:
-    """Compute the batches by the paper's rule, for equal times, and for most samples per second."""
-    present = [i for i, kind in enumerate(fleet.kinds) if kind.count]
-    engines = [fleet.kinds[i].engine for i in present]
-    counts = tuple(kind.count for kind in fleet.kinds)
-    present_counts = [counts[i] for i in present]
-    exchange_s = fleet.exchange(np.ones(fleet.nodes, bool)).seconds
-
-    def for_all_kinds(values: tuple[int, ...], absent: int) -> tuple[int, ...]:
-        out = [absent] * len(counts)
-        for i, value in zip(present, values, strict=True):
-            out[i] = value
-        return tuple(out)
-
-    tuned = tuning(
-        engines, counts=present_counts,
-        margin=MARGIN if given.margin is None else given.margin,
-        reference=given.reference or "slowest",
-    )  # fmt: skip
-    batch = sum(n * count for n, count in zip(tuned.batches, present_counts, strict=True))
-    out = {
-        "paper": Allocation(
-            "paper", for_all_kinds(tuned.batches, 0), for_all_kinds((1,) * len(present), 1),
-            exchange_s, max(tuned.seconds), counts, f"effective batch {batch}",
-            tuple(e.name for e, limited in zip(engines, tuned.limited, strict=True) if limited),
-        )
-    }  # fmt: skip
-    default = MICRO_BATCHES if given.overhead is None else BY_OVERHEAD
-    limits: dict[str, dict[str, Any]] = {
-        "equal": {},
-        "best": {
-            "method": given.method,
-            "most_micro_batches": given.most_micro_batches or default,
-            "most_samples": given.most_batch,
-            "overhead": given.overhead,
-        },
-    }
-    for name, within in limits.items():
-        found = throughput_allocator.plan(engines, present_counts, exchange_s, **within)
-        pieces = tuple(max(count, 1) for count in found.micro_batches)
-        out[name] = Allocation(
-            name, for_all_kinds(found.samples, 0), for_all_kinds(pieces, 1), exchange_s,
-            found.compute_s, counts, found.risk,
-        )  # fmt: skip
-    return out
-
-
-def recruited(request: Request) -> throughput_allocator.Plan | None:
-    """Return the plan of most samples per second for equal times, with all drives or fewer.
-
-    None if the drives are of several kinds, or fewer than the hosts.
-    """
-    fleet = request.fleet
-    present = [kind for kind in fleet.kinds if kind.count]
-    if [kind.host for kind in present] != [True, False] or present[0].count > present[1].count:
-        return None
-
-    def exchange_s(nodes: int) -> float:
-        return fleet.exchange(np.arange(fleet.nodes) < nodes).seconds
-
-    return throughput_allocator.recruited(
-        [kind.engine for kind in present], [kind.count for kind in present], exchange_s
-    )
 
 
 def samples_of_nodes(request: Request, given: DataOptions) -> Data:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,14 @@ from ondie.emu.cli.commands.cluster_request import (
     samples_of_nodes,
 )
 from ondie.emu.cluster import membership
+from ondie.emu.cluster.allocation import TUNED
 from ondie.emu.cluster.history import History
 from ondie.emu.cluster.hypertune.batch_resize import rising
 from ondie.emu.cluster.hypertune.controller import CHOICES, HyperTune, Rule
 from ondie.emu.cluster.jitter import Chance
 from ondie.emu.cluster.load.on_off import Spells
 from ondie.emu.cluster.load.trace import Load
-from ondie.emu.cluster.training_sim import Simulation
+from ondie.emu.cluster.training_sim import Data, Simulation
 from ondie.emu.units import InputError, fmt_count, fmt_energy
 
 HYPERTUNES = ("off", "gated", "papers")
@@ -79,7 +79,9 @@ def simulate(given: SimulateOptions, progress: Progress) -> None:
     kinds = [fleet.kinds[i].name for i in fleet.kind]
     result = {
         "workload": request.workload.name,
-        "notes": list(request.workload.notes),
+        "notes": list(request.notes),
+        "interference": request.interference,
+        "full_batches_samples_per_s": request.chosen.samples_per_s,
         "steps": steps,
         "runs": {name: history.data(kinds) for name, history in runs.items()},
     }
@@ -87,7 +89,7 @@ def simulate(given: SimulateOptions, progress: Progress) -> None:
     files = given.write(json.dumps(result, allow_nan=False) + "\n", draw)
     if (screen := given.console) is not None:
         screen.print(_runs(runs, title))
-        for line in (*request.workload.notes, *_never_ending(runs)):
+        for line in (*request.notes, *_epoch(request, own), *_settled(runs), *_never_ending(runs)):
             screen.print(line)
         print_events(runs, screen)
     given.list_files(files)
@@ -106,12 +108,18 @@ def print_events(runs: Mapping[str, History], screen: Console) -> None:
 
 
 def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
-    """Return the load of --load or --draw-load. Raises InputError."""
-    path, text = given.load, given.draw_load
-    if path is not None and text is not None:
-        raise InputError("--load and --draw-load exclude each other; use one of them")
+    """Return the load of --load, --draw-load or --cores-taken. Raises InputError."""
+    path, text, taken = given.load, given.draw_load, given.cores_taken
+    options = {"--load": path is not None, "--draw-load": text is not None,
+               "--cores-taken": taken > 0}  # fmt: skip
+    named = [name for name, used in options.items() if used]
+    if len(named) > 1:
+        raise InputError(f"{' and '.join(named)} exclude each other; use one of them")
     if path is not None:
         return Load.read(path)
+    if taken:
+        hosts = request.fleet.hosts
+        return Load(np.zeros(hosts), np.arange(hosts), np.full(hosts, taken))
     if text is None:
         return None
     try:
@@ -121,8 +129,7 @@ def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
             f"--draw-load {text!r}: use a share of the time and seconds, such as 0.2,120"
         ) from None
     spells = Spells(spell, share, given.seed)
-    step_s = request.chosen.compute_s + request.chosen.exchange_s  # without interference
-    spells.check(request.fleet.nodes, given.steps * step_s)
+    spells.check(request.fleet.nodes, given.steps * request.chosen.step_s)
     return spells
 
 
@@ -144,19 +151,16 @@ def _tuner(
         limit = given.most_batch
         limited = "" if limit is None else f" within --most-batch {limit}"
         raise InputError(
-            f"--hypertune {how}: --allocator {request.allocator} gives {idle[0]} a batch of 0"
+            f"--hypertune {how}: --allocator {request.rules.allocator} gives {idle[0]} a batch of 0"
             f"{limited}, and HyperTune resizes only batches of 1 or more; use "
             f"{'' if limit is None else 'a larger --most-batch, '}another --allocator, or "
             f"fewer drives"
         )
-    # Jitter and stragglers change the observed speed by the same factor at every batch.
-    engines = [
-        replace(
-            kind.engine,
-            points=tuple((size, speed * chance.speed) for size, speed in kind.engine.points),
-        )
-        for kind in fleet.kinds
-    ]
+    # Batches that were tuned under a load expect its speeds. Jitter and stragglers change the
+    # observed speed by the same factor at every batch.
+    loaded = request.rules.batch == TUNED
+    known = [kind.loaded if loaded else kind.engine for kind in fleet.kinds]
+    engines = [engine.scaled(chance.speed) for engine in known]
     if batch_rule != "proportional":
         for kind in fleet.kinds:
             try:
@@ -172,8 +176,33 @@ def _tuner(
         ends_epoch=published,
         noise=max(chance.noise(Rule.sigmas), LEAST_NOISE),
     )
-    speeds = batches / np.maximum(fleet.seconds(batches), 1e-12) * chance.speed
-    return HyperTune(rule, batches, speeds, engines=engines, kinds=fleet.kind)
+    speeds = np.array([engines[kind].speed(batches[i]) for i, kind in enumerate(fleet.kind)])
+    left = np.array([kind.left if loaded else 1.0 for kind in fleet.kinds])
+    return HyperTune(
+        rule, batches, speeds, engines=engines, kinds=fleet.kind, cores=left[fleet.kind]
+    )
+
+
+def _epoch(request: Request, own: Data) -> list[str]:
+    """Describe an epoch whose steps do not all have full batches."""
+    chosen, data = request.chosen, own.public + int(own.private.sum())
+    steps = -(-data // chosen.total)
+    if steps * chosen.total == data:
+        return []
+    return [
+        f"Full batches: {fmt_count(chosen.samples_per_s)} samples/s without interference; the "
+        f"{steps:,} steps of an epoch of {data:,} samples have {data / steps:,.1f} of "
+        f"{chosen.total:,}"
+    ]
+
+
+def _settled(runs: Mapping[str, History]) -> list[str]:
+    """Describe the speed after the last change of batches."""
+    return [
+        f"{name}: {fmt_count(settled)} samples/s after the last change of batches"
+        for name, history in runs.items()
+        if (settled := history.settled()) is not None
+    ]
 
 
 def _never_ending(runs: Mapping[str, History]) -> list[str]:

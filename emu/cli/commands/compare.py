@@ -26,7 +26,13 @@ from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.commands import foreground
 from ondie.emu.cli.commands.foreground import Foreground
 from ondie.emu.cli.files import IMAGES
-from ondie.emu.cli.options import DriveOptions, drive_options, seed_option, split_names
+from ondie.emu.cli.options import (
+    DriveOptions,
+    batch_options,
+    drive_options,
+    seed_option,
+    split_names,
+)
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.cli.tables import answer as first_screen
 from ondie.emu.cli.tables import compare as report
@@ -54,6 +60,8 @@ class CompareOptions(DriveOptions, OutputOptions):
     stored: str | None
     form: str
     batch: str
+    cores_taken: float
+    slowdown: str | None
     allreduce: str
     ds_config: Path | None
     knobs: tuple[str, ...]
@@ -154,13 +162,9 @@ def offloading(
               show_default=True,
               help="Rounding of the kernels: after every operation (canonical), or as torch's "
                    "fused optimizers.")  # fmt: skip
-@click.option(
-    "--batch",
-    type=click.Choice(["same", "paper"]),
-    default="same",
-    show_default=True,
-    help="stannis: global batch of the trace, or the sum of the tuned batches.",
-)
+@batch_options("same", "paper", "tuned", default="same",
+               what="stannis: global batch of the trace (same), batches as published (paper), or "
+                    "tuned to the speeds of the nodes.")  # fmt: skip
 @click.option("--allreduce", type=click.Choice(["ring", "tree", "star"]), default="ring",
               show_default=True,
               help="stannis: algorithm of the gradient exchange of host and drives.")  # fmt: skip
@@ -243,8 +247,9 @@ def load_request(name: str, given: CompareOptions) -> Request:
     forward, backward = given.forward, given.backward
     options = Options(
         weights_up=given.weights_up, form=given.form, format=given.stored or stored,
-        batch=given.batch, allreduce=given.allreduce, offload=offload,
-        compression=given.compression, seed=given.seed, step_times=given.step_times,
+        batch=given.batch, allreduce=given.allreduce, cores_taken=given.cores_taken,
+        slowdown=given.slowdown, offload=offload, compression=given.compression,
+        seed=given.seed, step_times=given.step_times,
         forward_s=None if forward is None else step_budget.duration(forward, "--forward"),
         backward_s=None if backward is None else step_budget.duration(backward, "--backward"),
     )  # fmt: skip

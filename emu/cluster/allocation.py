@@ -1,0 +1,221 @@
+"""Batches of a cluster: published, by the paper's rule, for equal times, or for most samples/s.
+
+Owns the choice among these and the step time that follows. Does not own the rules (batch_tuner.py,
+throughput_allocator.py), published batches (networks.py) or the cluster (cluster.py). Every command
+asks this module, also the simulated path (paths/data_parallel.py).
+Source: STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.cluster import throughput_allocator
+from ondie.emu.cluster.batch_tuner import MARGIN, tuning
+from ondie.emu.cluster.cluster import Fleet
+from ondie.emu.units import InputError
+
+PAPER, TUNED = "paper", "tuned"
+BATCHES = (PAPER, TUNED)
+"""Batches as published, or as an allocator tunes them to the speeds of the nodes."""
+PUBLISHED = "published"
+"""Name of the allocation with published batches."""
+ALLOCATORS = ("paper", "equal", "best")
+"""Rules that tune: Algorithm 1 of STANNIS, equal step times, most samples per second."""
+MICRO_BATCHES = 4
+"""Default maximum of micro-batches between two exchanges."""
+BY_OVERHEAD = 64
+"""Default maximum with a limit of the overhead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Choice of the batches; the fields after ``allocator`` are parameters of the allocators."""
+
+    batch: str = TUNED
+    """One of BATCHES."""
+    allocator: str = ALLOCATORS[0]
+    margin: float = MARGIN
+    reference: str = "slowest"
+    method: str = "accumulate"
+    most_micro_batches: int | None = None
+    overhead: float | None = None
+    most_batch: int | None = None
+
+    @property
+    def chosen(self) -> str:
+        """Name of the chosen allocation."""
+        return PUBLISHED if self.batch == PAPER else self.allocator
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Samples of a node of each kind between two exchanges, and their number of micro-batches."""
+
+    name: str
+    samples: tuple[int, ...]
+    pieces: tuple[int, ...]
+    exchange_s: float
+    compute_s: float
+    update_s: float
+    counts: tuple[int, ...]
+    risk: str
+    limited: tuple[str, ...] = ()
+    """Kinds whose batch is limited by memory; only the paper's rule sets it."""
+
+    @property
+    def total(self) -> int:
+        """Samples of all nodes between two exchanges."""
+        return sum(n * count for n, count in zip(self.samples, self.counts, strict=True))
+
+    @property
+    def step_s(self) -> float:
+        """Seconds from one exchange to the next."""
+        return self.compute_s + self.exchange_s + self.update_s
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second, exchange and update included."""
+        return self.total / self.step_s
+
+
+def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
+    """Return the published batches, if there are any that fit, and those of every allocator.
+
+    Raises InputError if ``rules`` choose published batches, and none are published or memory holds
+    no batch of that size.
+    """
+    wanted = rules.batch == PAPER or _fits(fleet)
+    names = (PUBLISHED, *ALLOCATORS) if wanted else ALLOCATORS
+    spent = _Spent.of(fleet)
+    return {name: _allocation(fleet, rules, name, spent) for name in names}
+
+
+def chosen(fleet: Fleet, rules: Rules) -> Allocation:
+    """Return the allocation that ``rules`` choose. Raises InputError as :func:`allocations`."""
+    return _allocation(fleet, rules, rules.chosen, _Spent.of(fleet))
+
+
+def _allocation(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
+    """Return the allocation of this name, at the speeds on the cores that are left free."""
+    if name == PUBLISHED:
+        return _published(fleet, spent)
+    if name == "paper":
+        return _by_algorithm_1(fleet, rules, spent)
+    return _best(fleet, rules, name, spent)
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """Seconds of a step in which no node computes gradients."""
+
+    exchange_s: float
+    update_s: float
+
+    @staticmethod
+    def of(fleet: Fleet) -> _Spent:
+        everyone = np.ones(fleet.nodes, bool)
+        return _Spent(fleet.exchange(everyone).seconds, float(fleet.update_s.max(initial=0.0)))
+
+
+def _fits(fleet: Fleet) -> bool:
+    """Return True if batches are published for these kinds of node and fit into memory."""
+    return fleet.published is not None and all(
+        kind.engine.limit is None or batch <= kind.engine.limit
+        for batch, kind in zip(fleet.published, fleet.kinds, strict=True)
+    )
+
+
+def _published(fleet: Fleet, spent: _Spent) -> Allocation:
+    """Return the published batches."""
+    names = " and ".join(kind.name for kind in fleet.kinds if not kind.host)
+    if fleet.published is None:
+        raise InputError(f"batch {PAPER!r}: no batches are published for this model on {names}; "
+                         f"use {TUNED}")  # fmt: skip
+    batches = tuple(
+        batch if kind.count else 0 for batch, kind in zip(fleet.published, fleet.kinds, strict=True)
+    )
+    took = []
+    for kind, batch in zip(fleet.kinds, batches, strict=True):
+        limit = kind.engine.limit
+        if limit is not None and batch > limit:
+            raise InputError(
+                f"batch {PAPER!r}: memory of {kind.name} holds a batch of {limit}, not the "
+                f"published {batch}; use {TUNED}"
+            )
+        took.append(kind.loaded.seconds(batch) if batch else 0.0)
+    counts = tuple(kind.count for kind in fleet.kinds)
+    total = sum(batch * count for batch, count in zip(batches, counts, strict=True))
+    return Allocation(
+        PUBLISHED, batches, (1,) * len(counts), spent.exchange_s, max(took), spent.update_s, counts,
+        f"effective batch {total}",
+    )  # fmt: skip
+
+
+def _by_algorithm_1(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
+    """Return the batches of Algorithm 1."""
+    present = [i for i, kind in enumerate(fleet.kinds) if kind.count]
+    engines = [fleet.kinds[i].loaded for i in present]
+    counts = tuple(kind.count for kind in fleet.kinds)
+    of_present = [counts[i] for i in present]
+    found = tuning(engines, counts=of_present, margin=rules.margin, reference=rules.reference)
+    total = sum(n * count for n, count in zip(found.batches, of_present, strict=True))
+    limited = tuple(e.name for e, low in zip(engines, found.limited, strict=True) if low)
+    return Allocation(
+        "paper", _spread(fleet, present, found.batches, 0), (1,) * len(counts), spent.exchange_s,
+        max(found.seconds), spent.update_s, counts, f"effective batch {total}", limited,
+    )  # fmt: skip
+
+
+def _best(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
+    """Return the batches for equal times ("equal"), or for most samples per second ("best")."""
+    limits: dict[str, Any] = {}
+    if name == "best":
+        default = MICRO_BATCHES if rules.overhead is None else BY_OVERHEAD
+        limits = {
+            "method": rules.method,
+            "most_micro_batches": rules.most_micro_batches or default,
+            "most_samples": rules.most_batch,
+            "overhead": rules.overhead,
+        }
+    present = [i for i, kind in enumerate(fleet.kinds) if kind.count]
+    counts = tuple(kind.count for kind in fleet.kinds)
+    found = throughput_allocator.plan(
+        [fleet.kinds[i].loaded for i in present], [counts[i] for i in present],
+        spent.exchange_s + spent.update_s, **limits,
+    )  # fmt: skip
+    pieces = tuple(max(count, 1) for count in found.micro_batches)
+    return Allocation(
+        name, _spread(fleet, present, found.samples, 0), _spread(fleet, present, pieces, 1),
+        spent.exchange_s, found.compute_s, spent.update_s, counts, found.risk,
+    )  # fmt: skip
+
+
+def _spread(
+    fleet: Fleet, present: list[int], values: tuple[int, ...], absent: int
+) -> tuple[int, ...]:
+    """Return values of the present kinds as values of all kinds."""
+    of_kind: Mapping[int, int] = dict(zip(present, values, strict=True))
+    return tuple(of_kind.get(i, absent) for i in range(len(fleet.kinds)))
+
+
+def recruited(fleet: Fleet) -> throughput_allocator.Plan | None:
+    """Return the plan of most samples per second for equal times, with all drives or fewer.
+
+    None if the drives are of several kinds, or fewer than the hosts.
+    """
+    present = [kind for kind in fleet.kinds if kind.count]
+    if [kind.host for kind in present] != [True, False] or present[0].count > present[1].count:
+        return None
+    update_s = _Spent.of(fleet).update_s
+
+    def exchange_s(nodes: int) -> float:
+        return fleet.exchange(np.arange(fleet.nodes) < nodes).seconds + update_s
+
+    return throughput_allocator.recruited(
+        [kind.loaded for kind in present], [kind.count for kind in present], exchange_s
+    )

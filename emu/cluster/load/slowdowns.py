@@ -1,0 +1,40 @@
+"""Slowdown models by name: the speed of a node on the cores that other programs leave free.
+
+Owns the names and the default of each kind of server. Does not own the curves (contention.py), the
+load over time (trace.py, on_off.py) or the cluster that applies a curve (cluster/build.py).
+Source: HyperTune (HeydariGorji et al.) for both measured curves; it names no curve of a drive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ondie.emu.cluster.load.contention import Slowdown, host_and_lagunas, three_nodes
+from ondie.emu.units import InputError, known_names
+
+THREE_NODES, LAGUNA_HOST, LINEAR = "three-nodes", "laguna-host", "linear"
+SLOWDOWNS: Mapping[str, Callable[[], Slowdown]] = {
+    THREE_NODES: lambda: three_nodes().slowdown,
+    LAGUNA_HOST: lambda: host_and_lagunas().slowdown,
+    LINEAR: lambda: Slowdown(((0.5, 0.5),)),
+}
+"""Curve of one of three equal nodes, curve of a host with 36 Lagunas (which includes the relays of
+its drives), and a speed in proportion to the free cores [assumed]."""
+OF_A_DRIVE = LINEAR
+"""Slowdown of a drive's cores [assumed]."""
+_OF_A_HOST = {"laguna": LAGUNA_HOST}
+
+
+def slowdown(name: str) -> Slowdown:
+    """Return a slowdown model by name. Raises InputError for an unknown name."""
+    if name not in SLOWDOWNS:
+        raise InputError(f"slowdown {name!r}: {known_names(name, SLOWDOWNS)}")
+    return SLOWDOWNS[name]()
+
+
+def of_host(drive: str) -> str:
+    """Return the name of the default model of a host with drives of one kind.
+
+    A host with drives that HyperTune did not measure slows down as one of its three equal nodes.
+    """
+    return _OF_A_HOST.get(drive, THREE_NODES)
