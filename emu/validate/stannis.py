@@ -241,7 +241,7 @@ def _fading(cfg: Config) -> Iterator[Row]:
         "gradients over one link, compared with 2N/(N+1)"
     )
     trace = load("mobilenetv2")
-    one = allreduce.exchange("ring", 4 * trace.n_params, 1, TunnelCost.of(cfg)).seconds
+    one = ring_s(cfg, network(trace.name), 2)
     for n in RING_DRIVES:
         small = load_preset(PRESET, (f"system.devices={n}", *SMALL))
         book = run_path(

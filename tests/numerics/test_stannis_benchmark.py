@@ -219,7 +219,7 @@ def test_memory_is_the_presets():
     assert drive.limit == 111
     host, small = emulated(net, load_preset("newport", ["dram.isp=1 GB"]))
     assert small.limit == 17
-    with pytest.raises(MemoryError, match="batch 18 of at most 17"):
+    with pytest.raises(MemoryError, match="batch 18 exceeds the memory limit, 17"):
         small(18)
     measured = benchmark("csd", small, small.batches)
     assert measured.limit == 17 and measured.engine().best == 17
