@@ -3,8 +3,8 @@
 Owns finding, making and, run as a program on all pages or those named, rewriting the blocks;
 test_docs.py compares them.
 `<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
-behind `|` choose among the paragraphs of that output. `<!-- summary: TRACE DEVICE STEPS -->` is a
-comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`,
+behind `|` choose among the paragraphs of that output. `<!-- results -->` are the check rows of
+`ondie validate optimstore`,
 `<!-- result keys -->` the keys of result.json, `<!-- config: SECTION -->` the keys of a section of
 the configuration, `<!-- laws -->` the conservation laws, `<!-- help: COMMAND -->` what
 `ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py. `<!-- stages -->` is the
@@ -56,8 +56,6 @@ def make(what: str) -> str:
         return stages.table()
     if what.startswith("stages: "):
         return stages.walk(what.removeprefix("stages: "))
-    if what.startswith("summary: "):
-        return summary(*what.removeprefix("summary: ").split())
     command, _, chosen = what.removeprefix("output: ").partition(" | ")
     text = output(shlex.split(command))
     if chosen:
@@ -83,8 +81,9 @@ def output(arguments: list[str]) -> str:
     match arguments:
         case ["compare", trace, "--device", device, "--steps", steps, *more]:
             cfg = load_preset(device)
-            found = compare.compare(traces.load(trace), cfg, steps=int(steps))
-            if more == ["--verbose"]:
+            swing = "--no-swing" not in more
+            found = compare.compare(traces.load(trace), cfg, steps=int(steps), swing=swing)
+            if "--verbose" in more:
                 report.show(found, screen)
             else:
                 first_screen.show(found, answer(found), screen)
@@ -155,35 +154,6 @@ def command_help(words: list[str]) -> str:
     )
     assert done.exit_code == 0, done.output
     return done.output
-
-
-def summary(trace: str, device: str, steps: str) -> str:
-    """A comparison in one table of 80 columns: times, energy and bytes of the update."""
-    from ondie import traces
-    from ondie.emu.analysis.compare import compare
-    from ondie.emu.clock import PS_PER_S
-    from ondie.emu.config.config import load_preset
-    from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time
-
-    found = compare(traces.load(trace), load_preset(device), steps=int(steps), swing=False)
-    base = next(r.ledger.update_s for r in found.results if r.ledger is not None)
-    lines = [
-        f"{'path':24}{'update stage':>14}{'speedup':>9}{'energy':>10}{'link':>10}{'channels':>11}"
-    ]
-    for r in found.results:
-        if r.ledger is None or r.energy is None:
-            lines.append(f"{r.name:24}{'n/a':>14}")
-            continue
-        by = r.ledger.totals.bytes_by
-        link = (by["link down"] + by["link up"]) / found.steps
-        channels = (by["channels in"] + by["channels out"]) / found.steps
-        joules = r.energy.storage_and_host[1] / found.steps
-        lines.append(
-            f"{r.name:24}{fmt_time(round(r.ledger.update_s * PS_PER_S)):>14}"
-            f"{base / r.ledger.update_s:>8.2f}x{fmt_energy(round(joules * 1e15)):>10}"
-            f"{fmt_bytes(round(link)):>10}{fmt_bytes(round(channels)):>11}"
-        )
-    return "\n".join(lines) + "\n"
 
 
 @functools.cache

@@ -18,9 +18,9 @@ BLOCKS = list(generate.blocks(TEXT))
 
 def test_the_pages_have_the_generated_blocks():
     assert [what for what, _ in generate.blocks(TEXTS["README.md"])] == [
-        "summary: gpt2-124m optimstore-r1 1", "results",
+        "output: compare gpt2-124m --device csd-pe --steps 1 --no-swing", "results",
     ]  # fmt: skip
-    assert len(BLOCKS) == 60
+    assert len(BLOCKS) == 61
 
 
 def test_the_readme_is_short():

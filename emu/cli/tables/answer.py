@@ -124,28 +124,28 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
         out.append(
             f"Samples per step differ ({batches}); compare the figures per sample and samples/s."
         )
-    out.append(weights(comparison))
+    out += weights(comparison)
     out += ["", time_words(found, found.fastest), energy_words(found, found.least_energy)]
     assumed, all_leaves = len(comparison.cfg.assumed()), len(comparison.cfg.leaves())
     out.append(
         f"{assumed} of {all_leaves} constants are assumed; intervals have every constant at its "
         "low or high end. --verbose prints phases, traffic, wear and the effect of each constant."
     )
-    return [line for i, line in enumerate(out) if line or i]
+    return out
 
 
-def weights(comparison: Comparison) -> str:
+def weights(comparison: Comparison) -> list[str]:
     """Return the result of the weight check, or nothing if no path carried weights."""
     checked = [result for result in comparison.results if result.weights is not None]
     if not checked:
-        return ""
+        return []
     names = ", ".join(result.name for result in checked)
     equal = all(
         result.weights is not None and result.weights.equal_bits == result.weights.elements
         for result in checked
     )
     words = "equal" if equal else "are within the limit of (see --verbose)"
-    return f"Weights read back from flash {words} the reference: {names}."
+    return [f"Weights read back from flash {words} the reference: {names}."]
 
 
 def against(verdict: Verdict, word: str) -> str:
