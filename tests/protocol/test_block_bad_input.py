@@ -289,7 +289,7 @@ def test_a_limit_below_one(tmp_path, limit):
 @pytest.mark.parametrize(
     ("request_", "more", "words"),
     [
-        ((0, 4, 0, 512, 0), {}, "request 0: op is 4; must be from 0 to 3"),
+        ((0, 4, 0, 512, 0), {}, "request 0: op is 4; must be 0 to 3"),
         ((0, -1, 0, 512, 0), {}, "request 0: op is -1"),
         ((0, 0, -1, 512, 0), {}, "request 0: offset is -1"),
         ((0, 0, 2**62, 512, 0), {}, "request 0: offset is"),
@@ -297,7 +297,7 @@ def test_a_limit_below_one(tmp_path, limit):
         ((0, 3, 0, 512, 0), {}, "request 0: size is 512; must be 0 for a flush"),
         ((0, 3, 512, 0, 0), {}, "request 0: offset is 512; must be 0 for a flush"),
         ((-1, 0, 0, 512, 0), {}, "request 0: arrival_ps is -1"),
-        ((0, 0, 0, 512, 1), {}, "request 0: device is 1; must be from 0 to 0"),
+        ((0, 0, 0, 512, 1), {}, "request 0: device is 1; must be 0 to 0"),
         (
             (5, 0, 0, 512, 0),
             {"timed": False},

@@ -310,7 +310,8 @@ def test_record_then_look_then_compare(capsys, tmp_path, monkeypatch):
     data = json.loads(here(capsys, "trace", "info", "run.h5", "--json", "-").out)
     # 4 x 16 + 16 + 16 x 2 + 2 = 114 parameters
     assert (data["params"], data["steps"], data["op"], data["form"]) == (114, 3, "adamw", "torch")
-    outcome = here(capsys, "compare", "run.h5", "--out", "out", "--form", "torch", "--no-swing")
+    outcome = here(capsys, "compare", "run.h5", "--out", "out", "--form", "torch", "--no-swing",
+                   "--verbose")  # fmt: skip
     assert outcome.code == 0, outcome.err
     result = json.loads((tmp_path / "out/result.json").read_text())
     for path in result["paths"]:

@@ -93,7 +93,7 @@ class Plan:
             )
         if self.pitch < self.blocks * self.unit_pages or ppns != self.units * self.pitch:
             raise InputError(
-                f"p2l of {ppns} entries: {self.units} must be {self.units} units of at least "
+                f"p2l has {ppns} entries; must be those of {self.units} units of at least "
                 f"{self.blocks} blocks of {self.unit_pages} pages"
             )
         if (self.blocks + 1) << (self.unit_pages - 1).bit_length() >= 2**31:
