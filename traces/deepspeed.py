@@ -34,6 +34,7 @@ KEYS: dict[str, dict[str, tuple[Kind, Any]]] = {
     "zero_optimization.offload_param": {
         "device": ("device", "none"),
         "buffer_count": ("count", 5),
+        "buffer_size": ("size", 100_000_000),
         "max_in_cpu": ("size", 10**9),
     },
     "aio": {
@@ -81,7 +82,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         "nvme_path_per_local_rank",
     ),
     "zero_optimization.offload_param": (
-        "nvme_path", "pin_memory", "buffer_size", "nvme_path_per_local_rank",
+        "nvme_path", "pin_memory", "nvme_path_per_local_rank",
     ),
     "aio": ("io_backend",),
     "bf16": (
@@ -148,20 +149,24 @@ def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
                 values[f"{short}.{key}"] = _value(where, f"{section}.{key}", value, *keys[key])
                 if value == "auto":
                     default = json.dumps(keys[key][1])
-                    remarks.append(f'{section}.{key} = "auto": DeepSpeed\'s default, {default}')
+                    remarks.append(
+                        f'{section}.{key} is "auto", so DeepSpeed\'s default of {default} applies.'
+                    )
             elif key not in keys and key not in SILENT[section]:
                 near = difflib.get_close_matches(key, [*keys, *SILENT[section]], n=1, cutoff=0.6)
-                hint = f"; nearest: {near[0]}" if near else ""
-                remarks.append(f"{section}.{key}: unknown here and ignored{hint}")
+                hint = f" The nearest known key is {near[0]}." if near else ""
+                remarks.append(f"{section}.{key} is unknown here and ignored.{hint}")
         for key, (_, default) in keys.items():
             values.setdefault(f"{short}.{key}", default)
     for section in {name.partition(".")[0] for name in KEYS} - content.keys():
         for key in difflib.get_close_matches(section, content, n=1, cutoff=0.8):
-            remarks.append(f"{key}: unknown here and ignored; nearest: {section}")
+            remarks.append(
+                f"{key} is unknown here and ignored. The nearest known key is {section}."
+            )
     steps = content.get("gradient_accumulation_steps", 1)
     if isinstance(steps, int) and steps > 1:
         remarks.append(
-            f"gradient_accumulation_steps = {steps}: gradients are written once per step here"
+            f"gradient_accumulation_steps is {steps}, but gradients are written once per step here."
         )
     return ZeroConfig(values, frozenset(given), tuple(remarks))
 

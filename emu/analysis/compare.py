@@ -236,12 +236,12 @@ def run_path(
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
-        events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
+        events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.heading)
     dropped = int(system.arrays.reg.line_drop[0])
     notes = (*path.notes(), *error_notes(totals, weights))
     run.part()
     return Result(
-        path.name, path.title, None, path.updates_weights, notes, book, work, joules, bound,
+        path.name, path.heading, None, path.updates_weights, notes, book, work, joules, bound,
         weights, events, dropped, share=path.share(steps), beside_cpu=path.beside_cpu,
     )  # fmt: skip
 
@@ -283,7 +283,7 @@ def run_sampled(
     book, sampled = extend(found, run, each)
     work = path.work(1)
     return Result(
-        path.name, path.title, None, path.updates_weights, (*path.notes(), sampled.words), book,
+        path.name, path.heading, None, path.updates_weights, (*path.notes(), sampled.words), book,
         work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled, share=path.share(1),
         beside_cpu=path.beside_cpu,
     )  # fmt: skip

@@ -165,7 +165,9 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].utilisation_of_update.*": ("1", "busy share of a resource class in the update"),
     "paths[].arithmetic.seconds": ("s", "closed-form lower bound of the update"),
     "paths[].arithmetic.bottleneck": ("", "resource that sets the bound"),
-    "paths[].arithmetic.text": ("", "arithmetic of the lower bound"),
+    "paths[].arithmetic.text": (
+        "", "arithmetic of the lower bound, and whether it shares the compute model",
+    ),
     "paths[].reservoir.lifetime_steps.{levelled,as_laid_out}": (
         "steps", "steps until the first block of the reservoir wears out, with and without wear "
                  "leveling",

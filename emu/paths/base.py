@@ -233,6 +233,11 @@ class Path(ABC):
         computed outside the emulator, float32[n_params]."""
         return arithmetic.reference(steps)
 
+    @property
+    def heading(self) -> str:
+        """Title of the path with its options."""
+        return self.title
+
     def notes(self) -> list[str]:
         """Return notes for the path's row in the results."""
         return []

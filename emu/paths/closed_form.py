@@ -1,7 +1,8 @@
 """Closed forms: duration of each path's update stage if only the bottleneck took time.
 
 Owns the arithmetic that is printed next to the simulated result. Does not own the simulation
-(engine/), and takes no value from it.
+(engine/), and takes no value from it: compute times are calculated here from published rates and
+pass counts. Where that is not possible, the text of a bound says that it shares the compute model.
 Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order; for OptimStore C-ISP channels x
 rate / 24 B, and stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus.
 """
@@ -9,11 +10,13 @@ rate / 24 B, and stripe time tR + passes x page/bus + tPROG + (lockstep) dies x 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from ondie.emu.config.config import Config
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.timing import word_line_pages
+from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.units import fmt_time
 
 
@@ -24,6 +27,44 @@ class Bound:
     seconds: float
     name: str
     text: str
+
+    def sharing(self, shared: bool) -> Bound:
+        """Return this bound, marked if it has the simulation's compute time (``shared``)."""
+        return replace(self, text=f"{self.text}; {SHARES}") if shared else self
+
+
+SHARES = "shares the compute model"
+"""Mark of a bound that contains a time computed by the simulation's compute model."""
+HOST_ADAM_BYTES = 28
+"""Bytes per parameter of an Adam update, whose rate is host.adam: w m v g in, w m v out."""
+PE_PASSES = {"adam": 5, "adamw": 5, "momentum": 2, "nesterov": 3, "adagrad": 4, "sgd": 1}
+"""Vector passes of an update on the die (OptimStore, HPCA 2023; Adam: LVS, QVS, ISQRT, VMUL,
+LVS)."""
+
+
+def host_update_s(cfg: Config, params: int, traffic: Fraction | int) -> float:
+    """Return the time of an update on the host's CPU: its bytes at the rate of Adam or of DRAM."""
+    rate = min(HOST_ADAM_BYTES * cfg.host.adam_params_per_s, cfg.host.dram_bandwidth_bytes_per_s)
+    return params * float(traffic) / rate
+
+
+def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
+    """Return the time of an update in a streaming engine; None for cores, whose instruction counts
+    only the compute model has."""
+    if cfg.isp.kind != "fpga":
+        return None
+    return params * float(traffic) / cfg.isp.engine_bytes_per_s
+
+
+def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> float | None:
+    """Return the time of a stripe's vector passes: passes x page / bus. None if values are narrow,
+    the die's bus has fewer lanes than groups, or the die does other work on the pages."""
+    plain = cfg.pe.randomiser != "die" and cfg.pe.integrity != "die" and cfg.pe.cipher != "die"
+    if stripes.dtype.itemsize != 4 or cfg.pe.bus_values < stripes.groups or not plain:
+        return None
+    passes = PE_PASSES[op] + (coupled_decay and op != "adamw")
+    page_s = cfg.flash.page_bytes / cfg.flash.bus_bytes_per_s
+    return passes * page_s * cfg.pe.clock_divider / 4
 
 
 class Demand:
@@ -168,6 +209,16 @@ class Demand:
     def last_write(self) -> float:
         """Return the time that a write stream takes in addition to its transfers, seconds."""
         return self._fixed_s() + self._program_ps() / 1e12
+
+
+def isp_path(demand: Demand, read: float, written: float) -> None:
+    """Add reads and writes of an in-storage processor on its path to the flash back end."""
+    isp = demand.cfg.isp
+    if isp.flash_write_bytes_per_s:
+        demand.add("ISP flash path", read / isp.flash_bytes_per_s)
+        demand.add("ISP flash writes", written / isp.flash_write_bytes_per_s)
+    else:
+        demand.add("ISP flash path", (read + written) / isp.flash_bytes_per_s)
 
 
 def handle_depth(cfg: Config) -> int:

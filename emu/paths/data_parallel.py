@@ -47,7 +47,7 @@ from ondie.emu.paths.base import (
     Path,
     Rows,
 )
-from ondie.emu.paths.closed_form import Bound, parts_text
+from ondie.emu.paths.closed_form import Bound, engine_s, host_update_s, parts_text
 from ondie.emu.paths.layout.formats import MODEL_BYTES
 from ondie.emu.paths.layout.regions import VALUE_BYTES
 from ondie.emu.paths.optimizer_step import Arithmetic
@@ -478,18 +478,21 @@ class Stannis(Path):
         """Return the bound of the update stage. It starts when the last node has its gradient, and
         is the exchange by the cost model plus the longer of the host's and drives' updates."""
         traffic = self.kernel.bytes_per_param() * self.trace.n_params
+        engine = engine_s(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
         drive = {
-            "ISP": self._isp_ps / PS_PER_S,
+            "ISP": self._isp_ps / PS_PER_S if engine is None else engine,
             "DRAM": traffic / self.cfg.dram.bandwidth_bytes_per_s,
         }
         times = self.exchange.cost
         where = max(drive, key=lambda name: drive[name])
         end = times.drives_s + drive[where]
-        if times.host_s + self._host_ps / PS_PER_S > end:
-            where, end = "host CPU", times.host_s + self._host_ps / PS_PER_S
+        host = host_update_s(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
+        if times.host_s + host > end:
+            where, end = "host CPU", times.host_s + host
         if self.trace.steps[step].skipped:
             end = times.seconds
         local = end - times.seconds
         parts = [("synchronise", times.limited_by, times.seconds), ("update", where, local)]
         text = f"{parts_text(parts)}; {self.exchange.text}"
-        return Bound(end, times.limited_by if times.seconds >= local else where, text)
+        bound = Bound(end, times.limited_by if times.seconds >= local else where, text)
+        return bound.sharing(engine is None)

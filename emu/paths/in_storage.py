@@ -21,7 +21,14 @@ from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme import command
 from ondie.emu.paths import statement
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
-from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
+from ondie.emu.paths.closed_form import (
+    Bound,
+    Demand,
+    engine_s,
+    isp_path,
+    parts_text,
+    with_latency,
+)
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.statement import Work
 from ondie.emu.paths.update_path import ConventionalPath
@@ -229,11 +236,13 @@ class InStorage(ConventionalPath):
         demand.dram(math.ceil(self.stored.traffic * most))  # the computation
         demand.link("down", down)
         demand.link("up", up)
-        demand.add("ISP flash path", 2 * states / self.cfg.isp.flash_bytes_per_s)
-        demand.add("ISP", self._isp_ps(most) / 1e12)
+        isp_path(demand, read=states, written=states)
+        engine = engine_s(self.cfg, most, self.stored.traffic)
+        demand.add("ISP", self._isp_ps(most) / 1e12 if engine is None else engine)
         # Latency before the first and after the last result: one read, one chunk, one program.
         flash = self.cfg.flash
-        chunk = self._isp_ps(min(self.granule(), self.trace.n_params))
-        latency = (flash.t_read_ps + flash.t_program_ps + chunk) / 1e12
+        chunk = demand.seconds["ISP"] * min(self.granule(), self.trace.n_params) / most
+        latency = (flash.t_read_ps + flash.t_program_ps) / 1e12 + chunk
         name, seconds = demand.largest
-        return with_latency(name, seconds, latency, parts_text([("all", name, seconds)]))
+        bound = with_latency(name, seconds, latency, parts_text([("all", name, seconds)]))
+        return bound.sharing(engine is None)

@@ -3,7 +3,8 @@
 Owns the rows of forward and backward and of transfers, and the split of parameters into sub-groups.
 Does not own the order of a sub-group's work (smart_infinity.py) or placement (layout/raid0.py).
 Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): one sub-group after the other, each on all
-drives, which load, compute and write together; gradients are written during backward.
+drives, which load, compute and write together; gradients are written during backward as by
+DeepSpeed's swapper (offload/aio.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ondie.emu.paths.base import (
 )
 from ondie.emu.paths.layout.raid0 import Bucket, Striped, Striping
 from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.paths.offload.aio import GradientSwapper, PinnedBuffers
 from ondie.emu.paths.update_path import ConventionalPath
 
 Places = dict[int, tuple[int, int]]
@@ -47,8 +49,9 @@ class Part(NamedTuple):
 
 @dataclass
 class InStep(ConventionalPath):
-    """Path with vectors striped over all drives. Gradients are written during backward, which waits
-    for the writes; then all drives update one sub-group after the other, in lockstep."""
+    """Path with vectors striped over all drives. Backward copies gradients into pinned buffers,
+    which are written in the background; then all drives update one sub-group after the other, in
+    lockstep."""
 
     def granule(self) -> int:
         """Return the parameters of a stripe: one host block, rounded up to whole super-pages."""
@@ -134,32 +137,44 @@ class InStep(ConventionalPath):
         """Yield the rows that update every sub-group, after row ``fence``."""
 
     def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
-        """Yield forward, then backward in segments, each followed by writes of the gradients that
-        it completes."""
+        """Yield forward, then backward in segments, with the copies of gradients into pinned
+        buffers and the writes of these."""
         step_record = self.trace.steps[step]
         forward = ps_from_seconds(step_record.forward_s)
-        out.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
+        row = out.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
         total = ps_from_seconds(step_record.backward_s)
         blocks = self._gradient_blocks(step)
+
+        def send(out: Rows, these: np.ndarray, after: int) -> None:
+            out.add(
+                len(these),
+                resource=plan_rows.NVME,
+                kind=command.WRITE,
+                phase=GRADIENTS,
+                after0=after,
+                **{name: blocks[name][these] for name in ("device", "lpn", "bytes_in")},
+            )
+
+        swapper = GradientSwapper(self.buffers, blocks["bytes_in"], blocks["ready"], send)
         for i in range(BACKWARD_SEGMENTS):
             time = total * (i + 1) // BACKWARD_SEGMENTS - total * i // BACKWARD_SEGMENTS
-            fence = out.fence(BACKWARD)
             mine = blocks["ready"] == i
             time += self.choice_ps(int(blocks["params"][mine].sum()))
-            ready = out.one(
-                resource=plan_rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=fence
-            )
-            if mine.any():
-                out.add(
-                    int(mine.sum()),
-                    resource=plan_rows.NVME,
-                    kind=command.WRITE,
-                    phase=GRADIENTS,
-                    after0=ready,
-                    **{name: blocks[name][mine] for name in ("device", "lpn", "bytes_in")},
-                )
+            row = out.one(resource=plan_rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=row)
+            row = swapper.after_segment(out, i, row)
             if out.full():
                 yield out.take()
+        swapper.flush(out, row)
+
+    @property
+    def buffers(self) -> PinnedBuffers:
+        """Pinned buffers of the host for gradients, each as large as a sub-group."""
+        params = min(self.cfg.host.subgroup_params, self.trace.n_params)
+        return PinnedBuffers(
+            self.options.offload.buffers,
+            params * VALUE_BYTES,
+            self.cfg.host.gradient_copy_bytes_per_s,
+        )
 
     def choice_ps(self, n_params: int) -> int:
         """Return the accelerator time to select the elements to send of ``n_params`` gradients,

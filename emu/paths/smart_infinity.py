@@ -7,22 +7,22 @@ Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on
 component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s); published values are
 in brackets:
 
-    per drive 667 M parameters: load w m v g 10.7 GB / 2.78 = 3.84, Adam on 28 B/param 18.7 GB / 8.2
-    = 2.28, write w m v 8.0 GB / 1.63 = 4.91; all drives: w to the host 16 GB / 8 = 2.0
+    per drive 667 M parameters, peer to peer: load w m v g 10.7 GB / 2.78 = 3.84, Adam on 28 B/param
+    18.7 GB / 8.2 = 2.28, write w m v 8.0 GB / 1.63 = 4.91; all drives: w to the host 16 / 8 = 2.0
     SmartUpdate   one after the other:                      3.84 + 2.28 + 4.91 + 2.0 = 13.0 [13.04]
     handler       5.3 GB of m and v are written while the next sub-group loads: 3.27 s concurrent
-                  with 3.84, on the same channels, which are busy for 16 GB / 2.78 = 5.76 s:
-                                                            at least 11.7 [12.27]
+                  with 3.84, on channels and dies of 3.3 and 2.0 GB/s: 9.8 if nothing else limited
+                  them                                                        11.6 [12.27]
     SmartComp     g is 0.08 B/param (2 %, half of it index), and passes from the decompressor to the
-                  update on chip: load 2.90, Adam on 24 B/param 1.96 [10.77: at most 10.9]
-    baseline      RAID0, link 8 GB/s: read 64 GB 8.0, write 48 GB 6.0, CPU 3.55 (fit) [17.55]
+                  update on chip: load 2.90, Adam on 24 B/param 1.96                10.5 [10.77]
+    baseline      RAID0, link 8 GB/s: read 64 GB 8.0, write 48 GB 6.0, CPU 3.45 (fit) [17.55]
 
 The 2.9 GB/s of decompression with update are interpreted as bytes of gradient produced (1.38 ns per
 parameter, compared with 2.9 ns for an update). Over all bytes of the update they would take 6.4 s.
-Gradients are written during backward, which waits for them: 16 GB / 8 = 2.0 s of 5.33 .. 5.59. With
-0.04 s of gradient writes backward takes 4.14 s, including Top-K on the GPU. Writes hidden behind
-backward could not lengthen it. Every sub-group is spread over all drives, which work on it
-together.
+Backward waits for copies of gradients into pinned buffers: 16 GB in 2.1 s of 5.33 .. 5.59 s. With
+Top-K on the GPU it copies 0.3 GB and takes 4.14 s. Writes of full buffers are hidden behind it. The
+baseline spreads a sub-group over all drives; the others give each drive a whole sub-group
+(repository: sub_group_id % num_ssds), and the drives update theirs together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,14 @@ from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme import command
 from ondie.emu.paths import statement
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
-from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
+from ondie.emu.paths.closed_form import (
+    Bound,
+    Demand,
+    engine_s,
+    isp_path,
+    parts_text,
+    with_latency,
+)
 from ondie.emu.paths.layout.raid0 import Bucket
 from ondie.emu.paths.layout.regions import VALUE_BYTES
 from ondie.emu.paths.multi_drive import InStep, Part, Places
@@ -100,7 +107,7 @@ class SmartBase(InStep):
             "written": width * VALUE_BYTES * n_params,
         }
         traffic = self.kernel.bytes_per_param()
-        return bound(self.cfg, Offload(), groups, groups, moved, traffic, width + 1)
+        return bound(self.cfg, Offload(), groups, groups, moved, traffic)
 
 
 @dataclass
@@ -117,8 +124,10 @@ class SmartUpdate(InStep):
         return (len(self.vectors) + 1) * VALUE_BYTES
 
     def most(self) -> int:
+        # Each drive updates a whole sub-group, which its DRAM must hold.
         stripes = self.cfg.dram.isp_bytes // self.held() // self.granule()
-        return min(super().most(), stripes * self.granule())
+        whole = max(self.cfg.host.subgroup_params // self.granule(), 1)
+        return min(whole, stripes) * self.granule()
 
     def missing(self) -> str | None:
         if self.cfg.isp.kind == "none":
@@ -206,14 +215,14 @@ class SmartUpdate(InStep):
         beside = VALUE_BYTES * late * params * (subgroups - 1) / subgroups
         load.flash_read(read)
         load.flash_write(beside)
-        load.add("ISP flash path", (read + beside) / self.cfg.isp.flash_bytes_per_s)
+        isp_path(load, read, beside)
         rest = VALUE_BYTES * width * params - beside
         write.flash_write(rest)
-        write.add("ISP flash path", rest / self.cfg.isp.flash_bytes_per_s)
+        isp_path(write, 0.0, rest)
         up.link("up", self.up_bytes * params * (1 if late else (subgroups - 1) / subgroups))
         parts = [
             ("load", *load.largest),
-            ("update", "ISP", self.engine_ps(params) / 1e12),
+            ("update", "ISP", self._engine_bound_s(params)),
             ("write", *write.largest),
             ("up", *up.largest),
         ]
@@ -223,7 +232,14 @@ class SmartUpdate(InStep):
             subgroups * (flash.t_read_ps + self.cfg.link.latency_ps) + programs * flash.t_program_ps
         )
         name = max(parts, key=lambda part: part[2])[1]
-        return with_latency(name, sum(part[2] for part in parts), latency / 1e12, parts_text(parts))
+        seconds = sum(part[2] for part in parts)
+        bound = with_latency(name, seconds, latency / 1e12, parts_text(parts))
+        return bound.sharing(self.cfg.isp.kind != "fpga")
+
+    def _engine_bound_s(self, params: int) -> float:
+        """Return the closed form of the engine's time."""
+        found = engine_s(self.cfg, params, self.kernel.bytes_per_param())
+        return self.engine_ps(params) / 1e12 if found is None else found
 
 
 @dataclass
@@ -284,6 +300,11 @@ class SmartComp(SmartHandler):
         return max(
             isp_cores.update_ps(self.cfg, self.trace.op, self.coupled_decay, count, traffic), made
         )
+
+    def _engine_bound_s(self, params: int) -> float:
+        found = engine_s(self.cfg, params, self.kernel.bytes_per_param() - VALUE_BYTES)
+        made = params * VALUE_BYTES / self.cfg.isp.decompress_bytes_per_s
+        return max(self.engine_ps(params) / 1e12 if found is None else found, made)
 
     def gradient_bytes(self, device: int, start: int, stop: int) -> int:
         return sum(

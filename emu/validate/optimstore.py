@@ -18,6 +18,7 @@ from ondie.emu.analysis.compare import run_path
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.lifetime import RESERVOIR_RETENTION, YEAR_S, cycles
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
+from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.validate.queueing import waiting_shares
@@ -44,6 +45,9 @@ BUS_VALUES = (1, 0.5)
 """Rates of the die's bus to simulate in addition to the preset's (values per cycle of the
 processing elements)."""
 WAITING = {"reads": 0.195, "writes": 0.66}
+DEPTHS = (12, 48)
+"""Blocks in flight at which the channel's wait is simulated in addition to the preset's."""
+BLOCK = 1 << 16
 PATHS = ("host_offload", "in_storage", "on_die", "chip_level")
 PRESETS = {"R1": "optimstore-r1", "R2": "optimstore-r2"}
 
@@ -108,9 +112,9 @@ def _published(cfg: Config) -> Iterator[Row]:
         yield row(f"{who}, Adam", IDENTITY, published, PARAMS / mine.seconds, "param/s")
     row = _rows(
         "DeepStore: the gradient is programmed, and results move to the controller's encoder and "
-        "back; tolerance: 28 B/param would give 1.29x if nothing else limited it, 0.87x in lockstep"
+        f"back. {deepstore_budget(cfg)}"
     )
-    yield row("DeepStore over baseline", CHECK, 1.1, base.seconds / chip.seconds, "x", 0.17)
+    yield row("DeepStore over baseline", SHOWN, 1.1, base.seconds / chip.seconds)
     free = stage("chip_level", cfg.replace({"pe.dispatch": "free"}), adam)
     yield row("DeepStore over baseline, free", SHOWN, 1.1, base.seconds / free.seconds)
     moved = chip.totals.bytes_by["channels in"] + chip.totals.bytes_by["channels out"]
@@ -226,6 +230,49 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
         yield row(name, SHOWN, LIFETIME_YEARS, seconds * scale, "years")
 
 
+def deepstore_budget(cfg: Config) -> str:
+    """Return the arithmetic of DeepStore's 1.1x next to OptimStore's 2.8x, both in lockstep: times
+    of one stripe on every die of a channel."""
+    flash, ways = cfg.flash, cfg.flash.dies_per_channel
+    page = (flash.page_bytes / flash.bus_bytes_per_s + flash.t_command_ps / PS_PER_S) * 1e6
+    passes = 5 * flash.page_bytes / flash.bus_bytes_per_s * 1e6
+    read, program = flash.t_read_ps / 1e6, flash.t_program_ps / 1e6
+    optimstore = read + passes + program + ways * page
+    allowed = optimstore * 2.8 / 1.1
+    channel, array = 7 * ways * page, read + passes + 2 * program
+    lockstep = array + page + 6 * ways * page
+    verdict = (
+        "both do not hold in lockstep: shown, not checked"
+        if lockstep > 1.02 * allowed
+        else "both could hold"
+    )
+    return (
+        f"Per stripe on every die of a channel, in lockstep: OptimStore tR + PE + tPROG + {ways} "
+        f"gradients = {optimstore:.0f} us; 1.1x next to 2.8x allows DeepStore {optimstore:.0f} x "
+        f"2.8 / 1.1 = {allowed:.0f} us; its 7 pages x {ways} dies (28 B/param) keep the channel "
+        f"busy for {channel:.0f} us, and tR + PE + 2 tPROG = {array:.0f} us, 6 pages x {ways} dies "
+        f"and one gradient follow one another: {lockstep:.0f} us; {verdict}"
+    )
+
+
+def queue_budget(cfg: Config) -> str:
+    """Return the pages in flight per channel at which reads and writes wait for the published
+    shares, if the channel is always busy."""
+    flash = cfg.flash
+    page = flash.page_bytes / flash.bus_bytes_per_s * 1e6
+    found = {
+        name: (array / 1e6 + page) / (page * (1 - WAITING[name]))
+        for name, array in (("reads", flash.t_read_ps), ("writes", flash.t_program_ps))
+    }
+    return (
+        f"On a busy channel the share is 1 - (array + page) / (K page) with K pages of {page:.3g} "
+        f"us in flight per channel: 19.5 % of reads needs K = {found['reads']:.1f}, 66 % of writes "
+        f"K = {found['writes']:.1f} (planes per channel: "
+        f"{flash.dies_per_channel * flash.planes_per_die}). One depth of the queue gives one of "
+        "them, as the rows by depth show"
+    )
+
+
 def _dispatch(cfg: Config) -> Iterator[Row]:
     """Yield the speedups by dispatch, with and without the transfer of new weights to the host."""
     row = _rows(
@@ -310,6 +357,14 @@ def _scaling(cfg: Config) -> Iterator[Row]:
             grows = 1 if path == "host_offload" else 2
             name = f"{title}, {channels} channels over {channels // 2}, 8 dies each"
             yield row(name, SHAPE, grows, found)
-    row = _rows("share of waiting in the page latency of the baseline; queues are not published")
+    row = _rows(
+        "share of waiting in the page latency of the baseline; queues are not published. "
+        f"{queue_budget(cfg)}"
+    )
     for name, share in waiting_shares(cfg).items():
         yield row(f"waiting for the channel, {name}", SHAPE, WAITING[name], share, "share")
+    for depth in DEPTHS:
+        mine = cfg.replace({"host.io_block": BLOCK, "host.io_queue_depth": depth})
+        for name, share in waiting_shares(mine).items():
+            words = f"waiting for the channel, {name}, {depth} blocks of 64 KiB in flight"
+            yield row(words, SHAPE, WAITING[name], share, "share")

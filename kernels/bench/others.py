@@ -1,8 +1,9 @@
 """Updates of bitsandbytes, torchao and DeepSpeed as contenders, if they are installed.
 
 This module owns the creation of each optimizer and the check of its result. It omits an optimizer
-that fails in its first step or stores its states in a type other than the requested one, and
-reports the reason. It does not own torch's optimizers (contenders.py) or timing (run.py).
+that fails in its first step, does not build in time or stores its states in a type other than the
+requested one, and reports the reason. It does not own torch's optimizers (contenders.py) or timing
+(run.py).
 Source: bitsandbytes 0.50 (Adam8bit selects 8-bit blockwise states on the CPU; below `min_8bit_size`
 the states are FP32), torchao 0.18 (8-bit states of whole blocks of 256, from 4096 parameters on;
 only _AdamW has stochastic rounding, and only of the weights), DeepSpeed 0.19 (DeepSpeedCPUAdam is
@@ -12,15 +13,21 @@ compiled on first use, which requires a C++ compiler and ninja and takes most of
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 Remark = Callable[[str], object]
+BUILD_S = 300.0
+"""Time limit of a package that compiles code on first use, seconds."""
 Make = Callable[[Any, str, Mapping[str, Any]], Any]
 
 
@@ -32,6 +39,7 @@ class Other:
     moments: tuple[str, str]
     types: Mapping[str, str]
     make: Make  # creates an optimizer from parameters, an operation and hyperparameters
+    builds: bool = False  # compiles code on first use
 
     def installed(self) -> bool:
         """Return True if the package is installed; it is not imported."""
@@ -57,6 +65,9 @@ def contender(
 
     Return None and call ``remark`` if the optimizer fails or stores its states in another type.
     """
+    if other.builds and (reason := _build(other.name, tuple(sys.path))):
+        remark(f"{other.name} is excluded from {op}, {form}: {reason}")
+        return None
     options: dict[str, Any] = dict(hyper)
     options["betas"] = (options.pop("beta1"), options.pop("beta2"))
     wide = torch.bfloat16 if form == "bf16_stochastic" else torch.float32
@@ -66,7 +77,7 @@ def contender(
         with silence():
             optimizer = other.make([parameter], op, options)
             optimizer.step()
-    except Exception as error:  # noqa: BLE001  (third-party code may raise anything)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (third-party code may raise anything)
         lines = str(error).strip().splitlines() or [""]
         remark(f"{other.name} is excluded from {op}, {form}: {type(error).__name__}: {lines[0]}")
         return None
@@ -76,6 +87,45 @@ def contender(
         remark(f"{other.name} is excluded from {op}, {form}: its states are {words}")
         return None
     return optimizer.step
+
+
+@cache
+def _build(name: str, path: tuple[str, ...]) -> str | None:
+    """Take a package's first step in a process of its own, which compiles its code.
+
+    Return the reason if it fails or takes longer than BUILD_S; its processes are then ended. A
+    build that waits for another one's lock would otherwise never end. ``path``: sys.path.
+    """
+    words = [sys.executable, "-c", f"from {__name__} import first_step; first_step({name!r})"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.wait(BUILD_S)
+        except subprocess.TimeoutExpired:
+            return f"its code was not built within {BUILD_S:g} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode == 0:
+            return None
+        said.seek(0)
+        lines = said.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        return f"its code does not build: {lines[-1]}"
+
+
+def first_step(name: str) -> None:
+    """Take the first step of a package's Adam on a few parameters."""
+    import torch
+
+    other = next(other for other in OTHERS if other.name == name)
+    parameter = torch.nn.Parameter(torch.ones(64))
+    parameter.grad = torch.ones(64)
+    other.make([parameter], "adam", {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}).step()
 
 
 def _type(moment: Any) -> str:
@@ -128,5 +178,5 @@ ADAM = ("exp_avg", "exp_avg_sq")
 OTHERS = (
     Other("bitsandbytes", ("state1", "state2"), {"int8_dynamic": "uint8"}, _bitsandbytes),
     Other("torchao", ADAM, {"int8_dynamic": "uint8", "bf16_stochastic": "bfloat16"}, _torchao),
-    Other("DeepSpeed", ADAM, {"fp32": "float32"}, _deepspeed),
+    Other("DeepSpeed", ADAM, {"fp32": "float32"}, _deepspeed, builds=True),
 )

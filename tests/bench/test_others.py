@@ -181,3 +181,22 @@ except ValueError:
 def test_silence_is_for_c_and_children_too_and_ends():
     done = subprocess.run([sys.executable, "-c", NOISE], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "before\nafter\n", "after\n")
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("import time; time.sleep(60)\n", "its code was not built within 0.5 s"),
+        ("raise RuntimeError('no compiler')\n", "does not build: RuntimeError: no compiler"),
+        ("import sys; sys.exit('ninja is missing')\n", "does not build: ninja is missing"),
+    ],
+)
+def test_a_contender_that_does_not_build_is_given_up(package, monkeypatch, head, words):
+    """One that never ends, as with another build's lock; one that fails; one that exits."""
+    if "within" in words:
+        monkeypatch.setattr(bench_others, "BUILD_S", 0.5)
+    package("deepspeed", "ops.adam", SAME, head=head)
+    found, remarks = made(Case("adam", 100))
+    assert "DeepSpeed" not in found and {"c", "numpy"} & found
+    (remark,) = remarks
+    assert remark.startswith("DeepSpeed is excluded from adam, fp32: ") and words in remark

@@ -21,7 +21,7 @@ KNOBS = {
     "batches": Offload(threads=2, overlap_events=False),
     "read ahead": Offload(pipeline_read=True),
     "write behind": Offload(pipeline_write=True),
-    "few buffers": Offload(pipeline_read=True, pipeline_write=True, buffers=4),
+    "few buffers": Offload(buffers=4),
     "half in DRAM": Offload(ratio=0.5),
     "all in DRAM": Offload(ratio=0.0),
     "small tensors in DRAM": Offload(in_dram_below=9_000, align=1024),
@@ -72,7 +72,7 @@ def test_what_stays_in_dram_is_not_on_flash():
     kept = path.payload.kept
     for name in ("w", "m", "v"):
         assert np.isnan(kept[name][:9216]).all() and not np.isnan(kept[name][9216:]).any()
-    assert path.notes() == ["3 of 6 sub-groups stay in the host's DRAM"]
+    assert path.notes() == ["3 of 6 sub-groups stay in the host's DRAM."]
 
 
 def test_small_tensors_and_sub_groups_stay():

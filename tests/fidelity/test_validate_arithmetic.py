@@ -5,6 +5,7 @@ die one stripe after the other. R and W are the channels with the command of eac
 8 x 8192 B / (8192 B / 800 MB/s + 150 ns) = 6.308 GB/s.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -12,13 +13,16 @@ import sys
 import pytest
 
 from ondie import traces
-from ondie.emu.analysis.compare import compare, run_path
+from ondie.emu.analysis.compare import PATHS, compare, run_path
+from ondie.emu.compute import host_cpu, isp_cores, pe
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core.conservation import Place, check_laws
-from ondie.emu.paths.base import Options
+from ondie.emu.paths.base import Options, Unavailable
+from ondie.emu.paths.closed_form import SHARES
 from ondie.emu.validate import model
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
+SMART = ("smart_base", "smart_update", "smart_handler", "smart_comp")
 TOLERANCE = 0.05
 CHANNELS = 8 * 8192 / (8192 / 800e6 + 150e-9)
 CPU = 800e6
@@ -225,3 +229,49 @@ def test_memory_does_not_grow_with_the_model(scale):
         assert done.returncode == 0, done.stderr[-1000:]
         peaks.append(json.loads(done.stdout)["peak_kib"])
     assert peaks[1] < peaks[0] + (400 << 10)
+
+
+def threefold(monkeypatch):
+    """Make every compute time of the simulation three times as long."""
+
+    def times(found):
+        return tuple(3 * x for x in found) if isinstance(found, tuple) else 3 * found
+
+    for module, name in ((pe, "stripe_ps"), (isp_cores, "update_ps"), (host_cpu, "update_ps")):
+        was = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, was=was, **k: times(was(*a, **k)))
+
+
+@pytest.mark.parametrize("preset", ["optimstore-r1", "smartssd", "newport"])
+@pytest.mark.parametrize("op", ["adam", "momentum"])
+def test_a_closed_form_takes_no_time_from_the_compute_model_or_says_so(monkeypatch, preset, op):
+    cfg, trace = load_preset(preset), model(op, 4_000_000)
+    paths = {}
+    for name in ("host_offload", "host_offload_pipelined", "in_storage", "on_die", *SMART):
+        with contextlib.suppress(Unavailable):
+            paths[name] = PATHS[name](cfg, trace, Options())
+    before = {name: path.bound(0) for name, path in paths.items()}
+    threefold(monkeypatch)
+    after = {name: path.bound(0) for name, path in paths.items()}
+    for name, bound in before.items():
+        cores = cfg.isp.kind == "cores" and name in ("in_storage", *SMART[1:])
+        assert (SHARES in bound.text) == cores, (name, bound.text)
+        if not cores:
+            assert after[name].seconds == bound.seconds, name
+    assert "host_offload" in before and len(before) >= 3
+
+
+def test_a_threefold_time_of_the_elements_shows_in_the_difference(monkeypatch):
+    cfg, trace = load_preset("optimstore-r1"), model("adam", 40_000_000)
+    once = run_path("on_die", cfg, trace, Options(), steps=1, payload=False)
+    assert once.ledger.update_s == pytest.approx(once.bound.seconds, rel=TOLERANCE)
+    threefold(monkeypatch)
+    thrice = run_path("on_die", cfg, trace, Options(), steps=1, payload=False)
+    assert thrice.bound.seconds == once.bound.seconds
+    # 8 dies in lockstep: 30 + 51.2 + 100 us and 8 gradients of 10.24 us, and 102.4 us more
+    assert thrice.ledger.update_s / once.ledger.update_s == pytest.approx(1 + 102.4 / 263, rel=0.03)
+
+
+def test_passes_that_wait_for_the_bus_of_the_die_share_the_compute_model():
+    cfg, trace = load_preset("optimstore-r1", ("pe.bus_values=0.5",)), model("adam", 4_000_000)
+    assert SHARES in PATHS["on_die"](cfg, trace, Options()).bound(0).text

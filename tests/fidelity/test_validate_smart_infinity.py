@@ -5,9 +5,10 @@ import json
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.analysis.compare import Run, run_path
+from ondie.emu.analysis.compare import run_path
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
+from ondie.emu.paths.offload.options import Offload
 from ondie.emu.validate import CHECK, FIT, SHOWN
 from ondie.emu.validate import smart_infinity as suite
 from tests.smoke.commands import files, here, refused
@@ -53,22 +54,22 @@ def test_the_fit_row(capsys, tmp_path):
         )
         assert total["predicted"] == pytest.approx(sum(seconds), rel=0.05)
     # one after the other, 667 M parameters per drive: 10.67 GB / 2.78 + 18.67 GB / 8.2 + 8 GB /
-    # 1.63, and 16 GB / 8 of weights = 3.84 + 2.28 + 4.91 + 2.0
+    # 1.63, and 16 GB / 8 of weights = 3.84 + 2.28 + 4.91 + 2.0; peer to peer
     assert found["SU", "UPD"] == pytest.approx(13.03, rel=0.015)
-    # its m and v beside the next load, on shared channels: not hidden whole, 3.27 s
-    assert found["SU", "UPD"] - 1.3 < found["SU+O", "UPD"] < found["SU", "UPD"] - 0.25
+    # its m and v, 5.33 GB / 1.63 = 3.27 s, next to a load of 3.84 s, on shared channels and dies
+    assert found["SU", "UPD"] - 3.27 < found["SU+O", "UPD"] < found["SU", "UPD"] - 1.0
     # and the gradient's 10.67 / 4 GB not loaded, and 4 of 28 B/param not through the engine's DRAM
     gain = found["SU+O", "UPD"] - found["SU+O+C", "UPD"]
-    assert gain == pytest.approx(0.94 + 0.33, rel=0.15)
+    assert gain == pytest.approx(0.94 + 0.33, rel=0.25)
 
 
 def test_the_shapes(counts):
     """A tenth of the parameters suffices, or a half: shapes are of rates."""
-    rows = {r.name: r for r in suite.shape_rows(None, counts(400_000_000, 2_000_000_000))}
+    params = counts(400_000_000, 2_000_000_000)
+    rows = {r.name: r for r in suite.shape_rows(None, params)}
     checks = [r for r in rows.values() if r.kind == CHECK]
-    assert len(checks) == 3 + 1 + 2
+    assert len(checks) == 3 + 2
     assert not any(r.misses for r in checks), [r for r in checks if r.misses]
-    assert next(r for name, r in rows.items() if "knee" in name).predicted == 4
     link = [r.predicted for name, r in rows.items() if "bytes on the shared link" in name]
     assert link == pytest.approx([32, 8, 4.08], rel=0.005)
     totals = [r.predicted for name, r in rows.items() if name.startswith("base: total")]
@@ -77,6 +78,30 @@ def test_the_shapes(counts):
         r for name, r in rows.items() if name.startswith("SU+O: speedup") and "1 drive," in name
     )
     assert slow.kind == SHOWN and slow.published is None and 0.5 < slow.predicted < 1
+    # captions say what was asked, not what the paper ran
+    for row in rows.values():
+        assert ("6 SmartSSDs" in row.source) == ("6 drives" in row.name), row
+    assert all(f"{params / 1e9:g} G parameters" in r.source for r in rows.values())
+
+
+@pytest.mark.parametrize("drives", [1, 2, 4])
+def test_the_baseline_on_fewer_drives(drives):
+    """Published: speed over one drive; one drive takes 23.76 s x 2.255 = 53.6 s."""
+    fit = suite.Case()
+    found = suite.simulate("base", suite.Case(drives=drives))
+    rows = {r.name: r for r in suite.base_rows({drives: found.total}, fit)}
+    (row,) = rows.values()
+    assert row.kind == CHECK and row.tolerance == 0.12 and not row.misses, row
+    assert row.published == pytest.approx(23.76 * 2.255 / suite.BASE_SPEED[drives])
+    assert "64 GB / 3.3 GB/s + 48 GB / 2 GB/s" in row.source and "55.9 s" in row.source
+    # at the FPGA's rates the same run misses: the rates of the host path decide
+    if drives == 1:
+        cfg = load_preset("smartssd", ("flash.bus=347.5 MT/s", "flash.t_program=1192 us"))
+        slow = run_path(
+            "smart_base", cfg, suite.trace_of(fit), Options(offload=Offload(buffers=40)),
+            steps=1, payload=False,
+        )  # fmt: skip
+        assert slow.ledger.step_s > 1.12 * row.published
 
 
 def test_the_knee():
@@ -98,9 +123,15 @@ def test_another_run(capsys, tmp_path):
     fast = rows["SU+O+C: total, 0.4 B, 2 drives, momentum, 10 %"]["predicted"]
     speedup = rows["SU+O+C: speedup over base, 0.4 B, 2 drives, momentum, 10 %"]
     assert speedup["predicted"] == pytest.approx(base / fast) and speedup["unit"] == "x"
-    # read w m g 4.8 GB / 5.56 + write w m 3.2 GB / 3.26 + 0.4 G x 20 B / (28 B x 1.16 G/s) of CPU
+    # read w m g 4.8 GB / 6.6 + write w m 3.2 GB / 4 + 0.4 G x 20 B / (28 B x 1.16 G/s) of CPU
     update = rows["base: UPD, 0.4 B, 2 drives, momentum"]["predicted"]
-    assert update == pytest.approx(0.863 + 0.982 + 0.246, rel=0.04)
+    assert update == pytest.approx(0.727 + 0.8 + 0.246, rel=0.04)
+    # the captions say what was asked
+    sources = {row["source"] for row in rows.values()}
+    assert sources == {
+        "predicted: 0.4 G parameters on 2 SmartSSDs, momentum, compression 10 %; constants fitted "
+        "to Smart-Infinity (HPCA 2024), 4 G parameters on 6 SmartSSDs, adam, compression 2 %"
+    }
 
 
 @pytest.mark.parametrize("without", ["none", "0"])
@@ -125,19 +156,6 @@ def test_a_large_model_is_so_many_sub_groups(counts):
     )
     n = counts(2, 3)
     assert four.total - one.total == pytest.approx(n * (two.total - one.total), rel=0.03)
-
-
-def test_gradients_hold_backward_up(counts):
-    """Backward waits for its gradients: compute 0.5 s, and 1.6 GB over 8 GB/s."""
-    case = suite.Case(400_000_000, 8)
-    cfg = load_preset("smartssd", ("system.devices=8",))
-    path = Run("smart_update", cfg, suite.trace_of(case), Options(), payload=False)
-    path.step(0)
-    spans = path.clock.steps[0]
-    alone = suite.BACKWARD_S * case.params
-    took = (max(spans["backward"][1], spans["gradients"][1]) - spans["forward"][1]) / 1e12
-    assert took - alone > 0.2
-    assert took - alone == pytest.approx(0.2, rel=0.75)  # 64 times the last program of a piece
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

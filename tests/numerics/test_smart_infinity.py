@@ -16,7 +16,7 @@ from ondie.kernels import get
 
 SMART = ("smart_base", "smart_update", "smart_handler", "smart_comp")
 
-SMALL = ("host.io_block=32 KiB", "host.subgroup_params=50000", "dram.isp=1 MB")
+SMALL = ("host.io_block=32 KiB", "host.subgroup_params=17000", "dram.isp=1 MB")
 """Stripes of 8,192 parameters, several sub-groups of each recorded trace."""
 TRACES = ("gpt-small", "mobilenetv2-digits", "mlp-fp16")
 

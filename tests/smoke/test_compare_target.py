@@ -149,8 +149,10 @@ def test_a_host_that_updates_by_another_name():
     base, update = (of(c, 0.032)[name] for name in ("smart_base", "smart_update"))
     assert (base.where, update.where) == ("link", "flash")
     cpu = c.result("smart_base").ledger.totals.busy_ps["update", "host CPU"] / 1e12
-    assert cpu > 0.002 and base.fixed_s == pytest.approx(FORWARD_S + BACKWARD_S + cpu)
-    assert update.fixed_s == pytest.approx(FORWARD_S + BACKWARD_S)  # and none of what it waits for
+    copies = 4 * N / cfg.host.gradient_copy_bytes_per_s  # into pinned buffers, during backward
+    fixed = FORWARD_S + BACKWARD_S + copies
+    assert cpu > 0.002 and base.fixed_s == pytest.approx(fixed + cpu, rel=1e-3)
+    assert update.fixed_s == pytest.approx(fixed, rel=1e-3)  # and none of what it waits for
     assert base.read_bytes == pytest.approx(16 * N, rel=0.02)
     assert target.answer(base) == "no drive is"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.compare import PATHS, run_path
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.offload.options import Offload
@@ -90,27 +90,52 @@ def test_what_is_pipelined_overlaps():
     assert seconds(*settings, path="host_offload_pipelined") == both
 
 
-def test_too_few_buffers_hold_nothing_back():
-    """Adam's four arrays: twelve buffers are three sub-groups, four are one, hence serial."""
+def test_too_few_buffers_for_the_overlap_stop_deepspeed():
+    """Adam's four arrays: twelve buffers are three sub-groups, which reads and writes in the
+    background need; two with one of them; and never more than there are sub-groups."""
     settings = ("host.subgroup_params=524288",)
     both = {"pipeline_read": True, "pipeline_write": True}
-    free = seconds(*settings, **both)
-    assert seconds(*settings, buffers=12, **both) == free
-    starved = update(*settings, buffers=4, **both)
-    assert starved.ledger.update_s == pytest.approx(seconds(*settings), rel=0.01)
-    note, kind = starved.notes
-    assert kind == "overlap by options: pipeline_read and pipeline_write"
-    assert "4 buffers hold 1 sub-group of 4 arrays" in note and "need 12" in note
+    assert seconds(*settings, buffers=12, **both) == seconds(*settings, **both)
+    with pytest.raises(Unavailable, match="DeepSpeed stops: 11 swap buffers .* need 12"):
+        update(*settings, buffers=11, **both)
+    with pytest.raises(Unavailable, match="7 swap buffers .* need 8"):
+        update(*settings, buffers=7, pipeline_read=True)
+    assert seconds(*settings, buffers=8, pipeline_write=True) > 0
+    assert seconds(buffers=4, **both) > 0  # one sub-group
+
+
+def test_the_title_of_the_row_follows_the_options():
+    settings = ("host.subgroup_params=524288",)
+    assert update(*settings).title == "host offload, serial"
+    read = update(*settings, pipeline_read=True)
+    assert read.title == "host offload, pipelined reads"
+    assert read.notes == ("This path is not serial: pipeline_read is switched on by the options.",)
+    both = update(*settings, pipeline_read=True, pipeline_write=True)
+    assert both.title == "host offload, pipelined reads and writes"
+    assert both.ledger.update_s < read.ledger.update_s < update(*settings).ledger.update_s
 
 
 def test_buffers_that_hold_no_sub_group():
     """Adam's four arrays in three buffers: refused. Where nothing is on NVMe there is no need."""
     options = Options(offload=Offload(buffers=3))
     cfg, trace = load_preset("optimstore-r1"), model("adam", 1_000_000)
-    with pytest.raises(Unavailable, match="3 buffers: must be at least 4"):
+    with pytest.raises(Unavailable, match="DeepSpeed stops: 3 swap buffers .* need 4"):
         run_path("host_offload", cfg, trace, options, steps=1, payload=False)
     options = Options(offload=Offload(buffers=3, ratio=0.0))
     run_path("host_offload", cfg, trace, options, steps=1, payload=False)
+
+
+def test_a_tensor_as_large_as_its_buffer_stops_deepspeed():
+    cfg, trace = load_preset("optimstore-r1"), model("adam", 1_000_000)
+    for size, stops in ((1_000_000, True), (1_000_001, False), (0, False)):
+        offload = Offload(parameters=True, parameter_buffer=size)
+        if stops:
+            with pytest.raises(Unavailable, match="DeepSpeed stops: .* 1,000,000 elements"):
+                PATHS["host_offload"](cfg, trace, Options(offload=offload))
+        else:
+            PATHS["host_offload"](cfg, trace, Options(offload=offload))
+    kept = Offload(parameters=True, parameter_buffer=10, parameters_in_dram=1_000_000)
+    PATHS["host_offload"](cfg, trace, Options(offload=kept))
 
 
 def test_what_stays_in_dram_costs_the_cpu_alone():

@@ -28,6 +28,13 @@ class Host:
     top_k_params_per_s: Annotated[
         int, Spec("rate at which the accelerator selects the Top-K of a gradient", least=1)
     ]
+    gradient_copy_bytes_per_s: Annotated[
+        int,
+        Spec(
+            "rate at which the backward pass copies gradients into pinned host memory; 0: copies "
+            "are part of the backward time"
+        ),
+    ]
     accelerator_peak_flop_per_s: Annotated[
         int,
         Spec("peak rate of the accelerator; 0: forward and backward take the trace's times"),

@@ -31,6 +31,12 @@ class Isp:
         int, Spec("rate of Top-K decompression during the update, in bytes of gradient; 0: none")
     ]
     flash_bytes_per_s: Annotated[int, Spec("rate of the path between processor and flash back end")]
+    flash_write_bytes_per_s: Annotated[
+        int,
+        Spec(
+            "rate of that path for writes, next to its reads; 0: reads and writes share isp.flash"
+        ),
+    ]
     flops_per_cycle: Annotated[
         int,
         Spec(

@@ -22,10 +22,13 @@ HOST_NAMES = (
 # Stations of each device; the ECC engines of its channels follow.
 # TIMER holds commands until they arrive; one per device, because arrivals are sorted by device.
 # REST is the idle timer: it expires after the host has been idle for a time (nvme/idle_timer.py).
-FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, TUNNEL_UP, TUNNEL_DOWN, TIMER, REST, ECC = range(11)
+(
+    FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, ISP_LINK_DOWN, TUNNEL_UP, TUNNEL_DOWN, TIMER, REST,
+    ECC,
+) = range(12)  # fmt: skip
 DEVICE_NAMES = (
-    "front end", "link down", "link up", "DRAM", "ISP", "ISP flash path", "tunnel up",
-    "tunnel down", "timer", "timer of rests",
+    "front end", "link down", "link up", "DRAM", "ISP", "ISP flash path",
+    "ISP flash writes", "tunnel up", "tunnel down", "timer", "timer of rests",
 )  # fmt: skip
 
 # Last completed step of a transaction, which selects the next step (engine/run/stage_table.py).

@@ -98,6 +98,7 @@ CFG = record_type(
     max_suspends="i8",  # most suspends of one operation
     suspend_reads="i8",  # reads during one suspend; 0: unlimited
     shared_uplink="i8",
+    isp_writes_apart="i8",
     isp_io="i8",  # plan_rows.ISP_IO, for modules that do not import plan_rows.py
     budget="i8",  # most transactions reserved by rows
     errors="i8",  # 1: reads may have raw bit errors

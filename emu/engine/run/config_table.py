@@ -106,6 +106,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
         or table["word"][0] != 0
     )
     table.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
+    table.isp_writes_apart = 1 if cfg.isp.flash_write_bytes_per_s > 0 else 0
     table.isp_io = plan_rows.ISP_IO
     table.errors = cfg.errors.kind != "none"
     table.reclaim_reads = cfg.ftl.reclaim_reads

@@ -138,6 +138,7 @@ UPLINK_DOWN = Over("uplink down", Crossing.HOST, stages.UPLINK_DOWN)
 UPLINK_UP = Over("uplink up", Crossing.HOST, stages.UPLINK_UP)
 FRONTEND = Over("front end", Crossing.DRIVE, stages.FRONTEND, time="command")
 ISP_LINK = Over("ISP flash path", Crossing.DRIVE, stages.ISP_LINK)
+ISP_LINK_DOWN = Over("ISP flash writes", Crossing.DRIVE, stages.ISP_LINK_DOWN)
 STORE = Over("DRAM", Crossing.DRAM, passes=1)
 FORWARD = Over("DRAM twice", Crossing.DRAM, passes=HOST_PASSES)
 BUFFER = Over("buffer DRAM", Crossing.BUFFER)
@@ -153,6 +154,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "fetch limit": lambda cfg: cfg.fetch_limit > 0,
     "queue limit": lambda cfg: cfg.adapter > 0 or cfg.entries > 0,
     "write cache": lambda cfg: cfg.cache_writes != 0,
+    "ISP writes apart": lambda cfg: cfg.isp_writes_apart != 0,
     "destage buffer": lambda cfg: cfg.cache == mqsim_cache.BUFFER,
 }
 """Conditions on the configuration of a drive, by name."""
@@ -252,6 +254,7 @@ STAGES = (
     # commands of the ISP
     Stage(ISP_READ_READY, STORE, PART_DONE),
     Stage(ISP_WRITE_FETCHED, STORE, ISP_WRITE_IN_DRAM),
+    Stage(ISP_WRITE_IN_DRAM, ISP_LINK_DOWN, ISP_WRITE_READY, when="ISP writes apart"),
     Stage(ISP_WRITE_IN_DRAM, ISP_LINK, ISP_WRITE_READY),
     Stage(ISP_WRITE_READY, decides=place_write, leads=(ENCODED, TRANSLATED, SENSED)),
     # long transfers, super-pages and messages between drives

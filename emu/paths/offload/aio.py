@@ -1,17 +1,29 @@
-"""Asynchronous I/O handles: blocks in flight of a transfer and their dependencies.
+"""Asynchronous I/O of DeepSpeed: handles with blocks in flight, and the swapper of gradients.
 
-Owns the windows of reads and writes, the threads that share a request, and batches without overlap
-of events. Does not own the queue of a drive (nvme/command.py).
-Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, overlap_events.
+Owns the windows of reads and writes, the threads that share a request, batches without overlap of
+events; and the order of copies of gradients into pinned buffers, of their writes, and the waits of
+the backward pass. Does not own the queue of a drive (nvme/command.py), the number of buffers
+(options.py) or time.
+Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, overlap_events. Its
+swapper, runtime/swap_tensor/async_swapper.py and optimizer_utils.py: the backward pass copies
+gradients into a pinned buffer as large as the largest sub-group. A full buffer is written in the
+background. If no other buffer is free, the backward pass waits until all writes are complete; a
+buffer is not released on its own. The first swap-in of the update flushes the rest and waits.
+Simplified: a buffer is filled to its last block; DeepSpeed starts the next buffer at a tensor that
+does not fit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
+from ondie.emu.clock import PS_PER_S
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme import command
-from ondie.emu.paths.base import Rows
+from ondie.emu.paths.base import BACKWARD, GRADIENTS, Rows
 from ondie.emu.paths.layout.volume import Requests
 from ondie.emu.paths.offload.options import Offload
 
@@ -103,3 +115,83 @@ class Handles:
             after1=after1,
             **{column: found.size},
         )
+
+
+@dataclass(frozen=True)
+class PinnedBuffers:
+    """Pinned host memory for gradients. ``count`` None: as many buffers as needed."""
+
+    count: int | None
+    n_bytes: int
+    """Size of one buffer, bytes."""
+    copy_bytes_per_s: int
+    """Rate of copies from the accelerator; 0: copies are part of the backward time."""
+
+    def copy_ps(self, n_bytes: int) -> int:
+        """Return the time to copy ``n_bytes`` into a buffer, ps."""
+        rate = self.copy_bytes_per_s
+        return -(-n_bytes * PS_PER_S // rate) if rate else 0
+
+
+class GradientSwapper:
+    """Adds the rows of copies and writes to those of a backward pass.
+
+    ``size``: bytes of each block of the gradient, int64[n]; ``ready``: backward segment after which
+    it is complete, int64[n], ascending. ``send(out, blocks, after)`` adds the writes of blocks
+    (indices) after a row.
+    """
+
+    def __init__(
+        self,
+        buffers: PinnedBuffers,
+        size: np.ndarray,
+        ready: np.ndarray,
+        send: Callable[[Rows, np.ndarray, int], None],
+    ) -> None:
+        self.buffers = buffers
+        self._size = size
+        self._send = send
+        self._ready = ready
+        self._buffer = (np.cumsum(size) - size) // buffers.n_bytes
+        """Buffer of each block, in the order in which buffers are filled."""
+        self._at = 0
+        """First block that is not yet copied."""
+        self._unsent = 0
+        """First block that is not yet sent."""
+
+    def after_segment(self, out: Rows, segment: int, row: int) -> int:
+        """Copy the blocks that are ready after ``segment``, which ends with row ``row``; return the
+        row after which the accelerator continues."""
+        stop = int(np.searchsorted(self._ready, segment, "right"))
+        while self._at < stop:
+            if self._at and self._buffer[self._at] != self._buffer[self._at - 1]:
+                row = self._next_buffer(out, row)
+            last = np.searchsorted(self._buffer, self._buffer[self._at], "right")
+            end = min(stop, int(last))
+            if self.buffers.copy_bytes_per_s:
+                row = out.one(
+                    resource=plan_rows.ACCELERATOR,
+                    phase=BACKWARD,
+                    array_ps=self.buffers.copy_ps(int(self._size[self._at : end].sum())),
+                    after0=row,
+                )
+            self._at = end
+        return row
+
+    def _next_buffer(self, out: Rows, row: int) -> int:
+        """Write the full buffer; if none is free, return the row that completes all writes."""
+        self._write(out, row)
+        filled = int(self._buffer[self._at])
+        if self.buffers.count is None or filled % self.buffers.count:
+            return row
+        return out.fence(GRADIENTS)
+
+    def _write(self, out: Rows, row: int) -> None:
+        blocks = np.arange(self._unsent, self._at)
+        if len(blocks):
+            self._send(out, blocks, row)
+        self._unsent = self._at
+
+    def flush(self, out: Rows, row: int) -> None:
+        """Write what is left in the buffers: the first swap-in of the update waits for it."""
+        self._write(out, row)

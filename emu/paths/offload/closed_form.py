@@ -10,9 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from ondie.emu.compute import host_cpu
 from ondie.emu.config.config import Config
-from ondie.emu.paths.closed_form import Bound, Demand, handle_depth, parts_text, with_latency, words
+from ondie.emu.paths.closed_form import (
+    Bound,
+    Demand,
+    handle_depth,
+    host_update_s,
+    parts_text,
+    with_latency,
+    words,
+)
 from ondie.emu.paths.offload.options import Offload
 
 
@@ -23,7 +30,6 @@ def bound(
     on_nvme: Sequence[tuple[int, int]],
     moved: Mapping[str, int],
     traffic: Fraction | int,
-    arrays: int,
 ) -> Bound:
     """Return the bound. Serial: the sum of the three stages of every sub-group, each at the stage's
     bottleneck. Pipelined both ways: the largest sum over stages, plus the parts of the first and
@@ -42,7 +48,7 @@ def bound(
     for demand in (write, both):
         demand.host_write(moved["written"] / devices)
     params = sum(stop - start for start, stop in groups)
-    cpu = host_cpu.update_ps(cfg, params, traffic) / 1e12
+    cpu = host_update_s(cfg, params, traffic)
     shared = both.largest[1]
     both.add("host CPU", cpu)
     held = sum(stop - start for start, stop in on_nvme)
@@ -50,7 +56,7 @@ def bound(
     if not share:
         return with_latency("host CPU", cpu, 0.0, parts_text([("compute", "host CPU", cpu)]))
     ends_bare = read.first_read() + write.last_write()
-    if not pipelined or len(share) == 1 or options.in_flight(arrays) == 1:
+    if not pipelined or len(share) == 1 or options.in_flight == 1:
         stages = {
             "read": read.largest, "compute": ("host CPU", cpu), "write": write.largest,
         }  # fmt: skip

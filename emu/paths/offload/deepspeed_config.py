@@ -51,17 +51,19 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
             "for offload to NVMe"
         )
     if device == "cpu":
-        remarks.append('offload_optimizer.device = "cpu": all states stay in host DRAM')
+        remarks.append('offload_optimizer.device is "cpu", so all states stay in host DRAM.')
     elif config["offload_optimizer.ratio"] < 1:
         remarks.append(
-            f"offload_optimizer.ratio = {config['offload_optimizer.ratio']}: DeepSpeed "
+            f"offload_optimizer.ratio is {config['offload_optimizer.ratio']}. DeepSpeed "
             "keeps and updates the other sub-groups on the accelerator; here they stay in the "
-            "host's DRAM and its CPU updates them"
+            "host's DRAM and its CPU updates them."
         )
     if config["aio.use_gds"]:
-        remarks.append("aio.use_gds: bytes go through host memory here")
+        remarks.append("aio.use_gds is set, but bytes go through host memory here.")
     if config["aio.single_submit"]:
-        remarks.append("aio.single_submit: no effect here; host.io_submit is the time per block")
+        remarks.append(
+            "aio.single_submit has no effect here; host.io_submit is the time per block."
+        )
     section = "intra_op_parallelism" if "aio.intra_op_parallelism" in config.given else None
     threads = config[f"aio.{section or 'thread_count'}"]
     block = config["aio.block_size"]
@@ -73,6 +75,7 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
         pipeline_write=config["offload_optimizer.pipeline_write"],
         buffers=config["offload_optimizer.buffer_count"],
         parameter_buffers=config["offload_param.buffer_count"],
+        parameter_buffer=config["offload_param.buffer_size"] if parameters else 0,
         parameters_in_dram=config["offload_param.max_in_cpu"] if parameters else 0,
         ratio=config["offload_optimizer.ratio"] if device == "nvme" else 0.0,
         threads=threads,
@@ -96,7 +99,9 @@ def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]
     if bf16 and fp16:
         raise InputError(f"{where}: bf16.enabled and fp16.enabled are both true; enable one")
     if parameters and not bf16 and not fp16:
-        remarks.append("neither bf16 nor fp16: parameters on NVMe are assumed to have 16 bits")
+        remarks.append(
+            "Neither bf16 nor fp16 is enabled; parameters on NVMe are assumed to have 16 bits."
+        )
     narrow = bf16 and config["bf16.bf16_master_weights_and_grads"]
     if bf16 and config["bf16.bf16_optimizer_states"]:
         if not narrow:
@@ -108,6 +113,6 @@ def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]
     if fp16 and config["fp16.fp16_master_weights_and_grads"]:
         narrow = True
         remarks.append(
-            "fp16.fp16_master_weights_and_grads: the same number of bytes as with BF16 masters"
+            "fp16.fp16_master_weights_and_grads is set; masters take as many bytes as in BF16."
         )
     return "bf16_master" if narrow else "fp32"

@@ -29,10 +29,13 @@ class Offload:
     pipeline_write: bool = False
     """Write a sub-group while the next one is computed."""
     buffers: int | None = None
-    """Number of host buffers, each for one array of a sub-group (buffer_count); None: as many as
-    needed."""
+    """Number of pinned host buffers, each for one array of the largest sub-group (buffer_count):
+    the update reads into them, and the backward pass copies gradients into them. None: as many as
+    needed, and gradients are written block by block."""
     parameter_buffers: int = 5
     """Number of portions of the parameters in host memory: one in use, the others read ahead."""
+    parameter_buffer: int = 0
+    """Elements of a buffer for a parameter tensor (offload_param.buffer_size); 0: large enough."""
     parameters_in_dram: int = 0
     """Number of parameters, from the first on, that stay in DRAM, in whole sub-groups
     (max_in_cpu)."""
@@ -60,32 +63,33 @@ class Offload:
         if not 0 <= self.ratio <= 1:
             raise InputError(f"ratio: {self.ratio}; must be from 0 to 1")
 
-    def in_flight(self, arrays: int) -> int:
-        """Return how many sub-groups of ``arrays`` arrays are read, computed or written at a
-        time."""
-        wanted = 1 + self.pipeline_read + self.pipeline_write
-        return wanted if self.buffers is None else min(self.buffers // arrays, wanted)
+    @property
+    def in_flight(self) -> int:
+        """Number of sub-groups that are read, computed or written at a time."""
+        return 1 + self.pipeline_read + self.pipeline_write
 
-    def short_of_buffers(self, arrays: int) -> str | None:
-        """Return the reason why a sub-group's ``arrays`` do not fit in host memory, or None."""
-        if self.in_flight(arrays):
+    def stops(self, arrays: int, groups: int) -> str | None:
+        """Return the reason why DeepSpeed stops in the update of ``groups`` sub-groups of
+        ``arrays`` arrays each, or None."""
+        held = min(self.in_flight, groups)
+        if self.buffers is None or self.buffers >= arrays * held:
             return None
         return (
-            f"{self.buffers} buffers: must be at least {arrays}, the arrays of a sub-group "
-            "(DeepSpeed "
-            "would run out of swap buffers)"
+            f"DeepSpeed stops: {self.buffers} swap buffers are too few; "
+            f"{plural(held, 'sub-group')} in memory at a time with {arrays} arrays each need "
+            f"{arrays * held} (buffers; DeepSpeed's buffer_count)"
         )
 
-    def notes(self, arrays: int) -> list[str]:
-        """Return notes on these options for the results."""
-        wanted = 1 + self.pipeline_read + self.pipeline_write
-        if self.buffers is not None and self.buffers < arrays * wanted:
-            return [
-                f"{self.buffers} buffers hold {plural(self.in_flight(arrays), 'sub-group')} of "
-                f"{arrays} arrays at a time; {wanted} with their pipelining need {arrays * wanted} "
-                "(DeepSpeed stops: it runs out of swap buffers)"
-            ]
-        return []
+    def stops_at_tensor(self, largest: int) -> str | None:
+        """Return the reason why DeepSpeed stops at the model's largest parameter tensor, or
+        None."""
+        if not self.parameters or not self.parameter_buffer or largest < self.parameter_buffer:
+            return None
+        return (
+            f"DeepSpeed stops: the largest parameter tensor has {largest:,} elements and must be "
+            f"smaller than a buffer of {self.parameter_buffer:,} (parameter_buffer; DeepSpeed's "
+            "offload_param.buffer_size)"
+        )
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,9 @@ class Shares:
     gradients: Fraction
     """Share of those parameters, at the start of each sub-group, whose gradients are on NVMe,
     including padding."""
+    buffer: Fraction
+    """Size of the largest sub-group, which is that of a pinned buffer, as a share of all
+    parameters."""
     kept: Fraction
     """Share of all parameters, from the first on, that stay in DRAM in 16 bits although the others
     do not."""
@@ -109,7 +116,7 @@ class Shares:
 
 LEAST_VALUES = {
     "buffers": 1, "parameter_buffers": 1, "threads": 1, "in_dram_below": 0, "align": 1,
-    "parameters_in_dram": 0,
+    "parameters_in_dram": 0, "parameter_buffer": 0,
 }  # fmt: skip
 
 

@@ -36,8 +36,9 @@ from ondie.emu.paths.base import (
 from ondie.emu.paths.closed_form import Bound, handle_depth
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.layout.formats import MODEL_BYTES
+from ondie.emu.paths.layout.volume import Requests
 from ondie.emu.paths.offload import closed_form
-from ondie.emu.paths.offload.aio import Handles
+from ondie.emu.paths.offload.aio import GradientSwapper, Handles, PinnedBuffers
 from ondie.emu.paths.offload.host_memory import OffloadMemory
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.paths.offload.subgroups import OffloadLayout
@@ -121,10 +122,29 @@ class HostOffload(OffloadLayout):
         }
 
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
-        if not self.offload.parameters:
+        self.swapper = self._new_swapper(step)
+        if self.offload.parameters:
+            return self._training_with_parameters(out, step, after)
+        if self.swapper is None:
             return super().training_rows(out, step, after)
+        step_record = self.trace.steps[step]
+        total = ps_from_seconds(step_record.backward_s)
+        forward = ps_from_seconds(step_record.forward_s)
+        row = out.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
+        segments = []
+        for at in range(BACKWARD_SEGMENTS):
+            time = total * (at + 1) // BACKWARD_SEGMENTS - total * at // BACKWARD_SEGMENTS
+            row = out.one(resource=plan_rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=row)
+            row = self.swapper.after_segment(out, at, row)
+            segments.append(row)
+        return np.array(segments)
+
+    def _training_with_parameters(self, out: Rows, step: int, after: int) -> np.ndarray:
+        """Add forward and backward with reads of the parameters; return the rows of the backward
+        segments."""
         step_record, portions = self.trace.steps[step], self._portions()
         count = len(portions)
+        last = np.maximum((np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1, 0)
         held: list[int] = []  # last row of each portion used
 
         def pass_over(phase: int, seconds: float, times: int, order: list[int]) -> list[int]:
@@ -149,6 +169,9 @@ class HostOffload(OffloadLayout):
                     after0=out.join(arrived, phase) if len(arrived) else begin,
                     after1=begin,
                 )
+                if phase == BACKWARD and self.swapper is not None:
+                    segment = int(np.searchsorted(last, at, "right")) - 1
+                    row = self.swapper.after_segment(out, segment, row)
                 held.append(row)
                 done.append(row)
             return done
@@ -156,23 +179,55 @@ class HostOffload(OffloadLayout):
         pass_over(FORWARD, step_record.forward_s, 1, list(range(count)))
         back = list(reversed(range(count)))
         done = pass_over(BACKWARD, step_record.backward_s, 1 + self.offload.checkpointing, back)
-        at = (np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1
-        return np.array(done)[np.maximum(at, 0)]
+        return np.array(done)[last]
 
-    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        yield from self._write_gradients(out, step, segments)
-        yield from self._update(out, out.fence(GRADIENTS))
+    @property
+    def buffers(self) -> PinnedBuffers:
+        """Pinned buffers of the host for gradients, each as large as the largest sub-group."""
+        shares, n_params = self.options.shares, self.trace.n_params
+        params = max((stop - start for start, stop in self.groups), default=0)
+        if shares is not None:
+            params = max(round(shares.buffer * n_params), 1)
+        align = self.offload.align
+        n_bytes = -(-self.stored.gradient.size(params) // align) * align
+        return PinnedBuffers(self.offload.buffers, n_bytes, self.cfg.host.gradient_copy_bytes_per_s)
 
-    def _write_gradients(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        found = self.volume.requests("g", 0, self.trace.n_params)
+    def _new_swapper(self, step: int) -> GradientSwapper | None:
+        """Return the swapper of a step's gradients; None if the number of buffers is unlimited, so
+        that blocks are written as soon as they are ready, or if no gradient is written."""
+        if self.offload.buffers is None or self.trace.steps[step].skipped:
+            return None
+        found, ready = self._gradient_blocks(step)
         if not len(found.first):
-            return
+            return None
+
+        def send(out: Rows, blocks: np.ndarray, after: int) -> None:
+            these = type(found)(*(column[blocks] for column in found))
+            self.handles.send(out, command.WRITE, GRADIENTS, these, after)
+
+        return GradientSwapper(self.buffers, found.size, ready, send)
+
+    def _gradient_blocks(self, step: int) -> tuple[Requests, np.ndarray]:
+        """Return the blocks of the gradient, in the order in which they are ready, and the backward
+        segment after which each is ready."""
+        found = self.volume.requests("g", 0, self.trace.n_params)
         width = self.stored.gradient.dtype.itemsize
         last = np.minimum(found.first + -(-found.size // width), self.trace.n_params)
         ready = self.ready_segment(step, found.first, last)
         order = np.argsort(ready, kind="stable")
-        for at in range(0, len(order), plan_rows.MAX_CHUNK):
-            part = order[at : at + plan_rows.MAX_CHUNK]
+        return type(found)(*(column[order] for column in found)), ready[order]
+
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        if self.swapper is None:
+            yield from self._write_gradients(out, step, segments)
+        else:
+            self.swapper.flush(out, int(segments[-1]))
+        yield from self._update(out, out.fence(GRADIENTS))
+
+    def _write_gradients(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        found, ready = self._gradient_blocks(step)
+        for at in range(0, len(ready), plan_rows.MAX_CHUNK):
+            part = slice(at, at + plan_rows.MAX_CHUNK)
             these = type(found)(*(column[part] for column in found))
             self.handles.send(out, command.WRITE, GRADIENTS, these, segments[ready[part]])
             if out.full():
@@ -181,14 +236,14 @@ class HostOffload(OffloadLayout):
     @property
     def beside_cpu(self) -> tuple[bool, bool]:
         offload = self.offload
-        several = len(self.on_nvme) > 1 and offload.in_flight(len(self.vectors) + 1) > 1
+        several = len(self.on_nvme) > 1
         return offload.pipeline_read and several, offload.pipeline_write and several
 
     def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
         offload, arrays = self.offload, (*self.written, "g")
         written: list[int] = []
         computed = fence
-        flight = offload.in_flight(len(self.vectors) + 1)
+        flight = offload.in_flight
         kept = set(self.on_nvme)
         for start, stop in self.groups:
             if (start, stop) not in kept:
@@ -235,32 +290,38 @@ class HostOffload(OffloadLayout):
 
     def bound(self, step: int) -> Bound:
         return closed_form.bound(
-            self.cfg, self.offload, self.groups, self.on_nvme, self.moved(), self.traffic,
-            len(self.vectors) + 1,
-        )  # fmt: skip
+            self.cfg, self.offload, self.groups, self.on_nvme, self.moved(), self.traffic
+        )
 
     def notes(self) -> list[str]:
         offload = self.offload
-        found = [*offload.remarks, *offload.notes(len(self.vectors) + 1)]
+        found = [*offload.remarks]
         chosen = {"read": self.options.offload.pipeline_read}
         chosen["write"] = self.options.offload.pipeline_write
         if any(chosen.values()) and offload is self.options.offload:
             names = " and ".join(f"pipeline_{name}" for name, on in chosen.items() if on)
-            found.append(f"overlap by options: {names}")
+            are = "are" if all(chosen.values()) else "is"
+            found.append(f"This path is not serial: {names} {are} switched on by the options.")
         if self.pipelines and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
             found.append(
-                f"all parameters fit in one sub-group of {size:,}, so nothing is pipelined"
+                f"All parameters fit in one sub-group of {size:,}, so nothing is pipelined."
             )
         if offload.parameters and not self._later():
             found.append(
-                f"parameters on NVMe: none, as the first {offload.parameters_in_dram:,} stay in "
-                f"the host's DRAM (parameters_in_dram; DeepSpeed's max_in_cpu)"
+                f"No parameters are on NVMe, because the first {offload.parameters_in_dram:,} stay "
+                f"in the host's DRAM (parameters_in_dram; DeepSpeed's max_in_cpu)."
             )
         stay = len(self.groups) - len(self.on_nvme)
         if stay:
-            found.append(f"{stay} of {len(self.groups)} sub-groups stay in the host's DRAM")
+            found.append(f"{stay} of {len(self.groups)} sub-groups stay in the host's DRAM.")
         return found
+
+    @property
+    def heading(self) -> str:
+        offload = self.offload
+        ways = ["reads"] * offload.pipeline_read + ["writes"] * offload.pipeline_write
+        return f"host offload, pipelined {' and '.join(ways)}" if ways else self.title
 
 
 @dataclass
@@ -273,6 +334,10 @@ class PipelinedOffload(HostOffload):
 
     name: ClassVar[str] = "host_offload_pipelined"
     title: ClassVar[str] = "host offload, pipelined"
+
+    @property
+    def heading(self) -> str:
+        return self.title
 
     @property
     def offload(self) -> Offload:

@@ -149,7 +149,11 @@ class OffloadLayout(UpdatingPath):
 
         model = stored("p", later) if self.offload.parameters else Fraction(0)
         return Shares(
-            Fraction(kept, n_params), stored("g", kept), Fraction(n_params - later, n_params), model
+            states=Fraction(kept, n_params),
+            gradients=stored("g", kept),
+            buffer=Fraction(max(stop - start for start, stop in self.groups), n_params),
+            kept=Fraction(n_params - later, n_params),
+            parameters=model,
         )
 
     def part_options(self) -> Options:
@@ -158,6 +162,7 @@ class OffloadLayout(UpdatingPath):
         offload = self.offload
         if (
             offload.ratio == 1
+            and offload.buffers is None
             and not offload.in_dram_below
             and not (offload.parameters and offload.parameters_in_dram)
         ):
@@ -284,4 +289,9 @@ class OffloadLayout(UpdatingPath):
                 f"{', '.join(arrays)} that stay off NVMe take {stays / 1e9:.4g} GB, the host "
                 f"has {self.cfg.host.dram_bytes / 1e9:.4g} GB of DRAM (host.dram)"
             )
-        return self.offload.short_of_buffers(len(arrays)) if self.on_nvme else None
+        kept = self.offload.parameters_in_dram
+        moved = (t.size for t in self.trace.trainable if t.offset + t.size > kept)
+        largest = max(moved, default=0)
+        if self.on_nvme and (reason := self.offload.stops(len(arrays), len(self.on_nvme))):
+            return reason
+        return None if self.options.shares else self.offload.stops_at_tensor(largest)

@@ -24,7 +24,7 @@ from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import reservoir
 from ondie.emu.nand import timing
 from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
-from ondie.emu.paths.closed_form import Bound
+from ondie.emu.paths.closed_form import Bound, pe_passes_s
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
@@ -460,13 +460,13 @@ class OnDie(UpdatingPath):
         return closed_form.stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound: stripes x stripe time; with free dispatch the channel's gradient loads
-        may be slower."""
+        """Return the bound: stripes x the slower of a stripe and its channel's gradient loads."""
         flash, geometry = self.cfg.flash, self.geometry
         stripes = max(self.stripes, key=lambda each: each.count)
         command = flash.t_command_ps / 1e12
         load = stripes.gradient_bytes / flash.bus_bytes_per_s + stripes.groups * command
-        compute = self.compute_ps / 1e12
+        passes = pe_passes_s(self.cfg, self.trace.op, self.coupled_decay, self.stripes[0])
+        compute = self.compute_ps / 1e12 if passes is None else passes
         _, crossing = self.stripe_ps
         over = f", {crossing / 1e6:.4g} of it over the die's bus," if crossing else ""
         array = flash.t_read_ps / 1e12 + compute + flash.t_program_ps / 1e12
@@ -495,4 +495,4 @@ class OnDie(UpdatingPath):
         if moved := closed_form.channel_s(self.devices, stripes):
             text += f", including {moved * 1e6:.4g} us of transfers over the channel"
         text += f" + {plural(opened, 'erase')} x {flash.t_erase_ps / 1e9:.4g} ms"
-        return Bound(whole * stripe + erases, name, text)
+        return Bound(whole * stripe + erases, name, text).sharing(passes is None)
