@@ -253,13 +253,16 @@ def _as_it_is(context: Any) -> Iterator[None]:
 class PartCompiler(CompilerBase):
     """Lowers a function that compiled code calls; its callers may inline it.
 
-    Numba looks for new declarations before it compiles a function. The program that calls the part
-    has just done so.
+    Numba looks for new declarations before it compiles a function. If a program is being typed that
+    calls the part, the program has just done so.
     """
 
     lowering: type = _LowerPart
 
     def __init__(self, typing: Any, target: Any, *rest: Any) -> None:
+        if not len(typing.callstack):  # nothing is being typed: a policy, compiled by itself
+            super().__init__(typing, target, *rest)
+            return
         with _as_it_is(typing), _as_it_is(target):
             super().__init__(typing, target, *rest)
 

@@ -203,7 +203,7 @@ def test_what_cannot_stand_in():
         run.checkpoint((0, 1))
     run.step(0)
     for lost in ((0, 4), (1, 0), (0, -1)):
-        with pytest.raises(InputError, match="1 drive.s. of 4 dies"):
+        with pytest.raises(InputError, match="must be one of 1 x 4 dies"):
             run.checkpoint(lost)
     bare = Run("on_die", preset(LEAVES), model("adam", 1), Options(), payload=True)
     with pytest.raises(InputError, match="pe.rain = 0"):

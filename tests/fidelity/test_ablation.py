@@ -214,7 +214,7 @@ def test_the_command_prints_and_writes(capsys, tmp_path):
 def test_bad_input(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["ablation", "gpt-small", "--json", "a.json"]
-    refused(here(capsys, *words, "--device", "newport"), "pe.kind = none")
+    refused(here(capsys, *words, "--device", "newport"), "constants that this drive does not have")
     refused(here(capsys, *words, "--set", "pe.rain=65"), "pe.rain", "65", "the number of dies")
     refused(here(capsys, *words, "--set", "pe.rain=1"), "pe.rain", "must be from 2")
     refused(here(capsys, *words, "--set", "pe.rain=-1"), "pe.rain")

@@ -307,16 +307,16 @@ def test_bad_input():
     bad("no core left", load=gone)
     bad("node 9", load=Load(np.array([1.0]), np.array([9]), np.array([8.0])))
     bad("private samples are more than its share", private=10_000)
-    with pytest.raises(InputError, match="1 or more for each node"):
+    with pytest.raises(InputError, match="must be at least 1 for each node"):
         simulation(fleet(), pieces=np.zeros(7, np.int64))
     with pytest.raises(InputError, match="0 steps"):
         simulation(fleet()).run(0)
-    with pytest.raises(InputError, match="without a host"):
+    with pytest.raises(InputError, match="has no host"):
         Fleet(fleet().kinds[1:], lambda there: Took(0.0), 0, lambda there: 1.0)
     small = fleet()
     limited = Kind("host", 1, Engine("host", ((100, 20.0),), limit=50), 8, lambda x: x, host=True)
     f = Fleet((limited, small.kinds[1]), small.exchange, 0, small.watts)
-    bad("node 0 .host.: batch 100 .* memory holds, 50", f=f)
+    bad("node 0 .host.: batch 100 .* exceeds the memory limit, 50", f=f)
 
 
 @pytest.mark.parametrize(

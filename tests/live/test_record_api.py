@@ -576,7 +576,7 @@ def test_options_out_of_range_are_refused(path, options, words):
 
 
 def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path):
-    with pytest.raises(TraceError, match="ends in .h5"):
+    with pytest.raises(TraceError, match="must end in .h5"):
         Recorder(tmp_path / "run.txt")
     with pytest.raises(TraceError, match="does not exist"):
         Recorder(tmp_path / "no" / "run.h5")

@@ -98,7 +98,7 @@ def test_info(folder, capsys):
     data = json.loads(done.out)
     assert data["requests"] == 13 and data["share"]["flush"] == pytest.approx(1 / 13)
     table = here(capsys, "trace", "info", FIO, "--from", "fio")
-    assert table.code == 0 and "footprint_bytes" in table.out and "49152" in table.out
+    assert table.code == 0 and "addressed size: all" in table.out and "49.2 KB" in table.out
     part = here(capsys, "trace", "info", FIO, "--from", "fio", "--limit", "3", "--json", "-")
     assert json.loads(part.out)["requests"] == 3
 
