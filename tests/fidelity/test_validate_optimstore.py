@@ -126,9 +126,10 @@ def test_the_documentation_says_the_same(found, root):
             "lockstep", "free", "double_buffered", "lockstep, and FP32 up", "lockstep, and FP16 up",
         )
     )  # fmt: skip
-    assert f"R1 in lockstep gives Adam {plain}, dies that start freely {free}, with" in text
-    assert f"register {double}; new weights" in text
-    assert f"take the first to {fp32} (FP32) or {fp16} (FP16)" in text
+    assert (
+        f"{plain} in lockstep, {free} if the dies start freely, and {double} with a second" in text
+    )
+    assert f"the lockstep result falls to {fp32} (FP32) or {fp16} (FP16)" in text
 
 
 def test_the_baseline_is_flat_from_32_dies(found):

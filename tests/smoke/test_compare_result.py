@@ -173,7 +173,7 @@ def test_the_form(result):
     assert set(result) == {
         "schema_version", "ondie_version", "seed", "trace", "options", "configuration",
         "configuration_sha256", "assumed", "answer", "headline", "headline_ratios", "notes",
-        "paths", "uncertainty",
+        "paths", "uncertainty", "step_times",
     }  # fmt: skip
     assert re.fullmatch(r"\d+\.\d+\.\d+", result["ondie_version"])
     trace = traces.load("mlp-fp16")
@@ -192,6 +192,7 @@ def test_the_form(result):
         "weights_up": "fp32", "form": "canonical", "format": "fp32", "batch": "same",
         "allreduce": "ring",
         "compression": 2.0, "forward_s": None, "backward_s": None,
+        "cores_taken": 0.0, "slowdown": None, "step_times": None,
     }  # fmt: skip
 
 
@@ -288,7 +289,7 @@ def test_the_configuration_reloads(result, tmp_path):
 
 BASE_UNITS = {
     "ps": "ps", "bytes": "B", "bytes_per_s": "B/s", "hz": "Hz", "mw": "mW", "fj": "fJ",
-    "fj_per_bit": "fJ/bit", "params_per_s": "param/s", "flops": "FLOP/s",
+    "fj_per_bit": "fJ/bit", "params_per_s": "param/s", "flop_per_s": "FLOP/s",
 }  # fmt: skip
 
 

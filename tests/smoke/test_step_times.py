@@ -108,10 +108,10 @@ def test_error_of_the_drives_rate_on_the_other_networks(csd_pe, name, published,
 
 
 def test_a_drive_that_is_too_slow_has_a_row_with_a_note(csd_pe, mobilenet):
-    for batch, samples in (("same", 315), ("paper", 316)):
+    for batch in ("same", "tuned"):
         c = compare(mobilenet, csd_pe, paths=["stannis"], options=Options(batch=batch), swing=False)
         row = c.result("stannis")
-        assert row is not None and row.ledger.samples == samples
+        assert row is not None and (row.ledger.samples == 315) == (batch == "same")
         assert any("gets no sample" in n or "get no sample" in n for n in row.notes) == (
             batch == "same"
         )
