@@ -371,6 +371,15 @@ def fmt_count(value: float) -> str:
     return f"{value:.3g}"
 
 
+SI_PREFIXES = ((1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+
+
+def si_prefix(value: float) -> tuple[float, str]:
+    """Return (scale, prefix) with which a value is at least 1, for a column or axis of one unit:
+    0.025 -> (0.001, "m"). A value below the smallest prefix has that prefix."""
+    return next((each for each in SI_PREFIXES if value >= each[0]), SI_PREFIXES[-1])
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: 1 step, 2 steps."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -200,7 +200,10 @@ def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
     ends = {
         swing.key: (ratio(swing.times_at_low), ratio(swing.times_at_high))
         for swing in comparison.swings
+        if not swing.fails  # at such an end there is no ratio
     }
+    if not ends:
+        return None
     widest = max(ends, key=lambda key: max(ends[key]) / min(ends[key]))
     losing = tuple(key for key, both in ends.items() if min(both) < 1)
     return Certainty(other, len(ends), None, losing, widest, ends[widest])

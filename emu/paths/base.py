@@ -37,6 +37,11 @@ PHASES = (
 BACKWARD_SEGMENTS = 64
 """Number of segments of the backward pass; gradients are sent as segments complete."""
 
+NO_PROCESSOR = (
+    "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use --device csd-pe"
+)
+"""Reason why a path that updates in the controller cannot run."""
+
 
 class Unavailable(InputError):
     """Error: this device or model cannot run the path; the message is the reason."""

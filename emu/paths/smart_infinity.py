@@ -38,7 +38,7 @@ from ondie.emu.compute import host_cpu, isp_cores
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme import command
 from ondie.emu.paths import statement
-from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
+from ondie.emu.paths.base import NO_PROCESSOR, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.closed_form import (
     Bound,
     Demand,
@@ -131,10 +131,7 @@ class SmartUpdate(InStep):
 
     def missing(self) -> str | None:
         if self.cfg.isp.kind == "none":
-            return (
-                "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use "
-                "--device csd-pe"
-            )
+            return NO_PROCESSOR
         if self.most() < 1:
             return (
                 f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no block of "

@@ -108,6 +108,14 @@ def test_a_constant_that_turns_the_result_is_an_exception(found):
     )
 
 
+def test_an_end_at_which_a_path_cannot_run_is_no_win(found):
+    first, *others = found.swings
+    failing = dataclasses.replace(first, speedup_at_low=None, times_at_low={}, times_at_high={})
+    sure = answer(dataclasses.replace(found, swings=(failing, *others))).fastest.certainty
+    assert sure.constants == len(others)
+    assert answer(dataclasses.replace(found, swings=(failing,))).fastest.certainty is None
+
+
 def test_the_energy_of_the_whole_step_decides_with_its_probability(found):
     sure = answer(found).least_energy.certainty
     odds = found.odds.answers["mixed"]

@@ -17,7 +17,8 @@ from matplotlib.patches import Patch
 
 from ondie.emu.analysis.answer import Strategy, answer
 from ondie.emu.analysis.compare import Comparison
-from ondie.emu.cli.figures.save import axis_scale, color, saved, tint
+from ondie.emu.cli.figures.save import color, saved, tint
+from ondie.emu.units import si_prefix
 
 PHASES = (
     ("forward", "backward"), ("samples",), ("gradients",), ("synchronise",),
@@ -73,7 +74,7 @@ def _stacks(
     axes: Axes, rows: Sequence[Strategy], phases: np.ndarray, title: str, first: int
 ) -> None:
     """Draw the phases from ``first`` on as stacked bars, tints of the color of the path."""
-    scale, unit = axis_scale(float(phases[first:].sum(axis=0).max(initial=0.0)), "s")
+    scale, prefix = si_prefix(float(phases[first:].sum(axis=0).max(initial=0.0)))
     for y, row in enumerate(rows):
         left = 0.0
         for i in range(first, len(PHASES)):
@@ -86,18 +87,18 @@ def _stacks(
                 left += length
         if not left:
             axes.barh(row.name, 0)
-    _finish(axes, f"{title} ({unit})")
+    _finish(axes, f"{title} ({prefix}s)")
 
 
 def _energies(axes: Axes, rows: Sequence[Strategy], spans: np.ndarray, title: str) -> None:
     """Draw typical energies, J[strategies, 3], with error bars from the low to the high end."""
-    scale, unit = axis_scale(float(spans[:, 1].max(initial=0.0)), "J")
+    scale, prefix = si_prefix(float(spans[:, 1].max(initial=0.0)))
     low, typical, high = np.maximum(spans.T, 0) / scale
     names = [row.name for row in rows]
     axes.barh(names, typical, height=0.7, color=[color(name) for name in names])
     reach = [np.maximum(typical - low, 0), np.maximum(high - typical, 0)]
     axes.errorbar(typical, names, xerr=reach, fmt="none", ecolor=RANGE, elinewidth=1.2, capsize=3)
-    _finish(axes, f"{title} ({unit})")
+    _finish(axes, f"{title} ({prefix}J)")
 
 
 def _finish(axes: Axes, label: str) -> None:

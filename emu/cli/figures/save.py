@@ -1,7 +1,7 @@
-"""What all figures share: PNG and PDF without a date, colors of the paths, units of axes.
+"""What all figures share: PNG and PDF without a date, and colors of the paths.
 
-Owns the metadata (equal numbers give equal bytes), the color, marker and line of each path, and the
-SI prefix of an axis. Does not own the drawing.
+Owns the metadata (equal numbers give equal bytes), and the color, marker and line of each path.
+Does not own the drawing.
 Source: matplotlib; colors that are distinct without red and green (Okabe and Ito).
 """
 
@@ -25,7 +25,6 @@ STYLES = {
     "stannis": ("#009e73", "v", "-"),
 }
 OTHER = ("#999999", "x", "-")
-PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
 def saved(figure: Figure) -> dict[str, bytes]:
@@ -49,9 +48,3 @@ def tint(path: str, share: float) -> tuple[float, float, float]:
 
     red, green, blue = (1 - share * (1 - level) for level in to_rgb(color(path)))
     return red, green, blue
-
-
-def axis_scale(longest: float, unit: str) -> tuple[float, str]:
-    """Return (scale, unit) with which the longest value is at least 1: (0.001, "ms")."""
-    scale, prefix = next((each for each in PREFIXES if longest >= each[0]), PREFIXES[-1])
-    return scale, prefix + unit

@@ -6,8 +6,6 @@ Source: none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -17,14 +15,13 @@ from ondie.emu.analysis.compare import Comparison
 from ondie.emu.analysis.lifetime import Interval
 from ondie.emu.analysis.monte_carlo import DRAWS
 from ondie.emu.cli.tables.compare import remarks
-from ondie.emu.units import fmt_bytes, fmt_time
+from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time, si_prefix
 
 WIDTH = 80
 """Columns of the screen, also where the terminal has more."""
 NAME_WIDTH = 13
 """Columns of a strategy's name; a longer one is folded at an underscore."""
 SMALL = 1.2
-PREFIXES = ((1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
 def show(comparison: Comparison, found: Answer, console: Console) -> None:
@@ -51,7 +48,7 @@ def table(found: Answer) -> Table:
     """Return the table: two lines per strategy, the second with samples/s, intervals, lifetime."""
     ran = [row for row in found.strategies if row.reason is None]
     scales = [
-        prefix([span(row)[1] for row in ran])
+        si_prefix(min((span(row)[1] for row in ran if span(row)[1] > 0), default=1.0))
         for span in (lambda row: row.drives_j_per_sample, lambda row: row.all_j_per_sample)
     ]
     out = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
@@ -86,12 +83,6 @@ def fold(name: str) -> str:
         return name
     at = name.rfind("_", 0, NAME_WIDTH) + 1
     return f"{name[:at]}\n{name[at:]}"
-
-
-def prefix(values: Sequence[float]) -> tuple[float, str]:
-    """Return (scale, SI prefix) with which the smallest positive value is at least 1."""
-    least = min((value for value in values if value > 0), default=1.0)
-    return next(((scale, name) for scale, name in PREFIXES if least >= scale), PREFIXES[-1])
 
 
 def three(value: float) -> str:
@@ -187,9 +178,8 @@ def time_certainty(verdict: Verdict) -> str:
 
 def energy_words(found: Answer, verdict: Verdict) -> str:
     """Return the verdict on energy."""
-    scale, name = prefix([verdict.value])
     words = (
-        f"Energy: {verdict.best} takes least, {three(verdict.value / scale)} {name}J per sample "
+        f"Energy: {verdict.best} takes least, {fmt_energy(verdict.value * 1e15)} per sample "
         "with the host"
     )
     if more := against(verdict, "less"):
