@@ -130,7 +130,7 @@ class KernelOptimizer(torch.optim.Optimizer):
             raise
 
     def _spelled(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return hyperparameters under kernel names."""
+        """Return the hyperparameters under the names that the kernels use."""
         if "betas" in found:
             try:
                 found["beta1"], found["beta2"] = found.pop("betas")
@@ -276,7 +276,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         for name in ("step", *names):
             if name not in state:
                 have = ", ".join(map(str, state)) or "nothing"
-                raise KernelError(f"state of parameter {number}: {name} is missing among {have}")
+                raise KernelError(f"state of parameter {number}: {name} is missing; it has {have}")
         for name in names:
             tensor, kind = state[name], _TORCH[slots[name].dtype]
             if tensor.dtype != kind or tensor.shape != (slots[name].size(param.numel()),):

@@ -11,7 +11,10 @@ import os
 from pathlib import Path
 
 if __name__ != "ondie.traces":
-    raise ImportError(f"import ondie.traces, not {__name__}: plain names collide with others'")
+    raise ImportError(
+        f"import ondie.traces, not {__name__}: a top-level module name may collide with another "
+        "package"
+    )
 
 from ondie.traces.errors import TraceError
 from ondie.traces.hdf5 import write

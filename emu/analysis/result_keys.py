@@ -49,6 +49,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "options.offload.checkpointing": ("bool", "backward repeats forward (activation checkpoints)"),
     "options.offload.in_dram_below": ("B", "smaller sub-groups and tensors stay in host DRAM"),
     "options.offload.overlap_events": ("bool", "a completed block is replaced at once"),
+    "options.offload.parameter_buffer": ("elements", "buffer of a tensor; 0: large enough"),
     "options.offload.parameter_buffers": ("buffers", "parameter portions in host memory"),
     "options.offload.parameters": ("bool", "parameters are offloaded, too (ZeRO-Infinity)"),
     "options.offload.parameters_in_dram": ("parameters", "parameters that stay in host DRAM"),

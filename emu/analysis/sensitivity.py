@@ -290,7 +290,7 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
 def changes(
     typical: Mapping[str, Mapping[str, int]], found: Mapping[str, Mapping[str, int]]
 ) -> Factors:
-    """Return the quantities that differ from the typical ones, as factors of these."""
+    """Return the quantities that differ from their typical values, as multiples of these values."""
     return {
         path: {
             name: found[path].get(name, 0) / amount

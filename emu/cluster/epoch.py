@@ -71,7 +71,7 @@ class Take:
 
 @dataclass
 class _Plan:
-    """Remaining steps, if nothing changes; int64[nodes] each."""
+    """Plan of the remaining steps if nothing changes; each field is int64[nodes]."""
 
     steps: int
     samples: np.ndarray

@@ -232,7 +232,7 @@ class Simulation:
     def _deaths(self, until: float) -> list[membership.Member]:
         """Return the events of nodes that die by ``until``.
 
-        Joins and departures are kept for the time between two steps.
+        Joins and departures stay queued; they are handled between two steps.
         """
         out: list[membership.Member] = []
         later: list[membership.Member] = []

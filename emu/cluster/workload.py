@@ -50,7 +50,7 @@ class Workload:
 
     @property
     def gradient_bytes(self) -> int:
-        """FP32 bytes that an all-reduce sums."""
+        """Size of the FP32 gradients that an all-reduce sums, in bytes."""
         return VALUE_BYTES * self.params
 
 

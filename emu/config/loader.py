@@ -1,7 +1,8 @@
 """Reads presets, users' files and overrides into leaves, from which a configuration is built.
 
-Owns files, `base` and `include`, names of keys with suggestions, completeness, and order. Does not
-own the check of a single leaf (leaf.py) or of several together (rules/, called by config.py).
+Owns files, `base` and `include`, the check of key names (with suggestions) and that every key has a
+value, and the order in which sources override each other. Does not own the check of a single leaf
+(leaf.py) or of several together (rules/, called by config.py).
 Source: TOML 1.0; a preset states every leaf, in its file or in a part that it includes; a user's
 file states `base` and the leaves that differ.
 """

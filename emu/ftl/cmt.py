@@ -90,7 +90,8 @@ TPAGE = record_type(
 def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
     """Return the bytes of an entry as (in the cache, in a translation page). A cached entry holds
     the logical and the physical page number, a stored entry the physical one only. Both add one bit
-    per sector if ftl.partial_pages = sectors. Bits are rounded up, then bytes."""
+    per sector if ftl.partial_pages = sectors. The bits of an entry are rounded up to whole bytes.
+    """
     bits = math.log2(max(physical_pages, 2))
     sectors = mapping_unit(cfg) // 512 if cfg.ftl.partial_pages == "sectors" else 0
     return -(-math.ceil(2 * bits + sectors) // 8), -(-math.ceil(bits + sectors) // 8)

@@ -1,4 +1,4 @@
-"""Read retry: the outcome of a page read by hard decision, retries, soft decision or media error.
+"""Read retry: whether a page read succeeds by hard decision, retries or soft decision, or fails.
 
 Owns the verdict on a page, the readings until the page is corrected or given up, and their decoding
 time. Does not own the bit error rates (nand/rber.py), the code (nand/ecc.py) or the marks of pages
@@ -11,7 +11,7 @@ goes through the queue of its die, the array and the channel after the decoder h
 previous one. Readings for soft decision are decoded together, after the last one. If pages were
 read together, each page that is not corrected is read again separately. The draws depend on the
 seed, the page, the P/E cycles of its block and the number of reads of the page, never on the order
-of events. The rate also depends on the reads of the block.
+of events. The bit error rate also depends on the reads of the block.
 """
 
 from __future__ import annotations

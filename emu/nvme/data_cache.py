@@ -212,8 +212,8 @@ def write_to_flash(st, dev, place):
 
 @njit
 def write_dirty(st, dev):
-    """Send dirty pages to flash while a condition requires it and the limit of flying pages
-    allows."""
+    """Send dirty pages to flash while a write-back condition holds and fewer pages are in flight
+    than the limit."""
     cfg = st.cfg[0]
     cache = st.cache[dev]
     while cache.first > 0 and cache.flying < cfg.cache_flights:

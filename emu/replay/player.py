@@ -206,7 +206,8 @@ class Player(Driver):
         return drained
 
     def batch_limit(self) -> int:
-        """Return fewer events as long as the counters must be copied half way.
+        """Return the largest number of events that cannot pass the half of the requests, as long as
+        the counters must be copied there.
 
         A completion takes at least one event.
         """

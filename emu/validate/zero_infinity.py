@@ -201,7 +201,7 @@ def serial(stages: Stages, groups: float) -> float:
 
 
 def pipelined(stages: Stages, groups: float) -> float:
-    """Return N max(16/R, 12/W, 1/c) + fill: the stages overlap.
+    """Return the time of N parameters with overlapping stages: N max(16/R, 12/W, 1/c) + fill.
 
     Fill: the stages of the first and last sub-group that do not overlap with others.
     """

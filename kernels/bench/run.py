@@ -106,8 +106,8 @@ def run_kernels(
 def need(count: int) -> int:
     """Return the bytes needed for n parameters.
 
-    They hold four arrays, four arrays of the memory limit, and four temporaries of NumPy and
-    torch's foreach.
+    Four arrays of the kernels, four of the memory-limit measurement, and four temporaries of NumPy
+    and torch's foreach.
     """
     return count * 4 * 12
 

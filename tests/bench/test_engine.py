@@ -166,7 +166,7 @@ def test_a_peer_is_timed(case, tmp_path):
     with pytest.raises(InputError, match="8 of 9 requests served"):
         peer.case_rows(program, case, folder, True, lambda what: None)
     program.write_text("#!/bin/sh\necho ERROR: no >&2; exit 3\n")
-    with pytest.raises(InputError, match="MQSim: ended with 3: ERROR: no"):
+    with pytest.raises(InputError, match="MQSim: exit status 3: ERROR: no"):
         peer.case_rows(program, case, folder, True, lambda what: None)
 
 

@@ -425,7 +425,7 @@ def test_recorded_requests_of_two_flows(tmp_path):
     assert len(all_of(a)) == 1 and len(all_of(b)) == 2 and all_of(b)["stream"].tolist() == [1, 1]
     wrong = read_recorded(record(tmp_path / "a.npz", lba=lba, flow=np.array([0, 0, 1])))
     refused(
-        lambda: recorded_flows(d, scenario, wrong), "request 1", f"sector {first}", "flow 0 has"
+        lambda: recorded_flows(d, scenario, wrong), "request 1", f"sector {first}", "outside flow 0"
     )
     third = read_recorded(record(tmp_path / "a.npz", lba=lba, flow=np.array([0, 1, 2])))
     refused(lambda: recorded_flows(d, scenario, third), "flow 2", "has 2")

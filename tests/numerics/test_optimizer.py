@@ -476,7 +476,7 @@ def spoiled(state, **changes):
     [
         (lambda p: KernelOptimizer(p, format="int8_dynamic", **ADAM), ["int8_dynamic", "fp32"]),
         (lambda p: KernelOptimizer(p, "momentum", lr=0.1, momentum=0.9), ["0: v is missing"]),
-        (lambda p: torch.optim.AdamW(p), ["0: m is missing among step, exp_avg"]),
+        (lambda p: torch.optim.AdamW(p), ["0: m is missing; it has step, exp_avg"]),
         (lambda p: torch.optim.SGD(p, momentum=0.9), ["0: step is missing"]),
     ],
 )

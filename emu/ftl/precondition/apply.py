@@ -87,8 +87,8 @@ def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) 
     geometry, ftl = Geometry.of(cfg), cfg.ftl
     if ftl.gc_policy not in untimed_ftl.POLICIES:
         raise InputError(
-            f"precondition steady: ftl.gc_policy {ftl.gc_policy!r}: "
-            f"{', '.join(untimed_ftl.POLICIES)} are known; --precondition fill is possible with any"
+            f"precondition steady does not support ftl.gc_policy = {ftl.gc_policy!r}; use one of "
+            f"{', '.join(untimed_ftl.POLICIES)}, or --precondition fill, which supports all"
         )
     ahead = ftl.open_blocks == "ahead"
     low = int(arrays.cfg.gc_low[0])

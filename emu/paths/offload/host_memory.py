@@ -62,7 +62,7 @@ class OffloadMemory(Conventional):
 
     @staticmethod
     def _entries(slot: Slot, start: int, stop: int, begin: int = 0) -> slice:
-        """Return the entries of parameters [a, b), counted from parameter ``begin``."""
+        """Return the entries that hold parameters [a, b); entry 0 holds parameter ``begin``."""
         return slice((start - begin) // slot.share, slot.size(stop - begin))
 
     def gather(self, name: str, start: int, stop: int) -> np.ndarray:

@@ -238,8 +238,8 @@ def recorded_flow(
     if out.any():
         i = int(rows[np.argmax(out)])
         raise InputError(
-            f"{recorded.source}: request {i}: sector {recorded.offset[i] // SECTOR_BYTES}: flow "
-            f"{stream} has {range_.first} to {range_.last}"
+            f"{recorded.source}: request {i}: sector {recorded.offset[i] // SECTOR_BYTES} is "
+            f"outside flow {stream}, which has sectors {range_.first} to {range_.last}"
         )
     arrival = recorded.arrival_ps[rows] if depth is None else NOT_YET
     once = _records(stream, arrival, offset, size, recorded.op[rows])

@@ -46,7 +46,7 @@ def run(
     took, after = time.perf_counter() - begin, os.times()
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise InputError(f"{command[0]}: ended with {done.returncode}: {''.join(said)}")
+        raise InputError(f"{command[0]}: exit status {done.returncode}: {''.join(said)}")
     cpu_s = after.children_user + after.children_system
     return Ended(done.stdout, took, cpu_s - before.children_user - before.children_system)
 
