@@ -1,13 +1,13 @@
-"""Validation rows and their tables.
+"""Rows of validation and their tables.
 
-Owns the row format and the tables. Does not own the suites that produce rows (ondie.emu.validate).
-Source: none. Fit rows were used to set a free parameter; they are shown, not checked. Check rows
-were not used to set one; a check row outside its tolerance fails.
+Owns the row format, the four kinds of rows, and the tables. Does not own the suites that produce
+rows (ondie.emu.validate). Source: none.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +15,29 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-FIT, CHECK, SHOWN, IDENTITY, SHAPE = "fit", "check", "shown", "identity", "shape"
+CHECK, FIT, SHOWN, IDENTITY = "check", "fit", "shown", "identity"
+KINDS = {
+    CHECK: "check: a published number, predicted by a run that no fit row decides",
+    FIT: "fit: constants were chosen so that these rows come out",
+    SHOWN: "shown: neither fitted nor checked",
+    IDENTITY: "identity: follows by arithmetic from inputs, other rows or our own models",
+}
+"""Kinds of rows in the order of their tables, and the titles of these tables."""
+RATIO = "x"
+"""Unit of a ratio: above 1 it is a gain, below 1 a loss."""
 Progress = Callable[[str, float], None] | None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number: the published (or closed-form) value and the value that the simulation predicts.
+    """One number: the expected value and the value that the simulation predicts.
 
-    ``tolerance`` is relative: 0 requires equality; None means that the row is shown, not checked.
-    ``published`` is None if no published value exists; the row is then shown, not checked.
+    ``published``: the expected value, published or from a closed form. Only a shown row may have
+    None. ``tolerance`` is relative; 0 requires equality. A check row must have one, and an identity
+    row may have one; both miss outside of it. ``source``: the text above the table.
+    ``place``: document and place of the published number, such as "STANNIS (DAC 2020), Table I";
+    every check row has one. ``constants``: the constants that were chosen so that a fit row comes
+    out, as configuration keys or as module.NAME; every fit row has at least one.
     """
 
     suite: str
@@ -35,6 +48,8 @@ class Row:
     unit: str
     tolerance: float | None
     source: str
+    place: str = ""
+    constants: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float:
@@ -50,12 +65,23 @@ class Row:
 
     @property
     def misses(self) -> bool:
-        """True for a check row that is outside its tolerance or whose difference is NaN."""
-        if self.kind != CHECK:
+        """True for a check row or an identity with a tolerance that is outside of it.
+
+        A check row also misses if a published gain comes out as a loss, or a loss as a gain.
+        """
+        if self.kind not in (CHECK, IDENTITY) or self.tolerance is None:
             return False
-        assert self.tolerance is not None and self.published is not None
+        assert self.published is not None
         gap = abs(self.predicted - self.published)
-        return not gap <= self.tolerance * abs(self.published)
+        return self.turned or not gap <= self.tolerance * abs(self.published)
+
+    @property
+    def turned(self) -> bool:
+        """True for a check row whose ratio is on the other side of 1 than the published one."""
+        if self.kind != CHECK or self.unit != RATIO:
+            return False
+        assert self.published is not None
+        return (self.published - 1) * (self.predicted - 1) < 0
 
     def data(self) -> dict[str, Any]:
         """Return the row as --json writes it."""
@@ -68,54 +94,60 @@ class Row:
             "unit": self.unit,
             "tolerance": self.tolerance,
             "source": self.source,
+            "place": self.place,
+            "constants": list(self.constants),
         }
 
 
-TITLES = {
-    CHECK: "check: predicted, never fitted",
-    FIT: "fit: the preset was chosen to meet them; shown, not checked",
-    IDENTITY: "identity: follows from other rows by arithmetic; shown, not checked",
-    SHAPE: "shape: no configuration is published; shown, not checked",
-}
-
-
 def tables(rows: list[Row]) -> list[Table]:
-    """Return one table per suite, kind and source.
-
-    The tables of check rows come before those of fit rows and include the rows of kind SHOWN.
-    """
+    """Return one table per kind, suite and source, in the order of KINDS."""
     out = []
-    for kind, title in TITLES.items():
-        mine = [one for one in rows if one.kind == kind or (one.kind == SHOWN and kind == CHECK)]
-        for suite, source in dict.fromkeys((one.suite, one.source) for one in mine):
-            of_it = [row.kind for row in mine if (row.suite, row.source) == (suite, source)]
-            head = title if kind in of_it else "shown: neither fitted nor checked"
-            table = Table(
-                title=f"{suite} ({head})\n{source}", title_justify="left", title_style="bold"
-            )
+    for kind, title in KINDS.items():
+        grouped: dict[tuple[str, ...], list[Row]] = {}
+        for row in rows:
+            if row.kind == kind:
+                key = (row.suite, row.source, row.place, ", ".join(row.constants))
+                grouped.setdefault(key, []).append(row)
+        for (suite, source, place, constants), group in grouped.items():
+            lines = [f"{suite} ({title})", source]
+            lines += [f"Published: {place}"] if place else []
+            lines += [f"Fitted: {constants}"] if constants else []
+            table = Table(title="\n".join(lines), title_justify="left", title_style="bold")
             for column in ("row", "expected", "predicted", "difference", "tolerance", "unit", ""):
                 table.add_column(column, justify="left" if column == "row" else "right")
-            for row in mine:
-                if (row.suite, row.source) != (suite, source):
-                    continue
-                verdict = "" if row.kind != CHECK else "MISS" if row.misses else "ok"
-                tolerance = "" if row.tolerance is None else f"{row.tolerance:.0%}"
-                expected = "" if row.published is None else f"{row.published:.6g}"
-                difference = "" if row.published is None else f"{row.difference:+z.2%}"
-                table.add_row(
-                    row.name, expected, f"{row.predicted:.6g}", difference, tolerance, row.unit,
-                    verdict,
-                )  # fmt: skip
+            for row in group:
+                table.add_row(*cells(row))
             out.append(table)
     return out
 
 
+def cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a row of the table."""
+    gated = row.kind in (CHECK, IDENTITY) and row.tolerance is not None
+    return (
+        row.name,
+        "" if row.published is None else f"{row.published:.6g}",
+        f"{row.predicted:.6g}",
+        "" if row.published is None else f"{row.difference:+z.2%}",
+        "" if row.tolerance is None else f"{row.tolerance:.0%}",
+        row.unit,
+        "" if not gated else "MISS" if row.misses else "ok",
+    )
+
+
 def show(rows: list[Row], console: Console) -> None:
-    """Print the tables and the number of check rows outside their tolerance."""
+    """Print the tables, and the number of rows and misses by suite and kind."""
     for table in tables(rows):
         console.print(table)
         console.print()
-    missed, checks = sum(row.misses for row in rows), sum(row.kind == CHECK for row in rows)
-    if checks < len(rows):
-        console.print(f"{checks} rows are checks; the titles say why the others are not")
-    console.print(f"{len(rows)} rows, {missed} check rows outside their tolerance")
+    for suite in dict.fromkeys(row.suite for row in rows):
+        mine = [row for row in rows if row.suite == suite]
+        counts = Counter(row.kind for row in mine)
+        missed = Counter(row.kind for row in mine if row.misses)
+        words = [
+            f"{counts[kind]} {kind}" + (f" ({missed[kind]} missed)" if missed[kind] else "")
+            for kind in KINDS
+            if counts[kind]
+        ]
+        console.print(f"{suite}: {', '.join(words)}")
+    console.print(f"{len(rows)} rows, {sum(r.misses for r in rows)} outside their tolerance")

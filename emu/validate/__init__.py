@@ -46,6 +46,8 @@ class Named:
     options: tuple[str, ...] = ()
 
 
+ALL = "all"
+"""Name that runs SUITES and NAMED."""
 NAMED: dict[str, Named] = {
     "mqsim": Named(mqsim_rows, ("cases", "runs")),
     "zero": Named(zero_rows),
@@ -60,18 +62,23 @@ NAMED: dict[str, Named] = {
 def run(
     name: str | None, progress: Progress = None, options: Mapping[str, Any] | None = None
 ) -> list[Row]:
-    """Run one suite, or all of SUITES if ``name`` is None, and return the rows.
+    """Run one suite, all of SUITES if ``name`` is None, or every suite if it is ALL.
+
+    Return the rows.
 
     ``options``: options of a suite in NAMED. Raises InputError for an unknown name.
     """
     if name in NAMED:
         return NAMED[name].rows(progress, **(options or {}))
-    if name is not None and name not in SUITES:
-        known = [*SUITES, *NAMED]
+    if name is not None and name not in SUITES and name != ALL:
+        known = [*SUITES, *NAMED, ALL]
         raise InputError(
             f"ondie validate {name}: there is no such suite; {known_names(name, known)}"
         )
-    rows = []
-    for suite in [name] if name is not None else SUITES:
+    rows: list[Row] = []
+    for suite in SUITES if name in (None, ALL) else [name]:
         rows += SUITES[suite](progress)
+    if name == ALL:
+        for named in NAMED.values():
+            rows += named.rows(progress)
     return rows

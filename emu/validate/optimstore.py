@@ -17,7 +17,7 @@ from functools import partial
 from ondie.emu.analysis.compare import run_path
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.lifetime import RESERVOIR_RETENTION, YEAR_S, cycles
-from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
@@ -69,7 +69,7 @@ def _named(preset: str, row: Row) -> Row:
 
     R2 was not fitted, so its fit and check rows become shown rows.
     """
-    of_r1 = preset == "R1" or row.kind in (IDENTITY, SHAPE)
+    of_r1 = preset == "R1" or row.kind in (IDENTITY, SHOWN)
     kind = row.kind if of_r1 else SHOWN
     tolerance = row.tolerance if kind in (FIT, CHECK) else None
     return dataclasses.replace(row, name=f"{preset}: {row.name}", kind=kind, tolerance=tolerance)
@@ -351,20 +351,20 @@ def _scaling(cfg: Config) -> Iterator[Row]:
     ):
         for ways in (8, 16):
             found = rates[path, (8, ways)] / rates[path, (8, ways // 2)]
-            yield row(f"{title}, {8 * ways} dies over {4 * ways}, 8 channels", SHAPE, grows, found)
+            yield row(f"{title}, {8 * ways} dies over {4 * ways}, 8 channels", SHOWN, grows, found)
         for channels in (8, 16):
             found = rates[path, (channels, 8)] / rates[path, (channels // 2, 8)]
             grows = 1 if path == "host_offload" else 2
             name = f"{title}, {channels} channels over {channels // 2}, 8 dies each"
-            yield row(name, SHAPE, grows, found)
+            yield row(name, SHOWN, grows, found)
     row = _rows(
         "share of waiting in the page latency of the baseline; queues are not published. "
         f"{queue_budget(cfg)}"
     )
     for name, share in waiting_shares(cfg).items():
-        yield row(f"waiting for the channel, {name}", SHAPE, WAITING[name], share, "share")
+        yield row(f"waiting for the channel, {name}", SHOWN, WAITING[name], share, "share")
     for depth in DEPTHS:
         mine = cfg.replace({"host.io_block": BLOCK, "host.io_queue_depth": depth})
         for name, share in waiting_shares(mine).items():
             words = f"waiting for the channel, {name}, {depth} blocks of 64 KiB in flight"
-            yield row(words, SHAPE, WAITING[name], share, "share")
+            yield row(words, SHOWN, WAITING[name], share, "share")

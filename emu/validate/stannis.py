@@ -18,7 +18,7 @@ from itertools import islice
 import numpy as np
 
 from ondie.emu.analysis.compare import run_path
-from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row
 from ondie.emu.cluster.allocation import PAPER, Rules, chosen
 from ondie.emu.cluster.batch_tuner import algorithm_1, tuning
 from ondie.emu.cluster.build import assemble_network
@@ -259,4 +259,4 @@ def _fading(cfg: Config) -> Iterator[Row]:
     net = network("mobilenetv2")
     took = [ring_s(cfg, net, n + 1) for n in range(1, DRIVES + 1)]
     knee = next(n for n in range(1, DRIVES) if took[n] < (1 + FADED) * took[n - 1])
-    yield row("MobileNetV2: knee of the exchange", SHAPE, 5.5, knee, "drives")
+    yield row("MobileNetV2: knee of the exchange", SHOWN, 5.5, knee, "drives")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ondie.emu.analysis.compare import run_path
-from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, Progress, Row
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row
 from ondie.emu.cluster.collectives import ring
 from ondie.emu.cluster.collectives.allreduce import ALGORITHMS, Allreduce, exchange
 from ondie.emu.cluster.networks import network
@@ -110,7 +110,7 @@ def identity_rows() -> Iterator[Row]:
         size, n = 10**8, cost.upward(10**8)
         period = n.end_ps / n.received / 1e6
         name = f"{preset}: time between two commands upward, {size / 1e6:.0f} MB"
-        yield Row(SUITE, name, SHAPE, None, period, "us", None, f"{source}; {OWN}")
+        yield Row(SUITE, name, SHOWN, None, period, "us", None, f"{source}; {OWN}")
     x = exchange("ring", GRADIENT, 24, cost_of("newport"))
     hops = ring.steps(25) * 25 * ring.piece_bytes(GRADIENT, 25)
     name = "ring over 24 drives: bytes through tunnels divided by bytes of hops"
@@ -161,7 +161,7 @@ def shape_rows() -> Iterator[Row]:
         x = exchange("ring", GRADIENT, drives, cost)
 
         def shown(name: str, value: float, unit: str, preset: str = preset) -> Row:
-            return Row(SUITE, f"{preset}: {name}", SHAPE, None, value, unit, None, OWN)
+            return Row(SUITE, f"{preset}: {name}", SHOWN, None, value, unit, None, OWN)
 
         busy = x.host_cpu_s / x.seconds
         yield shown(f"host cores that relay for {drives} drives", busy, "cores")

@@ -7,7 +7,7 @@ The sample's numbers by hand: R1's channels take 8 x 8192 B / (8192 B / 800 MB/s
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.analysis.row import IDENTITY, SHAPE
+from ondie.emu.analysis.row import IDENTITY
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.validate import CHECK, FIT, SHOWN, model, optimstore
@@ -136,7 +136,7 @@ def test_the_baseline_is_flat_from_32_dies(found):
     rows = [row for name, row in found.items() if "baseline, " in name and " dies over " in name]
     assert len(rows) == 4
     for row in rows:
-        assert row.kind == SHAPE and row.predicted == pytest.approx(1, abs=0.02)
+        assert row.kind == SHOWN and row.predicted == pytest.approx(1, abs=0.02)
     assert found["R1: on die, 64 dies over 32, 8 channels"].predicted > 1.5
 
 

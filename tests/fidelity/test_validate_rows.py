@@ -7,7 +7,8 @@ import math
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.validate import CHECK, FIT, Row, closed_forms
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Row
+from ondie.emu.validate import closed_forms
 from tests.smoke.commands import files, here, refused
 
 FIELDS = {
@@ -18,12 +19,14 @@ FIELDS = {
     "unit": str,
     "tolerance": int | float,
     "source": str,
+    "place": str,
+    "constants": list,
 }
 """The row format that other programs read; the suite is there too."""
 
 
 def row(predicted: float, kind: str = CHECK, tolerance: float = 0.1, **changes) -> Row:
-    given = Row("fake", "a row", kind, 100.0, predicted, "s", tolerance, "a paper, 2020")
+    given = Row("fake", "a row", kind, 100.0, predicted, "s", tolerance, "a paper, 2020", "Table 1")
     return dataclasses.replace(given, **changes)
 
 
@@ -113,6 +116,22 @@ def test_a_check_row_misses_outside_its_tolerance(predicted, tolerance, misses):
     assert not row(predicted, FIT, tolerance).misses
 
 
+def test_an_identity_misses_outside_its_tolerance():
+    assert row(110.1, IDENTITY).misses and not row(109.9, IDENTITY).misses
+    assert not row(1000, IDENTITY, None).misses
+    assert not row(1000, SHOWN).misses
+
+
+@pytest.mark.parametrize(
+    ("published", "predicted", "misses"),
+    [(1.1, 0.99, True), (1.1, 1.01, False), (0.95, 1.02, True), (1.0, 1.05, False)],
+)
+def test_a_gain_that_comes_out_as_a_loss_misses(published, predicted, misses):
+    """Within the tolerance, too; other units than ratios have no direction."""
+    assert row(predicted, tolerance=0.2, published=published, unit="x").misses == misses
+    assert not row(predicted, tolerance=0.2, published=published, unit="s").misses
+
+
 @pytest.mark.parametrize("predicted", [math.nan, math.inf])
 def test_a_number_that_is_none_misses(predicted):
     assert row(predicted).misses
@@ -130,7 +149,7 @@ def test_all_well(capsys, fake):
     fake(row(105), row(150, FIT))
     outcome = here(capsys, "validate")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "2 rows, 0 check rows outside their tolerance" in outcome.out
+    assert "2 rows, 0 outside their tolerance" in outcome.out
     assert "MISS" not in outcome.out and " ok " in outcome.out
 
 
@@ -138,7 +157,7 @@ def test_a_missed_check_row_is_exit_code_1(capsys, fake, tmp_path):
     fake(row(105, name="good"), row(150, name="bad"), row(150, FIT, name="only shown"))
     outcome = here(capsys, "validate", "fake", "--json", tmp_path / "rows.json")
     assert (outcome.code, outcome.err) == (1, "")
-    assert "3 rows, 1 check rows outside their tolerance" in outcome.out
+    assert "3 rows, 1 outside their tolerance" in outcome.out
     (missed,) = (line for line in outcome.out.splitlines() if "MISS" in line)
     assert "bad" in missed and "+50" in missed
     # The rows are written all the same: that is what a reader of the failure needs.

@@ -51,7 +51,7 @@ def test_what_is_written(done):
     assert (outcome.code, outcome.err) == (0, "")
     assert files(folder) == ["new", "new/f.PNG", "rows.json"]
     assert "compared with FP32: small GPT, AdamW, 6 steps in closed loop" in outcome.out
-    assert "9 rows, 0 check rows outside their tolerance\n" in outcome.out
+    assert "9 rows, 0 outside their tolerance\n" in outcome.out
     assert outcome.out.endswith("written: rows.json, new/f.PNG\n")
 
 
@@ -89,7 +89,7 @@ def test_a_miss_exits_1_and_is_written(capsys, tmp_path, monkeypatch):
     outcome = here(capsys, *WORDS, *options)
     assert (outcome.code, outcome.err) == (1, "")
     assert outcome.out.count("MISS") == 2
-    assert "18 rows, 2 check rows outside their tolerance\n" in outcome.out
+    assert "18 rows, 2 outside their tolerance\n" in outcome.out
     assert len(json.loads(Path("rows.json").read_text())) == 18
     assert here(capsys, *WORDS, *options, "--quiet") == Outcome(1, "", "")
 
