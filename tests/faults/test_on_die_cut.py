@@ -472,7 +472,7 @@ def test_a_reservoir_without_room_for_torn_places_says_so():
     run = Run("on_die", configured(0), trace, Options(), payload=True)
     run.step(0, cut_after=400)
     run.recover()
-    with pytest.raises(InputError, match="valid super-pages; use a larger share"):
+    with pytest.raises(InputError, match="valid super-pages; use a larger fraction"):
         run.resume()
         finish(run, 0)
 

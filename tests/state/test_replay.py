@@ -189,7 +189,7 @@ def test_a_request_larger_than_the_drive_can_handle():
     cfg = config(flash__blocks_per_plane="512")
     arrays = drive(cfg)
     pages = int(arrays.cfg.budget[0]) + 1
-    with pytest.raises(InputError, match=f"a command of {pages} pages: at most {pages - 3}"):
+    with pytest.raises(InputError, match=f"command of {pages} pages: must be at most {pages - 3}"):
         play(arrays, cfg, [requests(0, [pages * PAGE], READ)])
 
 

@@ -21,11 +21,14 @@ from types import CodeType
 
 
 class Imbalance(RuntimeError):
-    """A conservation law does not hold: a defect of the simulator. Nothing is reported."""
+    """Error: a conservation law does not hold, so the simulator has a defect.
+
+    No result is reported.
+    """
 
 
 class Place(StrEnum):
-    """A point in a simulation at which laws are checked. The value is the text in errors."""
+    """Point in a simulation at which laws are checked. Error messages contain the value."""
 
     EVENT = "between two events"
     IDLE = "in an idle drive"
@@ -40,9 +43,9 @@ class Place(StrEnum):
 class Law:
     """``left`` equals ``right`` at each of ``places``.
 
-    At a power cut, work in progress is counted already: there ``left`` may exceed ``right`` by
-    ``least`` to ``most``. The excess is lost work, and it is taken from each quantity of
-    ``settles``, so that the law holds exactly afterwards.
+    At a power cut, ``left`` includes work in progress and may exceed ``right`` by ``least`` to
+    ``most``. The excess is lost work. It is subtracted from each quantity of ``settles``, so that
+    the law holds exactly afterwards.
     """
 
     name: str
@@ -89,8 +92,11 @@ TERMS = {
         " + load_bytes - unasked_in_bytes"
     ),
 }
-"""Sums that several laws or long laws use. Pages that are copied back stay inside their die; soft
-reads of a page are decoded together, once."""
+"""Named sums of quantities that the laws use.
+
+Copied-back pages are subtracted, because they stay inside their die. All soft reads of a page count
+as one decoding.
+"""
 
 _ENDS = (Place.RUN, Place.IDLE)
 _ALL_ENDS = (*_ENDS, Place.REPLAY)
@@ -99,7 +105,7 @@ _EVENT, _IDLE, _RUN, _CUT = (Place.EVENT,), (Place.IDLE,), (Place.RUN,), (Place.
 
 
 def _planned(name: str, counter: str, *, least: str = "0", most: str = "0") -> Law:
-    """Return the law of an operation on the dies whose amount the plans give."""
+    """Return the law that a counter of die operations equals the amount that the plans request."""
     settles = () if most == "0" else (counter,)
     return Law(name, counter, f"planned_{counter}", _DIES, least, most, settles)
 
@@ -249,7 +255,7 @@ MAP_LAWS = (
     Law("entries of the page map", "map_entries", "mapped_pages", _EVENT),
     Law("physical pages in the page map", "mapped_physical_pages", "mapped_pages", _EVENT),
     Law("valid pages of each block", "block_valid_pages", "block_mapped_pages", _EVENT),
-    Law("pages without their sectors or place", "pages_with_wrong_sectors", "0", _EVENT),
+    Law("pages whose sectors and mapping disagree", "pages_with_wrong_sectors", "0", _EVENT),
     Law("stored pages at their places", "misplaced_pages", "0", (Place.PAYLOAD,)),
     Law("entries of the cached mapping table", "map_cache_entries", "map_cache_chained", _IDLE),
     Law("translation pages in write-back", "map_write_backs", "0", _IDLE),
@@ -257,7 +263,7 @@ MAP_LAWS = (
 CACHE_LAWS = (
     Law("slots of the data cache", "cache_slots", "cache_spare_slots + cache_chained_slots", _IDLE),
     Law(
-        "pages on their way from the data cache", "cache_flying_pages", "0",
+        "pages in transit from the data cache to flash", "cache_flying_pages", "0",
         (Place.IDLE, Place.REPLAY),
     ),
     Law("dirty pages of the data cache", "cache_dirty_pages", "cached_pages", _IDLE),
@@ -266,13 +272,13 @@ CACHE_LAWS = (
 BLOCK_LAWS = (
     Law("free blocks", "free_blocks", "free_count", _EVENT),
     Law("blocks in the free rings", "ring_blocks", "free_blocks", _EVENT),
-    Law("blocks that the free rings hold wrongly", "wrong_ring_blocks", "0", _EVENT),
+    Law("entries of the free rings with a wrong block", "wrong_ring_blocks", "0", _EVENT),
     Law("pages of free and bad blocks", "pages_of_empty_blocks", "0", _EVENT),
     Law("negative counts of blocks", "negative_block_counts", "0", _EVENT),
     Law("open blocks", "open_blocks", "frontier_blocks", _EVENT),
     Law("write frontiers on wrong blocks", "wrong_frontiers", "0", _EVENT),
-    Law("write frontiers past their block", "frontiers_past_end", "0", _EVENT),
-    Law("write frontiers behind their programs", "frontiers_behind", "0", _EVENT),
+    Law("write frontiers past the end of their block", "frontiers_past_end", "0", _EVENT),
+    Law("write frontiers behind pages already programmed", "frontiers_behind", "0", _EVENT),
     Law("pages in unfinished programs", "programming_pages", "0", _IDLE),
     Law("reads in progress on blocks", "reading_pages", "0", _IDLE),
     Law("units with a wrong number of pSLC blocks", "units_with_wrong_pslc", "0", _EVENT),
@@ -281,33 +287,38 @@ BLOCK_LAWS = (
     Law("pSLC blocks with more pages than word lines", "overfull_pslc_blocks", "0", _EVENT),
     Law("native blocks in the fixed pSLC region", "native_in_pslc_region", "0", _EVENT),
     Law("free pSLC blocks in the rings", "pslc_ring_blocks", "free_pslc_blocks", _EVENT),
-    Law("free pSLC blocks counted", "pslc_free_count", "free_pslc_blocks", _EVENT),
+    Law("count of free pSLC blocks", "pslc_free_count", "free_pslc_blocks", _EVENT),
     Law("units with too many pSLC blocks", "units_over_pslc_limit", "0", _EVENT),
 )
 COLLECTION_LAWS = (
     Law("victims of garbage collection", "gc_victims", "0", _IDLE),
     Law("pages that garbage collection moves", "gc_moving_pages", "0", _IDLE),
     Law("collections that block the host", "blocking_collections", "0", _IDLE),
-    Law("lists that wait for a collection", "parked_lists", "0", _IDLE),
+    Law("lists of transactions that wait for a collection", "parked_lists", "0", _IDLE),
     Law("units with a wrong number of victims", "units_with_wrong_victims", "0", _EVENT),
     Law("units with a wrong number of retiring blocks", "units_with_wrong_retiring", "0", _EVENT),
-    Law("moving pages of blocks that are not victims", "moving_outside_victims", "0", _EVENT),
-    Law("owed pages of blocks that are not victims", "owed_outside_victims", "0", _EVENT),
-    Law("units with a wrong number of owed pages", "units_with_wrong_owed", "0", _EVENT),
-    Law("pages owed to streams of the host", "owed_to_host_streams", "0", _EVENT),
+    Law("pages in motion from blocks that are not victims", "moving_outside_victims", "0", _EVENT),
+    Law("reserved pages of blocks that are not victims", "owed_outside_victims", "0", _EVENT),
+    Law("units with a wrong number of reserved pages", "units_with_wrong_owed", "0", _EVENT),
+    Law("pages reserved in streams of the host", "owed_to_host_streams", "0", _EVENT),
     Law("dies with a wrong number of collections", "dies_with_wrong_collections", "0", _EVENT),
     Law("wear-leveling blocks that are not victims", "levelled_outside_victims", "0", _EVENT),
     Law("victims and full blocks without a stream", "blocks_without_stream", "0", _EVENT),
-    Law("dies with wrong urgency of collection", "dies_with_wrong_urgency", "0", _EVENT),
+    Law("dies with a wrong urgency of collection", "dies_with_wrong_urgency", "0", _EVENT),
 )
 WAITING_LAWS = (
     Law("lists of waiting writes", "waiting_lists", "0", _IDLE),
     Law("lists of waiting writes with a wrong tail", "lists_with_wrong_tail", "0", _EVENT),
     Law("writes in two waiting lists", "waiting_writes", "distinct_waiting_writes", _EVENT),
-    Law("units to be retried", "retries", "marked_retries", _EVENT),
-    Law("units to be retried between events", "retries", "0", _EVENT),
-    Law("transactions that continue at once", "immediate_transactions", "0", _IDLE),
-    Law("transactions in the budget", "transaction_budget", "full_transaction_budget", _IDLE),
+    Law("units whose stalled writes are to be retried", "retries", "marked_retries", _EVENT),
+    Law("units left to be retried between events", "retries", "0", _EVENT),
+    Law("transactions that can continue without an event", "immediate_transactions", "0", _IDLE),
+    Law(
+        "transactions available to plan rows",
+        "transaction_budget",
+        "full_transaction_budget",
+        _IDLE,
+    ),
 )
 LAW_GROUPS = {
     "Commands and pages": COMMAND_LAWS,
@@ -321,8 +332,10 @@ LAW_GROUPS = {
     "Waiting writes": WAITING_LAWS,
 }
 LAWS = tuple(law for group in LAW_GROUPS.values() for law in group)
-"""All laws. A place checks its laws in this order; at a power cut, later laws use quantities that
-earlier laws have settled."""
+"""All conservation laws, in the order in which they are checked.
+
+At a power cut, later laws use quantities that earlier laws have settled.
+"""
 
 
 @cache
@@ -331,7 +344,7 @@ def _compiled(expression: str) -> CodeType:
 
 
 class _Values(dict[str, int]):
-    """Quantities by name. A missing name is looked up in TERMS."""
+    """Values of quantities by name. A name in TERMS is evaluated when it is looked up."""
 
     def __missing__(self, name: str) -> int:
         return evaluate(TERMS[name], self)
@@ -349,7 +362,7 @@ def station_quantity(name: str) -> str:
 
 
 def names_in(*expressions: str) -> Iterator[str]:
-    """Yield the quantities of expressions, with those of the terms that they use."""
+    """Yield the names of the quantities in expressions, including those in the TERMS used."""
     for expression in expressions:
         for name in _compiled(expression).co_names:
             if name in TERMS:
@@ -359,7 +372,7 @@ def names_in(*expressions: str) -> Iterator[str]:
 
 
 def check_laws(place: Place, quantities: Mapping[str, int], detail: str = "") -> None:
-    """Check the laws of a place. Raises Imbalance, which names ``detail``, for example a device."""
+    """Check the laws of a place. Raises Imbalance with ``detail`` (such as a device) in the text."""
     values = _Values(quantities)
     for law in laws_at(place):
         law.excess(place, values, detail)

@@ -63,8 +63,10 @@ COMMAND = rounded_up(
         contents_left="i4",  # contents of the data cache that a FLUSH still waits for
     )
 )
-"""Fields of a transaction that only commands and long transfers use. A new transaction has old
-values here, so each of them sets the fields that it reads later.
+"""Record with the fields of a transaction that only commands and long transfers use.
+
+The fields are not reset for a new transaction, so a command or transfer must set each field before
+it is read.
 """
 FIFO = record_type(
     head="i8",
@@ -210,7 +212,10 @@ def fail(st, code, first, second):
 
 @inline
 def take_txn(st):
-    """Take a transaction from the pool and reset it. Return -1 and set E_POOL if it is empty."""
+    """Take a transaction from the pool, reset it and return its index.
+
+    If the pool is empty, return -1 and record error E_POOL.
+    """
     reg = st.reg[0]
     tid = reg.free_txn
     if tid < 0:
@@ -281,7 +286,7 @@ def note_line(st, leaf, start, end, tid):
 
 @cold
 def cut_line(st, leaf, end):
-    """Shorten the last recorded interval of a resource: it ended at ``end`` ps."""
+    """Shorten the last interval of a resource in the timeline, so that it ends at ``end`` ps."""
     for i in range(st.reg[0].lines - 1, -1, -1):
         line = st.line[i]
         if line.leaf == leaf:
@@ -314,7 +319,8 @@ def note_log(st, what, row, lpn, ppn, old, count, dev, die):
 
 @cold
 def log_read(st, tid):
-    """Log the pages that a read command senses. No erase can happen between now and their data.
+    """Log the pages that a read command senses. They are not erased before their data are
+    transferred.
 
     With bit errors, the physical page is logged, because the errors are drawn for that page.
     """
@@ -354,9 +360,9 @@ def arrive(st, station, tid, n_bytes, service, step):
     """Queue transaction ``tid`` at a station now, for a service of ``service`` ps.
 
     If ``service`` is negative, the service time is that of ``n_bytes`` at the station's rate.
-    Return False if the service takes no time, or if no other event happens before its end
-    (``reg.hop`` allows this; the clock is advanced). The transaction then has ``step`` complete,
-    and the caller advances it.
+    Return False if the service takes no time. Also return False, with the clock advanced to the end
+    of the service, if no other event happens before that end and ``reg.hop`` allows it. In both
+    cases ``step`` of the transaction is then complete, and the caller advances it.
     """
     reg = st.reg[0]
     fifo = st.fifo[station]
@@ -405,8 +411,9 @@ def enter(st, station, tid, n_bytes, service, step):
 
 @inline
 def occupy(st, station, tid, n_bytes, service):
-    """Occupy a station with transaction ``tid`` as :func:`enter` does, but without an event at its
-    end."""
+    """Occupy a station with transaction ``tid`` as :func:`enter` does, but without an event at the
+    end of the service.
+    """
     fifo = st.fifo[station]
     if service < 0:
         service = transfer_ps(n_bytes, fifo.scale, fifo.shift)
@@ -420,7 +427,7 @@ def occupy(st, station, tid, n_bytes, service):
 
 @inline
 def go(st, tid, step):
-    """Schedule transaction ``tid``, with ``step`` complete, to advance before the clock does."""
+    """Mark ``step`` of transaction ``tid`` as complete; ``tid`` advances before the clock does."""
     reg = st.reg[0]
     txn = st.txn[tid]
     txn.step = step
@@ -445,7 +452,7 @@ def next_to_go(st):
 
 @inline
 def calm(st):
-    """Return True if no other work is left at the current time."""
+    """Return True if no other work is left at the current time, so that the clock may advance."""
     reg = st.reg[0]
     return (
         reg.fast != 0

@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 POLICIES: list[Any] = []
-"""Policies of uncompiled runs; compiled policies are called by address."""
+"""Policy functions by index, for uncompiled runs. Compiled runs call policies by address."""
 
 if numba.config.DISABLE_JIT:
 

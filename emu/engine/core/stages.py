@@ -89,7 +89,7 @@ DEVICE_NAMES = (
 STEPS = FINISHED + 1
 
 WAITS = -1
-"""Result of a handler: the transaction waits, or now belongs to another one's list."""
+"""Result of a handler: the transaction waits, or was added to the list of another transaction."""
 
 
 class Crossing(IntEnum):
@@ -126,7 +126,7 @@ STAGE = rounded_up(
         passes="i1",  # times that the bytes cross the DRAM
     )
 )
-"""One stage of a drive's configuration (engine/run/stage_table.py), by completed step or branch."""
+"""Record of a stage of a drive (engine/run/stage_table.py); the index is a step or branch."""
 
 
 @njit

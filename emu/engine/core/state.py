@@ -105,7 +105,7 @@ FIELDS = (
 
 
 ALIKE = ("queue", "order")
-"""Tables with the same number of columns on every drive: a constant in compiled code."""
+"""Tables whose number of columns is the same on every drive and a constant in compiled code."""
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
@@ -165,7 +165,7 @@ register_model(RowType)(models.OpaqueModel)
 
 @functools.cache
 def _table_type(name: str, dtype: np.dtype, ndim: int, columns: int) -> TableType:
-    """Return the type of a table, cached: Numba needs longer for it than for a short run."""
+    """Return the type of a table. It is cached: deriving it takes longer than a short run."""
     return TableType(name, from_dtype(dtype), ndim, columns)
 
 
@@ -173,7 +173,7 @@ _state_type = functools.cache(StateType)
 
 
 class Handle:
-    """Argument of compiled functions: addresses of the arrays. Keeps the arrays alive."""
+    """Argument of compiled functions: addresses of the state's arrays, which it keeps alive."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
@@ -386,7 +386,7 @@ class Arrays:
     def __init__(self, **arrays: np.ndarray) -> None:
         missing = set(FIELDS) ^ set(arrays)
         if missing:
-            raise ValueError(f"state fields differ: {sorted(missing)}")
+            raise ValueError(f"state fields missing or unknown: {sorted(missing)}")
         for name, array in arrays.items():
             setattr(self, name, array)
         self.policies: dict[str, Any] = {}
@@ -440,7 +440,7 @@ class Element:
 
 
 class Elements(np.recarray):
-    """Array of records for uncompiled code."""
+    """Array of records for uncompiled code; an element is a record with fields as attributes."""
 
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)
@@ -448,7 +448,7 @@ class Elements(np.recarray):
 
 
 class Numbers(np.ndarray):
-    """Table of numbers for uncompiled code."""
+    """Table of numbers for uncompiled code; an element is a number as in compiled code."""
 
     def __getitem__(self, index: Any) -> Any:
         return widened(super().__getitem__(index))
@@ -474,7 +474,7 @@ def records(dtype: np.dtype, *shape: int) -> np.recarray:
 
 def aligned_records(dtype: np.dtype, count: int) -> np.recarray:
     """Return a zeroed array of records as :func:`records` does, whose first record begins a cache
-    line. NumPy's large arrays begin 16 bytes behind one."""
+    line. Large arrays of NumPy begin 16 bytes behind the start of one."""
     memory = zeros(np.uint8, count * dtype.itemsize + CACHE_LINE)
     first = -memory.ctypes.data % CACHE_LINE
     zeroed = memory[first : first + count * dtype.itemsize].view(dtype, np.recarray)

@@ -38,14 +38,14 @@ class Totals:
     steps: tuple[Mapping[str, tuple[int, int]], ...]
     busy_ps: Mapping[tuple[str, str], int]
     busy_sum_ps: Mapping[str, int]
-    """Resource class -> busy ps, summed over its members and all phases."""
+    """Busy time by resource class, summed over the resources of the class and all phases (ps)."""
     worked_ps: Mapping[tuple[str, str], int]
-    """(phase, resource class) -> busy ps, summed over its members."""
+    """Busy time by (phase, resource class), summed over the resources of the class (ps)."""
     page_bytes: int
     block_bytes: int
     devices: int
     worn: tuple[tuple[int, ...], ...] = ()
-    """Erases of the reservoir's blocks per die, by plane."""
+    """Number of erases of reservoir blocks: one tuple per die, one number per plane."""
     cached_contents: int = 0
     """Pages written to data caches that are not on flash yet."""
 
@@ -69,7 +69,7 @@ class Totals:
 
 
 class StepClock:
-    """Recorder of the start and end of each phase of each step."""
+    """Recorder of the start and end of each phase of each training step."""
 
     def __init__(self, names: tuple[str, ...], phase: np.recarray) -> None:
         self._names = names
@@ -78,17 +78,17 @@ class StepClock:
         self._began = 0
 
     def follow(self, phase: np.recarray) -> None:
-        """Continue the step in another simulation, which has taken over the phases."""
+        """Read the rest of the step from ``phase``, the phase records of another simulation."""
         self._phase = phase
 
     def begin(self, now: int) -> None:
-        """Start a step at ``now`` ps."""
+        """Start a step at ``now`` ps and reset the records of its phases."""
         self._began = now
         self._phase.first = NEVER
         self._phase.last = -1
 
     def end(self, now: int) -> None:
-        """End the step at ``now`` ps and record its spans."""
+        """End the step at ``now`` ps and append the time span of each phase to ``steps``."""
         spans = {
             name: (int(self._phase.first[i]), int(self._phase.last[i]))
             for i, name in enumerate(self._names)

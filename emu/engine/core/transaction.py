@@ -17,10 +17,10 @@ SECTOR_BYTES = 512
 
 @njit
 def sibling(st, tid):
-    """Create a transaction of the same row or request as ``tid``, of its kind, phase, drive, stream
-    and operation. Return it, or -1 if the pool is empty.
+    """Create a transaction with the row or request, kind, phase, drive, stream and operation of
+    transaction ``tid``. Return it, or -1 if the pool is empty.
 
-    The row or request then has one more pending part. The pages are the caller's to set.
+    The row or request then has one more pending part. The caller sets the pages.
     """
     other = take_txn(st)
     if other < 0:
@@ -42,9 +42,9 @@ def sibling(st, tid):
 
 @njit
 def child(st, tid, lpn, count):
-    """Create a transaction for ``count`` pages of the row or request of ``tid``. Return it, or -1.
+    """Create a transaction for ``count`` pages, from ``lpn`` on, of the row or request of ``tid``.
 
-    The row or request then has one more pending part. -1: the pool is empty.
+    Return it, or -1 if the pool is empty. The row or request then has one more pending part.
     """
     other = sibling(st, tid)
     if other >= 0:

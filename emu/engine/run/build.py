@@ -55,7 +55,7 @@ from ondie.emu.nvme.tunnel.message_table import MESSAGE, SIZES
 from ondie.emu.units import InputError
 
 BUDGET = 15 << 12
-"""Transactions for the rows of one device."""
+"""Number of transactions available to the plan rows of one device."""
 ROWS = 1 << 19
 MAX_SHARES = 16
 """Number of devices above which the transaction budget does not grow."""
@@ -64,7 +64,7 @@ MAX_SHARES = 16
 def _check_request(
     cfg: Config, geometry: Geometry, payload: bool, pairs: bool, jobs: bool, destage: bool
 ) -> None:
-    """Raise InputError for a use of the drive that its configuration does not allow."""
+    """Raise InputError if the arguments of :func:`build` contradict the configuration."""
     if payload and cfg.ftl.unwritten == "as_written":
         raise InputError(
             'ftl.unwritten = "as_written": must be "zeros" if payload is kept, because pages that '
@@ -102,7 +102,9 @@ def _check_request(
 def _registers(
     table: np.record, txns: int, dies: int, buses: int, fifos: int, pairs: int
 ) -> np.recarray:
-    """Return the registers: first leaves and columns of each kind of resource, and the budget."""
+    """Return the engine's registers (REG): first index of each kind of resource, list heads,
+    budget.
+    """
     reg = records(REG, 1)
     reg.station0 = buses
     reg.pair0 = buses + fifos
@@ -117,8 +119,11 @@ def _registers(
 
 
 def _log_records(cfg: Config, geometry: Geometry, txns: int, places: int) -> int:
-    """Return the size of the log. In one event, each transaction may log one record, plus for a
-    read the cache transfers or the wrong bits of each page."""
+    """Return the size of the log in records.
+
+    In one event, each transaction may log one record, and a read also the cache transfers or the
+    wrong bits of each page.
+    """
     of_cache = 2 * geometry.planes * geometry.slots * (places > 0)
     of_errors = geometry.planes * (cfg.errors.kind != "none")
     return 2 * txns * (1 + of_cache + of_errors)
@@ -248,7 +253,9 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 
 
 def _transactions(table: np.record, devices: int) -> int:
-    """Return the pool size: transactions of rows, erases of blocks they open, collection."""
+    """Return the size of the transaction pool: transactions for plan rows, for the erases of blocks
+    that they open, and for garbage collection.
+    """
     motion = min(int(table.gc_parallel), int(table.blocks)) * (
         min(table.gc_window, table.block_pages) + table.slots
     )

@@ -45,7 +45,7 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def on_erase_done(st, tid):
-    """Complete an erase. A block that collection has erased goes to the writes that wait for it."""
+    """Complete an erase. If it ends a collection, retry the writes that wait for a free block."""
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
     unit, collected = completion.on_block_erased(st, tid)
@@ -105,8 +105,9 @@ def on_program_done(st, tid):
 
 @njit
 def on_read_done(st, tid):
-    """Send a page that has been sensed on its way: to ECC and host, to the cached mapping table, or
-    to its new place. A page with raw bit errors may be sensed again first."""
+    """Send a sensed page on to its destination: the host (through ECC), the cached mapping table,
+    or its new place. A page with raw bit errors may be sensed again first.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     more = False

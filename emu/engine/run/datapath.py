@@ -46,7 +46,7 @@ from ondie.kernels.jit import inline, njit
 
 @njit
 def decide(st, tid, step):
-    """Call the handler of a stage that decides. Return the stage that follows, or WAITS."""
+    """Call the handler that decides stage ``step``. Return the stage that follows, or WAITS."""
     if step == stages.ENCODED:
         return queue_program(st, tid)
     if step == stages.WRITE_IN_DRAM:
@@ -111,7 +111,10 @@ def hand_over(st, tid, step):
 
 @inline
 def cross(st, tid, stage):
-    """Pass a transaction through what its stage crosses. Return False if that takes no time."""
+    """Pass a transaction through the link, DRAM, decoder or other station of its stage.
+
+    Return False if that takes no time.
+    """
     txn = st.txn[tid]
     size = stage.bytes
     if size < 0:

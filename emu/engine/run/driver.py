@@ -1,9 +1,9 @@
 """Driver of the engine: the only Python code that runs the compiled event loop.
 
 Owns the state of a simulation, the run of the event loop in batches, the errors that it reports,
-the delivery of its log, the time that it takes, power cuts, and the check that no work is left.
-Does not own the work: plans (system.py), commands of one drive (emu/drive.py) and requests
-through queue pairs (replay/player.py) are subclasses, which supply work between two batches.
+the delivery of its log, its wall time, power cuts, and the check that no work is left. Does not own
+the work: plans (system.py), commands of one drive (emu/drive.py) and requests through queue pairs
+(replay/player.py) are subclasses, which supply work between two batches.
 Source: none. The event loop pauses for the reasons that engine/run/loop.py lists.
 """
 
@@ -27,7 +27,7 @@ EVENTS_PER_CALL = 1 << 22
 
 
 class PowerCut(Exception):
-    """Power cut: the driver handles no further events."""
+    """Raised at a power cut; the driver handles no further events."""
 
 
 class Driver:
@@ -68,12 +68,12 @@ class Driver:
 
     @property
     def rows_done(self) -> int:
-        """Number of plan rows before the oldest incomplete row."""
+        """Number of plan rows before the oldest incomplete row, all of which are complete."""
         return int(self.arrays.reg.tail[0])
 
     @property
     def next_row(self) -> int:
-        """Id of the next plan row."""
+        """Id of the next plan row to be loaded."""
         return int(self.arrays.reg.next_row[0])
 
     @property
@@ -88,7 +88,7 @@ class Driver:
 
     @property
     def idle(self) -> bool:
-        """True if no event is pending and the data cache writes nothing."""
+        """True if no event is pending and no page is in transit from the data cache to flash."""
         return self.next_event >= NEVER and not self.arrays.cache.flying.any()
 
     def load_rows(self, rows: np.ndarray) -> None:
@@ -98,9 +98,9 @@ class Driver:
     # --- hooks
 
     def supply(self) -> bool:
-        """Collect completed work and load more, as much as there is room for.
+        """Collect completed work, and load as much further work as there is room for.
 
-        Return True if any was loaded.
+        Return True if any work was loaded.
         """
         return False
 
@@ -171,12 +171,12 @@ class Driver:
             raise PowerCut
 
     def check_power(self) -> None:
-        """Raise InputError after a power cut."""
+        """Raise InputError if the power has been cut."""
         if self.off:
-            raise InputError("the drive has no power")
+            raise InputError("the drive handles no commands after a power cut")
 
     def check_finished(self) -> None:
-        """Raise the reason if rows, requests or writes of the data cache are incomplete.
+        """Raise an error if plan rows, requests or writes of the data cache are incomplete.
 
         The caller has run the events until none was left. Raises InputError for a full drive,
         otherwise SimulationError.

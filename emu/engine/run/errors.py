@@ -19,7 +19,10 @@ from ondie.emu.units import InputError
 
 
 class SimulationError(RuntimeError):
-    """The simulation cannot continue, or its totals do not balance: a defect, not bad input."""
+    """Error: the simulation cannot continue, or its totals do not balance.
+
+    The cause is a defect, not bad input.
+    """
 
 
 def raise_error(arrays: Arrays, cfg: Config) -> None:
@@ -34,7 +37,8 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             return
         case events.E_POOL if first > 0:
             raise InputError(
-                f"a command of {first - 1} pages: at most {second - 1} pages can be in flight"
+                f"command of {first - 1} pages: must be at most {second - 1} pages, "
+                "the maximum in flight"
             )
         case events.E_PAST_END:
             raise InputError(
@@ -45,7 +49,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             raise InputError(
                 f"ftl.reservoir_fraction={cfg.ftl.reservoir_fraction}: the reservoir of die "
                 f"{first} has to reuse a block with {second} valid super-pages; "
-                "use a larger share"
+                "use a larger fraction"
             )
         case events.E_VICTIM:
             raise InputError(
@@ -67,15 +71,17 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             )
         case events.E_REGISTER:
             raise SimulationError(
-                f"die {first}: {OP_NAMES[second]} found its registers in a state that does not "
-                "allow it"
+                f"die {first}: the registers do not hold the operands of operation "
+                f"{OP_NAMES[second]}"
             )
         case events.E_UNWRITTEN:
             raise SimulationError(
                 f"super-page {first} was read from die {second} before it was written"
             )
         case code:
-            raise SimulationError(f"engine error {code} ({first}, {second}) at {int(reg.now)} ps")
+            raise SimulationError(
+                f"engine error code {code} (details {first}, {second}) at {int(reg.now)} ps"
+            )
 
 
 def raise_full(arrays: Arrays, cfg: Config) -> None:
@@ -94,20 +100,21 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
             words += f"; {bad} of its {blocks} blocks are bad"
         waiting = int(arrays.pool.retiring[dev * units : (dev + 1) * units].sum())
         if waiting:
-            words += f"; {waiting} more have a failed program, and there is no room for their data"
+            words += f"; {waiting} more have a failed program and data for which there is no room"
         raise InputError(words)
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
-    """Raise the reason why no event is left although rows, requests or cache writes are
-    incomplete."""
+    """Raise an error that says why no event is left although plan rows, requests or writes of the
+    data cache are incomplete.
+    """
     raise_full(arrays, cfg)
     reg = arrays.reg[0]
     requests = int(arrays.pair.outstanding.sum())
     if reg.tail != reg.next_row:
-        reason = f"row {int(reg.tail)} of {int(reg.next_row)} cannot complete"
+        reason = f"plan row {int(reg.tail)} of {int(reg.next_row)} cannot complete"
     elif requests:
         reason = f"{requests} requests never complete"
     else:
         reason = f"{int(arrays.cache.flying.sum())} pages of the data cache are never written"
-    raise SimulationError(f"stuck at {int(reg.now)} ps: {reason}")
+    raise SimulationError(f"the simulation is stuck at {int(reg.now)} ps: {reason}")

@@ -71,7 +71,9 @@ from ondie.emu.nvme import (
 from ondie.kernels.jit import apart, cold, njit
 
 STEPPED = 1 << 12
-"""Number of last events of a call that are stepped one by one, because each can be the last."""
+"""Number of final events of a call that are handled one at a time, so that the call ends exactly at
+the requested event.
+"""
 MAX_PIECES = 64
 """Maximum number of pieces into which one row splits its transfer down the link."""
 
@@ -105,7 +107,7 @@ def start_ready(st):
 
 @njit
 def transactions_needed(st, rid):
-    """Return the most transactions that row ``rid`` may need at once.
+    """Return the maximum number of transactions that row ``rid`` may need at once.
 
     NVMe and ISP commands: one, plus one per page (TRIM: one). DMA down: MAX_PIECES. DMA up: one,
     plus one per piece. BPP (with the erase before it), VPP and computation (with their DRAM
@@ -278,7 +280,9 @@ def start_message(st, rid, tid):
 
 @njit
 def start_dma_down(st, rid, tid):
-    """Send bytes down the link in pieces, so that one piece enters DRAM while the next follows."""
+    """Send bytes down the link in pieces, so that one piece enters DRAM while the next piece
+    crosses the link.
+    """
     row = st.row[rid]
     dev = row.device
     st.count[dev, DOWN_BYTES] += row.bytes_in
@@ -383,7 +387,7 @@ def drain(st, tid):
     """Do all work that takes no simulated time.
 
     Advance transaction ``tid`` (if >= 0), then the other transactions that can advance, then writes
-    that waited for a free block, then ready rows. Last, the channels grant.
+    that waited for a free block, then ready rows. Finally grant the channels.
     """
     reg = st.reg[0]
     while reg.error == 0:

@@ -48,19 +48,19 @@ def of_isp(st, txn):
 
 @cold
 def enter_adapter_queue(st, tid):
-    """Enter a request into the queue of the SATA adapter, or let it wait for room there."""
+    """Enter a request into the queue of the SATA adapter, or hold it until the queue has room."""
     return stages.WAITS if sata_hba.wait_if_full(st, tid) else stages.SUBMITTED
 
 
 @cold
 def limit_fetches(st, tid):
-    """Let a command wait while the drive already works on the most commands of its pair."""
+    """Hold a command while the drive already works on the maximum number of its queue pair."""
     return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
 @cold
 def count_entry(st, tid):
-    """Count the queue entry that has arrived for the adapter or the pair."""
+    """Count a queue entry that has arrived as fetched from its SATA adapter or queue pair."""
     if st.cfg[0].adapter > 0:
         st.dev[st.txn[tid].dev].fetched += 1
     if st.cfg[0].entries > 0:
@@ -106,7 +106,7 @@ def execute_command(st, tid):
 
 @cold
 def split_command_data(st, tid):
-    """Give the data of a whole write command to the destage buffer, or split them into pages."""
+    """Pass all data of a write command to the destage buffer, or split them into pages."""
     if st.cfg[0].cache == mqsim_cache.BUFFER and mqsim_cache.write(st, tid):
         return stages.WAITS
     command_split.cut_write(st, tid, stages.DOWN_DONE)
@@ -115,7 +115,7 @@ def split_command_data(st, tid):
 
 @njit
 def send_command_data(st, tid):
-    """Send the data of a whole read command, whose completion another transaction carries."""
+    """Send all data of a read command to the host; another transaction carries the completion."""
     send_off(st, tid, stages.UP, st.txn[tid].size)
     st.txn[tid].step = stages.DATA_SENT
     return stages.FINISHED
@@ -123,14 +123,14 @@ def send_command_data(st, tid):
 
 @njit
 def send_answer(st, tid):
-    """Send the data of a whole read command, directly followed by its completion."""
+    """Send all data of a read command to the host, directly followed by the completion."""
     send_off(st, tid, stages.UP, st.txn[tid].size)
     return stages.DATA_UP
 
 
 @njit
 def ring_completion_doorbell(st, tid):
-    """Send the completion doorbell, for which no queue entry waits."""
+    """Send the doorbell of a completion. It occupies the link, but no transaction waits for it."""
     size = st.cfg[0].doorbell
     st.count[st.txn[tid].dev, LINK_EXTRA_DOWN_BYTES] += size
     send_off(st, tid, stages.DOWN, size)
@@ -143,7 +143,7 @@ def ring_completion_doorbell(st, tid):
 
 @njit
 def route_sensed(st, tid):
-    """Select the way of data that have left a die, by owner and role."""
+    """Select the path of data that have left a die, by owner and role."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if txn.role == Role.NONE:
@@ -164,7 +164,7 @@ def route_sensed(st, tid):
 
 @njit
 def route_decoded(st, tid):
-    """Select the way of a decoded page: to the ISP, or to the host and into the cache."""
+    """Select the path of a decoded page: to the ISP, or to the host and into the data cache."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if of_isp(st, txn):
@@ -185,13 +185,16 @@ def fill_cache(st, tid):
 
 @njit
 def route_unmapped(st, tid):
-    """Select the way of zeros that replace an unmapped page: to the ISP or to the host."""
+    """Select the path of zeros that replace an unmapped page: to the ISP or to the host."""
     return stages.UNMAPPED_FOR_ISP if of_isp(st, st.txn[tid]) else stages.READ_UNMAPPED
 
 
 @njit
 def route_read_data(st, tid):
-    """Send read data up the link, unless the ISP reads them or the whole command is sent later."""
+    """Send read data up the link.
+
+    Do not if the ISP reads them, or if all data of the command are sent later in one transfer.
+    """
     txn = st.txn[tid]
     if of_isp(st, txn) or (st.cfg[0].whole_commands != 0 and txn.role == Role.NONE):
         return stages.FINISHED
@@ -200,7 +203,9 @@ def route_read_data(st, tid):
 
 @cold
 def route_map_page(st, tid):
-    """Select the DRAM passes of a translation page: two if it is changed and written back."""
+    """Select the number of DRAM passes of a translation page: two if it is changed and written
+    back, otherwise one.
+    """
     txn = st.txn[tid]
     if txn.role == Role.MAP_BACK and txn.ppn >= 0:
         return stages.MAP_DECODED_FOR_MERGE
@@ -212,7 +217,7 @@ def route_map_page(st, tid):
 
 @njit
 def place_write(st, tid):
-    """Place a page that is in DRAM, once its mapping entry is known."""
+    """Allocate a flash page to a written page in DRAM, once its mapping entry is known."""
     cfg = st.cfg[0]
     st.reg[0].prompt = 1
     if cfg.map_entries == 0 or not cmt.waits_for_mapping(st, tid):
@@ -223,7 +228,10 @@ def place_write(st, tid):
 
 @njit
 def cache_write(st, tid):
-    """Store a write in the data cache. Word lines that it needs on flash are completed."""
+    """Store a write in the data cache.
+
+    For a write that completes on flash (FUA), request padding of incomplete word lines.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     urgent = st.cfg[0].line > 1 and txn.kind == ROW and st.row[txn.row].fua != 0
@@ -257,7 +265,7 @@ def queue_program(st, tid):
 
 @cold
 def resume_translated(st, tid):
-    """Continue with pages whose mapping entries are known: sense them, or place them."""
+    """Continue with pages whose mapping entries are known: read them, or allocate flash pages."""
     if st.cfg[0].map_entries != 0 and cmt.waits_for_mapping(st, tid):
         return stages.WAITS
     if st.txn[tid].op == timing.READ:
@@ -272,7 +280,7 @@ def resume_translated(st, tid):
 
 @njit
 def continue_transfer(st, tid):
-    """Pass the next piece of a row's DRAM traffic, or finish after the last piece."""
+    """Pass the next piece of a row's traffic through DRAM, or finish after the last piece."""
     if st.command[tid].bytes_left == 0:
         return stages.FINISHED
     next_piece(st, tid, stages.TRAFFIC_PIECE)
@@ -295,7 +303,7 @@ def send_piece(st, tid):
 
 @cold
 def send_message_down(st, tid):
-    """Send the tail of a message that has reached the host down to the drive of its row."""
+    """Send the tail of a message that has reached the host down to the destination drive."""
     txn = st.txn[tid]
     row = st.row[txn.row]
     down = stages.station(st, row.lpn, stages.TUNNEL_DOWN)
@@ -308,7 +316,7 @@ def send_message_down(st, tid):
 
 @cold
 def return_to_die(st, tid):
-    """Queue corrected pages of the optimizer for the way back into their die's registers."""
+    """Queue corrected pages of the optimizer for transfer back to the registers of their die."""
     txn = st.txn[tid]
     txn.op = timing.VPP
     push(st, txn.die, tid, Q_PE)

@@ -115,7 +115,7 @@ from ondie.emu.ftl.transfers import HOST_PASSES
 from ondie.emu.nvme import mqsim_cache
 
 DATA = ""
-"""Size of a crossing: that of the transaction."""
+"""Value of ``Stage.size`` if the transaction's data cross the resource."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Stage:
-    """What follows ``step``: a handler, then a crossing after which ``next`` is complete.
+    """Actions that follow ``step``: a handler, then a crossing after which ``next`` is complete.
 
-    ``size``: field of the configuration, or DATA. ``message``: the bytes are no data and count as
+    ``size``: field of the configuration, or DATA. ``message``: the bytes are not data and count as
     link overhead. ``when``: condition on the configuration. ``decides``: handler that returns this
     stage, one of ``branches``, FINISHED or WAITS. ``takes``: function of another room that takes
-    the transaction over. ``leads``: steps at which the transaction, or those made from it, continue
-    after such a handler.
+    the transaction over. ``leads``: steps at which the transaction, or transactions made from it,
+    continue after such a handler.
     """
 
     step: int

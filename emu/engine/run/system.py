@@ -40,7 +40,7 @@ EVENTS_PER_TURN = 1 << 14
 
 
 class ForegroundFeed(Protocol):
-    """Source of requests for the system's queue pairs while plans run."""
+    """Interface of a source that loads requests into the system's queue pairs while plans run."""
 
     def supply(self, plan_done: bool) -> bool:
         """Collect completions and load more requests; return True if any was loaded."""
@@ -124,9 +124,9 @@ class System(Driver):
         self.filled_super_pages += count
 
     def run(self, plan: Iterable[np.ndarray]) -> None:
-        """Run a plan (chunks of rows.PLAN) to its end.
+        """Run a plan (chunks of plan_rows.PLAN) to its end.
 
-        Raises SimulationError if it gets stuck, PowerCut if ``events_left`` reaches 0 first.
+        Raises SimulationError if the plan gets stuck, PowerCut if ``events_left`` reaches 0 first.
         """
         self._chunks = _chunks(plan)
         self._next_chunk = next(self._chunks, None)
@@ -161,7 +161,10 @@ class System(Driver):
         self.load_rows(chunk)
 
     def batch_limit(self) -> int:
-        """Return fewer events if ``foreground`` must learn in time that the plan is done."""
+        """Return the number of events until :meth:`supply` is called again.
+
+        It is smaller with ``foreground``, which must soon be notified when the plan is done.
+        """
         return super().batch_limit() if self.foreground is None else EVENTS_PER_TURN
 
     def take_log(self, records: np.ndarray) -> None:
@@ -185,17 +188,20 @@ class System(Driver):
             or not (0 <= chunk["phase"].min() and chunk["phase"].max() < len(self.phases))
             or min(chunk["bytes_in"].min(), chunk["bytes_out"].min(), chunk["array_ps"].min()) < 0
         ):
-            raise SimulationError(f"plan rows from {first} on are malformed")
+            raise SimulationError(
+                f"plan rows from {first} on: an id, dependency, device, phase or amount is out of "
+                "range"
+            )
         longest = int(max(chunk["bytes_in"].max(initial=0), chunk["bytes_out"].max(initial=0)))
         if longest > MOST_BYTES:
             raise InputError(
-                f"a transfer of {longest:,} bytes; must be at most {MOST_BYTES:,} bytes to "
-                "keep the "
-                "clock exact"
+                f"plan row with a transfer of {longest:,} bytes: must be at most "
+                f"{MOST_BYTES:,} bytes to keep the clock exact"
             )
 
     def _with_message_costs(self, chunk: np.ndarray) -> np.ndarray:
-        """Return the chunk with the cost record of each tunnel message in ``stream``.
+        """Return the chunk with the index of each tunnel message's cost record in column
+        ``stream``.
 
         A chunk that contains messages is copied.
         """
@@ -210,7 +216,7 @@ class System(Driver):
         return chunk
 
     def _message_costs(self, chunk: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return commands and wire bytes of the tunnel messages of a chunk.
+        """Return the numbers of commands and wire bytes of the tunnel messages of a chunk.
 
         The chunk comes from :meth:`_with_message_costs`.
 
@@ -273,7 +279,7 @@ class System(Driver):
         return amounts
 
     def drop_callbacks(self) -> None:
-        """Drop all callbacks, so that their owners and the drives' large state can be freed."""
+        """Drop all callbacks, so that their objects and the drives' state can be freed."""
         self.on_log = self.on_progress = self.foreground = None
 
     def add_planned(self, device: int, what: str, amount: int) -> None:
@@ -333,7 +339,7 @@ class System(Driver):
         )
 
     def leaf_name(self, leaf: int) -> tuple[int, str]:
-        """Return (device or -1 for the host, name) of an exclusive resource."""
+        """Return (device or -1 for the host, name) of the exclusive resource at index ``leaf``."""
         return leaf_name(self.devices, self.geometry, self.lanes, leaf)
 
     @property
