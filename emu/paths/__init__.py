@@ -1,4 +1,4 @@
-"""Update strategies as plans: the rows of work of one training step on host and drives.
+"""Update strategies: each path plans the work of one training step on the host and the drives.
 
 Owns the resource and the order of each piece of work. Does not own time or the event loop, which
 are in engine/.

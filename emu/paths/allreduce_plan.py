@@ -41,17 +41,18 @@ class ExchangePlan:
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes that a node sends in one ring step."""
+        """Bytes that a node sends in one step of the ring."""
         return ring.piece_bytes(self.n_bytes, self.nodes)
 
     @cached_property
     def cost(self) -> allreduce.Allreduce:
-        """Cost of the exchange by the cost model."""
+        """Times of the exchange as calculated by the cost model
+        (cluster/collectives/allreduce.py)."""
         return allreduce.exchange(self.kind, self.n_bytes, self.drives, TunnelCost.of(self.cfg))
 
     @property
     def text(self) -> str:
-        """Arithmetic of the cost model in words."""
+        """Text of the cost model's calculation, for the closed form of the update stage."""
         times = self.cost
         relay = f"host relay {times.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
         if self.kind == "ring":
@@ -61,8 +62,9 @@ class ExchangePlan:
         return f"{self.kind}, {self.n_bytes / 1e6:.4g} MB a message; {relay}"
 
     def rows(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Yield the rows of the exchange, which start after row ``trained``, in chunks. Return the
-        row that delivers the last part of the sum to each node, int64[nodes]."""
+        """Yield the plan rows of the exchange in chunks; they start after row ``trained``. Return
+        for each node the id of the row that delivers the last part of the summed gradient,
+        int64[nodes]."""
         if self.kind == "ring":
             return (yield from self._ring(out, trained))
         return self._star(out, trained) if self.kind == "star" else self._tree(out, trained)
@@ -90,8 +92,8 @@ class ExchangePlan:
         )
 
     def _ring(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Yield the hops of the ring. Each hop waits for its data and for the previous hop of its
-        sender."""
+        """Yield the messages of the ring. Each message waits for its data and for the previous
+        message of its sender."""
         first, nodes = out.next, self.nodes
         hops = ring.steps(nodes) * nodes
         batch = max(plan_rows.MAX_CHUNK // nodes, 1) * nodes
@@ -112,7 +114,8 @@ class ExchangePlan:
         return first + ring.last_arrivals(nodes)
 
     def _star(self, out: Rows, trained: int) -> np.ndarray:
-        """Add the rows of the star: all drives send to the host, which sums and sends back."""
+        """Add the rows of the star: every drive sends its gradient to the host, which adds them up
+        and sends the sum to every drive. Return the id of each node's last row, int64[nodes]."""
         drive = np.arange(1, self.nodes)
         host = np.full_like(drive, HOST_NODE)
         up = self._send(out, drive, host, self.n_bytes, after0=trained)
@@ -121,8 +124,9 @@ class ExchangePlan:
         return np.concatenate([[summed], down])
 
     def _tree(self, out: Rows, trained: int) -> np.ndarray:
-        """Add the rows of the tree: each node sends to its parent after it has received the sums of
-        its children; the sum of the host returns by the same links."""
+        """Add the rows of the tree. Each node sends its partial sum to its parent after it has
+        received those of its children. The host sends the total back over the same links. Return
+        the id of each node's last row, int64[nodes]."""
         has = np.full((tree.CHILDREN, self.nodes), trained, np.int64)  # row id by child and node
         below = tree.levels(self.nodes)[1:]
         for level in reversed(below):
@@ -139,6 +143,7 @@ class ExchangePlan:
         return arrived
 
     def _sum(self, out: Rows, ready: int, gradients: int) -> int:
-        """Add the row in which the host adds ``gradients`` gradients to the host's gradient."""
+        """Add the row in which the host adds ``gradients`` received gradients to the host's
+        gradient; return the row's id."""
         took = sum_ps(self.n_bytes, gradients, self.cfg.host.dram_bandwidth_bytes_per_s)
         return out.one(resource=plan_rows.HOST_CPU, phase=SYNCHRONISE, array_ps=took, after0=ready)

@@ -35,16 +35,18 @@ PHASES = (
     CHECKPOINT, LEVELLING,
 ) = range(len(PHASES))  # fmt: skip
 BACKWARD_SEGMENTS = 64
-"""Number of segments of the backward pass; gradients are sent as segments complete."""
+"""Number of segments of the backward pass; the gradients of a segment are sent when it
+is complete."""
 
 NO_PROCESSOR = (
     "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use --device csd-pe"
 )
-"""Reason why a path that updates in the controller cannot run."""
+"""Reason that a path reports if it updates in the drive's controller and the drive has no
+processor."""
 
 
 class Unavailable(InputError):
-    """Error: this device or model cannot run the path; the message is the reason."""
+    """Error: this device or model cannot run the path; the message states the reason."""
 
 
 class Rows:
@@ -56,7 +58,8 @@ class Rows:
         self._held = 0
 
     def add(self, count: int = 1, **columns: Any) -> np.ndarray:
-        """Append ``count`` rows and return their ids. Columns are scalars or arrays of length n."""
+        """Append ``count`` rows and return their ids, int64[count]. ``columns``: values of the plan
+        columns, each a scalar or an array of length ``count``."""
         part = np.zeros(count, plan_rows.PLAN)
         ids = np.arange(self.next, self.next + count)
         part["id"] = ids
@@ -69,12 +72,12 @@ class Rows:
         return ids
 
     def one(self, **columns: Any) -> int:
-        """Append one row and return its id."""
+        """Append one row and return its id; ``columns`` as in :meth:`add`."""
         return int(self.add(1, **columns)[0])
 
     def join(self, ids: np.ndarray, phase: int) -> int:
-        """Append a chain of two-input joins and return its last row, which completes when all of
-        ``ids`` are complete."""
+        """Append a chain of joins with two inputs each and return the id of the last one, which
+        completes when all rows in ``ids`` are complete."""
         count = max(len(ids) - 1, 1)
         first = self.next
         after0 = np.arange(first - 1, first + count - 1)
@@ -89,11 +92,13 @@ class Rows:
         return self.one(resource=plan_rows.FENCE, phase=phase)
 
     def full(self) -> bool:
-        """Return True if at least MAX_CHUNK rows are collected."""
+        """Return True if at least MAX_CHUNK rows have been collected, so that the caller should
+        yield them."""
         return self._held >= plan_rows.MAX_CHUNK
 
     def take(self) -> np.ndarray:
-        """Return the rows collected so far and remove them; ids continue after them."""
+        """Return the rows collected so far and clear the builder; later rows continue the
+        numbering."""
         out = np.concatenate(self._parts) if self._parts else np.zeros(0, plan_rows.PLAN)
         self._parts = []
         self._held = 0
@@ -102,7 +107,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Options:
-    """User options of the paths."""
+    """Options of the paths that the user sets; a prefix such as "stannis:" names the only path that
+    uses the option."""
 
     weights_up: str = "fp32"
     """Width of the weights sent to the host: "fp32" or "fp16"."""
@@ -114,30 +120,31 @@ class Options:
     Algorithm 1."""
     host_batch: int | None = None
     cores_taken: float = 0.0
-    """stannis: cores of the host that other programs use while it trains."""
+    """stannis: number of the host's cores that other programs occupy during training."""
     slowdown: str | None = None
-    """stannis: model of the host's speed on the cores that are left (cluster/load/slowdowns.py);
-    None: that of the drive's server."""
+    """stannis: model of the host's speed on its remaining cores (cluster/load/slowdowns.py); None:
+    the model fitted to the drive's server."""
     allreduce: str = "ring"
     """stannis: algorithm of the gradient all-reduce: "ring", "tree" or "star"."""
     offload: Offload = field(default_factory=Offload)
     """host_offload: DeepSpeed options."""
     shares: Shares | None = None
-    """host_offload, for a piece of a model: placement in the whole model, in place of the options
-    that apply to whole sub-groups, tensors and models."""
+    """host_offload, when a piece of a model is simulated: shares of the whole model that are on
+    NVMe. They replace the options that count whole sub-groups or tensors."""
     compression: float = 2.0
-    """smart_comp: size of the compressed gradient (index and value) in percent of its 4 B per
-    parameter."""
+    """smart_comp: size of the compressed gradient (indices and values) in percent of the
+    uncompressed 4 B per parameter."""
     seed: int = 0
-    """Seed of the random events in the drives: bit errors, failed programs and erases."""
+    """Seed of the random events in the drives: bit errors, failed programs and failed erases."""
     pairs: int = 0
-    """Number of queue pairs that other users of the drive use concurrently."""
+    """Number of NVMe queue pairs that other users of the drive use during the step."""
     forward_s: float | None = None
     backward_s: float | None = None
-    """Seconds of forward and of backward per step, in place of the trace's."""
+    """Seconds of the forward and of the backward pass per step; None: the times of the trace."""
     step_times: str | None = None
-    """Rule for these times: one of compute.training.RULES; None: the device's accelerator if it
-    states a rate, otherwise the trace."""
+    """Rule that determines the times of the forward and backward pass: one of
+    compute.training.RULES. None: the rate of the device's accelerator if the configuration states
+    one, otherwise the trace."""
 
     def __post_init__(self) -> None:
         if formats.checked(self.format) == "fp32":
@@ -160,7 +167,7 @@ WIDE_UP = tuple(f for f in formats.FORMATS if formats.Stored(f, "adam").shown.it
 
 @dataclass
 class Path(ABC):
-    """One update strategy on one configuration and one trace."""
+    """Base class: one update strategy for one configuration and one trace."""
 
     cfg: Config
     trace: Trace
@@ -169,12 +176,13 @@ class Path(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     updates_weights: ClassVar[bool] = True
-    """True if the path carries payload, so that its weights can be compared with the reference."""
+    """True if the path moves real bytes and updates them, so that the final weights can be compared
+    with the reference."""
     lossless: ClassVar[bool] = True
-    """True if the path applies the gradient as recorded, so that the weights equal the recorded
-    ones."""
+    """True if the path applies the gradients as recorded, so that its weights equal the recorded
+    weights."""
     exchanges: ClassVar[bool] = False
-    """True if nodes exchange gradients, also in a step whose update is skipped."""
+    """True if the nodes exchange gradients; they do so even in a step whose update is skipped."""
 
     def __post_init__(self) -> None:
         reason = self.missing()
@@ -184,25 +192,27 @@ class Path(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Return the reason why this device or model cannot run the path, or None."""
+        """Return the reason why this device or model cannot run the path, or None if it can."""
 
     def unstorable(self) -> str | None:
-        """Return the reason why the path cannot store its vectors in the format, or None."""
+        """Return the reason why the path cannot store its vectors in the selected format, or None
+        if it can."""
         return None if self.options.format == "fp32" else "only fp32 is supported"
 
     def check_format(self) -> None:
-        """Raise Unavailable if the path cannot store its vectors in the format."""
+        """Raise Unavailable if the path cannot store its vectors in the selected format."""
         reason = self.unstorable()
         if reason:
             raise Unavailable(f"{self.name}: format {self.options.format}: {reason}")
 
     @abstractmethod
     def system(self, payload: bool, timeline: int) -> System:
-        """Return the system that the path needs."""
+        """Return a new emulated system (host and drives) that can run this path."""
 
     @abstractmethod
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        """Place the states on flash, untimed; with ``arithmetic``, store their bytes as well."""
+        """Place weights and states on flash; this takes no simulated time. With ``arithmetic``,
+        also store their bytes."""
 
     @abstractmethod
     def plan(self, step: int) -> Iterator[np.ndarray]:
@@ -214,23 +224,27 @@ class Path(ABC):
 
     @property
     def beside_cpu(self) -> tuple[bool, bool]:
-        """(reads, writes): True if those of the update overlap the computation on the host CPU."""
+        """(reads, writes): True if the reads or writes of the update stage overlap the computation
+        on the host CPU."""
         return False, False
 
     def part(self) -> None:
-        """Release the payload after the result of the run has been taken."""
+        """Release the payload (the emulated bytes) after the caller has taken the result of the
+        run."""
         return
 
     @abstractmethod
     def bound(self, step: int) -> Bound:
-        """Return the closed form of the update stage, from the configuration alone."""
+        """Return the closed form of the update stage of step ``step``, computed from the
+        configuration alone."""
 
     @abstractmethod
     def work(self, steps: int) -> Work:
-        """Return the work of ``steps`` steps that the engine does not count."""
+        """Return the work of ``steps`` steps that the engine's counters do not contain."""
 
     def applied(self, steps: int) -> int:
-        """Return the number of the first ``steps`` steps that are not skipped."""
+        """Return how many of the first ``steps`` steps update the weights, that is, are not
+        skipped."""
         return sum(not step.skipped for step in self.trace.steps[:steps])
 
     def reference(self, arithmetic: Arithmetic, steps: int) -> np.ndarray:
@@ -240,16 +254,16 @@ class Path(ABC):
 
     @property
     def heading(self) -> str:
-        """Title of the path with its options."""
+        """Title of the path with the options in use, for tables."""
         return self.title
 
     def notes(self) -> list[str]:
-        """Return notes for the path's row in the results."""
+        """Return the notes that are printed with the path's row in the results."""
         return []
 
     def share(self, steps: int) -> Share | None:
-        """Return the distribution of the programs of ``steps`` steps over the blocks that only this
-        path uses, or None if there are none."""
+        """Return how the programs of ``steps`` steps are distributed over the blocks that only this
+        path uses, or None if the path has no such blocks."""
         return None
 
     def free_page(self) -> int:
@@ -264,7 +278,7 @@ class Path(ABC):
 
     @property
     def carries(self) -> bool:
-        """True if the path moves the bytes of a recorded trace through its pages."""
+        """True if the path moves the bytes of a recorded trace through the emulated pages."""
         return self.updates_weights
 
     @property
@@ -276,10 +290,11 @@ class Path(ABC):
 
     @abstractmethod
     def begin_step(self, step: int) -> None:
-        """Pass the step's gradient to the payload, if there is one."""
+        """Pass the gradient of step ``step`` to the payload, if there is a payload."""
 
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
-        """Add forward and backward on the accelerator; return the ids of the backward segments."""
+        """Add the rows of forward and backward on the accelerator; return the ids of the backward
+        segments."""
         step_record = self.trace.steps[step]
         forward = out.one(
             resource=plan_rows.ACCELERATOR,
@@ -303,8 +318,8 @@ class Path(ABC):
         return segments
 
     def ready_segment(self, step: int, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Return the backward segment after which gradients of parameters [start, stop) are
-        complete.
+        """Return the backward segment after which the gradients of parameters [start, stop) are
+        complete, int64.
 
         The segment follows from the recorded ready time of each tensor's gradient. Without recorded
         times, layers finish in reverse order at an even rate.

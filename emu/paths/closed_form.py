@@ -22,43 +22,50 @@ from ondie.emu.units import fmt_time
 
 @dataclass(frozen=True)
 class Bound:
-    """Closed form of an update stage: seconds, the bottleneck resource, the arithmetic in words."""
+    """Closed form of an update stage: seconds, name of the bottleneck resource, and the calculation
+    as text."""
 
     seconds: float
     name: str
     text: str
 
     def sharing(self, shared: bool) -> Bound:
-        """Return this bound, marked if it has the simulation's compute time (``shared``)."""
+        """Return this bound; if ``shared``, its text says that it contains a time from the
+        simulation's compute model."""
         return replace(self, text=f"{self.text}; {SHARES}") if shared else self
 
 
 SHARES = "shares the compute model"
-"""Mark of a bound that contains a time computed by the simulation's compute model."""
+"""Text that marks a bound as containing a time from the simulation's compute model."""
 HOST_ADAM_BYTES = 28
-"""Bytes per parameter of an Adam update, whose rate is host.adam: w m v g in, w m v out."""
+"""Bytes that an Adam update moves per parameter at the rate host.adam: w, m, v, g read and w, m, v
+written, 4 B each."""
 PE_PASSES = {"adam": 5, "adamw": 5, "momentum": 2, "nesterov": 3, "adagrad": 4, "sgd": 1}
-"""Vector passes of an update on the die (OptimStore, HPCA 2023; Adam: LVS, QVS, ISQRT, VMUL,
-LVS)."""
+"""Number of vector passes of an on-die update by operation (OptimStore, HPCA 2023). Adam: LVS, QVS,
+ISQRT, VMUL, LVS."""
 
 
 def host_update_s(cfg: Config, params: int, traffic: Fraction | int) -> float:
-    """Return the time of an update on the host's CPU: its bytes at the rate of Adam or of DRAM."""
+    """Return the time of an update of ``params`` parameters on the host's CPU, seconds.
+    ``traffic``: DRAM bytes per parameter; the rate is that of Adam or of DRAM, whichever is lower.
+    """
     rate = min(HOST_ADAM_BYTES * cfg.host.adam_params_per_s, cfg.host.dram_bandwidth_bytes_per_s)
     return params * float(traffic) / rate
 
 
 def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
-    """Return the time of an update in a streaming engine; None for cores, whose instruction counts
-    only the compute model has."""
+    """Return the time of an update in a streaming engine, seconds. None for processor cores,
+    because only the compute model knows their instruction counts. ``traffic``: DRAM bytes per
+    parameter."""
     if cfg.isp.kind != "fpga":
         return None
     return params * float(traffic) / cfg.isp.engine_bytes_per_s
 
 
 def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> float | None:
-    """Return the time of a stripe's vector passes: passes x page / bus. None if values are narrow,
-    the die's bus has fewer lanes than groups, or the die does other work on the pages."""
+    """Return the time of the vector passes over a stripe, seconds: passes x page bytes / bus rate.
+    None if the values are narrower than 32 bits, if the die's bus has fewer lanes than the stripe
+    has groups, or if the die also randomises, checks or encrypts the pages."""
     plain = cfg.pe.randomiser != "die" and cfg.pe.integrity != "die" and cfg.pe.cipher != "die"
     if stripes.dtype.itemsize != 4 or cfg.pe.bus_values < stripes.groups or not plain:
         return None
@@ -68,11 +75,12 @@ def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> 
 
 
 class Demand:
-    """Seconds of work per resource of one device, for stages whose parts overlap perfectly."""
+    """Seconds of work per resource of one device, for stages whose parts overlap completely."""
 
     def __init__(self, cfg: Config, handles: float | None = None) -> None:
-        """Start with no work. ``handles``: blocks in flight on each drive through a handle for
-        reads, and as many through one for writes; None: one queue for both."""
+        """Start with no work. ``handles``: number of blocks in flight on each drive through the
+        handle for reads, and the same number through the handle for writes. None: reads and writes
+        share one queue."""
         self.cfg = cfg
         self.handles = handles
         self.geometry = Geometry.of(cfg)
@@ -83,18 +91,18 @@ class Demand:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """(resource, seconds) of the resource with the most work."""
+        """(name, seconds) of the resource with the most work."""
         return max(self.seconds.items(), key=lambda item: item[1])
 
     def _page_s(self) -> float:
-        """Return the channel time of one page and its command, seconds."""
+        """Return the time in which one page and its command occupy the channel, seconds."""
         return self.cfg.flash.t_command_ps / 1e12 + self._data_s()
 
     def _data_s(self) -> float:
         return self.cfg.flash.page_bytes / self.cfg.flash.bus_bytes_per_s
 
     def flash_read(self, n_bytes: float) -> None:
-        """Add page reads through channel and decoder."""
+        """Add the work of reading ``n_bytes`` from flash: dies, channels and ECC decoders."""
         geometry, flash = self.geometry, self.cfg.flash
         pages = n_bytes / flash.page_bytes
         together = geometry.planes if flash.multi_plane else 1
@@ -106,8 +114,8 @@ class Demand:
         self.add("ECC", pages * self.cfg.ecc.decode_ps / 1e12 / geometry.channels)
 
     def flash_write(self, n_bytes: float) -> None:
-        """Add page programs through encoder and channel; with ftl.initial = steady, each block is
-        erased before it is written."""
+        """Add the work of programming ``n_bytes`` to flash: ECC encoders, channels and dies. With
+        ftl.initial = steady, each block is also erased before it is written."""
         geometry, flash = self.geometry, self.cfg.flash
         pages = n_bytes / flash.page_bytes
         together = geometry.planes if flash.multi_plane else 1
@@ -126,14 +134,16 @@ class Demand:
         self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / geometry.channels)
 
     def host_commands(self, n_bytes: float) -> None:
-        """Add host commands of the host's block size."""
+        """Add the submission and front-end time of the host commands that transfer ``n_bytes`` in
+        host blocks."""
         blocks = n_bytes / self.cfg.host.io_block_bytes
         self.add("front end", blocks * self.cfg.frontend.command_ps / 1e12)
         one_thread = blocks * self.cfg.system.devices
         self.add("host submission", one_thread * self.cfg.host.io_submit_ps / 1e12)
 
     def link(self, way: str, n_bytes: float) -> None:
-        """Add each device's bytes on its link, and those of all devices on a shared uplink."""
+        """Add ``n_bytes`` of each device to its link and, if the devices share an uplink, the bytes
+        of all devices to the uplink."""
         link = self.cfg.link
         rate = link.up_bytes_per_s if way == "up" else link.down_bytes_per_s
         self.add(f"link {way}", n_bytes / rate)
@@ -145,7 +155,8 @@ class Demand:
         self.add("DRAM", n_bytes / self.cfg.dram.bandwidth_bytes_per_s)
 
     def host_read(self, n_bytes: float) -> None:
-        """Add host reads: flash, twice through DRAM, up the link."""
+        """Add the work of host reads of ``n_bytes``: flash, two passes through the drive's DRAM,
+        the link upward."""
         self.flash_read(n_bytes)
         self.dram(2 * n_bytes)
         self.link("up", n_bytes)
@@ -153,7 +164,8 @@ class Demand:
         self._depth("reads", n_bytes, self.read_latency())
 
     def host_write(self, n_bytes: float) -> None:
-        """Add host writes: down the link, twice through DRAM, flash."""
+        """Add the work of host writes of ``n_bytes``: the link downward, two passes through the
+        drive's DRAM, flash."""
         self.flash_write(n_bytes)
         self.dram(2 * n_bytes)
         self.link("down", n_bytes)
@@ -161,7 +173,7 @@ class Demand:
         self._depth("writes", n_bytes, self.write_latency())
 
     def _depth(self, what: str, n_bytes: float, latency: float) -> None:
-        """Add the limit by queue depth: each block in flight takes at least its unloaded
+        """Add the limit that the queue depth sets: each block in flight takes at least its unloaded
         latency."""
         blocks = n_bytes / self.cfg.host.io_block_bytes
         if self.handles is not None and self.cfg.frontend.queue_depth > 1:
@@ -171,19 +183,22 @@ class Demand:
             self.add("queue depth", blocks / depth * latency)
 
     def _fixed_s(self) -> float:
-        """Return the submission, link (both ways) and firmware time of one command, seconds."""
+        """Return the time of one command for submission, link latency in both directions, and
+        firmware, seconds."""
         host, front = self.cfg.host.io_submit_ps, self.cfg.frontend.command_ps
         return (host + front + 2 * self.cfg.link.latency_ps) / 1e12
 
     def _program_ps(self) -> int:
-        """Return the array time to program a page or word line, in one or both passes, ps."""
+        """Return the time in which the array programs a page or word line, over all its
+        passes, ps."""
         flash = self.cfg.flash
         second = flash.t_program_second_ps if flash.programming == "two_pass" else 0
         return flash.t_program_ps + second
 
     def _block_s(self, array_ps: int, link_rate: int, line: int = 1) -> float:
-        """Return the unloaded latency of one block, seconds: consecutive array operations on its
-        busiest die, ``line`` page offsets each, then the slower of channel and link."""
+        """Return the unloaded latency of one block, seconds. It is the time of consecutive array
+        operations on the block's busiest die, each of ``line`` page offsets, plus the transfer over
+        the slower of channel and link."""
         geometry = self.geometry
         block = self.cfg.host.io_block_bytes
         pages = block / self.cfg.flash.page_bytes
@@ -207,12 +222,14 @@ class Demand:
         return self._fixed_s() + self.cfg.flash.t_read_ps / 1e12
 
     def last_write(self) -> float:
-        """Return the time that a write stream takes in addition to its transfers, seconds."""
+        """Return the time from the last transfer of a write stream to the end of its last program,
+        seconds."""
         return self._fixed_s() + self._program_ps() / 1e12
 
 
 def isp_path(demand: Demand, read: float, written: float) -> None:
-    """Add reads and writes of an in-storage processor on its path to the flash back end."""
+    """Add the work on the path between an in-storage processor and flash. ``read``, ``written``:
+    bytes."""
     isp = demand.cfg.isp
     if isp.flash_write_bytes_per_s:
         demand.add("ISP flash path", read / isp.flash_bytes_per_s)
@@ -222,12 +239,14 @@ def isp_path(demand: Demand, read: float, written: float) -> None:
 
 
 def handle_depth(cfg: Config) -> int:
-    """Return the blocks in flight for reads, and for writes, where each has a separate handle."""
+    """Return the number of blocks in flight per direction where reads and writes have separate
+    handles."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
-    """Return a bound of work plus latency, named "latency" if latency is the larger part."""
+    """Return a bound of ``work`` plus ``latency`` seconds; its bottleneck is "latency" if that is
+    the larger part."""
     name = "latency" if latency > work else name
     return Bound(work + latency, name, f"{text} + latency {words(latency)}")
 
@@ -238,5 +257,5 @@ def parts_text(parts: list[tuple[str, str, float]]) -> str:
 
 
 def words(seconds: float) -> str:
-    """Format seconds with three digits and a suitable unit."""
+    """Format seconds with three significant digits and a suitable unit."""
     return fmt_time(seconds * 1e12)

@@ -61,7 +61,7 @@ BATCHES = (SAME, *allocation.BATCHES)
 
 @dataclass
 class Stannis(Path):
-    """Data-parallel training on host and drives; the states stay in each node's DRAM."""
+    """Data-parallel training on host and drives; each node keeps the states in DRAM."""
 
     name: ClassVar[str] = "stannis"
     title: ClassVar[str] = "distributed, host + N CSDs"
@@ -97,24 +97,24 @@ class Stannis(Path):
 
     @property
     def ratio(self) -> float:
-        """Training speed of a drive divided by the host's, for this model if it is known."""
+        """Training speed of a drive divided by the host's, for the trace's network if known."""
         macs = self.trace.macs_forward + self.trace.macs_backward
         return training.training_ratio(self.cfg, self.trace.name, macs, self.speed(0))
 
     def speed(self, step: int) -> float:
-        """Return the host's samples per second, forward and backward, from the trace."""
+        """Return the host's samples per second (forward and backward) in a recorded step."""
         step_record = self.trace.steps[step]
         return step_record.samples / (step_record.forward_s + step_record.backward_s)
 
     @cached_property
     def as_published(self) -> bool:
-        """True if the trace is a network of the papers and takes its sizes and speeds from them.
-        With the global batch of the trace (same), these are the trace's own."""
+        """True if the trace is a network of the STANNIS papers and its sizes and speeds are the
+        published ones. With batch = "same" the sizes and speeds are those of the trace."""
         return self.options.batch != SAME and trains_network(self.trace)
 
     @cached_property
     def workload(self) -> Workload:
-        """The training as `ondie stannis` describes it. Raises InputError."""
+        """Network, batches and speeds, as `ondie stannis` uses them. Raises InputError."""
         if not self.as_published:
             most = self.options.host_batch or self.trace.samples_per_step
             return of_trace(self.trace, [self.cfg], most, timed=True)
@@ -140,7 +140,7 @@ class Stannis(Path):
 
     @cached_property
     def cluster(self) -> Fleet:
-        """The host and its drives, as `ondie stannis` builds them."""
+        """The host and the drives as a cluster, built as in `ondie stannis`."""
         options = self.options
         return assemble(
             self.workload, [(self.cfg, self.nodes - 1)], allreduce=options.allreduce, reads=False,
@@ -149,27 +149,27 @@ class Stannis(Path):
 
     @cached_property
     def allocation(self) -> Allocation:
-        """The published or tuned batches, as `ondie stannis` chooses them."""
+        """Published or tuned batch of each node, chosen as in `ondie stannis`."""
         return allocation.chosen(self.cluster, Rules(batch=self.options.batch))
 
     @cached_property
     def engines(self) -> tuple[Engine, Engine]:
-        """Speed as a function of batch size for (host, drive) on the cores that are left free."""
+        """(host, drive): models of speed by batch size; the host's is for its free cores."""
         host, drive = self.cluster.kinds
         return host.loaded, drive.loaded
 
     @cached_property
     def weights(self) -> tuple[int, int]:
-        """Weights of (host, drive) in a global batch: their batches by Algorithm 1. The drive is
-        the reference. Its best batch is the largest one that keeps the host within the host's
-        largest batch, or 1. With 1, the host's weight may exceed that batch (a host with twice a
-        drive's batch, but 14 times its speed)."""
+        """(host, drive): weights by which a global batch is divided, which are the batches found by
+        Algorithm 1. The drive is the reference node. Its batch is the largest one with which the
+        host does not exceed the host's largest batch, but at least 1. If it is 1, the host's weight
+        may exceed the host's largest batch."""
         host, drive = self.engines
         found = tune((replace(host, limit=None), drive), reference=1)
         return found[0], found[1]
 
     def batches(self, step: int) -> tuple[int, ...]:
-        """Return the samples of each node in a step, the host's first."""
+        """Return the number of samples of each node in step ``step``; the host is first."""
         if self.options.batch != SAME:
             host, drive = self.allocation.samples
             return (host, *[drive] * (self.nodes - 1))
@@ -179,13 +179,14 @@ class Stannis(Path):
 
     @property
     def global_batch(self) -> int:
-        """Samples of the first step over all nodes."""
+        """Number of samples in the first step, over all nodes."""
         return sum(self.batches(0))
 
     def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (forward, backward) of each node, ps, int64[nodes] each: the time of the node's
-        batch, in the trace's ratio of forward to backward. Unless the speeds are published, a step
-        that took another time than the first step takes it here in proportion."""
+        """Return (forward, backward): time of each node's batch, ps, int64[nodes] each. The two
+        parts have the ratio of the trace's forward and backward times. Unless the speeds are
+        published, a step that was recorded as longer or shorter than the first step is scaled in
+        proportion."""
         step_record = self.trace.steps[step]
         host, drive = self.engines
         trained = step_record.forward_s + step_record.backward_s
@@ -238,16 +239,16 @@ class Stannis(Path):
     # --- placement of samples and states
 
     def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples on each device that (the drive, the host) reads, int64[devices] each.
-        The host's share is spread evenly over the drives."""
+        """Return the number of samples on each device that are read by (the drive, the host),
+        int64[devices] each. The host's samples are spread evenly over the drives."""
         host, *drives = self.batches(step)
         even = largest_remainder(host, [1] * len(drives))
         return np.array(drives, np.int64), even
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Pages reserved per step for (the drive's, the host's) samples, int64[devices] each, and
-        the number of steps after which the samples repeat."""
+        """Pages reserved per step for the samples of (the drive, the host), int64[devices] each,
+        and the number of steps after which the samples repeat."""
         own, host = (
             np.max(part, axis=0)
             for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)
@@ -320,7 +321,7 @@ class Stannis(Path):
         return None
 
     def _batches_are_published(self) -> bool:
-        """Return True if the trace is a network that was published on this kind of drive."""
+        """Return True if batches of the trace's network are published for this kind of drive."""
         return trains_network(self.trace) and self.cfg.system.name in servers(self.trace.name)
 
     def system(self, payload: bool, timeline: int) -> System:
@@ -328,8 +329,8 @@ class Stannis(Path):
         return System(self.cfg, PHASES, payload=payload, timeline=timeline, relay_wait_ps=wait)
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        """Place the samples of all steps on flash, untimed. Samples of a step are contiguous, in
-        the order of their use. There is no payload."""
+        """Place the samples of all steps on flash; this takes no simulated time. The samples of a
+        step are contiguous, in the order of use. There is no payload."""
         own, host, steps = self._places
         for dev, pages in enumerate(own + host):
             system.fill(dev, 0, int(pages) * steps)
@@ -354,8 +355,8 @@ class Stannis(Path):
         self._next = out.next
 
     def _samples(self, out: Rows, step: int, start: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Yield the reads of samples: the drives bypass the front end, the host uses NVMe. Return
-        the row that each node waits for, int64[nodes]."""
+        """Yield the rows that read the samples: drives bypass the NVMe front end, the host uses
+        NVMe commands. Return the row that each node waits for, int64[nodes]."""
         own, host = self._device_samples(step)
         own_pages, host_pages, steps = self._places
         lpn = step % steps * (own_pages + host_pages)
@@ -380,8 +381,8 @@ class Stannis(Path):
     def _read(
         self, out: Rows, resource: int, dev: int, lpn: int, samples: int, start: int
     ) -> np.ndarray:
-        """Add rows that read consecutive samples from page ``lpn`` on, in the host's block size;
-        return their ids."""
+        """Add rows that read ``samples`` consecutive samples from logical page ``lpn`` on, in
+        blocks of the host's size; return their ids, int64[n]."""
         size, block = samples * self.trace.bytes_per_sample, self.cfg.host.io_block_bytes
         at = np.arange(0, size, block, dtype=np.int64)
         return out.add(
@@ -396,8 +397,8 @@ class Stannis(Path):
         )
 
     def _training(self, out: Rows, step: int, read: np.ndarray) -> int:
-        """Add forward and backward on every node that has samples; return the row that joins
-        them."""
+        """Add forward and backward of every node that has samples; return the row that
+        joins them."""
         forward, backward = self.seconds(step)
         node = np.flatnonzero(self.batches(step))
         ids = read[node]
@@ -414,12 +415,13 @@ class Stannis(Path):
 
     @cached_property
     def exchange(self) -> ExchangePlan:
-        """Gradient all-reduce of the nodes."""
+        """Plan of the gradient all-reduce between the nodes."""
         size = self.workload.gradient_bytes
         return ExchangePlan(self.cfg, self.options.allreduce, self.nodes - 1, size)
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
-        """Add the update on every node, of its copy in its DRAM."""
+        """Add the rows in which every node updates its weights. ``arrived``: row after which each
+        node has the summed gradient, int64[nodes]."""
         n_params = self.trace.n_params
         read = (len(self.kernel.states) + 2) * VALUE_BYTES * n_params
         out.one(
@@ -475,8 +477,8 @@ class Stannis(Path):
         return Work(host_dram=statement.total(made), host_updates=True, average_power=True)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage. It starts when the last node has its gradient, and
-        is the exchange by the cost model plus the longer of the host's and drives' updates."""
+        """Return the bound of the update stage: the time of the exchange by the cost model, plus
+        the longer of the host's and a drive's update."""
         traffic = self.kernel.bytes_per_param() * self.trace.n_params
         engine = engine_s(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
         drive = {

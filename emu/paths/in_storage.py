@@ -39,7 +39,7 @@ MAX_WINDOW = 64
 
 @dataclass
 class InStorage(ConventionalPath):
-    """Update in the controller, on cores or a streaming engine."""
+    """Path that updates in the drive's controller, on processor cores or in a streaming engine."""
 
     name: ClassVar[str] = "in_storage"
     title: ClassVar[str] = "in storage, controller"
@@ -48,9 +48,10 @@ class InStorage(ConventionalPath):
         return formats.refused(self.options.format, self.trace.op)
 
     def granule(self) -> int:
-        """Return the parameters of a chunk: super-pages whose part of the widest vector is at most
-        a host block. With coded vectors a chunk is whole pages of all vectors, because where pages
-        hold an odd number of blocks, the common multiple of the super-pages is too large."""
+        """Return the number of parameters in a chunk. It fills whole super-pages of every vector,
+        and its part of the widest vector is at most one host block if possible. With coded vectors
+        a chunk fills whole pages only: their pages can hold an odd number of blocks of codes, which
+        makes the common multiple of super-pages too large."""
         held = [vector.per_page(self.cfg.flash.page_bytes) for vector in self._all]
         coded = any(vector.coded for vector in self._all)
         chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)
@@ -61,12 +62,13 @@ class InStorage(ConventionalPath):
 
     @property
     def _all(self) -> tuple[formats.Vector, ...]:
-        """Vectors on flash, followed by the gradient."""
+        """Storage descriptions of the vectors on flash, followed by that of the gradient."""
         return (*self.stored.vectors, self.stored.gradient)
 
     @property
     def window(self) -> int:
-        """Number of chunks whose vectors fit in the ISP's memory, at most MAX_WINDOW."""
+        """Number of chunks whose vectors fit in the ISP's share of DRAM at a time, at most
+        MAX_WINDOW."""
         page = self.cfg.flash.page_bytes
         held = sum(vector.paged(self.granule(), page) for vector in self._all)
         return min(self.cfg.dram.isp_bytes // held, MAX_WINDOW)
@@ -87,8 +89,9 @@ class InStorage(ConventionalPath):
         return Work(host_dram=statement.total(made, self.applied(steps)))
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the rows chunk by chunk, the devices in turn. Chunk i starts after chunk i - window
-        of its device is written and its weights are sent, because the buffers are then free."""
+        """Yield the plan rows chunk by chunk, alternating between the devices. Chunk i of a device
+        starts when chunk i - window has been written and its weights have been sent, because its
+        buffers are then free."""
         after = segments[-1]
         form = self._form()
         first = out.next
@@ -118,9 +121,10 @@ class InStorage(ConventionalPath):
                 yield out.take()
 
     def _form(self) -> np.ndarray:
-        """Return the template rows of one chunk. Id 0 is the begin row: the first rows have
-        after0 = 0. DMA bytes are per parameter; bytes of the ISP and its transfers are filled in
-        later. lpn is the index of the vector; tag = 1 marks rows that name parameters."""
+        """Return the rows of one chunk as a template. Row id 0 is a placeholder for the row after
+        which the chunk starts, so the first rows have after0 = 0. Bytes of DMA rows are per
+        parameter; :meth:`_columns` fills in the bytes of the ISP and its flash transfers. lpn is
+        the index of the vector; tag = 1 marks rows that contain a range of parameters."""
         width = len(self.vectors)
         vectors = np.arange(width)
         form = Rows(1)  # row 0 is the begin row
@@ -167,7 +171,9 @@ class InStorage(ConventionalPath):
         base: np.ndarray,
         begin: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """Return the template's columns for chunks of parameters [a, a + n) on devices ``dev``."""
+        """Return the plan columns of several chunks, made from the template ``form``. Chunk i holds
+        parameters [begins[i], begins[i] + counts[i]) on device ``dev[i]``; its first row id is
+        ``base[i]``, and it starts after row ``begin[i]``."""
         rows_each = len(form)
         out = {
             name: np.tile(form[name], len(begins))

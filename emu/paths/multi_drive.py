@@ -34,11 +34,11 @@ from ondie.emu.paths.offload.aio import GradientSwapper, PinnedBuffers
 from ondie.emu.paths.update_path import ConventionalPath
 
 Places = dict[int, tuple[int, int]]
-"""Places [start, stop) by drive."""
+"""Range of places [start, stop) by drive."""
 
 
 class Part(NamedTuple):
-    """Blocks of one vector on one drive."""
+    """Blocks of one vector on one drive that are read or written."""
 
     device: int
     resource: int
@@ -49,12 +49,13 @@ class Part(NamedTuple):
 
 @dataclass
 class InStep(ConventionalPath):
-    """Path with vectors striped over all drives. Backward copies gradients into pinned buffers,
-    which are written in the background; then all drives update one sub-group after the other, in
-    lockstep."""
+    """Path with vectors striped over all drives. During backward, gradients are copied into pinned
+    buffers and written to the drives in the background. Then all drives update one sub-group after
+    the other, in lockstep."""
 
     def granule(self) -> int:
-        """Return the parameters of a stripe: one host block, rounded up to whole super-pages."""
+        """Return the number of parameters in a stripe: one host block, rounded up to whole
+        super-pages."""
         return self.padded(self.cfg.host.io_block_bytes) // VALUE_BYTES
 
     def padded(self, n_bytes: int) -> int:
@@ -71,7 +72,7 @@ class InStep(ConventionalPath):
         self.buckets: tuple[Bucket, ...] = ()
 
     def most(self) -> int:
-        """Return the maximum number of parameters of a sub-group on one drive."""
+        """Return the maximum number of parameters that a sub-group has on one drive."""
         return max(-(-self.cfg.host.subgroup_params // self.cfg.system.devices), self.granule())
 
     def group(self) -> int:
@@ -82,7 +83,8 @@ class InStep(ConventionalPath):
         return (*self.vectors, "g")
 
     def _subgroups(self) -> list[Places]:
-        """Return equal sub-groups, each on all drives, cut at multiples of a stripe."""
+        """Return the sub-groups: equal ranges of places on all drives, cut at multiples of a
+        stripe."""
         longest = max(shard.size for shard in self.shards)
         number = -(-longest // max(self.most(), self.granule()))
         stripes = -(-longest // self.granule())
@@ -102,7 +104,7 @@ class InStep(ConventionalPath):
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
     ) -> None:
-        """Update places [start, stop), one stripe after the other."""
+        """Update the parameters at places [start, stop), one stripe after the other."""
         shard = next(s for s in self.shards if s.start <= start < s.stop)
         for a, b, first in self.striping.pieces(shard, start, stop):
             piece = slice(a - start, b - start)
@@ -137,8 +139,8 @@ class InStep(ConventionalPath):
         """Yield the rows that update every sub-group, after row ``fence``."""
 
     def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
-        """Yield forward, then backward in segments, with the copies of gradients into pinned
-        buffers and the writes of these."""
+        """Yield the rows of forward and of the segments of backward, with the copies of gradients
+        into pinned buffers and the writes of these buffers."""
         step_record = self.trace.steps[step]
         forward = ps_from_seconds(step_record.forward_s)
         row = out.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
@@ -177,13 +179,13 @@ class InStep(ConventionalPath):
         )
 
     def choice_ps(self, n_params: int) -> int:
-        """Return the accelerator time to select the elements to send of ``n_params`` gradients,
-        ps."""
+        """Return the time in which the accelerator selects the elements to send from ``n_params``
+        gradients, ps; 0 without compression."""
         return 0
 
     def _gradient_blocks(self, step: int) -> dict[str, np.ndarray]:
-        """Return the gradient blocks as columns, in the order in which they are ready, the drives
-        in turn."""
+        """Return the blocks of the gradient as columns by name, in the order in which they are
+        ready, alternating between the drives."""
         parts: dict[str, list[np.ndarray]] = {}
         for regions in self.regions:
             shard = regions.shard
@@ -216,8 +218,8 @@ class InStep(ConventionalPath):
         return {name: column[order] for name, column in found.items()}
 
     def _ready(self, step: int, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the segment after which all stripes from that of parameter ``first`` to that of
-        ``last`` are ready."""
+        """Return the backward segment after which the gradients are ready of all stripes from that
+        of parameter ``first`` to that of ``last``, int64."""
         size = self.granule()
         ends = np.minimum((last // size + 1) * size, self.trace.n_params)
         return self.ready_segment(step, first, ends)
@@ -225,7 +227,8 @@ class InStep(ConventionalPath):
     def parts(
         self, kind: int, names: tuple[str, ...], subgroup: Places, resource: int = plan_rows.ISP_IO
     ) -> list[Part]:
-        """Return the blocks to read or write for the vectors ``names`` of a sub-group."""
+        """Return the blocks of vectors ``names`` that a sub-group reads or writes (``kind``: NVMe
+        command)."""
         return [
             Part(dev, resource, kind, *self._extents(name, dev, start, stop))
             for dev, (start, stop) in subgroup.items()
@@ -235,8 +238,8 @@ class InStep(ConventionalPath):
     def _extents(
         self, name: str, device: int, begin: int, end: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first page and the bytes of each block on a drive that holds elements
-        ``begin`` to ``end`` - 1 of vector ``name``."""
+        """Return (first logical page, bytes) of each block of a drive that holds places [begin,
+        end) of vector ``name``."""
         regions = self.regions[device]
         if name == "g" and self.buckets:
             mine = [
@@ -255,9 +258,10 @@ class InStep(ConventionalPath):
     def transfer(
         self, out: Rows, parts: list[Part], fence: int, phase: int = UPDATE, per_param: int = 0
     ) -> None:
-        """Add rows of all blocks after ``fence``: the drives in turn, and the vectors of a drive in
-        turn. Reads and writes of a drive share one queue of the host's depth. ``per_param``: bytes
-        per parameter where rows name parameters, else 0."""
+        """Add rows that transfer all blocks of ``parts`` after row ``fence``, alternating between
+        the drives and between the vectors of a drive. Reads and writes of a drive share one queue
+        of the host's depth. ``per_param``: bytes per parameter if the rows shall state their number
+        of parameters, else 0."""
         counts = [len(part.lpn) for part in parts]
         share = np.concatenate([np.arange(count) / count for count in counts if count])
         which = np.repeat(np.arange(len(parts)), counts)
@@ -289,5 +293,5 @@ class InStep(ConventionalPath):
 
     @property
     def _depth(self) -> int:
-        """Blocks in flight on a drive: block i waits for block i - depth."""
+        """Maximum number of blocks in flight on a drive: block i waits for block i - depth."""
         return min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)

@@ -24,22 +24,25 @@ from ondie.kernels.formats import B16, BLOCK, F32, NONE, TYPES, Format
 from ondie.kernels.update import Slot
 
 BF16_MASTER = Format("bf16_master", B16, B16, F32, NONE, NONE)
-"""Format without a dedicated kernel: the FP32 update between casts (paths/optimizer_step.py)."""
+"""Format without a dedicated kernel: the FP32 update runs between type conversions
+(paths/optimizer_step.py)."""
 FORMATS = {"fp32": KERNELS["fp32"], BF16_MASTER.name: BF16_MASTER, **KERNELS}
 SCALE_BYTES = 4
 MODEL_BYTES = 2
-"""Bytes of a parameter in the type that the model computes with: FP16 or BF16."""
+"""Bytes of a parameter in the 16-bit type (FP16 or BF16) that the model computes with."""
 
 
 def checked(name: str) -> str:
-    """Return ``name`` if it is a format, else raise InputError with the nearest name."""
+    """Return ``name`` if it is a storage format; otherwise raise InputError with the most similar
+    name."""
     if name not in FORMATS:
         raise InputError(f"format: {name!r}; {known_names(name, FORMATS)}")
     return name
 
 
 def refused(name: str, op: str) -> str | None:
-    """Return the reason why a format and an operation cannot be combined, or None."""
+    """Return the reason why the states of operation ``op`` cannot be stored in a format, or None if
+    they can."""
     if FORMATS[name].codes and not get(op, backend="numpy").states:
         return f"{op} has no states that can be stored in 8 bits"
     return None
@@ -47,7 +50,8 @@ def refused(name: str, op: str) -> str | None:
 
 @dataclass(frozen=True)
 class Vector:
-    """Storage of a vector's values: a plain type, or codes with a scale per BLOCK."""
+    """Storage of one vector: values of a plain type, or 8-bit codes with one scale per
+    BLOCK codes."""
 
     name: str
     dtype: np.dtype
@@ -55,15 +59,15 @@ class Vector:
 
     @property
     def bytes_each(self) -> Fraction:
-        """Bytes of a value, including its share of a scale."""
+        """Bytes of a value, including its share of a scale if the vector is stored in codes."""
         return Fraction(self.dtype.itemsize) + Fraction(SCALE_BYTES * self.coded, BLOCK)
 
     def size(self, count: int) -> int:
-        """Return the bytes of ``count`` values and their scales."""
+        """Return the size of ``count`` values and their scales, bytes."""
         return count * self.dtype.itemsize + SCALE_BYTES * self.coded * -(-count // BLOCK)
 
     def blocks(self, page_bytes: int) -> int:
-        """Return the number of blocks of codes in a page."""
+        """Return the number of blocks of codes, each with its scale, that fit in a page."""
         return page_bytes // (BLOCK * self.dtype.itemsize + SCALE_BYTES)
 
     def per_page(self, page_bytes: int) -> int:
@@ -71,12 +75,12 @@ class Vector:
         return self.blocks(page_bytes) * BLOCK if self.coded else page_bytes // self.dtype.itemsize
 
     def pages(self, count: int, page_bytes: int) -> int:
-        """Return the number of pages of ``count`` values."""
+        """Return the number of pages that ``count`` values fill."""
         return -(-count // self.per_page(page_bytes))
 
     def paged(self, count: int, page_bytes: int) -> int:
-        """Return the bytes moved for ``count`` values from the start of a page; pages of codes are
-        moved whole."""
+        """Return the bytes to transfer for ``count`` values that start at the start of a page.
+        Pages of codes are transferred whole."""
         return (
             self.pages(count, page_bytes) * page_bytes
             if self.coded
@@ -84,8 +88,8 @@ class Vector:
         )
 
     def unpack(self, pages: np.ndarray, count: int) -> dict[str, np.ndarray]:
-        """Return the first ``count`` values of uint8[k, page_bytes] by slot: a view, or copies for
-        codes."""
+        """Return the first ``count`` values in ``pages``, uint8[k, page_bytes], and their scales,
+        by slot name. The arrays are views for a plain type and copies for codes."""
         if not self.coded:
             return {self.name: pages.reshape(-1).view(self.dtype)[:count]}
         whole = self.per_page(pages.shape[1])
@@ -96,8 +100,8 @@ class Vector:
         }
 
     def pack(self, pages: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write values by slot into uint8[k, page_bytes], from the start; the rest of the last page
-        is unchanged."""
+        """Write the values (and scales) in ``arrays``, by slot name, into ``pages``, uint8[k,
+        page_bytes], from the start. The rest of the last page is unchanged."""
         values = arrays[self.name]
         if not self.coded:
             pages.reshape(-1).view(self.dtype)[: len(values)] = values
@@ -113,7 +117,8 @@ class Vector:
 
 @dataclass(frozen=True)
 class Stored:
-    """Format and operation, with their vectors. Raises InputError if they cannot be combined."""
+    """Vectors of an operation in a storage format. Raises InputError if the two cannot
+    be combined."""
 
     name: str
     op: str
@@ -132,7 +137,7 @@ class Stored:
 
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
-        """Vectors that a step writes: weights and states."""
+        """Vectors that a step writes: the weights, then the states."""
         form = self.format
         states = (Vector(name, TYPES[form.state], bool(form.codes)) for name in self.states)
         return (Vector("w", TYPES[form.w]), *states)
@@ -143,8 +148,8 @@ class Stored:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """Arrays of an update in the order of host files and kernels: w, g, states (each followed
-        by its scales if it is coded)."""
+        """Arrays of an update in the order of host files and kernel arguments: w, g, then the
+        states, each followed by its scales if it is stored in codes."""
         found = [Slot("w", TYPES[self.format.w]), Slot("g", TYPES[self.format.g], written=False)]
         for vector in self.vectors[1:]:
             found.append(Slot(vector.name, vector.dtype))
@@ -154,21 +159,23 @@ class Stored:
 
     @property
     def shown(self) -> np.dtype:
-        """Type of the updated weights that the model computes with."""
+        """Type of the updated weights that the model computes with: the type of the format's 16-bit
+        copy if there is one, else that of the stored weights."""
         form = self.format
         return TYPES[form.w if form.out == NONE else form.out]
 
     @cached_property
     def bytes_each(self) -> Fraction:
-        """Bytes of weights and states on flash, per parameter."""
+        """Bytes of weights and states on flash per parameter, scales included."""
         return sum((vector.bytes_each for vector in self.vectors), Fraction())
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of the format's copy of a weight for the model; 0 if it has none."""
+        """Bytes per weight of the separate copy that the format keeps for the model; 0 if it has
+        none."""
         return 0 if self.format.out == NONE else TYPES[self.format.out].itemsize
 
     @cached_property
     def traffic(self) -> Fraction:
-        """DRAM bytes of the update of one parameter, scales included: read plus written."""
+        """DRAM bytes, read plus written, of the update of one parameter, scales included."""
         return 2 * self.bytes_each + self.gradient.bytes_each + self.copy_bytes

@@ -20,12 +20,13 @@ from ondie.emu.paths.payload import POISON, Conventional
 from ondie.kernels import topk
 
 PAIR_BYTES = 8
-"""Bytes of index and value of a gradient element that is kept."""
+"""Bytes of the index and the value of one gradient element that Top-K keeps."""
 
 
 @dataclass(frozen=True)
 class Striping:
-    """``n_params`` parameters over ``devices`` in stripes of ``stripe``, in turn.
+    """Distribution of ``n_params`` parameters over ``devices`` in turn, in stripes of ``stripe``
+    parameters.
 
     A place is the index of a parameter in storage order: all parameters of the first drive, then
     those of the second, and so on.
@@ -36,7 +37,7 @@ class Striping:
     stripe: int
 
     def shards(self) -> tuple[Shard, ...]:
-        """Return the places of each drive."""
+        """Return the range of places that each drive holds."""
         whole, rest = divmod(self.n_params, self.stripe)
         stop = 0
         out = []
@@ -48,7 +49,8 @@ class Striping:
         return tuple(out)
 
     def pieces(self, shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first place, end, first parameter) of each stripe in places [start, stop)."""
+        """Yield (first place, last place + 1, first parameter) of each stripe, or part of one, in
+        places [start, stop) of a drive."""
         while start < stop:
             round_index, offset = divmod(start - shard.start, self.stripe)
             end = min(stop, start + self.stripe - offset)
@@ -56,21 +58,21 @@ class Striping:
             start = end
 
     def first(self, shard: Shard, places: np.ndarray) -> np.ndarray:
-        """Return the parameters at ``places`` of a drive."""
+        """Return the indices of the parameters that are stored at ``places`` of a drive."""
         round_index, offset = np.divmod(places - shard.start, self.stripe)
         parameters: np.ndarray = (round_index * self.devices + shard.device) * self.stripe + offset
         return parameters
 
     def order(self) -> np.ndarray:
-        """Return the parameter at each place, int64[n_params]."""
+        """Return the index of the parameter at each place, int64[n_params]."""
         parts = [self.first(shard, np.arange(shard.start, shard.stop)) for shard in self.shards()]
         return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Places [start, stop) of a drive whose gradient is compressed together; ``k`` elements are
-    kept."""
+    """Gradient elements of a drive that Top-K compresses together: those at places [start, stop),
+    of which ``k`` elements are kept."""
 
     device: int
     start: int
@@ -79,17 +81,18 @@ class Bucket:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes on the link and on flash."""
+        """Size of the compressed bucket on the link and on flash, bytes."""
         return PAIR_BYTES * self.k
 
     def packed(self, gradient: np.ndarray) -> np.ndarray:
-        """Return indices and values of the ``k`` largest elements of the bucket's float32 gradient,
-        uint8[n_bytes]."""
+        """Return the indices and values of the ``k`` largest elements by magnitude of the bucket's
+        float32 gradient, uint8[n_bytes]."""
         index, value = topk.compress(np.ascontiguousarray(gradient), self.k)
         return np.concatenate([index.view(np.uint8), value.view(np.uint8)])
 
     def dense(self, packed: np.ndarray) -> np.ndarray:
-        """Return the decompressed gradient, zero where not kept, float32[stop - start]."""
+        """Return the decompressed gradient of the bucket, float32[stop - start]; elements that were
+        not kept are 0."""
         index, value = (part.copy() for part in np.split(packed[: self.n_bytes], 2))
         out = np.empty(self.stop - self.start, np.float32)
         topk.scatter(index.view(np.uint32), value.view(np.float32), out)
@@ -97,7 +100,8 @@ class Bucket:
 
 
 class Striped(Conventional):
-    """Vectors stored by place; values from and to the trace are reordered."""
+    """Payload whose vectors are stored by place; values that come from or go to the trace are
+    reordered."""
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class Striped(Conventional):
         super().__init__(system, regions, compute, gradient_arrives=True)
         self.order = striping.order()
         self.buckets = buckets
-        """Buckets of the compressed gradient; empty: no compression."""
+        """Buckets in which the gradient is compressed; empty if it is not compressed."""
 
     def store_initial(self, vectors: dict[str, np.ndarray]) -> None:  # type: ignore[override]
         super().store_initial({name: values[self.order] for name, values in vectors.items()})
@@ -119,7 +123,7 @@ class Striped(Conventional):
         return self.parameters(super().stored(name))
 
     def parameters(self, by_place: np.ndarray) -> np.ndarray:
-        """Convert a vector by place to a vector by parameter."""
+        """Return a vector in parameter order, from a vector in the order of places."""
         out = np.empty_like(by_place)
         out[self.order] = by_place
         return out
@@ -135,8 +139,8 @@ class Striped(Conventional):
             )
 
     def _pages(self, bucket: Bucket) -> np.ndarray:
-        """Return the memory of a compressed bucket as bytes: the pages from the start of its
-        uncompressed gradient on."""
+        """Return the memory, as bytes, that holds a compressed bucket: the pages where its
+        uncompressed gradient would start."""
         regions = self.regions[bucket.device]
         at = (bucket.start - regions.shard.start) * VALUE_BYTES // regions.page_bytes
         at += regions.first("g")

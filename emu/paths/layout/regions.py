@@ -24,7 +24,7 @@ F32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Shard:
-    """Parameters [start, stop), stored on one device."""
+    """Range of parameters [start, stop) that is stored on one device."""
 
     device: int
     start: int
@@ -36,7 +36,8 @@ class Shard:
 
 
 def shards(n_params: int, devices: int, granule: int) -> tuple[Shard, ...]:
-    """Split parameters evenly over devices, at multiples of ``granule`` parameters."""
+    """Split parameters evenly over devices, at multiples of ``granule`` parameters; return one
+    shard per device."""
     units = -(-n_params // granule)
     cuts = [min(n_params, granule * (units * i // devices)) for i in range(devices + 1)]
     return tuple(Shard(i, cuts[i], cuts[i + 1]) for i in range(devices))
@@ -44,7 +45,8 @@ def shards(n_params: int, devices: int, granule: int) -> tuple[Shard, ...]:
 
 @dataclass(frozen=True)
 class Regions:
-    """Vectors of a shard in the conventional namespace, as consecutive regions of pages."""
+    """Vectors of a shard in the conventional namespace, each in consecutive logical pages (a
+    region)."""
 
     shard: Shard
     vectors: tuple[Vector, ...]
@@ -53,20 +55,22 @@ class Regions:
 
     @staticmethod
     def of(shard: Shard, vectors: tuple[Vector, ...], geometry: Geometry) -> Regions:
-        """Return regions that start at super-page boundaries."""
+        """Return regions for ``vectors`` that start at super-page boundaries."""
         return Regions(shard, vectors, geometry.page_bytes, geometry.planes)
 
     def vector(self, name: str) -> Vector:
-        """Return the storage description of a vector."""
+        """Return the storage description of the vector called ``name``."""
         return next(vector for vector in self.vectors if vector.name == name)
 
     def used(self, name: str) -> int:
-        """Return the pages of a region that hold parameters; the rest is alignment."""
+        """Return the number of pages in a region that hold parameters; the region's other pages are
+        alignment."""
         return self.vector(name).pages(self.shard.size, self.page_bytes)
 
     @cached_property
     def firsts(self) -> dict[str, int]:
-        """First page of each region; key "" holds the first free page after them."""
+        """First logical page of each region by vector name; key "" holds the first free page after
+        them."""
         found, at = {}, 0
         for vector in self.vectors:
             found[vector.name] = at
@@ -81,7 +85,8 @@ class Regions:
         return self.firsts[""]
 
     def pages(self, name: str, start: int, stop: int) -> slice:
-        """Return the pages of parameters [start, stop); ``start`` must be the start of a page."""
+        """Return the logical pages that hold parameters [start, stop) of a vector; ``start`` must
+        be the first parameter of a page."""
         vector, begin = self.vector(name), start - self.shard.start
         first = self.first(name) + begin // vector.per_page(self.page_bytes)
         return slice(first, first + vector.pages(stop - start, self.page_bytes))
@@ -104,17 +109,18 @@ class Regions:
 
 @dataclass(frozen=True)
 class Stripes:
-    """Vectors of a shard in super-pages: ``groups`` x (w, states...) in the planes of a die."""
+    """Vectors of a shard in super-pages: the planes of a die hold ``groups`` x (w, states...)."""
 
     shard: Shard
     vectors: tuple[str, ...]
     groups: int
     values: int
-    """Parameters per page."""
+    """Number of parameters per page."""
     kept: bool = False
-    """True if the gradient is programmed too, into the planes after those of the vectors."""
+    """True if the gradient is programmed too, into the planes that follow those of the vectors."""
     dtype: np.dtype = F32
-    """Type of all vectors; one type, because a super-page holds the same number of values of each.
+    """Type of all vectors. They share one type, because all planes of a super-page must hold the
+    same number of values.
     """
     gradient_dtype: np.dtype = F32
 
@@ -123,19 +129,20 @@ class Stripes:
         shard: Shard, vectors: tuple[str, ...], geometry: Geometry, kept: bool = False,
         dtype: np.dtype = F32, gradient: np.dtype = F32,
     ) -> Stripes:  # fmt: skip
-        """Pack as many groups as the planes hold; ``groups`` is 0 if none fits."""
+        """Return stripes with as many groups as the planes of a die can hold; ``groups`` is 0 if
+        none fits."""
         groups = geometry.planes // (len(vectors) + kept)
         values = geometry.page_bytes // dtype.itemsize
         return Stripes(shard, vectors, groups, values, kept, dtype, gradient)
 
     @property
     def planes(self) -> int:
-        """Planes in use."""
+        """Number of planes of a die that a stripe uses."""
         return self.groups * len(self.vectors)
 
     @property
     def params(self) -> int:
-        """Parameters per stripe."""
+        """Number of parameters in a stripe."""
         return self.groups * self.values
 
     @property
@@ -145,7 +152,7 @@ class Stripes:
 
     @property
     def count(self) -> int:
-        """Number of super-pages that hold the shard."""
+        """Number of super-pages that hold the parameters of the shard."""
         return -(-self.shard.size // self.params)
 
     def span(self, super_page: int, group: int) -> tuple[int, int]:
@@ -155,7 +162,7 @@ class Stripes:
         return min(start, self.shard.stop), min(start + self.values, self.shard.stop)
 
     def plane(self, vector: str, group: int) -> int:
-        """Return the plane of a vector's page, or of a kept gradient's page ("g")."""
+        """Return the plane that holds a group's page of ``vector``; "g" is a kept gradient."""
         if vector == "g":
             return self.planes + group
         return group * len(self.vectors) + self.vectors.index(vector)

@@ -20,13 +20,13 @@ class Homes:
         self.count = count
         self.dies = dies
         self._super_page: np.ndarray | None = None
-        """Super-page of each stripe, int64[count]; None before the first move."""
+        """Super-page of each stripe, int64[count]; None until the first move."""
         self._stripe: dict[int, int] = {}
-        """Stripe of each occupied super-page; empty before the first move."""
+        """Stripe in each occupied super-page; empty until the first move."""
 
     @staticmethod
     def found(super_pages: np.ndarray, dies: int) -> Homes:
-        """Return the map of stripes that are in ``super_pages``, int64[count]."""
+        """Return the map in which stripe i is in ``super_pages[i]``, int64[count]."""
         homes = Homes(len(super_pages), dies)
         if (super_pages != np.arange(homes.count)).any():
             homes._tabulate()
@@ -45,17 +45,18 @@ class Homes:
 
     @property
     def moved(self) -> bool:
-        """True if the tables exist, that is, after the first move."""
+        """True if any stripe has moved, so that the tables exist."""
         return self._super_page is not None
 
     def super_pages(self, start: int, stop: int) -> np.ndarray:
-        """Return the super-pages of stripes [start, stop), int64."""
+        """Return the super-pages of stripes [start, stop), int64[stop - start]."""
         if self._super_page is None:
             return np.arange(start, stop)
         return self._super_page[start:stop]
 
     def stripe(self, super_page: int) -> int:
-        """Return the stripe in a super-page. Raises KeyError if it holds none."""
+        """Return the number of the stripe in a super-page. Raises KeyError if the super-page holds
+        no stripe."""
         if self._super_page is None:
             if 0 <= super_page < self.count:
                 return super_page
@@ -89,7 +90,8 @@ class Homes:
         return self.land(int(self.super_pages(stripe, stripe + 1)[0]), target), target
 
     def land(self, source: int, target: int) -> int:
-        """Record that the stripe of super-page ``source`` is now in ``target``; return source."""
+        """Record that the stripe of super-page ``source`` is now in super-page ``target``; return
+        ``source``."""
         self._tabulate()
         assert self._super_page is not None
         stripe = self._stripe.pop(source)

@@ -28,7 +28,8 @@ class Extent(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Block requests, int64 each: drive, first logical page, bytes, first parameter."""
+    """Requests of at most one block each; every column is int64[n]: drive, first logical page,
+    bytes, first parameter."""
 
     device: np.ndarray
     lpn: np.ndarray
@@ -37,7 +38,7 @@ class Requests(NamedTuple):
 
 
 class File(NamedTuple):
-    """Vector to store: its extents, ``width`` bytes per entry (a value or a scale), ``share``
+    """Vector to store: its extents, ``width`` bytes per entry (a value or a scale), and ``share``
     parameters per entry."""
 
     extents: tuple[Extent, ...]
@@ -47,22 +48,24 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """Vector in the volume: its extents, in order, and its first page on every drive."""
+    """Place of a vector in the volume: its extents, in order, and its first logical page, which is
+    the same on every drive."""
 
     extents: tuple[Extent, ...]
     width: int
     lpn: int
     pages: int
-    """Pages on every drive."""
+    """Number of pages that the region occupies on every drive."""
     share: int = 1
-    """Parameters per entry; extents start at multiples of it."""
+    """Number of parameters per entry; extents start at multiples of this number."""
 
     def bytes(self, count: int) -> int:
-        """Return the bytes of ``count`` parameters from the start of an entry."""
+        """Return the bytes that ``count`` parameters occupy from the start of an entry."""
         return -(-count // self.share) * self.width
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first parameter, last + 1, byte) for each part of parameters [a, b) in extents."""
+        """Yield (first parameter, last parameter + 1, byte in the region) for each stored part of
+        parameters [start, stop)."""
         first = bisect_right(self.extents, start, key=lambda extent: extent.stop)
         last = bisect_left(self.extents, stop, key=lambda extent: extent.start)
         for extent in self.extents[first:last]:
@@ -71,7 +74,7 @@ class Region:
 
     @property
     def size(self) -> int:
-        """Bytes of the region up to the end of its last extent."""
+        """Bytes of the region up to the end of its last extent, over all drives."""
         extent = self.extents[-1] if self.extents else Extent(0, 0, 0)
         return extent.at + self.bytes(extent.stop - extent.start)
 
@@ -79,7 +82,8 @@ class Region:
 def extents(
     pieces: Sequence[tuple[int, int]], width: int, page: int, below: int
 ) -> tuple[Extent, ...]:
-    """Return extents of the pieces of at least ``below`` bytes, each starting at a page."""
+    """Return one extent per piece that has at least ``below`` bytes; each extent starts at a page.
+    ``width``: bytes per parameter."""
     found, at = [], 0
     for start, stop in pieces:
         size = (stop - start) * width
@@ -91,12 +95,12 @@ def extents(
 
 @dataclass(frozen=True)
 class Volume:
-    """Regions of vectors on ``devices`` drives; host blocks go to the drives in turn."""
+    """Regions of vectors, striped over ``devices`` drives in turn."""
 
     devices: int
     page: int
     block: int
-    """Largest request."""
+    """Maximum size of a request, bytes."""
     align: int
     regions: Mapping[str, Region]
 
@@ -108,7 +112,8 @@ class Volume:
         block: int,
         align: int,
     ) -> Volume:
-        """Return a volume with regions of ``files``, in order."""
+        """Return a volume with one region for each of ``files``, in their order. Requests are
+        padded to multiples of ``align`` bytes."""
         page, at, made = geometry.page_bytes, 0, {}
         for name, (held, width, share) in files.items():
             end = Region(held, width, 0, 0, share).size
@@ -125,23 +130,24 @@ class Volume:
 
     @property
     def chunk(self) -> int:
-        """Bytes of a stripe on one drive: a multiple of both block and page."""
+        """Size of a stripe on one drive, bytes: a multiple of both block and page."""
         return lcm(self.block, self.page)
 
     @property
     def pages(self) -> int:
-        """Logical pages on every drive."""
+        """Number of logical pages that the volume uses on every drive."""
         return sum(regions.pages for regions in self.regions.values())
 
     def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (drive, byte on the drive) for bytes of a region."""
+        """Return (drive, byte on the drive) for byte offsets ``at`` in a region."""
         if self.devices == 1:
             return np.zeros_like(at), at
         chunk, rest = np.divmod(at, self.chunk)
         return chunk % self.devices, chunk // self.devices * self.chunk + rest
 
     def _cuts(self, lo: int, hi: int) -> np.ndarray:
-        """Return the bytes at which requests start."""
+        """Return the byte offsets at which the requests for bytes [lo, hi) of a region start,
+        int64[n]."""
         cuts = np.arange(lo, hi, self.block, dtype=np.int64)
         if self.devices > 1 and (lo % self.chunk or self.block != self.chunk):
             chunks = np.arange(-(-lo // self.chunk) * self.chunk, hi, self.chunk, dtype=np.int64)
@@ -149,7 +155,8 @@ class Volume:
         return cuts
 
     def requests(self, name: str, start: int, stop: int) -> Requests:
-        """Return requests of at most a block for the part of parameters [a, b) on the drives."""
+        """Return requests of at most one block for those of parameters [start, stop) that are on
+        the drives."""
         region = self.regions[name]
         parts = []
         for lo, hi, at in region.overlapping(start, stop):
@@ -163,8 +170,8 @@ class Volume:
         return Requests(*table)
 
     def pieces(self, name: str, start: int, b: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (first parameter, last + 1, drive, byte on the drive) for each contiguous part of
-        parameters [a, b)."""
+        """Yield (first parameter, last parameter + 1, drive, byte on the drive) for each contiguous
+        part of parameters [start, b) of vector ``name``."""
         region = self.regions[name]
         for lo, hi, at in region.overlapping(start, b):
             end = at + region.bytes(hi - lo)
@@ -177,7 +184,7 @@ class Volume:
                 yield first, last, int(dev), region.lpn * self.page + int(where)
 
     def used(self, name: str) -> list[tuple[int, int]]:
-        """Return (first logical page, pages) of a vector for each drive."""
+        """Return (first logical page, number of pages) of a vector, one pair per drive."""
         region = self.regions[name]
         pages = -(-region.size // self.page)
         if self.devices == 1:
@@ -191,7 +198,8 @@ class Volume:
         return out
 
     def size(self, name: str, start: int, stop: int) -> int:
-        """Return the bytes of parameters [a, b) of a vector on the drives, including padding."""
+        """Return the bytes that parameters [start, stop) of a vector occupy on the drives,
+        including padding."""
         region = self.regions[name]
         return sum(
             -(-region.bytes(hi - lo) // self.align) * self.align
