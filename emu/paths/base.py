@@ -157,7 +157,7 @@ class Options:
         if self.weights_up != "fp32" and self.format not in WIDE_UP:
             raise InputError(
                 f"weights_up: {self.weights_up!r} with format {self.format!r}, whose weights "
-                "are sent with 16 bits already; remove it"
+                "are sent with 16 bits already; remove weights_up"
             )
 
 

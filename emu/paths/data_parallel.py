@@ -215,16 +215,16 @@ class Stannis(Path):
         ]
         if self.workload.params != self.trace.n_params:
             out.append(
-                f"exchange of {self.workload.gradient_bytes / 1e6:.4g} MB, the "
-                f"{self.workload.params:,} parameters that are published; the trace has "
-                f"{self.trace.n_params:,}"
+                f"exchange of {self.workload.gradient_bytes / 1e6:.4g} MB for the "
+                f"{self.workload.params:,} published parameters; the trace has "
+                f"{self.trace.n_params:,} parameters"
             )
         if self.options.cores_taken:
             kind = self.cluster.kinds[HOST_NODE]
             rate = float(kind.slowdown(np.array([kind.left]))[0])
             out.append(
-                f"{kind.cores_taken:g} of the host's {kind.cores} cores are taken, which leaves "
-                f"{rate:.1%} of its speed"
+                f"other programs take {kind.cores_taken:g} of the host's {kind.cores} cores; the "
+                f"host trains at {rate:.1%} of its speed"
             )
         idle = sum(batch == 0 for batch in drives)
         if idle:

@@ -78,7 +78,7 @@ class InStorage(ConventionalPath):
             return NO_PROCESSOR
         if self.window < 1:
             return (
-                f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no chunk of "
+                f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB: too small for a chunk of "
                 f"{self.granule():,} parameters"
             )
         return self.too_large(self.vectors)

@@ -31,7 +31,7 @@ CASTS = {np.dtype(np.float16): "float16", np.dtype(np.uint16): "bfloat16"}
 
 
 class Scalars(NamedTuple):
-    """Scalars of one step and parameter group."""
+    """Scalar arguments of the update kernel for one step and one parameter group."""
 
     coef: np.ndarray
     key: int | None
@@ -39,7 +39,7 @@ class Scalars(NamedTuple):
 
 
 class Arithmetic:
-    """Update kernel of a trace.
+    """Update kernel of a trace, with its arguments.
 
     ``form``: "canonical" or "torch" (ondie.kernels.FORMS). ``format``: storage format of vectors
     and gradients (layout/formats.py). ``seed``: seed of stochastic rounding. Raises InputError for
@@ -63,13 +63,13 @@ class Arithmetic:
         self.kernel = get(trace.op, backend=backend, form=form, format=own)
         self._plain = get(trace.op, backend=backend, form=form)
         self.given: Mapping[str, np.ndarray] | None = None
-        """Weights and states before the first step by slot; None: those of the trace."""
+        """Weights and states before the first step, by slot name; None: those of the trace."""
         self.ranges = trace.group_ranges()
         self.numbers = self._numbers()
 
     def _numbers(self) -> list[int]:
-        """Return, for each range, the index of its first element in its parameter group (used by
-        stochastic rounding)."""
+        """Return, for each parameter range, the index of its first element within its parameter
+        group. Stochastic rounding uses this index."""
         seen: dict[int, int] = {}
         found = []
         for first, last, group in self.ranges:
@@ -78,7 +78,8 @@ class Arithmetic:
         return found
 
     def initial(self) -> dict[str, np.ndarray]:
-        """Return weights and states before the first step by slot, as the format stores them."""
+        """Return the weights and states before the first step, by slot name, as the format stores
+        them."""
         if self.given is not None:
             return {name: values.copy() for name, values in self.given.items()}
         weights = self.trace.weights("initial")
@@ -100,29 +101,29 @@ class Arithmetic:
         return found
 
     def gradient(self, values: np.ndarray) -> np.ndarray:
-        """Return a gradient, float32[n], as the format stores it."""
+        """Return a gradient, given as float32[n], in the type that the format stores."""
         dtype = self.layout.gradient.dtype
         return values if dtype == values.dtype else self.cast(values, dtype)
 
     @staticmethod
     def cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Return a copy of float32[n] in another type, rounded to nearest even."""
+        """Return ``values``, float32[n], converted to ``dtype`` with rounding to nearest even."""
         return narrow(values, CASTS[dtype]) if dtype in CASTS else values.copy()
 
     @staticmethod
     def wide(values: np.ndarray) -> np.ndarray:
-        """Return stored values as float32[n]."""
+        """Return stored values converted to float32[n]."""
         return widen(values, CASTS[values.dtype]) if values.dtype in CASTS else values
 
     def shown(self, weights: np.ndarray) -> np.ndarray:
-        """Return the weights that the model computes with: the stored weights, or the format's
-        copy."""
+        """Return the weights that the model computes with: the format's 16-bit copy if it has one,
+        else the stored weights."""
         return (
             weights if self.layout.shown == weights.dtype else self.cast(weights, self.layout.shown)
         )
 
     def coefficients(self, step: int) -> list[Scalars]:
-        """Return the folded scalars of each parameter group at ``steps[step]``."""
+        """Return the scalar kernel arguments of each parameter group at ``steps[step]``."""
         step_record = self.trace.steps[step]
         random = self.kernel.random
         return [
@@ -141,12 +142,11 @@ class Arithmetic:
         vectors: dict[str, np.ndarray],
         gradient: np.ndarray,
     ) -> None:
-        """Update parameters [start, stop) in place; in codes, they must be whole blocks, or reach
-        the end of the vector.
+        """Update parameters [start, stop) in place.
 
-        ``vectors`` (w and the states by slot) and ``gradient`` hold only these parameters, in
-        stored form. The format's copy of the weights for the model is added to ``vectors`` as
-        "out".
+        ``vectors`` (w and the states by slot name) and ``gradient`` hold only these parameters, as
+        stored. Vectors stored in codes must consist of whole blocks, or reach the end of the
+        vector. The format's copy of the weights for the model is added to ``vectors`` as "out".
         """
         if self.layout.format.out != NONE:
             vectors["out"] = np.empty(stop - start, self.layout.shown)
@@ -198,7 +198,8 @@ class Arithmetic:
         self, steps: int, sent: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> np.ndarray:
         """Return the weights after ``steps`` steps of the same kernel outside the emulator, as the
-        format stores them. ``sent``: change that a path makes to a gradient in transfer."""
+        format stores them. ``sent``: function that applies to a gradient the change that the path
+        makes in transfer."""
         vectors = self.initial()
         for i in range(steps):
             if self.trace.steps[i].skipped:

@@ -23,26 +23,28 @@ from ondie.emu.paths.layout.regions import F32, Regions
 from ondie.kernels.formats import BLOCK
 
 POISON = 0xFF
-"""Byte of memory without data: two such bytes are a NaN in 16 bits, four a NaN in FP32."""
+"""Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are
+an FP32 NaN."""
 
 
 def poisoned(count: int, dtype: np.dtype) -> np.ndarray:
-    """Return ``count`` poisoned values."""
+    """Return an array of ``count`` elements of ``dtype``, filled with POISON bytes."""
     return np.full(count * dtype.itemsize, POISON, np.uint8).view(dtype)
 
 
 def poison(values: np.ndarray) -> None:
-    """Overwrite ``values``, contiguous, with POISON."""
+    """Fill the contiguous array ``values`` with POISON bytes."""
     values.view(np.uint8)[:] = POISON
 
 
 class Conventional:
-    """Vectors in the conventional namespace and the memory (host or ISP) that they are read into.
+    """Vectors in the conventional namespace, and the memory (host or ISP) that they are read into.
 
     ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with the contents
     of that memory by slot (layout/formats.py). It writes the new values there, and the format's
     copy of the weights for the model, if any, as "out". With ``gradient_arrives`` the accelerator
-    writes the gradient to memory, otherwise DMA rows do. ``shown``: type of the weights sent up.
+    writes the gradient to the memory, otherwise DMA rows do. ``shown``: type of the weights that
+    are sent to the host.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class Conventional:
         self.gradient_arrives = gradient_arrives
         self.compute = compute
         self.gradient: np.ndarray | None = None
-        """Gradient of the current step from the accelerator, [n_params], in the stored type."""
+        """Gradient of the current step as received from the accelerator, [n_params], in the stored
+        type."""
         self.delivered: np.ndarray | None = None
         """Weights that arrived in host memory by DMA, [n_params]."""
         self.outgoing = poisoned(sum(of_device.shard.size for of_device in regions), shown)
-        """New weights in transfer to the host; programs neither wait for nor free these buffers."""
+        """New weights in transfer to the host, [n_params]. Programs neither wait for these buffers
+        nor free them."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in regions)
         self.cached = tuple(CachedBytes() for _ in regions)
@@ -72,14 +76,15 @@ class Conventional:
         system.on_log = self.on_log
 
     def vector(self, device: int, name: str) -> np.ndarray:
-        """Return a view of a shard's vector in memory, [shard size] of its type; not for codes."""
+        """Return a view of a vector of a device's shard in memory, [shard size], in the vector's
+        type; not for codes."""
         regions = self.regions[device]
         pages = self.memory[device][regions.pages(name, regions.shard.start, regions.shard.stop)]
         return pages.reshape(-1).view(regions.vector(name).dtype)[: regions.shard.size]
 
     def arrays(self, device: int, name: str, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return parameters [start, stop) of a vector in memory by slot: views, or copies for
-        codes, whose ``start`` must be the start of a page."""
+        """Return parameters [start, stop) of a vector in memory, by slot name. The arrays are
+        views, or copies for codes, whose ``start`` must be the first parameter of a page."""
         regions = self.regions[device]
         if regions.vector(name).coded:
             pages = self.memory[device][regions.pages(name, start, stop)]
@@ -91,7 +96,8 @@ class Conventional:
         }
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Store the values of all parameters, by slot, in the flash pages that were filled."""
+        """Store the initial values of all parameters ([n_params] by slot name) in the
+        flash pages."""
         for dev, regions in enumerate(self.regions):
             start, stop = regions.shard.start, regions.shard.stop
             for vector in regions.vectors:
@@ -107,12 +113,12 @@ class Conventional:
                     self._program(dev, lpn, self.ppn(dev, lpn))
 
     def ppn(self, device: int, lpn: int) -> int:
-        """Return the current physical page of a logical page; -1 = unmapped."""
+        """Return the physical page of a logical page; -1: unmapped."""
         return int(self.system.arrays.l2p[device, lpn]) - 1
 
     def stored(self, name: str) -> np.ndarray:
-        """Return the current values of a slot for all parameters, from the flash pages, or from the
-        data cache where it is newer."""
+        """Return the current values of the slot ``name`` for all parameters, from the flash pages,
+        or from the drive's data cache if it holds newer data."""
         vector = name.removesuffix("_scale")
         parts = []
         for dev, regions in enumerate(self.regions):
@@ -129,7 +135,7 @@ class Conventional:
         return self.stores[dev].read(self.ppn(dev, lpn)) if cached is None else cached
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """Set the gradient of a step; with gradient_arrives, copy it to memory."""
+        """Set the gradient of a step; with gradient_arrives, also copy it to the memory."""
         self.gradient = gradient
         for dev, regions in enumerate(self.regions):
             if self.gradient_arrives:
@@ -172,7 +178,7 @@ class Conventional:
                 case events.LOG_ROW:
                     self._row(dev, entry.n, lpn, entry.old)
                 case what:
-                    raise SimulationError(f"log entry {what} has no meaning for this path")
+                    raise SimulationError(f"log entry of kind {what}: not expected on this path")
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
         regions = self.regions[dev]
@@ -199,7 +205,8 @@ class Conventional:
             poison(self.vector(dev, "g")[at : at + count])  # consumed: the buffer is free
 
     def _compute(self, dev: int, start: int, stop: int) -> np.ndarray:
-        """Update parameters of a shard; return the weights that the model computes with."""
+        """Update parameters [start, stop) of the shard on device ``dev``; return the weights that
+        the model computes with."""
         regions = self.regions[dev]
         vectors: dict[str, np.ndarray] = {}
         for vector in regions.vectors:

@@ -13,43 +13,45 @@ from fractions import Fraction
 import numpy as np
 
 SHORTEST = 64
-"""Minimum difference of size between two pieces, granules: it keeps the effect of overlap at their
-ends small."""
+"""Minimum difference between the sizes of two pieces, in granules. It keeps the effect of overlap
+at the ends of a piece small."""
 
 
 PERIODS = (1, 3, 5)
-"""Number of periods (blocks of every plane fill once) in each piece, in addition to the remainder
-at the end of the model. The middle piece is predicted, as a check. Erases come in bursts: fewer
-periods may miss them."""
+"""Number of periods in each piece, in addition to the remainder at the end of the model. In one
+period, one block of every plane is filled. The middle piece is not fitted but predicted, as a
+check. Erases come in bursts, which fewer periods may miss."""
 
 
 PIECE_GROUPS = (8, 10, 12, 14, 16)
-"""Candidate numbers of sub-groups between one piece and the next. In half of the fitted pieces the
-sub-groups are twice as large. The first candidate closest to whole periods is used."""
+"""Candidates for the number of sub-groups by which one piece exceeds the previous one. The
+candidate whose size is closest to whole periods is used, the first one of several. In half of the
+fitted pieces the sub-groups are twice as large."""
 
 
 FEWEST_GRANULES = 16
-"""Minimum granules of a sub-group: in a shorter one latencies dominate."""
+"""Minimum size of a sub-group in granules; in a smaller sub-group latencies dominate."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """``params`` parameters of a model, updated in sub-groups of ``group``; 0: no sub-groups."""
+    """Piece of a model: ``params`` parameters, updated in sub-groups of ``group`` parameters; 0: no
+    sub-groups."""
 
     params: int
     group: int = 0
 
     @property
     def terms(self) -> list[float]:
-        """Terms of the linear model of the piece's quantities."""
+        """Terms of the linear model by which the quantities of a piece are extrapolated."""
         params, group = float(self.params), float(self.group)
         return [1.0, params, group, params / group] if group else [1.0, params]
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces simulated for a whole model: ``fitted``, whose weighted sums give its quantities, and
-    ``held``, which is predicted from them as a check."""
+    """Pieces that are simulated in place of a whole model. Weighted sums of the ``fitted`` pieces
+    give the quantities of the model; ``held`` is predicted from them as a check."""
 
     whole: Piece
     fitted: tuple[Piece, ...]
@@ -60,8 +62,8 @@ class Pieces:
         return (*self.fitted, self.held)
 
     def of(self, n_params: int) -> Pieces:
-        """Return these pieces scaled to a model of ``n_params`` parameters, of which ``whole`` is a
-        part."""
+        """Return these pieces scaled to a model of ``n_params`` parameters that
+        contains ``whole``."""
         found = [
             Piece(round(Fraction(piece.params * n_params, self.whole.params)), piece.group)
             for piece in (self.whole, *self.all)
@@ -69,7 +71,8 @@ class Pieces:
         return Pieces(found[0], tuple(found[1:-1]), found[-1])
 
     def weights(self, piece: Piece) -> np.ndarray:
-        """Return the weight of each fitted piece in ``piece``, float64[len(fitted)]."""
+        """Return the weight of each fitted piece in the prediction of ``piece``,
+        float64[len(fitted)]."""
         terms = np.array([p.terms for p in self.fitted]).T
         scale = np.abs(terms).max(axis=1)
         found: np.ndarray = np.linalg.solve(terms / scale[:, None], np.array(piece.terms) / scale)
@@ -99,6 +102,7 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
 
 
 def _groups(granules: Fraction) -> tuple[int, int]:
-    """Return (granules of a sub-group, number of sub-groups) for about ``granules`` granules."""
+    """Return (granules in a sub-group, number of sub-groups) whose product is close to
+    ``granules``."""
     sizes = [(max(round(granules / count), FEWEST_GRANULES), count) for count in PIECE_GROUPS]
     return min(sizes, key=lambda item: abs(item[0] * item[1] - granules))

@@ -58,7 +58,8 @@ from ondie.emu.paths.statement import Work
 
 @dataclass
 class SmartBase(InStep):
-    """Baseline: serial host offload (ZeRO-Infinity) on RAID 0."""
+    """Baseline of Smart-Infinity: serial host offload (ZeRO-Infinity) with the vectors
+    on RAID 0."""
 
     name: ClassVar[str] = "smart_base"
     title: ClassVar[str] = "host offload, RAID0"
@@ -112,7 +113,8 @@ class SmartBase(InStep):
 
 @dataclass
 class SmartUpdate(InStep):
-    """SmartUpdate: load, update, write back and send up, in sequence."""
+    """SmartUpdate: each sub-group is loaded, updated, written back and sent to the host, one after
+    the other."""
 
     name: ClassVar[str] = "smart_update"
     title: ClassVar[str] = "SmartUpdate"
@@ -120,7 +122,8 @@ class SmartUpdate(InStep):
     """True if m and v are written back while the next sub-group loads."""
 
     def held(self) -> int:
-        """Return the bytes of the drive's DRAM that a parameter of the current sub-group takes."""
+        """Return the bytes of the drive's DRAM that one parameter of the current
+        sub-group takes."""
         return (len(self.vectors) + 1) * VALUE_BYTES
 
     def most(self) -> int:
@@ -134,7 +137,7 @@ class SmartUpdate(InStep):
             return NO_PROCESSOR
         if self.most() < 1:
             return (
-                f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no block of "
+                f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB: too small for a block of "
                 f"{self.granule():,} parameters"
             )
         return self.too_large(self.written)
@@ -146,7 +149,8 @@ class SmartUpdate(InStep):
         return Work(host_dram=statement.total(made, self.applied(steps)))
 
     def compressed_bytes(self) -> int | None:
-        """Return the bytes of the gradient if the accelerator compresses it, else None."""
+        """Return the size of a step's gradient in bytes if the accelerator compresses it, else
+        None."""
         return None
 
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
@@ -190,18 +194,20 @@ class SmartUpdate(InStep):
         self.transfer(out, parts, fence, WEIGHTS_UP, self.up_bytes)
 
     def engine_ps(self, count: int) -> int:
-        """Return the time of the engine for ``count`` parameters of a drive, ps."""
+        """Return the time in which the engine updates ``count`` parameters of a drive, ps."""
         return isp_cores.update_ps(
             self.cfg, self.trace.op, self.coupled_decay, count, self.kernel.bytes_per_param()
         )
 
     def gradient_bytes(self, device: int, start: int, stop: int) -> int:
-        """Return the bytes of gradient that the engine reads for places [a, b)."""
+        """Return the bytes of gradient that the engine reads for places [start, stop)
+        of a drive."""
         return VALUE_BYTES * (stop - start)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound, up to the last program: sub-groups in sequence. With the handler, m and
-        v of all but the last sub-group are written while the next one loads."""
+        """Return the bound from the start of the update to its last program, with the sub-groups in
+        sequence. With the handler, m and v of all but the last sub-group are written while the next
+        one loads."""
         shard = max(self.shards, key=lambda shard: shard.size)
         params, subgroups = shard.size, len(self.subgroups)
         width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0
@@ -234,15 +240,15 @@ class SmartUpdate(InStep):
         return bound.sharing(self.cfg.isp.kind != "fpga")
 
     def _engine_bound_s(self, params: int) -> float:
-        """Return the closed form of the engine's time."""
+        """Return the engine's time for ``params`` parameters by the closed form, seconds."""
         found = engine_s(self.cfg, params, self.kernel.bytes_per_param())
         return self.engine_ps(params) / 1e12 if found is None else found
 
 
 @dataclass
 class SmartHandler(SmartUpdate):
-    """SmartUpdate with the handler: m and v are written back while the next sub-group loads, block
-    by block, into the buffers that are freed."""
+    """SmartUpdate with the handler: m and v are written back while the next sub-group loads. Its
+    blocks are loaded into the buffers that the writes free."""
 
     name: ClassVar[str] = "smart_handler"
     title: ClassVar[str] = "SmartUpdate, handler"
@@ -251,10 +257,11 @@ class SmartHandler(SmartUpdate):
 
 @dataclass
 class SmartComp(SmartHandler):
-    """SmartComp: gradients are sent and stored as Top-K, selected per bucket.
+    """SmartComp: the accelerator sends only the Top-K elements of each bucket of the gradient.
 
-    No remainder is kept for the next step (no error feedback): no source used here states that the
-    paper keeps one, and it would be as large as the gradient.
+    The elements that are not sent are dropped, not added to the next step's gradient (no error
+    feedback). No source used here states that the paper keeps them, and they would be as large as
+    the gradient.
     """
 
     name: ClassVar[str] = "smart_comp"
@@ -266,8 +273,8 @@ class SmartComp(SmartHandler):
         self.buckets = tuple(self._buckets())
 
     def _buckets(self) -> Iterator[Bucket]:
-        """Yield buckets: stripes of one drive and sub-group whose compressed gradient fills at most
-        a block."""
+        """Yield the buckets: consecutive stripes of one drive and sub-group whose compressed
+        gradient fills at most one block."""
         share = self.options.compression / 100 * VALUE_BYTES
         stripes = max(int(self.cfg.host.io_block_bytes / share) // self.granule(), 1)
         size = stripes * self.granule()
@@ -290,8 +297,8 @@ class SmartComp(SmartHandler):
         return -(-n_params * PS_PER_S // self.cfg.host.top_k_params_per_s)
 
     def engine_ps(self, count: int) -> int:
-        """Return the time of the slower of decompression and update, ps. Both run concurrently, and
-        the gradient passes between them without the drive's DRAM."""
+        """Return the time of decompression or of the update, whichever is longer, ps. Both run
+        concurrently, and the gradient passes between them without using the drive's DRAM."""
         traffic = self.kernel.bytes_per_param() - VALUE_BYTES
         made = -(-count * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
         return max(

@@ -19,7 +19,7 @@ from ondie.emu.paths.layout.formats import MODEL_BYTES
 
 @dataclass(frozen=True)
 class HostPass:
-    """Bytes of a pass, read plus written."""
+    """Bytes that one pass over host DRAM reads and writes."""
 
     name: str
     n_bytes: int
@@ -27,22 +27,23 @@ class HostPass:
 
 @dataclass(frozen=True)
 class Work:
-    """Work of a path that is not in counters: PE arithmetic, host DRAM, location of update."""
+    """Work of a path that the drives' counters do not contain: PE arithmetic, passes over host
+    DRAM, and where the update runs."""
 
     adds: int = 0
     multiplies: int = 0
     register_bits: int = 0
     pe_cipher_bits: int = 0
-    """Bits encrypted or decrypted by an engine on the die."""
+    """Bits that an engine on the die encrypts or decrypts."""
     die_bus_bits: int = 0
-    """Bits read from registers of other planes, over the bus of the die."""
+    """Bits that PEs read from the registers of other planes, over the bus of the die."""
     host_dram: tuple[HostPass, ...] = ()
-    """Passes over host DRAM."""
+    """Passes over host DRAM, in the order of the step."""
     host_updates: bool = False
-    """True if the host CPU updates the weights, False if processors in the drives do."""
+    """True if the host CPU updates the weights; False if processors in the drives do."""
     average_power: bool = False
-    """True if the power of the busy host is the average of whole steps. It is then charged for all
-    time outside forward and backward, also while the CPU waits."""
+    """True if the configured power of the busy host is an average over whole steps. It is then
+    charged for all time outside forward and backward, including time in which the CPU waits."""
 
     @property
     def host_dram_bytes(self) -> int:
@@ -54,41 +55,41 @@ class Work:
 class Share:
     """Distribution of the programs of a step over the reservoir, whose blocks only one path uses.
 
-    A cycle is a program/erase cycle.
+    "Cycle" means a program/erase cycle of a block.
     """
 
     planes: int
-    """Planes of a die."""
+    """Number of planes in a die."""
     used: int
-    """Planes that a super-page fills; the others are idle."""
+    """Number of planes that a super-page fills; the other planes of a die are idle."""
     programs: tuple[float, ...]
-    """Super-pages that each die programs in a step, for all dies of all devices."""
+    """Number of super-pages that each die programs in a step, for all dies of all devices."""
     places: tuple[int, ...]
-    """Super-pages in the good blocks of each die."""
+    """Number of super-pages that fit in the good blocks of each die's reservoir."""
     rotate: int
-    """Cycles after which planes change roles; 0: never, or no plane is idle."""
+    """Number of cycles after which planes change roles; 0: they never do, or no plane is idle."""
     migrate: int
-    """Difference of cycles between dies at which super-pages move; 0: never."""
+    """Difference of cycles between dies at which super-pages move; 0: they never move."""
     turn_s: float
     """Seconds that a change of roles adds to one step, on the fullest die."""
 
     @property
     def mean(self) -> float:
-        """Cycles per step of the blocks of planes in use, mean over dies."""
+        """P/E cycles per step of the blocks in the planes in use, averaged over the dies."""
         return sum(self.programs) / sum(self.places)
 
     @property
     def as_laid_out(self) -> float:
-        """P/E cycles per step of the most worn blocks without wear leveling. They belong to the
-        die with the most programs per super-page of its capacity."""
+        """P/E cycles per step of the most worn blocks without wear leveling. These blocks are in
+        the die with the most programs per super-page of capacity."""
         return max(
             programs / room for programs, room in zip(self.programs, self.places, strict=True)
         )
 
     @property
     def levelled(self) -> float:
-        """Cycles per step of the most worn blocks with the configured wear leveling, without the
-        difference that it allows."""
+        """P/E cycles per step of the most worn blocks with the configured wear leveling, assuming
+        equal wear (the threshold that the leveling allows is neglected)."""
         worn = self.as_laid_out
         if self.migrate:
             worn = self.mean
@@ -96,7 +97,8 @@ class Share:
 
     @property
     def turn_steps(self) -> float:
-        """Steps between changes of roles, on the die that reaches ``rotate`` cycles first."""
+        """Number of steps between changes of roles on the die that first reaches
+        ``rotate`` cycles."""
         return self.rotate / self.as_laid_out
 
 
@@ -119,17 +121,18 @@ PASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "exchange": (("exchange",), ()),
     "gradient sent again": ((), ("gradient sent again",)),
 }
-"""Pass -> (arrays written, arrays read).
+"""Name of a pass -> (arrays written to host DRAM, arrays read from it).
 
-Arrays of the accelerator ("model") have 16 bits. "on drives": what passes the link, with padding
-and without what stays in host DRAM. "exchange": messages and sums of an all-reduce, both ways."""
+Arrays of the accelerator ("model") have 16 bits. "on drives": the data that passes the link, which
+includes padding and excludes data that stays in host DRAM. "exchange": messages and sums of an
+all-reduce, in both directions."""
 
 
 def passes(
     names: Iterable[str], sizes: Mapping[str, int], times: Mapping[str, int] | None = None
 ) -> tuple[HostPass, ...]:
-    """Return the passes of a step, without empty ones. ``sizes``: bytes of each array. ``times``:
-    how often a pass is made, if not once."""
+    """Return the passes of a step that move data. ``sizes``: bytes of each array. ``times``: number
+    of times that a pass is made, by name; 1 if absent."""
     found = []
     for name in names:
         written, read = PASSES[name]
@@ -140,7 +143,7 @@ def passes(
 
 
 def total(parts: Iterable[HostPass], times: int = 1) -> tuple[HostPass, ...]:
-    """Return passes of ``times`` steps; passes of the same name are added up."""
+    """Return the passes of ``times`` steps; passes with equal names are added up."""
     sums: dict[str, int] = {}
     for part in parts:
         sums[part.name] = sums.get(part.name, 0) + part.n_bytes * times
@@ -148,23 +151,25 @@ def total(parts: Iterable[HostPass], times: int = 1) -> tuple[HostPass, ...]:
 
 
 def gradient_made(gradient_bytes: int) -> tuple[str, ...]:
-    """Return the passes in which a gradient of ``gradient_bytes`` per parameter is made: a 16-bit
-    gradient needs no cast."""
+    """Return the names of the passes that make a gradient of ``gradient_bytes`` per parameter; a
+    16-bit gradient needs no cast."""
     return ("gradient arrives",) + (("gradient cast",) if gradient_bytes != MODEL_BYTES else ())
 
 
 def weights_sent(weight_bytes: int) -> tuple[str, ...]:
-    """Return the passes in which new weights go to the accelerator; 16-bit ones need no cast."""
+    """Return the names of the passes that send new weights to the accelerator; 16-bit weights need
+    no cast."""
     return (("weights cast",) if weight_bytes != MODEL_BYTES else ()) + ("weights depart",)
 
 
 def in_drive(
     n_params: int, gradient_bytes: int, weight_bytes: int, compressed: int | None = None
 ) -> tuple[HostPass, ...]:
-    """Return the passes of a step in which processors in the drives update.
+    """Return the passes over host DRAM of a step in which processors in the drives update the
+    weights.
 
-    ``compressed``: bytes of the gradient if the accelerator compresses it; then it arrives and
-    departs in this size.
+    ``compressed``: bytes of the gradient if the accelerator compresses it; the gradient then
+    arrives at the host and departs to the drives with this size.
     """
     made = gradient_made(gradient_bytes) if compressed is None else ("gradient arrives",)
     sizes = {
@@ -187,12 +192,13 @@ def deepspeed_step(
     copy: int = 0,
     model: tuple[int, int] | None = None,
 ) -> tuple[HostPass, ...]:
-    """Return the passes of a step in which the host updates states that are on drives.
+    """Return the passes over host DRAM of a step in which the host updates states that are on
+    drives.
 
-    ``states``: bytes of weights and states. ``on_drives``: (gradient, weights and states) on the
-    drives. ``copy``: bytes of the 16-bit weights that the kernel writes; without them the new
-    weights are cast. ``model``: (bytes on the drives, times that a step reads them) if the model's
-    parameters are on the drives, too.
+    ``states``: bytes of weights and states. ``on_drives``: bytes of (gradient, weights and states)
+    on the drives. ``copy``: bytes of the 16-bit weights that the kernel writes; 0: the new weights
+    are cast. ``model``: (bytes on the drives, number of times that a step reads them) if the
+    model's parameters are on the drives too.
     """
     gradient, stored = on_drives
     stored_model, again = model or (0, 0)

@@ -30,7 +30,8 @@ from ondie.kernels import get
 
 @dataclass
 class UpdatingPath(Path):
-    """Path whose weights and states are on flash; subclasses lay them out and plan the update."""
+    """Base of paths whose weights and states are on flash. Subclasses lay them out and plan the
+    update."""
 
     def __post_init__(self) -> None:
         self.check_format()
@@ -45,54 +46,57 @@ class UpdatingPath(Path):
         self.payload: Conventional | Reservoir | None = None
         self.arithmetic: Arithmetic | None = None
         self.next_row = 0
-        """Id of the next plan row."""
+        """Id of the next plan row to be created."""
         super().__post_init__()
 
     @abstractmethod
     def granule(self) -> int:
-        """Return the granule: parameters are split over devices at its multiples."""
+        """Return the granule: the number of parameters at whose multiples vectors are split over
+        devices."""
 
     @abstractmethod
     def lay_out(self) -> None:
-        """Lay out the vectors of each shard."""
+        """Choose the location on flash of each shard's vectors, before the first plan."""
 
     @abstractmethod
     def fill(self, system: System) -> None:
-        """Place the vectors on flash before the run, untimed."""
+        """Place the vectors on flash before the run; this takes no simulated time."""
 
     @abstractmethod
     def follow(self, system: System) -> Conventional | Reservoir:
-        """Return the payload that follows the log of this path."""
+        """Return a payload that applies the engine's log to the bytes of this path."""
 
     @abstractmethod
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield plan rows from the gradients on; ``segments`` are the rows of the backward pass."""
+        """Yield the plan rows of the step from the gradient transfer on. ``segments``: rows of the
+        backward segments."""
 
     @abstractmethod
     def period(self) -> int:
-        """Return the parameters after which the pattern of flash writes repeats: those that fill a
-        block of every plane."""
+        """Return the number of parameters after which the pattern of flash writes repeats: they
+        fill one block of every plane."""
 
     def group(self) -> int:
-        """Return the parameters of a sub-group; 0 without sub-groups."""
+        """Return the number of parameters in a sub-group; 0: the path has no sub-groups."""
         return 0
 
     def part_options(self) -> Options:
-        """Return the options with which a part of the model is laid out like the whole."""
+        """Return the options with which a part of the model is laid out like the whole model."""
         return self.options
 
     def part_settings(self, n_params: int) -> dict[str, int]:
-        """Return configuration values with which work on a short part of the model overlaps as in
-        the whole."""
+        """Return configuration values, by key, with which the work on a part of ``n_params``
+        parameters overlaps as in the whole model."""
         return {}
 
     def unsampled(self) -> str | None:
-        """Return the reason why pieces cannot predict the whole, or None if they can."""
+        """Return the reason why pieces of the model cannot predict the whole model, or None if they
+        can."""
         return None
 
     def pieces(self) -> Pieces | None:
-        """Return the pieces to simulate in place of the whole update stage, or None if the whole is
-        as short, or pieces cannot predict it."""
+        """Return the pieces to simulate in place of the whole update stage. Return None if the
+        model is too small for pieces, or if pieces cannot predict it."""
         if self.unsampled():
             return None
         devices = len(self.shards)
@@ -101,7 +105,7 @@ class UpdatingPath(Path):
 
     @property
     def up_bytes(self) -> int:
-        """Bytes of a weight in transfer to the host."""
+        """Bytes per weight in transfer to the host."""
         return 2 if self.options.weights_up == "fp16" else self.stored.shown.itemsize
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
@@ -115,7 +119,7 @@ class UpdatingPath(Path):
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
     ) -> None:
-        """Update parameters [start, stop) in place."""
+        """Update parameters [start, stop) of ``vectors`` in place."""
         assert self.arithmetic is not None
         self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
 
@@ -144,8 +148,8 @@ class UpdatingPath(Path):
 
 @dataclass
 class ConventionalPath(UpdatingPath):
-    """Path with vectors in regions of the conventional namespace, through mapping table, ECC and
-    DRAM."""
+    """Path whose vectors are in regions of the conventional namespace: accesses pass the mapping
+    table, ECC and DRAM."""
 
     def lay_out(self) -> None:
         self.regions = tuple(
@@ -155,7 +159,7 @@ class ConventionalPath(UpdatingPath):
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Vectors that a step writes to flash."""
+        """Vectors that a step writes to flash, by name."""
         return self.vectors
 
     def period(self) -> int:
@@ -167,7 +171,8 @@ class ConventionalPath(UpdatingPath):
         return math.ceil(geometry.pages * geometry.planes * geometry.dies / written)
 
     def too_large(self, names: tuple[str, ...]) -> str | None:
-        """Return the reason why the vectors do not fit in the namespace, or None."""
+        """Return the reason why the vectors ``names`` do not fit in the namespace, or None if they
+        fit."""
         lpns = logical_pages(self.cfg, self.geometry)
         planes = self.geometry.planes
         need = max(

@@ -29,11 +29,11 @@ from ondie.emu.paths.offload.options import Offload
 
 
 class Handles:
-    """One handle for reads and one for writes.
+    """Asynchronous I/O through one handle for reads and one for writes.
 
-    With ``options.threads`` that number of threads share each request, each with a separate window
-    over all drives; otherwise every drive has a window. ``window`` None: only the drive's queue
-    limits.
+    With ``options.threads`` set, that number of threads share each request, and each thread has a
+    separate window of blocks in flight over all drives. Otherwise each drive has a window.
+    ``window``: blocks per window; None: only the drive's queue limits the blocks in flight.
     """
 
     def __init__(self, options: Offload, window: int | None) -> None:
@@ -46,8 +46,8 @@ class Handles:
     def send(
         self, out: Rows, kind: int, phase: int, found: Requests, after: int | np.ndarray
     ) -> np.ndarray:
-        """Add rows of block requests that wait for ``after`` (one row for all, or one for each);
-        return their ids."""
+        """Add rows for the block requests ``found``; return their ids, int64[n]. ``after``: row
+        that all requests wait for, or one row per request."""
         count = len(found.first)
         lane = self._lanes(found)
         order = self._order(lane)
@@ -69,14 +69,15 @@ class Handles:
         return np.concatenate(parts)
 
     def _lanes(self, found: Requests) -> np.ndarray:
-        """Return the window of each request: its thread, or its drive."""
+        """Return the window that each request uses, int64[n]: the index of its thread or of its
+        drive."""
         if self.threads is None:
             return found.device
         count = len(found.first)
         return np.arange(count) // max(-(-count // self.threads), 1)
 
     def _order(self, lane: np.ndarray) -> np.ndarray:
-        """Return the order of requests: the threads send in turn."""
+        """Return the order in which the requests are sent, int64[n]: the threads send in turn."""
         count = len(lane)
         if self.threads is None or self.threads == 1 or count == 0:
             return np.arange(count)
@@ -84,8 +85,8 @@ class Handles:
         return np.lexsort((lane, np.arange(count) % share))
 
     def _windows(self, kind: int, lane: np.ndarray, first: int) -> np.ndarray:
-        """Return the row that each request waits for: request i waits for request i - window of the
-        same handle; -1: none."""
+        """Return the row that each request waits for, int64[n]. Request i waits for request i -
+        window of the same handle; -1: it waits for none."""
         after = np.full(len(lane), -1)
         if self.window is None:
             return after
@@ -119,26 +120,28 @@ class Handles:
 
 @dataclass(frozen=True)
 class PinnedBuffers:
-    """Pinned host memory for gradients. ``count`` None: as many buffers as needed."""
+    """Pinned host memory for gradients: ``count`` buffers; None: as many as needed."""
 
     count: int | None
     n_bytes: int
     """Size of one buffer, bytes."""
     copy_bytes_per_s: int
-    """Rate of copies from the accelerator; 0: copies are part of the backward time."""
+    """Rate of copies from the accelerator into a buffer; 0: the backward time already contains the
+    copies."""
 
     def copy_ps(self, n_bytes: int) -> int:
-        """Return the time to copy ``n_bytes`` into a buffer, ps."""
+        """Return the time to copy ``n_bytes`` from the accelerator into a buffer, ps."""
         rate = self.copy_bytes_per_s
         return -(-n_bytes * PS_PER_S // rate) if rate else 0
 
 
 class GradientSwapper:
-    """Adds the rows of copies and writes to those of a backward pass.
+    """Adds the copies of gradients into pinned buffers, and the writes of the buffers, to a
+    backward pass.
 
-    ``size``: bytes of each block of the gradient, int64[n]; ``ready``: backward segment after which
-    it is complete, int64[n], ascending. ``send(out, blocks, after)`` adds the writes of blocks
-    (indices) after a row.
+    ``size``: bytes of each block of the gradient, int64[n]. ``ready``: backward segment after which
+    each block is complete, int64[n], ascending. ``send(out, blocks, after)`` adds the rows that
+    write ``blocks`` (indices) after row ``after``.
     """
 
     def __init__(
@@ -153,15 +156,15 @@ class GradientSwapper:
         self._send = send
         self._ready = ready
         self._buffer = (np.cumsum(size) - size) // buffers.n_bytes
-        """Buffer of each block, in the order in which buffers are filled."""
+        """Buffer number of each block, int64[n]; buffers are filled in this order."""
         self._at = 0
-        """First block that is not yet copied."""
+        """Index of the first block that has not been copied yet."""
         self._unsent = 0
-        """First block that is not yet sent."""
+        """Index of the first block that has not been sent to the drives yet."""
 
     def after_segment(self, out: Rows, segment: int, row: int) -> int:
-        """Copy the blocks that are ready after ``segment``, which ends with row ``row``; return the
-        row after which the accelerator continues."""
+        """Copy the blocks that are ready after backward segment ``segment``, which ends with row
+        ``row``. Return the row after which the accelerator continues."""
         stop = int(np.searchsorted(self._ready, segment, "right"))
         while self._at < stop:
             if self._at and self._buffer[self._at] != self._buffer[self._at - 1]:
@@ -179,7 +182,8 @@ class GradientSwapper:
         return row
 
     def _next_buffer(self, out: Rows, row: int) -> int:
-        """Write the full buffer; if none is free, return the row that completes all writes."""
+        """Write the full buffer. Return the row that the accelerator waits for before it fills the
+        next one: ``row`` if a buffer is free, else the row at which all writes are complete."""
         self._write(out, row)
         filled = int(self._buffer[self._at])
         if self.buffers.count is None or filled % self.buffers.count:
@@ -193,5 +197,6 @@ class GradientSwapper:
         self._unsent = self._at
 
     def flush(self, out: Rows, row: int) -> None:
-        """Write what is left in the buffers: the first swap-in of the update waits for it."""
+        """Write the blocks that are still in the buffers. The update waits for this before its
+        first read."""
         self._write(out, row)

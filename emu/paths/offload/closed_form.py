@@ -31,10 +31,13 @@ def bound(
     moved: Mapping[str, int],
     traffic: Fraction | int,
 ) -> Bound:
-    """Return the bound. Serial: the sum of the three stages of every sub-group, each at the stage's
-    bottleneck. Pipelined both ways: the largest sum over stages, plus the parts of the first and
-    last sub-group that do not overlap. One way: for each sub-group, the longer of the stage that
-    overlaps and the other two."""
+    """Return the bound of the update stage of host offload.
+
+    Serial: the sum of the three stages (read, compute, write) of every sub-group, each at the rate
+    of its bottleneck. Pipelined reads and writes: the longest of the three stages over all
+    sub-groups, plus the parts of the first and last sub-group that do not overlap. One of the two
+    pipelined: for each sub-group, the longer of the overlapped stage and the sum of the other two.
+    """
     devices = cfg.system.devices
     pipelined = options.pipeline_read or options.pipeline_write
     per_drive = None
@@ -75,8 +78,7 @@ def bound(
         )
         first, last = (share[0], share[-1]) if options.pipeline_read else (share[-1], share[0])
         alone = aside * first + sum(kept) * last
-        text = f"{words(overlap)} overlapped ({name}) + {words(alone)} of one sub-group "
-        "without overlap"
+        text = f"{words(overlap)} overlapped ({name}) + {words(alone)} not overlapped"
         return with_latency(name, overlap + alone, len(share) * ends_bare, text)
     if name == "host CPU":
         behind = max(share[-2] * write_most - share[-1] * cpu, 0)  # of the last but one's writes

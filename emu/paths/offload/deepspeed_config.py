@@ -20,12 +20,13 @@ ALIGNED_BYTES = 1 << 10
 
 
 GIVEN = "given on the command line"
-"""Source text of a value given by --set, which takes precedence over the file."""
+"""Origin that is reported for a value given by --set, which takes precedence over the file."""
 
 
 def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
-    """Return the configuration with the values from DeepSpeed's file, the options, and the format
-    (layout/formats.py) of the data on NVMe. Raises TraceError and InputError."""
+    """Return (configuration, options, format) as DeepSpeed's file ``path`` states them. The
+    configuration is ``cfg`` with the file's values; the format is that of the data on NVMe
+    (layout/formats.py). Raises TraceError and InputError."""
     offload, format, leaves = offload_of(read_deepspeed(path), str(path))
     changes = {key: leaves[key] for key in leaves if cfg.leaf(key).ref != GIVEN}
     try:
@@ -35,14 +36,14 @@ def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
 
 
 def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, int]]:
-    """Return options, format and changed values (key -> number). Raises InputError for a file
-    without offload, or with contradictory keys."""
+    """Return (options, format, changed configuration values by key). Raises InputError if the file
+    has no offload or has contradictory keys."""
     remarks = list(config.remarks)
     device = config["offload_optimizer.device"]
     if device == "none":
         raise InputError(
-            f'{where}: zero_optimization.offload_optimizer.device = "none": the states are the '
-            'accelerator\'s; must be "nvme" or "cpu"'
+            f'{where}: zero_optimization.offload_optimizer.device = "none": the states stay on '
+            'the accelerator; must be "nvme" or "cpu"'
         )
     parameters = config["offload_param.device"] == "nvme"
     if config["zero_optimization.stage"] != 3 and (device == "nvme" or parameters):
@@ -93,8 +94,8 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
 
 
 def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]) -> str:
-    """Return the format of the data on NVMe. DeepSpeed's gradients are FP32 there, also for a
-    16-bit model, unless the master weights are in 16 bits."""
+    """Return the name of the storage format of the data on NVMe. DeepSpeed stores gradients there
+    in FP32, even for a 16-bit model, unless the master weights have 16 bits."""
     bf16, fp16 = config["bf16.enabled"], config["fp16.enabled"]
     if bf16 and fp16:
         raise InputError(f"{where}: bf16.enabled and fp16.enabled are both true; enable one")
@@ -113,6 +114,6 @@ def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]
     if fp16 and config["fp16.fp16_master_weights_and_grads"]:
         narrow = True
         remarks.append(
-            "fp16.fp16_master_weights_and_grads is set; masters take as many bytes as in BF16."
+            "fp16.fp16_master_weights_and_grads is set; master weights take 16 bits here."
         )
     return "bf16_master" if narrow else "fp32"

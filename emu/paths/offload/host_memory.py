@@ -29,8 +29,8 @@ BF16 = TYPES[B16]
 
 
 class OffloadMemory(Conventional):
-    """Slots of ``params`` parameters on any number of drives; parameters without an extent in the
-    volume stay in DRAM."""
+    """Payload of host offload: the slots of ``params`` parameters on any number of drives.
+    Parameters without an extent in the volume stay in host DRAM."""
 
     def __init__(
         self,
@@ -51,22 +51,25 @@ class OffloadMemory(Conventional):
         self.params = params
         self.slots = {slot.name: slot for slot in stored.slots}
         self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
-        """Slot of the model's 16-bit parameters: the format's type if it has 16 bits, else BF16."""
+        """Slot of the model's 16-bit parameters, in the format's 16-bit type if it has one, else in
+        BF16."""
         self.kept = {slot.name: poisoned(slot.size(params), slot.dtype) for slot in stored.slots}
-        """Values that stay in DRAM; poison where they are on NVMe."""
+        """Values by slot that stay in host DRAM; values that are on NVMe are poisoned here."""
 
     def _view(self, slot: Slot, first: int, last: int, dev: int, at: int) -> np.ndarray:
-        """Return a view of the entries of one piece in memory."""
+        """Return a view of the host memory that holds entries [first, last) of one contiguous
+        piece, at byte ``at`` of drive ``dev``."""
         flat = self.memory[dev].reshape(-1)
         return flat[at : at + slot.size(last - first) * slot.dtype.itemsize].view(slot.dtype)
 
     @staticmethod
     def _entries(slot: Slot, start: int, stop: int, begin: int = 0) -> slice:
-        """Return the entries that hold parameters [a, b); entry 0 holds parameter ``begin``."""
+        """Return the slice of entries that hold parameters [start, stop); entry 0 holds parameter
+        ``begin``."""
         return slice((start - begin) // slot.share, slot.size(stop - begin))
 
     def gather(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return parameters [a, b) of a slot from memory."""
+        """Return parameters [start, stop) of the slot ``name`` from host memory."""
         slot = self.slots[name]
         out = self.kept[name][self._entries(slot, start, stop)].copy()
         for first, last, dev, at in self.volume.pieces(name, start, stop):
@@ -75,7 +78,7 @@ class OffloadMemory(Conventional):
         return out
 
     def scatter(self, name: str, start: int, stop: int, values: np.ndarray) -> None:
-        """Write parameters [a, b) of a slot to memory."""
+        """Write ``values`` to parameters [start, stop) of the slot ``name`` in host memory."""
         slot = self.slots[name]
         self.kept[name][self._entries(slot, start, stop)] = values
         for first, last, dev, at in self.volume.pieces(name, start, stop):
@@ -97,7 +100,8 @@ class OffloadMemory(Conventional):
                 self._program(dev, each, self.ppn(dev, each))
 
     def _model(self, start: int, stop: int, weights: np.ndarray) -> None:
-        """Write the model's 16-bit parameters [a, b) to memory, for NVMe."""
+        """Write the model's 16-bit parameters [start, stop) to the host memory from which they go
+        to NVMe."""
         for first, last, dev, at in self.volume.pieces("p", start, stop):
             piece = np.ascontiguousarray(weights[first - start : last - start])
             cast = piece if piece.dtype.itemsize == 2 else narrow(piece, CASTS[self.model.dtype])

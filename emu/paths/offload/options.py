@@ -16,44 +16,46 @@ from ondie.emu.units import InputError, known_names, plural
 
 @dataclass(frozen=True)
 class Offload:
-    """User options of host offload. Block size, queue depth and sub-group size are configuration
-    values (host.io_block, host.io_queue_depth, host.subgroup_params)."""
+    """User options of host offload. Block size, queue depth and sub-group size are not options but
+    configuration values (host.io_block, host.io_queue_depth, host.subgroup_params)."""
 
     parameters: bool = False
-    """Store the model's 16-bit parameters on NVMe too: read in forward and backward, written in the
-    step."""
+    """Store the model's 16-bit parameters on NVMe too: forward and backward read them, the update
+    writes them."""
     checkpointing: bool = False
-    """Use activation checkpointing: backward repeats forward, so parameters are read once more."""
+    """Use activation checkpointing: backward repeats forward, so it reads the
+    parameters once more."""
     pipeline_read: bool = False
-    """Read the next sub-group while the current one is computed."""
+    """Read the next sub-group while the host computes the current one."""
     pipeline_write: bool = False
-    """Write a sub-group while the next one is computed."""
+    """Write a sub-group while the host computes the next one."""
     buffers: int | None = None
     """Number of pinned host buffers, each for one array of the largest sub-group (buffer_count):
     the update reads into them, and the backward pass copies gradients into them. None: as many as
     needed, and gradients are written block by block."""
     parameter_buffers: int = 5
-    """Number of portions of the parameters in host memory: one in use, the others read ahead."""
+    """Number of portions of the parameters in host memory: one is in use, the others are read
+    ahead."""
     parameter_buffer: int = 0
-    """Elements of a buffer for a parameter tensor (offload_param.buffer_size); 0: large enough."""
+    """Elements in a buffer for a parameter tensor (offload_param.buffer_size); 0: large enough for
+    all."""
     parameters_in_dram: int = 0
-    """Number of parameters, from the first on, that stay in DRAM, in whole sub-groups
-    (max_in_cpu)."""
+    """Number of parameters, counted from the first one, that stay in DRAM, rounded to whole
+    sub-groups (max_in_cpu)."""
     ratio: float = 1.0
-    """Share of the sub-groups whose states are on NVMe; the states of the others stay in host
-    DRAM."""
+    """Fraction of the sub-groups whose states are on NVMe; the other states stay in host DRAM."""
     threads: int | None = None
     """Threads that share each request, each with host.io_queue_depth blocks in flight over all
     drives; None: host.io_queue_depth blocks in flight on every drive."""
     overlap_events: bool = True
-    """True: send the next block as soon as one completes; False: wait for a full queue of
-    blocks."""
+    """True: send the next block when any block completes; False: send the next batch when all
+    blocks of the queue have completed."""
     in_dram_below: int = 0
     """Size in bytes below which a sub-group, a gradient or a parameter tensor stays in DRAM."""
     align: int = 1
-    """Alignment in bytes: arrays of a sub-group are padded to multiples of this."""
+    """Alignment in bytes: the arrays of a sub-group are padded to multiples of this size."""
     remarks: tuple[str, ...] = ()
-    """Notes on the origin of these options, for the results."""
+    """Notes, for the results, on where these options come from."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST_VALUES.items():
@@ -65,12 +67,12 @@ class Offload:
 
     @property
     def in_flight(self) -> int:
-        """Number of sub-groups that are read, computed or written at a time."""
+        """Maximum number of sub-groups that are read, computed or written at the same time."""
         return 1 + self.pipeline_read + self.pipeline_write
 
     def stops(self, arrays: int, groups: int) -> str | None:
-        """Return the reason why DeepSpeed stops in the update of ``groups`` sub-groups of
-        ``arrays`` arrays each, or None."""
+        """Return the reason why DeepSpeed would stop with an error in the update of ``groups``
+        sub-groups of ``arrays`` arrays each, or None if it would not."""
         held = min(self.in_flight, groups)
         if self.buffers is None or self.buffers >= arrays * held:
             return None
@@ -81,8 +83,8 @@ class Offload:
         )
 
     def stops_at_tensor(self, largest: int) -> str | None:
-        """Return the reason why DeepSpeed stops at the model's largest parameter tensor, or
-        None."""
+        """Return the reason why DeepSpeed would stop with an error at a parameter tensor of
+        ``largest`` elements, the model's largest, or None if it would not."""
         if not self.parameters or not self.parameter_buffer or largest < self.parameter_buffer:
             return None
         return (
@@ -94,24 +96,24 @@ class Offload:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of a model that are on NVMe, for the simulation of pieces of the model. A piece has
-    other sub-groups and tensors than the model, so an option that counts these would keep a
-    different share of the piece in DRAM."""
+    """Shares of a whole model that are on NVMe, used when pieces of the model are simulated. A
+    piece has other sub-groups and tensors than the model, so an option that counts sub-groups or
+    tensors would keep a different share of the piece in DRAM."""
 
     states: Fraction
-    """Share of all parameters, from the first on, whose states are on NVMe."""
+    """Share of all parameters, counted from the first one, whose states are on NVMe."""
     gradients: Fraction
-    """Share of those parameters, at the start of each sub-group, whose gradients are on NVMe,
-    including padding."""
+    """Share of the parameters with states on NVMe whose gradients are on NVMe too, including
+    padding; it is taken at the start of each sub-group."""
     buffer: Fraction
-    """Size of the largest sub-group, which is that of a pinned buffer, as a share of all
-    parameters."""
+    """Parameters of the largest sub-group, which sets the size of a pinned buffer, as a share of
+    all parameters."""
     kept: Fraction
-    """Share of all parameters, from the first on, that stay in DRAM in 16 bits although the others
-    do not."""
+    """Share of all parameters, counted from the first one, whose 16-bit copy stays in DRAM although
+    other copies are on NVMe."""
     parameters: Fraction
-    """Share of the others, at the start of each sub-group, that are on NVMe in 16 bits, including
-    padding."""
+    """Share of the remaining parameters whose 16-bit copy is on NVMe, including padding; it is
+    taken at the start of each sub-group."""
 
 
 LEAST_VALUES = {
@@ -121,7 +123,8 @@ LEAST_VALUES = {
 
 
 def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Offload:
-    """Apply ``key=value`` texts to ``base``. Raises InputError for a wrong key or value."""
+    """Return ``base`` with the options in ``settings``, texts of the form ``key=value``. Raises
+    InputError for a wrong key or value."""
     values: dict[str, Any] = {}
     known = {field.name: str(field.type) for field in fields(Offload) if field.name != "remarks"}
     for setting in settings:

@@ -48,7 +48,8 @@ from ondie.kernels.formats import NONE
 
 @dataclass
 class HostOffload(OffloadLayout):
-    """Host offload, serial unless pipeline_read or pipeline_write is set."""
+    """Host offload; sub-groups are updated serially unless pipeline_read or
+    pipeline_write is set."""
 
     name: ClassVar[str] = "host_offload"
     title: ClassVar[str] = "host offload, serial"
@@ -58,8 +59,8 @@ class HostOffload(OffloadLayout):
 
     @property
     def window(self) -> int | None:
-        """Window of a handle in blocks; reads and writes have one handle each. None: limited only
-        by the drive's queue."""
+        """Number of blocks in a handle's window; reads and writes have one handle each. None: only
+        the drive's queue limits the blocks in flight."""
         if self.offload.threads is not None:
             return self.cfg.host.io_queue_depth
         return handle_depth(self.cfg) if self.pipelines else None
@@ -87,7 +88,7 @@ class HostOffload(OffloadLayout):
 
     @property
     def traffic(self) -> Fraction:
-        """DRAM traffic of the update of one parameter (bytes)."""
+        """DRAM traffic of the update of one parameter, bytes."""
         copied = self.offload.parameters and self.stored.format.out == NONE
         return self.stored.traffic + MODEL_BYTES * copied
 
@@ -107,8 +108,8 @@ class HostOffload(OffloadLayout):
         return Work(host_dram=statement.total(made, self.applied(steps)), host_updates=True)
 
     def moved(self) -> dict[str, int]:
-        """Return the planned bytes of a step: gradients written, data read and data written in the
-        update, and parameters read before the update."""
+        """Return the planned bytes of a step by kind: gradients written, data read and data written
+        in the update, and parameters read before the update."""
         size, n_params = self.volume.size, self.trace.n_params
         states = sum(size(vector, 0, n_params) for vector in self.written)
         gradient = size("g", 0, n_params)
@@ -140,15 +141,16 @@ class HostOffload(OffloadLayout):
         return np.array(segments)
 
     def _training_with_parameters(self, out: Rows, step: int, after: int) -> np.ndarray:
-        """Add forward and backward with reads of the parameters; return the rows of the backward
-        segments."""
+        """Add the rows of forward and backward, which read the parameters from NVMe; return the
+        rows of the backward segments, int64."""
         step_record, portions = self.trace.steps[step], self._portions()
         count = len(portions)
         last = np.maximum((np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1, 0)
         held: list[int] = []  # last row of each portion used
 
         def pass_over(phase: int, seconds: float, times: int, order: list[int]) -> list[int]:
-            """Read and compute the portions one after the other, with read-ahead."""
+            """Read and compute the portions of the parameters in ``order``, with read-ahead; return
+            their compute rows."""
             total = ps_from_seconds(seconds)
             done = []
             for at, number in enumerate(order):
@@ -183,7 +185,7 @@ class HostOffload(OffloadLayout):
 
     @property
     def buffers(self) -> PinnedBuffers:
-        """Pinned buffers of the host for gradients, each as large as the largest sub-group."""
+        """Pinned buffers of the host for gradients; each is as large as the largest sub-group."""
         shares, n_params = self.options.shares, self.trace.n_params
         params = max((stop - start for start, stop in self.groups), default=0)
         if shares is not None:
@@ -193,8 +195,9 @@ class HostOffload(OffloadLayout):
         return PinnedBuffers(self.offload.buffers, n_bytes, self.cfg.host.gradient_copy_bytes_per_s)
 
     def _new_swapper(self, step: int) -> GradientSwapper | None:
-        """Return the swapper of a step's gradients; None if the number of buffers is unlimited, so
-        that blocks are written as soon as they are ready, or if no gradient is written."""
+        """Return the swapper for the gradients of step ``step``. Return None if no gradient is
+        written, or if the number of buffers is unlimited, so that blocks are written when they are
+        ready."""
         if self.offload.buffers is None or self.trace.steps[step].skipped:
             return None
         found, ready = self._gradient_blocks(step)
@@ -208,8 +211,8 @@ class HostOffload(OffloadLayout):
         return GradientSwapper(self.buffers, found.size, ready, send)
 
     def _gradient_blocks(self, step: int) -> tuple[Requests, np.ndarray]:
-        """Return the blocks of the gradient, in the order in which they are ready, and the backward
-        segment after which each is ready."""
+        """Return the block requests of the gradient in the order in which they are ready, and the
+        backward segment after which each is ready, int64."""
         found = self.volume.requests("g", 0, self.trace.n_params)
         width = self.stored.gradient.dtype.itemsize
         last = np.minimum(found.first + -(-found.size // width), self.trace.n_params)
@@ -264,7 +267,8 @@ class HostOffload(OffloadLayout):
                 yield out.take()
 
     def _behind(self, written: list[int]) -> int:
-        """Return the write that a computation waits for if writes are not pipelined; else -1."""
+        """Return the write that a computation must wait for if writes are not
+        pipelined, else -1."""
         return written[-1] if written and not self.offload.pipeline_write else -1
 
     def _compute(self, out: Rows, start: int, stop: int, after0: int, after1: int) -> int:
@@ -281,7 +285,8 @@ class HostOffload(OffloadLayout):
     def _transfer(
         self, out: Rows, kind: int, names: tuple[str, ...], start: int, stop: int, after: int
     ) -> np.ndarray:
-        """Read or write the vectors of parameters [a, b) in blocks. Returns the ids of the rows."""
+        """Add rows that read or write the vectors ``names`` of parameters [start, stop) in blocks;
+        return their ids, int64."""
         ids = [
             self.handles.send(out, kind, UPDATE, self.volume.requests(name, start, stop), after)
             for name in names
@@ -329,7 +334,7 @@ class PipelinedOffload(HostOffload):
     """Host offload with pipeline_read and pipeline_write.
 
     Reads and writes have one handle each, as in DeepSpeed. Each handle has a separate window of
-    blocks in flight, so a burst of one kind does not block the other.
+    blocks in flight, so a burst of reads does not block writes, and vice versa.
     """
 
     name: ClassVar[str] = "host_offload_pipelined"

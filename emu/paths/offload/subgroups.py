@@ -27,27 +27,27 @@ from ondie.emu.paths.pieces import Pieces, pieces
 from ondie.emu.paths.update_path import UpdatingPath
 
 MOST_GROUPS = 16
-"""Maximum number of sub-groups of a part of a pipelined model."""
+"""Maximum number of sub-groups in a part of a model that is simulated with pipelining."""
 LARGE_TENSORS = 0.95
-"""Minimum share, of the data that could be on NVMe, that must be there in a model simulated in
-pieces: the pieces do not show where in the model the rest is."""
+"""A model is simulated in pieces only if at least this share of the data that could be on NVMe is
+there. The pieces do not reproduce which tensors of the model stay in DRAM."""
 BLOCKS_OF_TENSOR = 16
-"""Minimum average size of the tensors of such a model, in I/O blocks of the host: in its pieces no
-tensor ends within a block."""
+"""A model is simulated in pieces only if its tensors average at least this number of the host's I/O
+blocks. In the pieces no tensor ends within a block."""
 
 
 def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[int, int]]:
-    """Return the first ``share`` of each sub-group."""
+    """Return the first ``share`` of the parameters of each sub-group, as ranges [start, stop)."""
     return [(start, start + round(share * (stop - start))) for start, stop in groups]
 
 
 @dataclass
 class OffloadLayout(UpdatingPath):
-    """Path whose states are on NVMe as far as the options say, and otherwise in host DRAM."""
+    """Path whose states are on NVMe or in host DRAM, as the offload options say."""
 
     def granule(self) -> int:
-        """Return the number of parameters that fills whole pages of every vector and whole I/O
-        blocks in FP32."""
+        """Return the smallest number of parameters that fills whole pages of every vector and whole
+        I/O blocks of FP32 values."""
         page, block = self.cfg.flash.page_bytes, self.cfg.host.io_block_bytes
         filled = [page // slot.dtype.itemsize * slot.share for slot in self.stored.slots]
         model = (page // MODEL_BYTES,) if self.offload.parameters else ()
@@ -61,14 +61,16 @@ class OffloadLayout(UpdatingPath):
         n_params, offload = self.trace.n_params, self.offload
         size = self.group()
         self.groups = [(start, min(start + size, n_params)) for start in range(0, n_params, size)]
-        """Sub-groups, in order."""
+        """Sub-groups in order, as ranges of parameters [start, stop)."""
         self.on_nvme = self._on_nvme()
-        """Sub-groups whose states are on NVMe; the states of the others stay in DRAM."""
+        """Sub-groups whose states are on NVMe; the states of the other sub-groups stay in host
+        DRAM."""
         page = lcm(self.cfg.flash.page_bytes, offload.align)
         states = extents(self.on_nvme, 1, 1, 0)
         slots = {slot.name: slot for slot in self.stored.slots}
         self.written = tuple(name for name in slots if name != "g")
-        """Weights and states; the scales of a vector in codes follow the vector."""
+        """Slots that a step writes: weights and states; the scales of a vector in codes follow that
+        vector."""
         files = {
             name: self._scaled(states, slots[name].dtype.itemsize, slots[name].share)
             for name in self.written
@@ -104,9 +106,9 @@ class OffloadLayout(UpdatingPath):
         )
 
     def _on_nvme(self) -> list[tuple[int, int]]:
-        """Return the sub-groups whose states are on NVMe. In a piece of a model they end at the
-        whole model's share; a sub-group that contains this end is split in two (in ``groups``
-        too)."""
+        """Return the sub-groups whose states are on NVMe, as ranges [start, stop). In a piece of a
+        model, the range on NVMe ends at the whole model's share. A sub-group that contains this end
+        is split in two, in ``groups`` as well."""
         offload, shares = self.offload, self.options.shares
         if shares is None:
             here = range(int(offload.ratio * len(self.groups)))
@@ -128,8 +130,8 @@ class OffloadLayout(UpdatingPath):
         return int(self.offload.ratio * len(self.groups)) < len(self.groups)
 
     def _later(self) -> list[tuple[int, int]]:
-        """Return the sub-groups, or the rest of them, whose 16-bit parameters do not stay in
-        DRAM."""
+        """Return the sub-groups, or remaining parts of sub-groups, whose 16-bit parameters do not
+        stay in DRAM."""
         shares = self.options.shares
         if shares is None:
             return [group for group in self.groups if group[1] > self.offload.parameters_in_dram]
@@ -139,7 +141,8 @@ class OffloadLayout(UpdatingPath):
 
     @property
     def shares(self) -> Shares:
-        """Return the shares of this model on NVMe and in DRAM, for its pieces."""
+        """Return the shares of this model that are on NVMe and in DRAM; its pieces use the same
+        shares."""
         n_params, kept = self.trace.n_params, sum(stop - start for start, stop in self.on_nvme)
         later = sum(stop - start for start, stop in self._later())
 
@@ -180,12 +183,12 @@ class OffloadLayout(UpdatingPath):
 
     @property
     def pipelines(self) -> bool:
-        """True if sub-groups overlap."""
+        """True if reads or writes of one sub-group overlap the computation of another."""
         return self.offload.pipeline_read or self.offload.pipeline_write
 
     def lone_part(self, n_params: int) -> bool:
-        """Return True if a part of ``n_params`` has one sub-group although those of the whole model
-        overlap."""
+        """Return True if a part of ``n_params`` parameters has only one sub-group although the
+        sub-groups of the whole model overlap."""
         settings = self.part_settings(n_params)
         size = settings.get("host.subgroup_params", self.group())
         return self.pipelines and len(self.groups) > 1 and n_params <= size
@@ -218,8 +221,8 @@ class OffloadLayout(UpdatingPath):
         return found and found.of(n_params)
 
     def _bytes(self, number: int) -> int:
-        """Return the bytes of a sub-group's master weights, which decide whether it stays in
-        DRAM."""
+        """Return the bytes of the master weights of sub-group ``number``. This size decides whether
+        the sub-group stays in DRAM."""
         start, stop = self.groups[number]
         return self.stored.vectors[0].size(stop - start)
 
@@ -229,7 +232,8 @@ class OffloadLayout(UpdatingPath):
         return File(tuple(at), width, share)
 
     def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the tensors, cut where a sub-group begins: each is a separate file."""
+        """Return the tensors in ``groups``, cut at the start of each sub-group, as ranges [start,
+        stop); each is stored in a separate file."""
         held = self.trace.trainable
         starts = [tensor.offset for tensor in held]
         found = []
@@ -241,8 +245,8 @@ class OffloadLayout(UpdatingPath):
         return found
 
     def _portions(self) -> list[tuple[int, int]]:
-        """Return portions of the parameters of similar size, cut between pages or, where tensors
-        are separate files, between tensors."""
+        """Return ranges of parameters of similar size that are read one after the other. They are
+        cut between pages, or between tensors if tensors are separate files."""
         n_params, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES
         count = max(min(BACKWARD_SEGMENTS, n_params // page), 1)
         cuts = np.array([n_params * i // count // page * page for i in range(count)])

@@ -20,8 +20,9 @@ from ondie.emu.units import InputError
 
 
 def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterator[np.ndarray]:
-    """Yield reads of every super-page once, the devices in turn: array, channel, DRAM, link. With
-    ``lost`` = (device, die), omit the super-pages of that die and read their parities."""
+    """Yield the rows that read every super-page once to the host, alternating between the devices:
+    array, channel, DRAM, link. With ``lost`` = (device, die), read the parities in place of the
+    super-pages of that die."""
     out = Rows(first)
     after = out.fence(CHECKPOINT)
     planes = path.stripes[0].planes
@@ -32,14 +33,16 @@ def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterat
 
 
 def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
-    """Raise InputError if the lost die does not exist or there is no parity over dies."""
+    """Raise InputError if the lost die does not exist, or if there is no parity over dies to
+    reconstruct it from."""
     if lost is None:
         return
     device, die = lost
     devices, dies = len(path.stripes), path.geometry.dies
     if not (0 <= device < devices and 0 <= die < dies):
         raise InputError(
-            f"lost die {die} of drive {device}: must be one of {devices} x {dies} dies"
+            f"lost die {die} of drive {device}: must be one of {devices} x {dies} dies, "
+            "numbered from 0"
         )
     if not path.cfg.pe.rain:
         raise InputError(
@@ -48,8 +51,8 @@ def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
 
 
 def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
-    """Return the stripes of a lost die as (device, super-page). Stripe and super-page numbers are
-    equal, because no stripe moves with parity over dies."""
+    """Return the stripes of a lost die as (device, super-page). Stripe and super-page have equal
+    numbers, because stripes do not move if there is parity over dies."""
     if lost is None:
         return []
     device, die = lost
@@ -57,7 +60,7 @@ def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
 
 
 def super_pages(path: OnDie, lost: tuple[int, int] | None) -> list[np.ndarray]:
-    """Return the super-pages to read on each device, int64[n]."""
+    """Return the numbers of the super-pages to read on each device, int64[n] per device."""
     found = [homes.super_pages(0, homes.count) for homes in path.homes]
     if lost is not None:
         device, die = lost

@@ -13,7 +13,7 @@ from ondie.emu.paths.on_die.protection import FETCH_STEP, STORE_STEP
 
 
 def channel_s(devices: Devices, stripes: Stripes) -> float:
-    """Return the channel time of a stripe, excluding its gradient, seconds."""
+    """Return the channel time of one stripe in seconds, excluding the load of its gradient."""
     flash, rain = devices.cfg.flash, devices.cfg.pe.rain
     times = float(sum(step in (FETCH_STEP, STORE_STEP) for step in devices.steps))
     if rain:
@@ -25,8 +25,9 @@ def channel_s(devices: Devices, stripes: Stripes) -> float:
 
 
 def stripe_s(devices: Devices, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
-    """Return (seconds from one stripe of a die to the next, bottleneck). ``array``: seconds of the
-    stripe in its die; ``load``: seconds of its gradient on the channel."""
+    """Return (seconds from one stripe of a die to the next, name of the bottleneck). ``array``:
+    seconds that a stripe takes in its die; ``load``: seconds that its gradient takes on the
+    channel."""
     flash, element, ways = devices.cfg.flash, devices.cfg.pe, devices.geometry.ways
     moved = channel_s(devices, stripes)
     if element.rain:

@@ -33,15 +33,16 @@ from ondie.emu.paths.on_die.rounds import Table
 
 @dataclass
 class ChipLevel(OnDie):
-    """Update in the flash chips, gradients and results through the controller.
+    """Path that updates in the flash chips, with gradients and results passing the controller.
 
-    Dispatch: in lockstep the chips of a channel sense when all have their gradients, as in on_die;
+    Dispatch: in lockstep, the chips of a channel sense when all have their gradients, as in on_die;
     otherwise each chip senses when it has its gradient. A gradient is programmed as soon as the
-    previous stripe is programmed. It occupies no register, so a second register has no effect.
+    previous stripe has been programmed. It occupies no register, so a second register has no
+    effect.
     """
 
     name: ClassVar[str] = "chip_level"
-    title: ClassVar[str] = "in the flash chips, nothing skipped"
+    title: ClassVar[str] = "in the flash chips, no transfers skipped"
 
     def lay_out(self) -> None:
         gate = (GATE,) if self.cfg.pe.dispatch == "lockstep" else ()
@@ -61,7 +62,7 @@ class ChipLevel(OnDie):
         for key in ("protection", "rain", "atomicity"):
             value = getattr(self.cfg.pe, key)
             if value not in ("none", "nan_comparator", 0):
-                return f"pe.{key} = {value} applies to on_die, which bypasses the controller"
+                return f"pe.{key} = {value}: not used, because pages pass the controller; remove it"
         if self.cfg.errors.kind != "none":
             return f"errors.kind = {self.cfg.errors.kind}: this path does not simulate bit errors"
         return super().missing()
@@ -78,9 +79,9 @@ class ChipLevel(OnDie):
             table.after0[sense] = self._last_way(table, GATE)[sense]
 
     def _stripe_s(self, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
-        """Return (seconds per stripe, bottleneck). In lockstep: the array, the transfers of all
-        chips without gradients, which fit in between, and one gradient. Otherwise: the slower of
-        the channel and one chip."""
+        """Return (seconds per stripe, name of the bottleneck). In lockstep, the time is that of the
+        array, of one gradient, and of the transfers of all chips without gradients, which do not
+        extend it. Otherwise it is that of the channel or of one chip, whichever is longer."""
         flash, ways = self.cfg.flash, self.geometry.ways
         moved = closed_form.channel_s(self.devices, stripes)
         array += flash.t_program_ps / 1e12  # program of the gradient

@@ -20,19 +20,19 @@ from ondie.emu.paths.on_die.protection import Guarded
 
 @dataclass(frozen=True)
 class Devices:
-    """Stripes of all devices and the constants of their update. Tuples have one element per
-    device."""
+    """Stripes of all devices and the constants of their update; tuples have one element
+    per device."""
 
     cfg: Config
     geometry: Geometry
     steps: tuple[int, ...]
-    """Steps of one stripe (protection.py), in order."""
+    """Steps of one stripe (numbers from protection.py), in order."""
     stripes: tuple[Stripes, ...]
     homes: tuple[Homes, ...]
     guarded: tuple[Guarded, ...]
     good_blocks: np.ndarray
     """Mask of good blocks in each die's reservoir, bool[devices x dies, blocks]."""
     compute_ps: int
-    """Time of a stripe between sense and program, without its ECC, ps."""
+    """Time of a stripe between sense and program, excluding ECC in the die, ps."""
     round_trip: bool
-    """True if stripes pass the controller's ECC."""
+    """True if the pages of a stripe pass the controller's ECC."""

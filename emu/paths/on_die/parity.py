@@ -19,32 +19,34 @@ from ondie.emu.nand.page_store import SPARE_BYTES, Spare, out_of_band
 from ondie.emu.paths.on_die.protection import Guarded
 
 RECORD_PLANES = 1
-"""A record takes one page of its super-page."""
+"""Number of pages that a commit record occupies in its super-page."""
 
 
 @dataclass
 class Chain:
-    """Exclusive or of the stripes under one parity that the controller has so far."""
+    """Exclusive or of those stripes of one parity that the controller has received so far."""
 
     planes: np.ndarray
-    """uint8[planes, page bytes]."""
+    """Exclusive or of the pages, uint8[planes, page bytes]."""
     records: np.ndarray
-    """uint8[planes, SPARE_BYTES]."""
+    """Exclusive or of the out-of-band data, uint8[planes, SPARE_BYTES]."""
     stripes: set[int]
 
 
 @dataclass(frozen=True)
 class Made:
-    """Contents of one super-page to program, one page per plane from the first plane on."""
+    """Contents of one super-page to be programmed: one page per plane, from the first plane on."""
 
     spares: Sequence[Spare]
     planes: np.ndarray
     members: np.ndarray | None = None
-    """Of a parity: uint8[planes, SPARE_BYTES]."""
+    """For a parity, the exclusive or of its stripes' out-of-band data, uint8[planes, SPARE_BYTES];
+    else None."""
 
 
 class ParityData:
-    """Parities and records of one device. ``planes`` in use, of ``page`` bytes each."""
+    """Parities and commit records of one device; super-pages have ``planes`` pages of ``page``
+    bytes."""
 
     def __init__(self, guarded: Guarded, planes: int, page: int) -> None:
         self.guarded = guarded
@@ -62,18 +64,18 @@ class ParityData:
         )
         chain = self.chains.setdefault(stripe // self.guarded.members, empty)
         if stripe in chain.stripes:
-            raise SimulationError(f"stripe {stripe} joins its parity twice")
+            raise SimulationError(f"stripe {stripe} was added to its parity twice")
         chain.planes ^= planes
         chain.records ^= records
         chain.stripes.add(stripe)
 
     def planes_of(self, super_page: int) -> int:
-        """Return the number of pages of a super-page that are programmed."""
+        """Return the number of pages that are programmed in a super-page."""
         return RECORD_PLANES if self.guarded.is_record(super_page) else self.planes
 
     def made(self, super_page: int, sequence: int, step: int) -> Made:
-        """Return the contents of a parity or record. Raises SimulationError if a stripe is
-        missing."""
+        """Return the contents of a parity or commit record to program. Raises SimulationError if a
+        stripe of the parity has not been added."""
         spares = [
             Spare(super_page, sequence, step, plane) for plane in range(self.planes_of(super_page))
         ]
@@ -84,26 +86,28 @@ class ParityData:
         number = self.guarded.number(super_page)
         chain = self.chains.get(number)
         if chain is None or chain.stripes != set(self.guarded.under(number)):
-            raise SimulationError(f"super-page {super_page}: not all stripes under it have joined")
+            raise SimulationError(f"super-page {super_page}: its parity lacks stripes")
         return Made(spares, chain.planes, chain.records)
 
     def done(self, super_page: int) -> None:
-        """Drop the state of a parity that has been programmed."""
+        """Discard the intermediate data of a parity that has been programmed."""
         self.chains.pop(self.guarded.number(super_page), None)
 
     def others(self, stripe: int) -> list[int]:
-        """Return the super-pages whose exclusive or is the stripe: its peers and the parity."""
+        """Return the super-pages whose exclusive or equals the stripe: the other stripes under its
+        parity, and the parity."""
         number = stripe // self.guarded.members
         beside = [guarded for guarded in self.guarded.under(number) if guarded != stripe]
         return [*beside, int(self.guarded.parity[number])]
 
     def again(self, stripe: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
-        """Reconstruct a stripe's pages, uint8[planes, n], from the others, read by ``read``."""
+        """Return the pages of a stripe, uint8[planes, n], reconstructed from the other super-pages
+        under its parity, which ``read`` returns by number."""
         found = [read(super_page) for super_page in self.others(stripe)]
         out: np.ndarray = np.bitwise_xor.reduce(found)
         return out
 
 
 def records(spares: Sequence[Spare], planes: np.ndarray) -> np.ndarray:
-    """Out-of-band data of pages as cells hold them, uint8[planes, SPARE_BYTES]."""
+    """Return the out-of-band data of pages as the cells hold it, uint8[planes, SPARE_BYTES]."""
     return np.stack([out_of_band(spare, page) for spare, page in zip(spares, planes, strict=True)])

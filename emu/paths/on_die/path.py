@@ -53,37 +53,37 @@ from ondie.emu.units import plural
 
 @dataclass
 class OnDie(UpdatingPath):
-    """Update on the flash dies."""
+    """Path in which processing elements (PEs) on the flash dies update the weights."""
 
     drives: System = field(init=False, repr=False)
-    """System that holds the states; its wear determines which stripes move."""
+    """System that holds the states; the wear of its blocks determines which stripes move."""
 
     name: ClassVar[str] = "on_die"
     title: ClassVar[str] = "on the flash dies"
 
     @property
     def round_trip(self) -> bool:
-        """True if pages pass the controller's ECC before the PEs, and results pass it for their
-        parity."""
+        """True if pages pass the controller's ECC before the PEs process them, and the results pass
+        it again to get new ECC parity."""
         return self.cfg.pe.protection == "controller_ecc"
 
     @property
     def compute_ps(self) -> int:
-        """Time of a stripe's passes and of the die's other work between sense and program, without
-        its ECC, ps."""
+        """Time of a stripe between sense and program, excluding ECC in the die, ps: its vector
+        passes and the die's other work on its pages."""
         time, _ = self.stripe_ps
         return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
 
     @property
     def stripe_ps(self) -> tuple[int, int]:
-        """(time of a stripe's passes, part of that time on the die's bus), ps; see pe.stripe_ps."""
+        """(time of a stripe's vector passes, its part on the die's bus), ps; see pe.stripe_ps."""
         stripes, op = self.stripes[0], self.trace.op
         return pe.stripe_ps(
             self.cfg, op, self.coupled_decay, stripes.groups, stripes.dtype.itemsize
         )
 
     def granule(self) -> int:
-        """Return the parameters of a round: one stripe on every die."""
+        """Return the number of parameters in a round, which has one stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
         width = self.stored.vectors[0].dtype.itemsize
         return self.geometry.page_bytes // width * groups * self.geometry.dies
@@ -108,12 +108,12 @@ class OnDie(UpdatingPath):
 
     @cached_property
     def guarded(self) -> tuple[Guarded, ...]:
-        """Protected super-pages of each device."""
+        """Super-pages of each device that hold stripes, parities and commit records."""
         return tuple(Guarded.of(self.cfg, stripes, self.geometry.dies) for stripes in self.stripes)
 
     @cached_property
     def homes(self) -> tuple[Homes, ...]:
-        """Stripe map of each device."""
+        """Stripe map of each device: the super-page that holds each stripe."""
         return tuple(Homes(stripes.count, self.geometry.dies) for stripes in self.stripes)
 
     @cached_property
@@ -123,7 +123,7 @@ class OnDie(UpdatingPath):
 
     @property
     def devices(self) -> Devices:
-        """All devices, for the modules that add rows of this update."""
+        """Record of all devices, for the modules that add rows of this update."""
         return Devices(
             self.cfg, self.geometry, self.steps, self.stripes, self.homes, self.guarded,
             self.good_blocks, self.compute_ps, self.round_trip,
@@ -131,21 +131,21 @@ class OnDie(UpdatingPath):
 
     @property
     def scanned_planes(self) -> int:
-        """Planes of a die whose out-of-band data must be scanned to locate a super-page."""
+        """Number of planes of a die whose out-of-band data must be scanned after a power cut."""
         turns = self.cfg.ftl.reservoir_rotate > 0
         return self.geometry.planes if turns else self.stripes[0].planes
 
     @property
     def migrates(self) -> bool:
-        """True if stripes move between unequally worn dies. False with parity over dies, which
-        binds stripes to their dies, and with commit records per die."""
+        """True if stripes move between unequally worn dies. False with parity over dies, because a
+        parity binds stripes to dies, and with commit records."""
         plain = self.steps == (GRADIENT, SENSE, COMPUTE, PROGRAM_STEP)
         guarded = self.cfg.pe.rain or self.cfg.pe.atomicity != "none"
         return self.cfg.ftl.reservoir_migrate > 0 and plain and not guarded
 
     @property
     def super_pages(self) -> int:
-        """Super-pages of a device in the map: about twice the initial number if stripes may
+        """Number of super-pages in a device's map: about twice the initial number if stripes may
         move."""
         first = max(guarded.super_pages for guarded in self.guarded)
         if not self.migrates:
@@ -154,8 +154,8 @@ class OnDie(UpdatingPath):
         return (2 * each + 1) * self.geometry.dies
 
     def unstorable(self) -> str | None:
-        """Return the reason why the PEs cannot process the format, or None. They process pages
-        value by value, in parallel in the planes of a die."""
+        """Return the reason why the PEs cannot process the format, or None if they can. PEs process
+        pages value by value, in parallel in the planes of a die."""
         form = formats.FORMATS[self.options.format]
         if form.name == "fp32" or self.cfg.pe.kind == "none":
             return None
@@ -281,8 +281,8 @@ class OnDie(UpdatingPath):
         yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Yield rounds of one stripe per die: a row for the transfer of the round's gradients to
-        the device's DRAM, then each step for every die, then the completed parities."""
+        """Yield the rows of all rounds of one stripe per die. A round consists of the transfer of
+        its gradients to the device's DRAM, each step for every die, and the completed parities."""
         rounds = all_rounds(out.next, self.guarded, len(self.steps))
         batch = max(plan_rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
@@ -293,8 +293,8 @@ class OnDie(UpdatingPath):
                 yield out.take()
 
     def _columns(self, rounds: dict[str, np.ndarray], after: int) -> dict[str, np.ndarray]:
-        """Return plan columns of ``rounds``. Rows of a round: its gradients, then each step for all
-        dies, then parities."""
+        """Return the plan columns of ``rounds`` by name. The rows of a round are the load of its
+        gradients, then each step for all dies, then the parities."""
         table = Table.of(rounds, self.steps, self.geometry.dies)
         table.after0[table.load] = np.where(
             table.staged < 0, after, table.staged + self.geometry.dies
@@ -346,7 +346,7 @@ class OnDie(UpdatingPath):
         }
 
     def schedule(self, table: Table, after: int) -> None:
-        """Set the dependencies of gradient load and stripe sense by the dispatch rule."""
+        """Set the rows that gradient loads and senses wait for, according to pe.dispatch."""
         channels, ways = self.geometry.channels, self.geometry.ways
         vpp, bpr = table.mask[GRADIENT], table.mask[SENSE]
         last = STORE_STEP if STORE_STEP in table.mask else PROGRAM_STEP
@@ -371,14 +371,15 @@ class OnDie(UpdatingPath):
                 table.after1[bpr] = table.row[GRADIENT][bpr]
 
     def _last_way(self, table: Table, step: int) -> np.ndarray:
-        """Return the row of a step of the last die on each die's channel, in its round."""
+        """Return the row of step ``step`` for the last die on the channel of each row's die, in the
+        same round."""
         channels, lane = self.geometry.channels, table.die % self.geometry.channels
         way = np.minimum(self.geometry.ways - 1, (table.width - 1 - lane) // channels)
         return table.row[step] - table.die + way * channels + lane
 
     def _chain(self, table: Table) -> np.ndarray:
-        """Chain each fetched stripe to the previous one under its parity; the parity is programmed
-        after the last stripe. Return the super-pages of the parities."""
+        """Chain each fetched stripe to the previous one under its parity, so that the parity is
+        programmed after the last stripe. Return the super-pages of the parities, int64."""
         its = table.mask[CHAIN]
         members = self.guarded[0].members
         before = np.where(
@@ -397,8 +398,8 @@ class OnDie(UpdatingPath):
         return every[(number + offsets[table.dev])[table.made]]
 
     def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
-        """Add the program of a commit record on every die, except the records of each device in
-        ``done``."""
+        """Add rows that program a commit record on every die, except the records that ``done``
+        lists for each device."""
         after = out.fence(UPDATE)
         for stripes, guarded in zip(self.stripes, self.guarded, strict=True):
             lpn = guarded.records + np.arange(self.geometry.dies)
@@ -417,7 +418,7 @@ class OnDie(UpdatingPath):
             )
 
     def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Yield reads of every new weight page to the host."""
+        """Yield rows that read every page of new weights to the host."""
         stripes = self.stripes[0]
         yield from self.read_out(
             out, after, WEIGHTS_UP, stripes.groups, stripes.params * self.up_bytes
@@ -432,9 +433,9 @@ class OnDie(UpdatingPath):
         size: int,
         which: Sequence[np.ndarray] | None = None,
     ) -> Iterator[np.ndarray]:
-        """Yield reads of ``pages`` pages of every super-page, or of ``which`` on each device, sent
-        to the host as ``size`` bytes, the devices in turn: array, the die's decoder if any,
-        channel, DRAM, link."""
+        """Yield rows that read ``pages`` pages of every super-page and send them to the host as
+        ``size`` bytes, alternating between the devices: array, the die's decoder if any, channel,
+        DRAM, link. ``which``: super-pages to read on each device; None: all that hold stripes."""
         which = which or [homes.super_pages(0, homes.count) for homes in self.homes]
         piece = plan_rows.MAX_CHUNK // len(self.stripes)
         for start in range(0, max(map(len, which)), piece):
@@ -456,11 +457,12 @@ class OnDie(UpdatingPath):
                 yield out.take()
 
     def _stripe_s(self, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
-        """Return (seconds from one stripe of a die to the next, bottleneck)."""
+        """Return (seconds from one stripe of a die to the next, name of the bottleneck)."""
         return closed_form.stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound: stripes x the slower of a stripe and its channel's gradient loads."""
+        """Return the bound of the update stage: the number of stripes times the time of a stripe in
+        its die or on its channel, whichever is longer."""
         flash, geometry = self.cfg.flash, self.geometry
         stripes = max(self.stripes, key=lambda each: each.count)
         command = flash.t_command_ps / 1e12

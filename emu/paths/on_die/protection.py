@@ -17,8 +17,9 @@ from ondie.emu.nand import timing
 from ondie.emu.paths.layout.regions import Stripes
 
 GRADIENT, KEEP_STEP, GATE, SENSE, COMPUTE, FETCH_STEP, PROGRAM_STEP, STORE_STEP, CHAIN = range(9)
-"""Steps of a stripe. GATE and CHAIN only join others: GATE: all gradients of a channel have been
-loaded; CHAIN: all stripes under one parity have been fetched."""
+"""Numbers of the steps of a stripe. GATE and CHAIN take no time but join other steps. GATE is
+complete when all gradients of a channel have been loaded; CHAIN when all stripes under one parity
+have been fetched."""
 KIND = {
     GRADIENT: timing.VPP, KEEP_STEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
     FETCH_STEP: timing.FETCH, PROGRAM_STEP: timing.BPP, STORE_STEP: timing.STORE,
@@ -27,10 +28,11 @@ JOIN_STEPS = (GATE, CHAIN)
 
 
 def steps(cfg: Config) -> tuple[int, ...]:
-    """Return the steps of a stripe that the die updates, in order.
+    """Return the steps of a stripe in the die, in order.
 
-    Parity over dies needs the results of all dies in one place: they are read from the registers
-    before they are programmed, unless they already pass the controller's ECC.
+    Parity over dies needs the results of all dies in one place. A FETCH step therefore reads the
+    results from the registers before they are programmed, unless they already pass the controller's
+    ECC.
     """
     out = [GRADIENT, SENSE, COMPUTE]
     if cfg.pe.rain and cfg.pe.protection != "controller_ecc":
@@ -43,11 +45,11 @@ def steps(cfg: Config) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Guarded:
-    """Super-pages of one device: its stripes, the parity over them, a commit record per die.
+    """Super-pages of one device: its stripes, the parities over them, and a commit record per die.
 
-    ``dies`` of the device, ``members``: stripes under one parity (0: none). The parity of stripes
-    j members .. (j + 1) members - 1, which lie on as many dies in turn, goes to the die before
-    them.
+    ``dies``: number of dies of the device. ``members``: number of stripes under one parity; 0: no
+    parity. Parity j covers stripes j x members .. (j + 1) x members - 1, which are on consecutive
+    dies, and is stored on the die before the first of them.
     """
 
     count: int
@@ -56,7 +58,7 @@ class Guarded:
     parity: np.ndarray
     """Super-page of each parity, int64[groups]."""
     records: int
-    """First super-page of commit records, one per die; they end the super-pages."""
+    """First super-page of the commit records; there is one per die, after all other super-pages."""
     commits: bool
     undo: bool
 
@@ -82,12 +84,12 @@ class Guarded:
         )
 
     def under(self, number: int) -> range:
-        """Return the stripes under a parity."""
+        """Return the stripes that parity ``number`` covers."""
         first = number * self.members
         return range(first, min(first + self.members, self.count))
 
     def number(self, super_page: int) -> int:
-        """Return the number of the parity in this super-page; -1: it holds no parity."""
+        """Return the number of the parity in a super-page; -1 if the super-page holds no parity."""
         found = np.flatnonzero(self.parity == super_page)
         return int(found[0]) if len(found) else -1
 
@@ -95,7 +97,8 @@ class Guarded:
         return self.commits and super_page >= self.records
 
     def beside(self, die: int) -> list[int]:
-        """Return the super-pages of a die that hold parities, and its record."""
+        """Return the super-pages of a die that hold parities, followed by that of its commit
+        record."""
         found = [int(super_page) for super_page in self.parity if super_page % self.dies == die]
         return found + ([self.records + die] if self.commits else [])
 
@@ -106,8 +109,8 @@ class Guarded:
 
     @property
     def reserved(self) -> int:
-        """Number of super-pages in use; doubled where a step can be undone, because the old ones
-        stay until the new ones are committed."""
+        """Number of super-pages in use. It is doubled if a step can be undone, because the old
+        super-pages remain until the new ones are committed."""
         held = self.count + len(self.parity) + self.dies * self.commits
         return held * (2 if self.undo else 1)
 

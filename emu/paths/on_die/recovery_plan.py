@@ -22,15 +22,15 @@ from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
 
 Place = tuple[int, int, int]
-"""Device, die of the device, place in the die's reservoir."""
+"""(device, die of the device, place in the die's reservoir) of a super-page."""
 
 
 def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.ndarray:
-    """Read the out-of-band data of super-pages into the controller's DRAM.
+    """Return the rows that read the out-of-band data of super-pages into the controller's DRAM.
 
-    Reads ``path.scanned_planes`` planes: all planes where a plane may hold any vector. With
-    ``data``, reads whole pages of the planes in use, which the controller compares with their
-    checksums.
+    The rows read ``path.scanned_planes`` planes, which are all planes if any plane may hold any
+    vector. With ``data``, they read whole pages of the planes in use, and the controller compares
+    these with their checksums.
     """
     dies, page = path.geometry.dies, path.geometry.page_bytes
     planes = np.array([path.stripes[dev].planes for dev, _, _ in places], np.int64)
@@ -51,8 +51,8 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
 
 
 def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
-    """Program places with the present contents of the registers, so that they are not taken for
-    blank."""
+    """Return the rows that program ``places`` with the present contents of the registers, so that a
+    later scan does not take these places for blank."""
     dies, page = path.geometry.dies, path.geometry.page_bytes
     out = Rows(first)
     out.add(
@@ -68,8 +68,8 @@ def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
 
 
 def training(out: Rows, left: Sequence[tuple[int, int]], now: int) -> int:
-    """Add the rest of the accelerator's forward and backward, as (phase, end in ps): the
-    accelerator does not share the drive's power. Returns the row to wait for."""
+    """Add the rest of forward and backward; return the row to wait for. ``left``: (phase, end in
+    ps). The accelerator keeps running, because it does not share the drive's power."""
     after = out.fence(BACKWARD)
     for phase, end in left:
         after = out.one(
@@ -87,11 +87,11 @@ def plan(
     system: System,
     made: Sequence[frozenset[int]] = (),
 ) -> Iterator[np.ndarray]:
-    """Plan the rest of an interrupted step.
+    """Yield the plan rows that complete an interrupted step.
 
-    It has the rest of forward and backward (``left``, see :func:`training`), the update from the
-    cursors on, and the parities and records except those of each device in ``made``. All weights
-    are read out to the host again.
+    These are the rest of forward and backward (``left``, see :func:`training`), the update from the
+    cursors on, and the parities and records except those that ``made`` lists for each device. All
+    weights are read out to the host again.
     """
     out = Rows(system.next_row)
     after = training(out, left, system.now)
@@ -113,10 +113,10 @@ def parities(
     fetched: Mapping[tuple[int, int], int],
     made: Sequence[frozenset[int]],
 ) -> Iterator[np.ndarray]:
-    """Add the parities that the step has yet to make.
+    """Add the rows of the parities that the step has not programmed yet.
 
-    Their stripes are those that the controller has ``fetched``, (device, super-page) -> row, and
-    those that were programmed before the power cut, which it reads from the array.
+    The controller has already ``fetched`` some of their stripes: (device, super-page) -> row. It
+    reads the stripes that were programmed before the power cut from the array.
     """
     dies, page = path.geometry.dies, path.geometry.page_bytes
     for dev, guarded in enumerate(path.guarded):

@@ -28,8 +28,8 @@ from ondie.emu.paths.payload import poison, poisoned
 
 
 class At(NamedTuple):
-    """Location of a super-page: die of its device, place in the die's reservoir, and the number of
-    planes by which the roles of its planes are rotated there."""
+    """Location of a super-page: die of the device, place in the die's reservoir, and the number of
+    planes by which the roles of the planes are rotated at this place."""
 
     die: int
     place: int
@@ -37,9 +37,10 @@ class At(NamedTuple):
 
 
 class Reservoir:
-    """Vectors in super-pages, the registers of each die, and the pages behind them.
+    """Payload of an on-die update: the vectors in super-pages, the registers of each die, and the
+    flash pages.
 
-    ``homes``: the stripes that the super-pages hold at the start; a copy is kept up to date.
+    ``homes``: the stripes that the super-pages hold at the start; this object updates a copy of it.
     """
 
     def __init__(
@@ -58,14 +59,16 @@ class Reservoir:
         count = sum(own.shard.size for own in stripes)
         self.dtype = stripes[0].dtype
         self.staged = poisoned(count, stripes[0].gradient_dtype)
-        """Gradients in the DRAM of the drives, from their arrival to their VPP, [n_params]."""
+        """Gradients in the drives' DRAM, from their arrival until VPP loads them into a die,
+        [n_params]."""
         self.sent = poisoned(count, self.dtype)
-        """Weights that were read out to the host, [n_params], as the array returned them."""
+        """Weights that were read out to the host, [n_params], as read from the array."""
         self.saved: dict[tuple[int, int], np.ndarray] | None = None
-        """Super-pages of a running checkpoint, by (device, number), as they arrive at the host:
-        uint8[planes, page_bytes]."""
+        """Super-pages of a running checkpoint that have arrived at the host, by (device, number):
+        uint8[planes, page_bytes]. None if no checkpoint is running."""
         self.again: dict[int, tuple[int, int]] = {}
-        """Plan rows that read a stripe to compute its parity: (device, super-page)."""
+        """Plan rows that read a programmed stripe again to compute its parity: row -> (device,
+        super-page)."""
         page = system.geometry.page_bytes
         self.beside = tuple(
             ParityData(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
@@ -76,36 +79,36 @@ class Reservoir:
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
-        """True if a value left the registers of a die that the comparator would change (or has
-        changed)."""
+        """True if any value that left a die's registers is one that the NaN comparator changes."""
         self.registers: dict[int, np.ndarray] = {}
-        """Data registers by die: uint8[planes, page_bytes], from BPR to BPP."""
+        """Data registers by die, uint8[planes, page_bytes]; occupied from BPR to BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
         """Gradient registers by die: super-page -> gradient of its stripe, [params]."""
         self.lifted: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
-        """Super-pages in the DRAM of the drives, in transfer to another die, by (device, source
-        super-page): the step that produced their contents, uint8[planes, page_bytes]."""
+        """Super-pages in the drives' DRAM that are being moved to another die: (device, source
+        super-page) -> (step that produced the contents, contents as uint8[planes, page_bytes])."""
         self.step = 0
-        """Number of the update whose results are programmed, from 1; 0: initial contents."""
+        """Number of the update whose results are programmed, from 1; 0: the initial contents."""
         self.kept = 0
-        """Number of super-pages that held the result of this update when it began or was
+        """Number of super-pages that already held results of this update when it began or was
         resumed."""
         self.sequences = np.zeros(system.devices, np.int64)
-        """Sequence number of the last super-page that each device has programmed."""
+        """Sequence number of the super-page that each device programmed last, int64[devices]."""
         self.given: dict[int, list[Spare]] = {}
-        """Out-of-band data by die that the controller has already made for the contents of the
-        registers; the parity includes them."""
+        """Out-of-band data that the controller has already made for the contents of a die's
+        registers, by die; the parity includes this data."""
         system.on_log = self.on_log
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """Accept the gradient of the next step from the accelerator."""
+        """Accept the gradient of the next step, float32[n_params], from the accelerator."""
         self.gradient = gradient
         self.step += 1
         self.kept = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
-        """Program ``planes``, uint8[planes, page_bytes], with out-of-band data made by the
-        controller (the checksum of a page by its PE, which has seen the page)."""
+        """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``: out-of-band
+        data made by the controller; only the checksum of a page is made by its PE, which has seen
+        the page."""
         self._put(device, at, Made(spares, planes))
 
     def _put(self, device: int, at: At, made: Made) -> None:
@@ -115,8 +118,8 @@ class Reservoir:
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
     def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
-        """Return the out-of-band data of the next program of a stripe, the result of ``step``, by
-        plane."""
+        """Return the out-of-band data for the next program of a stripe that holds the result of
+        ``step``, one element per plane."""
         number = self._number(device)
         return [Spare(stripe, number, step, slot) for slot in range(self.stripes[device].planes)]
 
@@ -124,7 +127,8 @@ class Reservoir:
         return int(self.sequences[device]) + 1
 
     def coming(self, device: int, die: int, super_page: int) -> Made:
-        """Return the data of the next program of a super-page: registers, a parity, or a record."""
+        """Return the contents of the next program of a super-page: the registers, a parity, or a
+        commit record."""
         if super_page not in self.homes[device]:
             return self.beside[device].made(super_page, self._number(device), self.step)
         stripe = self.homes[device].stripe(super_page)
@@ -132,8 +136,8 @@ class Reservoir:
         return Made(spares, self.registers[die])
 
     def _join(self, device: int, die: int, super_page: int) -> None:
-        """Make the out-of-band data of the registers, and add the registers to their parity in the
-        controller."""
+        """Make the out-of-band data for the registers of a die, and add the registers to their
+        parity in the controller."""
         planes = self.registers[die]
         stripe = self.homes[device].stripe(super_page)
         self.given[die] = self.spares(device, stripe, self.step)
@@ -141,7 +145,7 @@ class Reservoir:
         self.beside[device].join(stripe, planes, records(self.given[die], planes))
 
     def rejoin(self, device: int, super_page: int) -> None:
-        """Add a stripe that was programmed before, and is read again, to its parity in the
+        """Add a stripe that was programmed earlier, and has been read again, to its parity in the
         controller."""
         pages, store = self.pages(device, super_page), self.stores[device]
         planes = np.stack([store.read(ppn) for ppn in pages])
@@ -149,8 +153,8 @@ class Reservoir:
         self.beside[device].join(self.homes[device].stripe(super_page), planes, held)
 
     def rebuilt(self, device: int, super_page: int) -> tuple[np.ndarray, np.ndarray]:
-        """Reconstruct the pages and out-of-band data of a super-page from the others under its
-        parity: uint8[planes, page_bytes], uint8[planes, SPARE_BYTES]."""
+        """Return the pages, uint8[planes, page_bytes], and the out-of-band data, uint8[planes,
+        SPARE_BYTES], of a super-page, reconstructed from the other super-pages under its parity."""
         beside, store = self.beside[device], self.stores[device]
 
         def data(other: int) -> np.ndarray:
@@ -163,27 +167,28 @@ class Reservoir:
         return beside.again(super_page, data), beside.again(super_page, spare)
 
     def span(self, device: int, super_page: int, group: int) -> tuple[int, int]:
-        """Return parameters [start, stop) of one group of a super-page."""
+        """Return the range of parameters [start, stop) in one group of a super-page."""
         return self.stripes[device].span(self.homes[device].stripe(super_page), group)
 
     @property
     def delivered(self) -> np.ndarray:
-        """Weights that were read out to the host, [n_params], after the comparator where there is
+        """Weights that were read out to the host, [n_params], after the NaN comparator if there is
         one."""
         values = self.sent.copy()
         self._compare(values)
         return values
 
     def _compare(self, values: np.ndarray) -> None:
-        """Apply the comparator, if configured, to values that leave a register; record in ``met``
-        whether it changes any."""
+        """Apply the NaN comparator, if configured, to values that leave a register. Set ``met`` if
+        it changes, or would change, any of them."""
         if self.comparator:
             self.met = nan_comparator.compare(values) > 0 or self.met
         else:
             self.met = bool(nan_comparator.special(values).any()) or self.met
 
     def page(self, at: At, slot: int) -> int:
-        """Return the physical page of a super-page in one plane, by the role of the plane."""
+        """Return the physical page that holds role ``slot`` (a vector and group) of a
+        super-page."""
         geometry = self.system.geometry
         plane = (slot + at.turned) % geometry.planes
         return (
@@ -193,7 +198,7 @@ class Reservoir:
         )
 
     def pages(self, device: int, super_page: int) -> list[int]:
-        """Return the physical pages of a super-page, in the order of their roles."""
+        """Return the physical pages of a super-page, ordered by role."""
         at = self.at(device, super_page)
         return [self.page(at, slot) for slot in range(self.stripes[device].planes)]
 
@@ -209,7 +214,7 @@ class Reservoir:
         return At(die, place, int(arrays.block["turned"][block]))
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Store the vectors ([n_params] by name) in the super-pages that were filled."""
+        """Store the initial vectors ([n_params] by name) in the super-pages that hold stripes."""
         for dev, stripes in enumerate(self.stripes):
             for stripe, sp in enumerate(self.homes[dev].super_pages(0, stripes.count)):
                 planes = np.zeros((stripes.planes, stripes.values), self.dtype)
@@ -223,7 +228,7 @@ class Reservoir:
                 self.program(dev, self.at(dev, int(sp)), planes.view(np.uint8), spares)
 
     def stored(self, name: str) -> np.ndarray:
-        """Return a vector as the flash pages hold it now, [n_params]."""
+        """Return the vector ``name`` as the flash pages hold it now, [n_params]."""
         out = poisoned(len(self.sent), self.dtype)
         for dev, stripes in enumerate(self.stripes):
             for stripe, sp in enumerate(self.homes[dev].super_pages(0, stripes.count)):
@@ -238,8 +243,8 @@ class Reservoir:
         return out
 
     def on_log(self, log: np.ndarray) -> None:
-        """Apply the entries of the engine's log. Raises SimulationError for an entry of another
-        kind."""
+        """Apply the entries of the engine's log to registers and pages. Raises SimulationError for
+        an unexpected kind of entry."""
         geometry = self.system.geometry
         for entry in events.entries(log):
             dev, sp, die = entry.dev, entry.lpn, entry.die
@@ -300,27 +305,28 @@ class Reservoir:
                     stop = min(sp + entry.old, stripes.shard.stop)
                     self.staged[sp:stop] = self.gradient[sp:stop]
                 case what:
-                    raise SimulationError(f"log entry {what} has no meaning for this path")
+                    raise SimulationError(f"log entry of kind {what}: not expected on this path")
 
     def landing(self, device: int, source: int) -> tuple[np.ndarray, list[Spare]]:
-        """Return the pages and out-of-band data to program for the super-page that was moved from
-        ``source``."""
+        """Return the pages and out-of-band data to program at the target of a super-page that was
+        moved from ``source``."""
         step, pages = self.lifted[device, source]
         return pages, self.spares(device, self.homes[device].stripe(source), step)
 
     def _read(self, device: int, at: At) -> np.ndarray:
-        """Return the pages of a super-page as the array holds them, uint8[planes, page_bytes]."""
+        """Return the pages of a super-page as stored in the array, uint8[planes, page_bytes]."""
         store = self.stores[device]
         slots = range(self.stripes[device].planes)
         return np.stack([store.read(self.page(at, slot)) for slot in slots])
 
     def _whole(self, device: int, sp: int) -> tuple[int, int]:
-        """Return parameters [start, stop) of a super-page."""
+        """Return the range of parameters [start, stop) that a super-page holds."""
         last = self.stripes[device].groups - 1
         return self.span(device, sp, 0)[0], self.span(device, sp, last)[1]
 
     def _keep(self, device: int, sp: int, at: At) -> None:
-        """Program a gradient into the planes of its super-page that the vectors leave empty."""
+        """Program the gradient of a super-page into those of its planes that the vectors leave
+        empty."""
         stripes = self.stripes[device]
         for group in range(stripes.groups):
             start, stop = self.span(device, sp, group)
@@ -331,8 +337,8 @@ class Reservoir:
             self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
     def _flip(self, device: int, entry: events.LogEntry) -> None:
-        """Flip the wrong bits of a page read from the array: in its register, at the host, or in
-        transfer to another die."""
+        """Apply bit errors to a page that was read from the array: in its register, at the host, or
+        in transfer to another die."""
         page = entry.n
         wrong = pe_protection.wrong_bits(
             self.system.geometry.page_bytes, entry.rate, entry.key, *self.code,
@@ -370,8 +376,8 @@ class Reservoir:
             self._join(dev, die, sp)
 
     def unpacked(self, pages: Mapping[tuple[int, int], np.ndarray]) -> dict[str, np.ndarray]:
-        """Return vectors by name, [n_params], from super-pages by (device, number); super-pages
-        without a stripe (parities) are skipped."""
+        """Return the vectors by name, [n_params], that super-pages contain. ``pages``: contents by
+        (device, number of the super-page); super-pages without a stripe (parities) are skipped."""
         out = {name: poisoned(len(self.sent), self.dtype) for name in self.stripes[0].vectors}
         for (dev, sp), planes in pages.items():
             if sp not in self.homes[dev]:

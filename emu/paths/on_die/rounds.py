@@ -56,32 +56,33 @@ def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str
 
 @dataclass
 class Table:
-    """Rows of several rounds: stripe, step and dependencies of each row."""
+    """Rows of several rounds, one element per row: the stripe, the step and the dependencies of the
+    row."""
 
     at: np.ndarray
-    """Number of the row within its round."""
+    """Index of the row within its round."""
     round: np.ndarray
     dev: np.ndarray
     width: np.ndarray
-    """Number of dies in the round."""
+    """Number of dies in the row's round."""
     base: np.ndarray
-    """Id of the first row of the round; ``before``: of the first row of the round before (-1:
-    none)."""
+    """Id of the first row of the row's round. The next field, ``before``, is the id of the first
+    row of the previous round (-1: none)."""
     before: np.ndarray
     staged: np.ndarray
     staged_end: np.ndarray
     parity: np.ndarray
     die: np.ndarray
     load: np.ndarray
-    """True for the transfer of the round's gradients to DRAM."""
+    """True if the row transfers the round's gradients to the device's DRAM."""
     made: np.ndarray
-    """True for a parity."""
+    """True if the row programs a parity."""
     dies: int
     order: dict[int, int]
     row: dict[int, np.ndarray]
-    """Ids of the rows of each step for the row's stripe."""
+    """For each step, the ids of the rows in which that step is done for the row's stripe."""
     mask: dict[int, np.ndarray]
-    """Mask of the rows of each step."""
+    """For each step, a mask of the rows that do that step."""
     after0: np.ndarray
     after1: np.ndarray
 
@@ -107,16 +108,16 @@ class Table:
 
     @property
     def stripe(self) -> np.ndarray:
-        """Number of the row's stripe on its device; for a row without a stripe, the round's first
-        stripe."""
+        """Number of the row's stripe on its device; for a row without a stripe, the first stripe of
+        the round."""
         return self.round * self.dies + self.die
 
     def earlier(self, step: int, die: np.ndarray | int) -> np.ndarray:
-        """Return the id of the row of a die's step in the previous round, which has all dies; -1 in
-        the first round."""
+        """Return the ids of the rows that do ``step`` on ``die`` in the previous round; -1 in the
+        first round."""
         return np.where(self.before < 0, -1, self.before + 1 + self.order[step] * self.dies + die)
 
     def previous(self, step: int) -> np.ndarray:
-        """Return the id of the row of the same die's step in the previous round; -1 in the first
-        round."""
+        """Return the ids of the rows that do ``step`` on the same die in the previous round; -1 in
+        the first round."""
         return self.earlier(step, self.die)

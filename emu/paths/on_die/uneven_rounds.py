@@ -34,10 +34,12 @@ def update(
     cursors: Sequence[np.ndarray],
     fetched: dict[tuple[int, int], int] | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield the update of the super-pages from the dies' cursors on (int64[dies] for each device),
-    in rounds of the next stripe of every die that has one. With cursors of 0 these are the rows of
-    a whole step, without parities. The rows after which the controller has a stripe are added to
-    ``fetched``."""
+    """Yield the rows of the update from the dies' cursors on.
+
+    Each round has the next stripe of every die that still has one. ``cursors``: index of the next
+    stripe of each die, int64[dies] per device; with cursors of 0 the rows are those of a whole
+    step, without parities. ``fetched`` receives, for each stripe, the row after which the
+    controller has it."""
     left = [homes.held() - cursor for homes, cursor in zip(devices.homes, cursors, strict=True)]
     each = [_Device(devices, dev, cursors[dev]) for dev in range(len(cursors))]
     for j in range(max(int(counts.max()) for counts in left)):
@@ -52,7 +54,7 @@ def update(
 
 
 class _Device:
-    """Rounds of one device, with the rows of its previous rounds."""
+    """Plan of the rounds of one device, with the ids of the rows of the previous round."""
 
     def __init__(self, devices: Devices, device: int, cursor: np.ndarray) -> None:
         self.devices, self.device, self.cursor = devices, device, cursor
@@ -71,8 +73,9 @@ class _Device:
         self.loaded: list[int] = []  # last VPP of each round
 
     def add_round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
-        """Add the next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, FETCH if
-        configured, BPP. Return by super-page the row after which the controller has it."""
+        """Add the rows of the next stripe of each of ``dies``: gradients to the device's DRAM, then
+        VPP, BPR, ODC, FETCH if configured, and BPP. Return, by super-page, the row after which the
+        controller has the stripe."""
         geometry, own, devices = self.devices.geometry, self.stripes, self.devices
         gradient, stripe = own.gradient_bytes, own.planes * geometry.page_bytes
         pages = self.order[dies, self.cursor[dies] + j]
@@ -138,8 +141,8 @@ class _Device:
         return dict(zip(pages.tolist(), has[dies].tolist(), strict=True))
 
     def _load(self, out: Rows, stripes: np.ndarray, gradient: int, after: int) -> int:
-        """Add the transfer of the stripes' gradients to the device's DRAM, one row per contiguous
-        run; return the row to wait for."""
+        """Add rows that transfer the gradients of ``stripes`` to the device's DRAM, one row per
+        contiguous run. Return the row to wait for."""
         own = self.stripes
         cuts = np.flatnonzero(np.diff(stripes) != 1) + 1
         runs = np.split(stripes, cuts)

@@ -32,19 +32,20 @@ from ondie.emu.paths.statement import Share
 
 @dataclass(frozen=True)
 class Dies:
-    """State of a device's dies for the decision, one element per die."""
+    """State of a device's dies on which the decision is based; arrays have one element per die."""
 
     cycles: np.ndarray
-    """Mean erases of the good blocks of their reservoirs, all planes, float64."""
+    """Mean number of erases of the good blocks of each die's reservoir, over all planes,
+    float64[dies]."""
     places: np.ndarray
-    """Super-pages in their good blocks, int64."""
+    """Number of super-pages that fit in the good blocks of each die's reservoir, int64[dies]."""
     room: np.ndarray
-    """Maximum number of super-pages that they may hold, int64."""
+    """Maximum number of super-pages that each die may hold, int64[dies]."""
 
 
 def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, int]]:
-    """Return (from, to) of each super-page to move. ``held``: current super-pages of each die,
-    int64[dies]. No die both gives and takes."""
+    """Return (source die, target die) of each super-page to move. ``held``: number of super-pages
+    on each die, int64[dies]. No die is both source and target."""
     before, held = held, held.copy()
     by_wear = np.lexsort((held / dies.places, dies.cycles))
     again = True
@@ -65,7 +66,7 @@ def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, in
 
 
 def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
-    """Return True if a super-page should move to the less worn die."""
+    """Return True if a super-page should move from die ``worn`` to the less worn die ``fresh``."""
     if not held[worn] or held[fresh] >= dies.room[fresh]:
         return False
     ours, theirs = held[worn] * dies.places[fresh], held[fresh] * dies.places[worn]
@@ -73,18 +74,19 @@ def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
 
 
 def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield (old super-page, new super-page) for the last stripe of each giving die. No die both
-    gives and takes, so no super-page is reused before its stripe has left."""
+    """Move the last stripe of each source die in ``homes``; yield (old super-page, new super-page).
+    No die is both source and target, so no super-page is reused before its stripe has left it."""
     for worn, fresh in moves:
         last = homes.by_die()[worn][-1]
         yield homes.move(homes.stripe(int(last)), fresh)
 
 
 def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after: int) -> int:
-    """Add the rows of the moves to less worn dies; return the row that the update waits for, after
-    which all moves and ``after`` are complete.
+    """Add the rows of the moves to less worn dies. Return the row that the update waits for; at
+    this row all moves and ``after`` are complete.
 
-    ``worn``: erases, int32[dies x blocks, planes]; ``super_pages``: entries of a device's map.
+    ``worn``: erases of each block, int32[dies x blocks, planes]; ``super_pages``: entries in a
+    device's map.
     """
     geometry, threshold = devices.geometry, devices.cfg.ftl.reservoir_migrate
     cycles = wear(worn, devices.good_blocks, geometry).reshape(-1, geometry.dies)
@@ -111,7 +113,8 @@ def _rows(
     stripe_bytes: int,
     ecc_ps: int,
 ) -> list[int]:
-    """Add the rows of the moves: read into DRAM, program from there; return each last row."""
+    """Add the rows of the moves: each super-page is read into DRAM and programmed from there.
+    Return the last row of each move."""
     common = {"device": device, "resource": plan_rows.DIE, "phase": LEVELLING, "array_ps": ecc_ps}
     landed = []
     for source, target in moves:
@@ -126,16 +129,18 @@ def _rows(
 
 
 def wear(worn: np.ndarray, good: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Return the mean erases of each die's good blocks. ``worn``: int32[dies x blocks, planes],
-    ``good``: bool[dies, blocks]."""
+    """Return the mean number of erases of each die's good blocks, float64[dies]. ``worn``: erases
+    of each block, int32[dies x blocks, planes]; ``good``: mask of good blocks, bool[dies, blocks].
+    """
     erases = worn.reshape(*good.shape, geometry.planes).sum(axis=2)
     return np.asarray((erases * good).sum(axis=1) / (good.sum(axis=1) * geometry.planes))
 
 
 def share(devices: Devices, applied: float, migrates: bool) -> Share:
-    """Return the distribution of programs over the reservoirs' blocks.
+    """Return how the programs of a step are distributed over the blocks of the reservoirs.
 
-    ``applied``: share of the steps that update the weights; ``migrates``: stripes may move.
+    ``applied``: share of the steps that update the weights; ``migrates``: True if stripes may move
+    between dies.
     """
     cfg, geometry, stripes = devices.cfg, devices.geometry, devices.stripes[0]
     programs = np.zeros((len(devices.stripes), geometry.dies))
