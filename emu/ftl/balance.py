@@ -140,7 +140,7 @@ def _collections(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _urgency(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count dies with a wrong urgency of collection, and pages whose sectors and mapping disagree."""
+    """Count dies with a wrong urgency of collection, and pages with wrong sector masks."""
     cfg, dies = arrays.cfg[0], geometry.dies
     wrong_dies = wrong_pages = 0
     if cfg.gc_hard > 0:

@@ -42,7 +42,8 @@ def test_a_command_larger_than_the_pool_is_refused():
     system = System(config(**BIG), ("a",))
     out = Rows()
     out.one(resource=rows.NVME, kind=queues.READ, bytes_out=build.BUDGET * PAGE)
-    with pytest.raises(InputError, match=f"{build.BUDGET} pages: must be at most {build.BUDGET - 1}"):
+    message = f"{build.BUDGET} pages: must be at most {build.BUDGET - 1} pages"
+    with pytest.raises(InputError, match=message):
         system.run([out.take()])
 
 

@@ -372,7 +372,7 @@ def names_in(*expressions: str) -> Iterator[str]:
 
 
 def check_laws(place: Place, quantities: Mapping[str, int], detail: str = "") -> None:
-    """Check the laws of a place. Raises Imbalance with ``detail`` (such as a device) in the text."""
+    """Check the laws of a place. Raises Imbalance with ``detail`` (e.g. a device) in the text."""
     values = _Values(quantities)
     for law in laws_at(place):
         law.excess(place, values, detail)
