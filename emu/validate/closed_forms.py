@@ -7,7 +7,7 @@ Source: named in the rows.
 from __future__ import annotations
 
 from ondie.emu.analysis.compare import run_path
-from ondie.emu.analysis.row import CHECK, Progress, Row
+from ondie.emu.analysis.row import IDENTITY, Progress, Row
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
@@ -52,7 +52,7 @@ def closed_form_rows(progress: Progress) -> list[Row]:
             Row(
                 "closed-forms",
                 f"{path} on {preset}, {op}{extra} ({result.bound.name})",
-                CHECK,
+                IDENTITY,
                 result.bound.seconds,
                 result.ledger.update_s,
                 "s",
