@@ -1,4 +1,4 @@
-"""The command line: options, commands, tables and figures. The only room that prints.
+"""The command line: options, commands, tables and figures. This is the only room that prints.
 
 Owns the arguments that a user types and the output. Does not own a result: the other rooms return
 rows and figures. Source: none.
@@ -13,7 +13,7 @@ REFUSED = "the system refused memory; raise the limit of the address space (ulim
 
 
 def start() -> None:
-    """Entry point of `ondie`: an interrupt or refused memory while modules load is one line too."""
+    """Run `ondie`; an interrupt or a refusal of memory during the imports also prints one line."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -30,9 +30,10 @@ def start() -> None:
 
 
 def is_refused_memory(error: BaseException | None) -> bool:
-    """Return True if the system refused memory: to the program, or to a library that it loads.
+    """Return True if ``error``, or an error that caused it, says that the system refused memory.
 
-    The reason of a library that cannot be loaded is in the error that led to ``error``.
+    The memory was refused to this program or to a shared library that Python loads. For a library
+    that cannot be loaded, the reason is in the cause or in the context of ``error``.
     """
     while error is not None:
         text = str(error)
@@ -45,6 +46,6 @@ def is_refused_memory(error: BaseException | None) -> bool:
 
 
 def end(message: str, code: int) -> None:
-    """Print one line on standard error and end with ``code``."""
+    """Print ``message`` as one line on standard error and exit with ``code``."""
     sys.stderr.write(f"ondie: {message}\n")
     sys.exit(code)

@@ -1,6 +1,7 @@
 """Helpers of the command groups: nearest command, renamed options, and the progress bar.
 
-Owns these. Does not own any command. Source: none; click parses, rich draws.
+Owns the classes of groups and options, and the bar. Does not own any command. Source: none; click
+parses, rich draws.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Group(click.Group):
 
 
 class RenamedOption(click.Option):
-    """An option whose last spelling is an old one: it still works, but the help omits it."""
+    """An option that was renamed: its last spelling is the old one, which the help omits."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         spellings, self.opts = self.opts, self.opts[:-1]
@@ -46,7 +47,10 @@ class RenamedOption(click.Option):
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """Yield a callback that draws a bar per name on a terminal; None if quiet or not a terminal."""
+    """Yield a callback (name, share of the work from 0 to 1) that draws one bar for each name.
+
+    Yield None if ``quiet`` is set or standard error is not a terminal.
+    """
     from rich.console import Console  # `ondie --help` does not need rich
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 

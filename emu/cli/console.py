@@ -1,7 +1,7 @@
 """The console: standard output, and the progress bar of the first compilation.
 
-Owns the width of tables in files and pipes, and the bar. Does not own the output.
-Source: none; tables folded at 80 columns are unreadable.
+Owns the width of tables in files and pipes, and the bar. Does not own the output. Source: none.
+Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 132
-"""Columns if the output is not a terminal."""
+"""Number of columns if standard output is not a terminal."""
 
 
 def console() -> Console:
-    """Return standard output."""
+    """Return a rich console for standard output; it has WIDTH columns if that is not a terminal."""
     from rich.console import Console  # `ondie --help` does not need rich
 
     out = Console(highlight=False, markup=False, emoji=False)  # names may hold [brackets]
@@ -27,7 +27,7 @@ def console() -> Console:
 
 
 def compiling(done: int, total: int) -> None:
-    """Draw the progress of the first compilation on a terminal."""
+    """Draw the progress of the first compilation; standard error must be a terminal."""
     err = sys.stderr
     if not err.isatty():
         return

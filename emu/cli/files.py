@@ -1,6 +1,6 @@
 """Files that a command writes: the checks before a run, and writing all files or none.
 
-Owns the reasons to refuse a file. Does not own what is written. Source: none.
+Owns the reasons to refuse a file. Does not own the contents. Source: none.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from pathlib import Path
 from ondie.emu.units import InputError
 
 IMAGES = ("png", "pdf")
-"""Formats of figures."""
+"""Image formats of figures."""
 
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
-    """Write all files or none: each under a temporary name, then renamed. Raises InputError."""
+    """Write all files or none.
+
+    Each file is written under a temporary name, then renamed. Raises InputError if a file cannot be
+    written.
+    """
     staged: list[tuple[str, Path]] = []
     made: list[Path] = []
     try:
@@ -46,7 +50,7 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Raise an OSError as an InputError that names the file."""
+    """Convert an OSError in the block to an InputError that names the file."""
     try:
         yield
     except OSError as error:
@@ -54,7 +58,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and its parents; append the new ones to ``made``."""
+    """Make a folder and its parents; append the folders that did not exist to ``made``."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
@@ -86,7 +90,10 @@ def check_target(path: Path, *read: str | Path) -> None:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the image format of a file by its suffix. Raises InputError for another suffix."""
+    """Return the image format that the suffix of a file names.
+
+    Raises InputError for another suffix.
+    """
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in IMAGES:
         raise InputError(f"{path}: the suffix of a figure must be .{' or .'.join(IMAGES)}")

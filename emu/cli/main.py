@@ -20,7 +20,7 @@ from ondie.emu.cli.console import compiling
 
 @dataclass(frozen=True)
 class Entry:
-    """A command: "module:attribute" below cli/commands, and the line in `ondie --help`."""
+    """A command: its place, "module:attribute" in cli/commands, and its line in `ondie --help`."""
 
     place: str
     help: str
@@ -45,17 +45,19 @@ DEFECTS = (
     ("ondie.emu.analysis.weight_check", "Mismatch"),
     ("ondie.emu.engine.run.errors", "SimulationError"),
 )
-"""Classes of errors that are a defect of the program: exit code 1."""
+"""Classes of errors that are defects of the program, by module and name; the exit code is 1."""
 INPUT_ERRORS = (
     ("ondie.emu.units", "InputError"),
     ("ondie.kernels.errors", "KernelError"),
     ("ondie.traces.errors", "TraceError"),
 )
-"""Classes of errors that the user can correct: exit code 2."""
+"""Classes of errors that the user can correct, by module and name; the exit code is 2."""
 
 
 class LazyGroup(Group):
-    """The group `ondie`: imports a command when it is called, not for the list of commands."""
+    """The command group `ondie`; it imports the module of a command only when the command is
+    called.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(TABLE)
@@ -89,13 +91,20 @@ def report_compilation() -> None:
 
 
 def loaded_classes(places: tuple[tuple[str, str], ...]) -> tuple[type[Exception], ...]:
-    """Return the classes whose modules are imported; no other class can have been raised."""
+    """Return the exception classes whose modules are loaded.
+
+    An exception of a class whose module is not loaded cannot have been raised. ``places``: module
+    and name of each class.
+    """
     found = (getattr(sys.modules.get(module), name, None) for module, name in places)
     return tuple(each for each in found if each is not None)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; print one line and exit with 2 for each error that the user can correct."""
+    """Run a command of `ondie`.
+
+    For an error that the user can correct, print one line and exit with 2.
+    """
     try:
         code = commands.main(arguments, prog_name="ondie", standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -114,7 +123,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def usage_message(error: click.ClickException) -> str:
-    """Return the message of a usage error; one about --json names the spelling with a value."""
+    """Return the message of a usage error; for --json without a value, the message says how to give
+    it.
+    """
     message = error.format_message()
     context = getattr(error, "ctx", None)
     lacks_value = getattr(error, "option_name", None) == "--json"
@@ -131,6 +142,6 @@ def usage_message(error: click.ClickException) -> str:
 
 
 def fail(message: str, code: int) -> None:
-    """Print one line on standard error and end with ``code``."""
+    """Print ``message`` as one line on standard error and exit with ``code``."""
     click.echo(f"ondie: {' '.join(message.split())}", err=True)
     sys.exit(code)

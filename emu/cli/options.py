@@ -1,7 +1,7 @@
 """Options that several commands share: the drive and its overrides, the seed, lists of names.
 
-Owns these options and their record. Does not own the options of one command, nor those of its
-output (output.py). Source: none.
+Owns these options and the record that holds them. Does not own the options of a single command, or
+those of the output (output.py). Source: none.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class DriveOptions:
-    """The drive of a command: a preset or a TOML file, with overrides."""
+    """The options that describe the drive: a preset or a TOML file, and overrides."""
 
     device: str
     settings: tuple[str, ...] = ()
     devices: int | None = None
 
     def load_drive(self) -> Config:
-        """Return the configuration. Raises InputError."""
+        """Return the configuration of the drive with its overrides. Raises InputError."""
         extra = () if self.devices is None else (f"system.devices={self.devices}",)
         return load_preset(self.device, [*self.settings, *extra])
 
 
 def add_options(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options in the order in which the help lists them."""
+    """Return a decorator that adds ``options`` to a command; the help lists them in this order."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -44,7 +44,7 @@ def add_options(*options: Decorator) -> Decorator:
 
 
 def settings_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --set."""
+    """Add the option --set to a command."""
     return click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE",
         help="Override a key of the configuration; repeat for several keys.",
@@ -64,8 +64,10 @@ def drive_options(default: str, *, several: bool = True) -> Decorator:
 
 
 def batch_options(*choices: str, default: str, what: str) -> Decorator:
-    """Return a decorator that adds the options that choose the batches of a cluster's nodes, and
-    the cores that other programs take. ``what``: the help of --batch."""
+    """Return a decorator that adds the options of batches and of taken cores on a cluster's nodes.
+
+    Taken cores are those that other programs use. ``what``: help text of --batch.
+    """
     return add_options(
         click.option("--batch", type=click.Choice(choices), default=default, show_default=True,
                      help=what),
@@ -78,7 +80,10 @@ def batch_options(*choices: str, default: str, what: str) -> Decorator:
 
 
 def seed_option(draws: str) -> Decorator:
-    """Return a decorator that adds --seed; ``draws``: noun for the values that are drawn."""
+    """Return a decorator that adds --seed;
+
+    ``draws`` is a noun for what is drawn, for the help text.
+    """
     return click.option(
         "--seed", type=click.IntRange(min=0), default=0, show_default=True,
         help=f"Seed of the random number generator for {draws}.",
@@ -86,7 +91,10 @@ def seed_option(draws: str) -> Decorator:
 
 
 def split_names(text: str | None) -> list[str] | None:
-    """Return the names in "a,b"; None stays None. Raises InputError for an empty name."""
+    """Split a list of names such as "a,b" at its commas; None stays None.
+
+    Raises InputError for an empty name.
+    """
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]

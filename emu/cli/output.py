@@ -1,10 +1,10 @@
-"""Where results go: the options --json, --out, --figure and --quiet, the same for every command.
+"""The output options --json, --out, --figure and --quiet, which every command shares.
 
 Owns these options, the checks of their files before a run, and the writing after it. Does not own
 results, figures or tables. Source: none.
 
---json PATH writes the machine-readable result to a file, or to standard output if PATH is `-`; the
-tables are then left out. --out DIR writes result.json, and the figures if the command draws any.
+--json PATH writes the machine-readable result to a file, or to standard output if PATH is `-`; then
+no tables are printed. --out DIR writes result.json, and the figures if the command draws any.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from ondie.emu.units import InputError
 STANDARD_OUTPUT = Path("-")
 JSON_SPELLING = "--json takes a file, or - for standard output: --json -"
 Images = Callable[[], Mapping[str, bytes]]
-"""Draws the figure: {"png": bytes, "pdf": bytes}."""
+"""A function that draws a figure and returns {"png": bytes, "pdf": bytes}."""
 
 
 def as_json(result: Any, sort_keys: bool = False) -> str:
-    """Return a result as a JSON document. Raises ValueError for an infinity or NaN."""
+    """Return a result as the text of a JSON document. Raises ValueError for an infinity or NaN."""
     return json.dumps(result, indent=1, sort_keys=sort_keys, allow_nan=False) + "\n"
 
 
 class JsonPath(click.Path):
-    """A file or `-`. Another option in its place means that the value is missing."""
+    """Parameter type of --json: a file or `-`.
+
+    A value such as --quiet is refused, because it means that the user left the file out.
+    """
 
     name = "path"
 
@@ -56,16 +59,16 @@ class OutputOptions:
     out: Path | None = None
     quiet: bool = False
     draws: ClassVar[bool] = False
-    """Whether the command has a figure."""
+    """Whether the command draws a figure."""
 
     @property
     def names(self) -> tuple[str, str]:
-        """Names of the result and the figure in the folder of --out, without suffixes."""
+        """Base names of the result and figure files in the folder of --out, without suffixes."""
         return "result", "figure"
 
     @property
     def console(self) -> Console | None:
-        """Return the console for tables; None if nothing or only JSON goes to standard output."""
+        """The console for tables; None if --quiet is given or JSON goes to standard output."""
         return None if self.quiet or self.json_path == STANDARD_OUTPUT else console()
 
     def remark(self, line: str) -> None:
@@ -74,13 +77,13 @@ class OutputOptions:
             click.echo(f"ondie: {line}", err=True)
 
     def json_files(self) -> list[Path]:
-        """Return the files that hold the result."""
+        """Return the paths of the JSON files to write."""
         found = [] if self.json_path in (None, STANDARD_OUTPUT) else [self.json_path]
         found += [] if self.out is None else [self.out / f"{self.names[0]}.json"]
         return [path for path in found if path is not None]
 
     def figure_files(self) -> dict[Path, str]:
-        """Return the files of the figure and their formats."""
+        """Return the path and the image format of each figure to write."""
         if self.out is None or not self.draws:
             return {}
         return {self.out / f"{self.names[1]}.{suffix}": suffix for suffix in IMAGES}
@@ -105,9 +108,9 @@ class OutputOptions:
     ) -> list[Path]:  # fmt: skip
         """Write the result as JSON, the figure, and ``others``: all files or none.
 
-        ``result``: data, or a string that is JSON already. ``draw``: draws the figure.
-
-        Returns the files in the order in which they are listed for the user.
+        ``result``: data, or a string that is already JSON. ``draw``: function that draws the
+        figure. ``others``: further files and their contents. Returns the written files, in the
+        order of the list for the user.
         """
         files: dict[Path, bytes] = {}
         if self.json_path is not None or self.out is not None:
@@ -125,7 +128,7 @@ class OutputOptions:
         return list(files)
 
     def list_files(self, files: list[Path]) -> None:
-        """Print which files were written."""
+        """Print the names of the files that were written."""
         if files and (screen := self.console) is not None:
             screen.print("written: " + ", ".join(map(str, files)))
 
@@ -138,7 +141,10 @@ class FigureOptions(OutputOptions):
     draws: ClassVar[bool] = True
 
     def figure_files(self) -> dict[Path, str]:
-        """Return the files of the figure and their formats. Raises InputError for a suffix."""
+        """Return the path and the image format of each figure to write.
+
+        Raises InputError if the suffix of --figure is not png or pdf.
+        """
         found = super().figure_files()
         return found if self.figure is None else {self.figure: suffix_of(self.figure)} | found
 
@@ -146,10 +152,11 @@ class FigureOptions(OutputOptions):
 def output_options(
     result: str, *, figure: str | None = None, out: str | None = None, quiet: str = "tables"
 ) -> Decorator:
-    """Return a decorator that adds the options of OutputOptions, or FigureOptions with ``figure``.
+    """Return a decorator that adds the options of OutputOptions, or of FigureOptions with
+    ``figure``.
 
-    ``result``, ``figure``: nouns for the help text. ``out``: help text of --out instead of the
-    usual one. ``quiet``: what --quiet leaves out besides the progress bar.
+    ``result``, ``figure``: nouns for the help text. ``out``: help text of --out, if not the usual
+    one. ``quiet``: what --quiet suppresses in addition to the progress bar.
     """
     folder = "result.json" if figure is None else "result.json and the figure (PNG and PDF)"
     options: list[Decorator] = [

@@ -193,7 +193,7 @@ def test_what_cannot_be_is_refused(capsys, tmp_path, words, parts):
 @pytest.mark.parametrize("option", ["--model", "--optimizer", "--compression"])
 def test_its_options_are_its_own(capsys, option):
     line = refused(here(capsys, "validate", "bytes", option, "2"))
-    assert f"{option}: for ondie validate smart-infinity only" in line
+    assert f"{option} can be used only with ondie validate smart-infinity" in line
 
 
 def test_it_runs_only_by_name():

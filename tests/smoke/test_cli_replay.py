@@ -245,7 +245,7 @@ def test_pslc_blocks_are_told_of(capsys, msr, tmp_path):
     blocks = 2 * 2 * 4 * int(32 * 0.1)
     assert told["pslc_bytes"] == blocks * (32 // 3) * 4096
     assert told["offered_bytes"] == int(2 * 2 * 4 * (32 - 3) * 32 * 0.7) * 4096
-    assert f"{told['fold_program_pages']:,}" in done.out and "pSLC blocks, static" in done.out
+    assert f"{told['fold_program_pages']:,}" in done.out and "pSLC blocks (static)" in done.out
 
 
 def test_parts_of_pages_over_a_cached_map(capsys, tmp_path):

@@ -1,6 +1,6 @@
 """`ondie ablation`: protections that on-die update bypasses, and the cost of each remedy.
 
-Owns the options and the output. Does not own the rows (validate/ablation.py). Source: own.
+Owns the options and the output. Does not own the rows (validate/ablation.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ def run_ablation(trace: str, **values: Any) -> None:
 
 
 def print_tables(rows: list[Repaired], trace: Trace, cfg: Config, screen: Console) -> None:
-    """Print the tables."""
+    """Print the tables of protections and remedies."""
     for table in tables(rows, f"{trace.name}, {trace.op}, on {cfg.system.name}"):
         screen.print(table)
         screen.print()
 
 
 def check_trace(trace: Trace) -> None:
-    """Raise InputError for a trace whose first step updates nothing."""
+    """Raise InputError if no kernel is known for the trace's optimizer or its first step is
+    skipped.
+    """
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")

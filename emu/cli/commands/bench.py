@@ -1,6 +1,7 @@
 """`ondie bench kernels|engine`: the options of measurements on this machine.
 
-Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed). Source: own.
+Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed). Source: this
+project.
 """
 
 from __future__ import annotations

@@ -35,18 +35,19 @@ class KernelBenchOptions(FigureOptions):
     shapes: tuple[str, ...] = ("flat",)
 
     def all_formats(self) -> tuple[str, ...]:
-        """Return the formats; "all" selects every format."""
+        """Return the names of the chosen number formats; "all" selects every format."""
         return tuple(FORMATS) if "all" in self.formats else self.formats
 
     def all_shapes(self) -> tuple[str, ...]:
-        """Return the shapes; "all" selects every shape."""
+        """Return the names of the chosen array shapes; "all" selects every shape."""
         return tuple(SHAPES) if "all" in self.shapes else self.shapes
 
 
 def kernels_command(given: KernelBenchOptions) -> None:
-    """Measure, show progress on a terminal, print the table and, on standard error, remarks.
+    """Run `ondie bench kernels`: measure the kernels, print the table, write the files.
 
-    The files appear whole or not at all. Raises InputError or KernelError for bad arguments.
+    On a terminal, progress is shown. Remarks go to standard error. All files are written or none.
+    Raises InputError or KernelError for bad arguments.
     """
     given.check()
 
@@ -83,7 +84,7 @@ class EngineBenchOptions(OutputOptions):
 
 
 def table_of_rows(measured: run.Bench) -> Table:
-    """Return the rows as a table."""
+    """Return the measurements as a table with value, unit and comparison."""
     caption = ", ".join(f"{key} {value}" for key, value in measured.machine.items())
     table = Table(title="Flash engine on one core, best of several runs", caption=caption)
     for column, heading in enumerate(("measurement", "value", "unit", "compared with", "ratio")):
@@ -95,7 +96,10 @@ def table_of_rows(measured: run.Bench) -> Table:
 
 
 def engine_command(given: EngineBenchOptions) -> None:
-    """Measure, show progress on a terminal, print the table, write JSON. Raises InputError."""
+    """Run `ondie bench engine`: measure the engine, print the table, write the JSON.
+
+    On a terminal, progress is shown. Raises InputError for bad arguments.
+    """
     given.check()
     plan = Plan(given.only or SECTIONS, given.quick, given.peer, given.cases)
     visible = not given.quiet and sys.stderr.isatty()

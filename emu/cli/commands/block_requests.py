@@ -1,7 +1,7 @@
-"""Options of commands that read a file of block requests, and the reading.
+"""Options of the commands that read a file of block requests, and the reading.
 
-Owns the options that say how the file is read. Does not own any format (ondie.traces).
-Source: own.
+Owns the options that say how the file is read. Does not own any format (ondie.traces). Source: this
+project.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FORMATS = "mqsim, msr, fio (fio2, fio3) or blkparse"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How a file of block requests is read."""
+    """Options for reading a file of block requests: format, units, sorting, device and limit."""
 
     form: str | None = None
     time_unit: str | None = None
@@ -34,7 +34,12 @@ class ReadOptions:
     def read_requests(
         self, name: str, progress: Callable[[str, float], None] | None = None
     ) -> BlockTrace:
-        """Read a file, then sort, choose the volume, and limit. Raises TraceError."""
+        """Return the requests of file ``name``: sorted, of one device, and the first ones, as
+        asked.
+
+        The order of these operations is: sort by time (--sort), keep one device (--device), keep
+        the first requests (--limit). Raises TraceError if the file cannot be read.
+        """
         early = self.limit if not self.sort and self.volume is None else None
         assert self.form is not None
         requests = block.read_block(
@@ -47,14 +52,17 @@ class ReadOptions:
 
 
 def read_options(*, volume: str = "--device", required: bool = True) -> Decorator:
-    """Return a decorator that adds the options of ReadOptions; ``volume``: name of that option."""
+    """Return a decorator that adds the options of ReadOptions to a command.
+
+    ``volume``: name of the option that selects a device. ``required``: whether --from is required.
+    """
     words = "Format of the file" if required else "Format of a file of block requests"
     return add_options(
         click.option("--from", "form", required=required, metavar="FORMAT",
                      help=f"{words}: {FORMATS}."),
         click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of the timestamps."),
         click.option("--event", metavar="D|Q|C",
-                     help="blkparse: event that counts as the request.  [default: D]"),
+                     help="blkparse: event that is read as a request: D, Q or C.  [default: D]"),
         click.option("--wait", metavar="manual|program", help="fio2: meaning of the wait lines."),
         click.option(volume, "volume", metavar="NAME", help="Read only this device's requests."),
         click.option("--sort", is_flag=True, help="Sort the requests by time."),

@@ -36,7 +36,9 @@ from ondie.emu.units import InputError, fmt_count, fmt_energy
 
 
 def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("node",)) -> Table:
-    """Return an empty table; the columns in ``left`` are left-aligned."""
+    """Return an empty table with a title; the columns in ``left`` are left-aligned, the others
+    right.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right")
@@ -47,8 +49,10 @@ def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("n
 
 
 def tune(given: TuneOptions) -> None:
-    """Compute batches of every kind of node by each allocator, and whether fewer drives would be
-    faster."""
+    """Run `ondie stannis tune`: choose a batch for each kind of node with every allocator.
+
+    Also prints how many drives give the highest speed if fewer than all are faster.
+    """
     given.check()
     request = given.make_request()
     fewer = recruited(request.fleet)
@@ -59,7 +63,10 @@ def tune(given: TuneOptions) -> None:
 
 
 def tune_result(request: Request, fewer: Plan | None) -> dict[str, Any]:
-    """Return the allocations as JSON has them."""
+    """Return the result of `ondie stannis tune` as data for JSON.
+
+    ``fewer``: the number of nodes with the highest speed, or None.
+    """
     rows = [
         {
             "allocator": each.name,
@@ -91,7 +98,9 @@ def tune_result(request: Request, fewer: Plan | None) -> dict[str, Any]:
 
 
 def print_batches(request: Request, fewer: Plan | None, screen: Console) -> None:
-    """Print the tables, and the remarks on memory and on fewer drives."""
+    """Print the tables of batches, allocators and benchmarks, and remarks on memory and fewer
+    drives.
+    """
     screen.print(_engines(request))
     screen.print()
     screen.print(_allocators(request))
@@ -104,9 +113,9 @@ def print_batches(request: Request, fewer: Plan | None, screen: Console) -> None
     if fewer is not None and sum(fewer.counts) < request.fleet.nodes:
         kept = sum(fewer.counts) - request.fleet.hosts
         screen.print(
-            f"{kept} of the {drives} drives are faster than all: {fmt_count(fewer.samples_per_s)} "
-            "samples/s with equal step times. The other drives add more to the exchange than they "
-            "save in computation."
+            f"A cluster with {kept} of the {drives} drives is faster than with all: "
+            f"{fmt_count(fewer.samples_per_s)} samples/s with equal step times. The other drives "
+            "add more time to the gradient exchange than they save in computation."
         )
 
 
@@ -116,12 +125,14 @@ def _names(fleet: Fleet) -> list[str]:
 
 
 def _bound(fleet: Fleet) -> float:
-    """Return the samples per second without waiting and without time for the exchange."""
+    """Return the bound of the cluster's speed (samples/s): no waiting and no gradient exchange."""
     return sum(kind.count * kind.loaded.speed(kind.loaded.best) for kind in fleet.kinds)
 
 
 def _benchmark_data(name: str, engine: Engine) -> dict[str, Any]:
-    """Return the benchmark of a kind of node and the line that was fitted to it."""
+    """Return, for JSON, the speeds measured on one kind of node and the line fitted to its step
+    times.
+    """
     points = {
         "node": name,
         "batches": [batch for batch, _ in engine.points],
@@ -139,7 +150,9 @@ def _benchmark_data(name: str, engine: Engine) -> dict[str, Any]:
 
 
 def _benchmarks(request: Request) -> Table:
-    """Return the batches tried on each kind of node, and the line fitted to their times."""
+    """Return the table of the batches tried on each kind of node and the line fitted to their
+    times.
+    """
     table = make_table(
         "Benchmarks of the emulated engines",
         ("node", "batches tried", "highest speed", "fixed time", "per sample", "fit error",
@@ -169,12 +182,12 @@ def _benchmarks(request: Request) -> Table:
 
 
 def _caption(request: Request) -> str | None:
-    """Return the notes on the workload."""
+    """Return the notes on the workload and the cluster, one per line; None if there are none."""
     return "\n".join(request.notes) or None
 
 
 def _engines(request: Request) -> Table:
-    """Return the batches of the chosen allocator."""
+    """Return the table of the chosen allocator's batch on each kind of node."""
     chosen, fleet = request.chosen, request.fleet
     table = make_table(
         f"{request.workload.name}: {request.words}",
@@ -195,14 +208,17 @@ def _engines(request: Request) -> Table:
 
 
 def _compute_seconds(engine: Engine, samples: int, pieces: int) -> float:
-    """Return the compute time of samples in micro-batches that differ by at most one sample."""
+    """Return the time (s) to compute ``samples`` in ``pieces`` micro-batches.
+
+    The sizes of the micro-batches differ by at most one sample.
+    """
     small, larger = divmod(samples, pieces)
     out = (pieces - larger) * engine.seconds(small) if small else 0.0
     return out + (larger * engine.seconds(small + 1) if larger else 0.0)
 
 
 def _allocators(request: Request) -> Table:
-    """Return all allocators and the bound without waiting."""
+    """Return the table of all allocators, and the bound of the speed without waiting."""
     table = make_table(
         "Allocators, gradient exchange included",
         ("allocator", "samples/step", "compute", "exchange", "samples/s", "vs. paper", "risk"),
@@ -226,7 +242,7 @@ def _allocators(request: Request) -> Table:
 
 
 def plan(given: PlanOptions) -> None:
-    """Divide the samples of an epoch among the nodes."""
+    """Run `ondie stannis plan`: divide the samples of an epoch among the nodes."""
     given.check()
     request = given.make_request()
     own = samples_of_nodes(request, given)
@@ -274,7 +290,10 @@ def plan(given: PlanOptions) -> None:
 
 
 def scale(given: ScaleOptions) -> None:
-    """Compute samples per second and energy per sample with 0, 1, 2, 4, ... and all drives."""
+    """Run `ondie stannis scale`: compute speed and energy per sample for 0, 1, 2, 4, ... drives.
+
+    The last row has all drives.
+    """
     given.check()
     names = [name.strip() for name in given.workload.split(",")]
     if not all(names):

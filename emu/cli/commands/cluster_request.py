@@ -64,11 +64,13 @@ class FleetOptions:
     no_reading: bool = False
 
     def check_numbers(self) -> None:
-        """Raise InputError for numbers out of range, before arrays of that size are allocated."""
+        """Raise InputError for a number that is out of range, before arrays of that size are
+        allocated.
+        """
         nodes = self.hosts + sum(preset_and_count(text)[1] for text in self.drives)
         if nodes > MOST_NODES:
             raise InputError(
-                f"--hosts and --drives: {nodes:,} nodes; 1 to {MOST_NODES:,} are possible"
+                f"--hosts and --drives: {nodes:,} nodes in total; must be from 1 to {MOST_NODES:,}"
             )
         for name, value, most in (
             ("most-batch", self.most_batch, MOST_BATCH),
@@ -84,7 +86,7 @@ class FleetOptions:
             )
 
     def make_request(self) -> Request:
-        """Assemble the cluster and compute its batches. Raises InputError."""
+        """Assemble the cluster and compute the batch of each kind of node. Raises InputError."""
         self.check_numbers()
         rules = self.rules()
         presets = [_load_drives(text, self.settings) for text in self.drives]
@@ -97,7 +99,10 @@ class FleetOptions:
         return Request(workload, fleet, rules, allocations(fleet, rules), name)
 
     def rules(self) -> Rules:
-        """Return the choice of the batches. Raises InputError."""
+        """Return the rules that choose the batches: --batch, --allocator and its limits.
+
+        Raises InputError for an unknown name, or for an allocator with published batches.
+        """
         check_choice("batch", self.batch, BATCHES)
         check_choice("allocator", self.allocator, ALLOCATORS)
         if self.batch == PAPER and self.allocator != Rules.allocator:
@@ -155,60 +160,64 @@ class SimulateOptions(FleetOptions, DataOptions, FigureOptions):
 
 @dataclass(frozen=True)
 class Request:
-    """A cluster, its workload, and the batches by each allocator."""
+    """A cluster, its workload, and the batches of its nodes by each allocator."""
 
     workload: Workload
     fleet: Fleet
     rules: Rules
     allocations: Mapping[str, Allocation]
     slowdown: str
-    """Name of the hosts' slowdown model."""
+    """Name of the model that gives a host's speed on the cores that other programs leave."""
 
     @property
     def interference(self) -> dict[str, Any]:
-        """Cores of every host that are taken all the time, the slowdown model, and the relative
-        speed that is left."""
+        """The load of --cores-taken: cores taken of each host, slowdown model, relative speed
+        left.
+        """
         host = self.fleet.kinds[0]
         speed = float(host.slowdown(np.array([host.left]))[0])
         return {"cores_taken": host.cores_taken, "slowdown": self.slowdown, "speed": speed}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the workload and on the cores that are taken."""
+        """Notes on the workload, and on the cores of the hosts that other programs use all the
+        time.
+        """
         host = self.fleet.kinds[0]
         if not host.cores_taken:
             return self.workload.notes
         taken = (
-            f"{host.cores_taken:g} of {host.cores} cores of every host are taken, which leaves "
-            f"{self.interference['speed']:.1%} of its speed (slowdown {self.slowdown})"
+            f"other programs use {host.cores_taken:g} of the {host.cores} cores of every host, "
+            f"which leaves {self.interference['speed']:.1%} of its speed (slowdown "
+            f"model {self.slowdown})"
         )
         return (*self.workload.notes, taken)
 
     @property
     def chosen(self) -> Allocation:
-        """The allocation of --batch and --allocator."""
+        """The batches that --batch and --allocator select."""
         return self.allocations[self.rules.chosen]
 
     @property
     def words(self) -> str:
-        """The choice of the batches in words."""
+        """A phrase that says how the batches were chosen, for titles."""
         if self.rules.chosen == PUBLISHED:
             return "published batches"
         return f"batches by allocator {self.rules.allocator}"
 
     def by_node(self, values: tuple[int, ...]) -> np.ndarray:
-        """Return a value for each kind as one for each node, int64[nodes]."""
+        """Expand ``values``, one for each kind of node, to one for each node, int64[nodes]."""
         return self.fleet.by_kind(list(values))
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Raise InputError for an unknown value of option ``name``."""
+    """Raise InputError if ``value`` of option --``name`` is not one of ``known``."""
     if value not in known:
         raise InputError(f"--{name} {value!r}: {known_names(value, known)}")
 
 
 def preset_and_count(text: str) -> tuple[str, int]:
-    """Return the parts of PRESET=N. Raises InputError."""
+    """Split PRESET=N of --drives into the preset and the number. Raises InputError."""
     name, equals, number = text.rpartition("=")
     try:
         count = int(number)
@@ -220,13 +229,13 @@ def preset_and_count(text: str) -> tuple[str, int]:
 
 
 def _load_drives(text: str, settings: tuple[str, ...]) -> tuple[Config, int]:
-    """Return the configuration and the number of drives of PRESET=N."""
+    """Return the configuration of the preset in PRESET=N, and the number of drives N."""
     name, count = preset_and_count(text)
     return load_preset(name, list(settings)), count
 
 
 def _workload(name: str, presets: list[tuple[Config, int]], host_batch: int | None) -> Workload:
-    """Load a network or a trace. Raises InputError."""
+    """Load a published network or a trace as a workload. Raises InputError."""
     configs = [cfg for cfg, _ in presets]
     if is_network(name):
         if host_batch is not None:
@@ -239,8 +248,10 @@ def _workload(name: str, presets: list[tuple[Config, int]], host_batch: int | No
 
 
 def samples_of_nodes(request: Request, given: DataOptions) -> Data:
-    """Return the samples of the nodes. Raises InputError for numbers that do not fit the
-    cluster."""
+    """Return the public and private samples of the nodes in an epoch.
+
+    Raises InputError for numbers that do not fit the cluster.
+    """
     fleet, workload = request.fleet, request.workload
     drives = fleet.nodes - fleet.hosts
     public = workload.public if given.public is None else given.public
@@ -265,7 +276,11 @@ def samples_of_nodes(request: Request, given: DataOptions) -> Data:
 
 
 def _private(text: str, drives: int) -> tuple[int, ...]:
-    """Return the private samples of each drive. Raises InputError."""
+    """Return the number of private samples of each drive.
+
+    ``text``: one number for all drives, or one number for each (comma-separated). Raises
+    InputError.
+    """
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -283,6 +298,6 @@ def _private(text: str, drives: int) -> tuple[int, ...]:
 
 
 def format_range(values: np.ndarray) -> str:
-    """Return the range of some integers as text."""
+    """Return "low to high" for an array of integers, or the number if all are equal."""
     low, high = int(values.min()), int(values.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -42,7 +42,10 @@ LEAST_NOISE = 0.01
 
 
 def simulate(given: SimulateOptions, progress: Progress) -> None:
-    """Simulate the run left alone, the run with interference, and the run with HyperTune."""
+    """Run `ondie stannis simulate`: a run left alone, one with interference, one with HyperTune.
+
+    Interference: cores that other programs use, and nodes that join, leave or die.
+    """
     given.check()
     request = given.make_request()
     fleet, steps = request.fleet, given.steps
@@ -96,7 +99,7 @@ def simulate(given: SimulateOptions, progress: Progress) -> None:
 
 
 def print_events(runs: Mapping[str, History], screen: Console) -> None:
-    """Print the first events of every run."""
+    """Print the first MOST_NOTES events of every run, without the ends of epochs."""
     for name, history in runs.items():
         events = [note for note in history.notes if note.what != "epoch"]
         for note in events[:MOST_NOTES]:
@@ -108,7 +111,10 @@ def print_events(runs: Mapping[str, History], screen: Console) -> None:
 
 
 def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
-    """Return the load of --load, --draw-load or --cores-taken. Raises InputError."""
+    """Return the load of the option --load, --draw-load or --cores-taken; None without one.
+
+    Raises InputError if several of these options are given or one cannot be read.
+    """
     path, text, taken = given.load, given.draw_load, given.cores_taken
     options = {"--load": path is not None, "--draw-load": text is not None,
                "--cores-taken": taken > 0}  # fmt: skip
@@ -136,7 +142,7 @@ def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
 def _tuner(
     given: SimulateOptions, request: Request, batches: np.ndarray, chance: Chance
 ) -> HyperTune | None:
-    """Return the controller of --hypertune, None if it is off.
+    """Return the HyperTune controller that --hypertune selects; None if it is off.
 
     Raises InputError for nodes without samples, or whose speed does not depend on the batch.
     """
@@ -184,20 +190,23 @@ def _tuner(
 
 
 def _epoch(request: Request, own: Data) -> list[str]:
-    """Describe an epoch whose steps do not all have full batches."""
+    """Compare the speed with full batches to that of an epoch that ends with smaller ones.
+
+    Return no line if the samples of an epoch fill all batches.
+    """
     chosen, data = request.chosen, own.public + int(own.private.sum())
     steps = -(-data // chosen.total)
     if steps * chosen.total == data:
         return []
     return [
         f"Full batches: {fmt_count(chosen.samples_per_s)} samples/s without interference; the "
-        f"{steps:,} steps of an epoch of {data:,} samples have {data / steps:,.1f} of "
-        f"{chosen.total:,}"
+        f"{steps:,} steps of an epoch of {data:,} samples have a mean of {data / steps:,.1f} of "
+        f"{chosen.total:,} samples"
     ]
 
 
 def _settled(runs: Mapping[str, History]) -> list[str]:
-    """Describe the speed after the last change of batches."""
+    """Return, for each run with changed batches, the speed after the last change."""
     return [
         f"{name}: {fmt_count(settled)} samples/s after the last change of batches"
         for name, history in runs.items()
@@ -206,7 +215,7 @@ def _settled(runs: Mapping[str, History]) -> list[str]:
 
 
 def _never_ending(runs: Mapping[str, History]) -> list[str]:
-    """Describe the runs in which batch changes ended every epoch early."""
+    """Return a line for each run in which changes of batches ended every epoch early."""
     return [
         f"{name}: no epoch finishes: batch changes ended each epoch early and dropped "
         f"{history.dropped:,} samples in total"
@@ -216,7 +225,7 @@ def _never_ending(runs: Mapping[str, History]) -> list[str]:
 
 
 def _runs(runs: Mapping[str, History], title: str) -> Table:
-    """Return the runs as a table."""
+    """Return a table with time, speed, energy and time shares of each run."""
     lost = any(history.dropped for history in runs.values())
     columns = (
         "run", "time", "samples/s", "J/sample", "exchange", "waiting", "reading", "nodes", "epochs",

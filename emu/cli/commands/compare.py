@@ -1,7 +1,8 @@
 """`ondie compare`: replay a trace through the update paths, at one point or over a sweep.
 
 Owns the options, which of them exclude each other, and the order of a run. Does not own the
-comparison (emu/analysis), the tables (cli/tables) or the figures (cli/figures). Source: own.
+comparison (emu/analysis), the tables (cli/tables) or the figures (cli/figures). Source: this
+project.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ TIMELINE_INTERVALS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(DriveOptions, OutputOptions):
-    """The options of `ondie compare`, each under the name that click gives it."""
+    """The options of `ondie compare`; each field has the name that click gives the option."""
 
     paths: str | None
     steps: int | None
@@ -85,27 +86,28 @@ class CompareOptions(DriveOptions, OutputOptions):
 
     @property
     def names(self) -> tuple[str, str]:
-        """Names of the files in the folder of --out, without suffixes."""
+        """Base names of the result and figure files in the folder of --out, without suffixes."""
         return ("sweep", "sweep") if self.along else ("result", "figure")
 
     def with_folder(self, trace: Trace, cfg: Config) -> CompareOptions:
-        """Return the options with the default of --out, unless --json says where results go."""
+        """Return these options with a default for --out, unless --out or --json is given."""
         if self.out is not None or self.json_path is not None:
             return self
         name = re.sub(r"[^\w.-]", "_", f"{trace.name}-{cfg.system.name}")
         return replace(self, out=Path("results") / name)
 
     def other_files(self) -> dict[str, Path]:
-        """Return the files in addition to the result and the figure: the tornado figure, the
-        timeline.
-        """
+        """Return the files to write in addition to result and figure: tornado figure, timeline."""
         found = {}
         if self.out is not None and self.swing and not self.along:
             found = {suffix: self.out / f"tornado.{suffix}" for suffix in IMAGES}
         return found if self.timeline is None else found | {"timeline": self.timeline}
 
     def users(self) -> Foreground:
-        """The block trace that runs concurrently with the update, after its check."""
+        """Return the options of the block trace that runs concurrently, after checking them.
+
+        Raises InputError for options that exclude each other.
+        """
         users = Foreground(
             self.foreground, self.foreground_from, self.foreground_time_unit,
             self.foreground_depth, self.foreground_speed,
@@ -116,7 +118,7 @@ class CompareOptions(DriveOptions, OutputOptions):
 
 @dataclass(frozen=True)
 class Request:
-    """One comparison: the options, inputs that were loaded, and values that were parsed."""
+    """One comparison: its options, the loaded trace and configuration, and the parsed values."""
 
     given: CompareOptions
     trace: Trace

@@ -1,7 +1,8 @@
 """`ondie compare --foreground`: a block trace that runs concurrently with the update.
 
-Owns which options go together, the loop, the table. Does not own the runs (analysis/foreground.py)
-or the reading of block traces (ondie.traces). Source: own.
+Owns which options exclude each other, the submission of the requests, and the table. Does not own
+the runs (analysis/foreground.py) or the reading of block traces (ondie.traces). Source: this
+project.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ COLUMNS = ("p50", "p99", "p999")
 
 @dataclass(frozen=True)
 class Foreground:
-    """Options of the block trace: file, format, depth of a closed loop, or speed."""
+    """Options of the block trace: file, format, number of outstanding requests, or speed."""
 
     file: Path | None = None
     form: str | None = None
@@ -37,7 +38,9 @@ class Foreground:
     speed: float | None = None
 
     def check(self) -> None:
-        """Raise InputError for options without --foreground, or that exclude each other."""
+        """Raise InputError for options without --foreground, or for options that exclude each
+        other.
+        """
         if self.file is None:
             for name, value in (
                 ("from", self.form), ("time-unit", self.time_unit), ("depth", self.depth),
@@ -57,7 +60,7 @@ class Foreground:
             )
 
     def read(self, progress: Callable[[str, float], None] | None) -> BlockTrace | None:
-        """Return the requests, or None without --foreground."""
+        """Return the requests of the block trace; None without --foreground."""
         if self.file is None or self.form is None:
             return None
         from ondie.traces import block
@@ -66,7 +69,10 @@ class Foreground:
         return block.read_block(str(self.file), self.form, time_unit=self.time_unit, progress=share)
 
     def loop(self, requests: BlockTrace) -> Loop:
-        """Return when requests are submitted. Raises InputError if they have no timestamps."""
+        """Return the rule that says when requests are submitted: a queue depth, or timestamps.
+
+        Raises InputError if the rule is timestamps and ``requests`` have none.
+        """
         if self.depth is not None:
             return Loop(self.depth)
         if not requests.timed:
@@ -88,7 +94,7 @@ def run(
 
 
 def data(rows: Sequence[Interference], requests: BlockTrace, loop: Loop) -> dict[str, Any]:
-    """Return the rows as result.json has them."""
+    """Return the latencies and the submission rule as data for result.json."""
     return {
         "source": requests.source,
         "requests": len(requests),
@@ -99,7 +105,10 @@ def data(rows: Sequence[Interference], requests: BlockTrace, loop: Loop) -> dict
 
 
 def table(rows: Sequence[Interference], requests: BlockTrace) -> Table:
-    """Return latencies of the block trace alone and during each update, and the slowdown."""
+    """Return a table of the latencies of the block trace, alone and during the update of each path.
+
+    The table also has the increase of the update time by the block trace.
+    """
     out = Table(
         title=f"Latency of foreground I/O: {requests.source}",
         title_justify="left",

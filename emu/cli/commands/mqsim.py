@@ -47,7 +47,7 @@ class MqsimOptions(OutputOptions):
     quirks: bool
 
     def result_file(self, scenario: Scenario) -> Path:
-        """Return the path of a scenario's result file."""
+        """Return the path of the result file of a scenario."""
         path = result_path(scenario)
         return path if self.out is None else self.out / path.name
 
@@ -69,9 +69,10 @@ class MqsimOptions(OutputOptions):
 
 
 def run_scenarios(given: MqsimOptions, progress: Progress) -> None:
-    """Run the scenarios, write their results, show them.
+    """Run the scenarios, write their results and print the tables.
 
-    InputError, TraceError: nothing is written. SimulationError: a run does not balance.
+    Nothing is written after InputError or TraceError. Raises SimulationError if the requests and
+    operations of a run do not balance.
     """
     drive, scenarios = read_pair(given.ssdconfig, given.workload)
     given.check(given.ssdconfig, given.workload)
@@ -102,8 +103,11 @@ def run_scenarios(given: MqsimOptions, progress: Progress) -> None:
 def _simulation(
     name: str, lines: Sequence[str], remark: Callable[[str], None], progress: Progress
 ) -> Simulate:
-    """Return the simulation of a scenario. It passes ``lines`` to ``remark`` before it starts, when
-    the input has been checked, and reports to ``progress``."""
+    """Return a function that simulates one scenario.
+
+    Before it starts, after the check of the input, the function passes ``lines`` to ``remark``.
+    During the run it reports the share of completed requests to ``progress``.
+    """
 
     def run(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> Run:
         for line in lines:

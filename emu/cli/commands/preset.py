@@ -1,6 +1,6 @@
 """`ondie preset list|show|diff|timing`: configurations as tables and JSON.
 
-Owns the tables. Does not own the presets (emu/config). Source: own.
+Owns the tables. Does not own the presets (emu/config). Source: this project.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def diff_presets(first: str, second: str, **values: Any) -> None:
 @settings_option
 @output_options("the constraints", quiet="table")
 def show_timing(name: str, settings: tuple[str, ...], **values: Any) -> None:
-    """Show the least times between flash operations of a configuration."""
+    """Show the minimum times between flash operations of a configuration."""
     from ondie.emu.nand.constraints import timing_rows  # imports the kernels
 
     given = OutputOptions(**values)

@@ -1,6 +1,6 @@
 """`ondie record`: record a training run as a trace.
 
-Owns the options. Does not own the recording (ondie.traces.record). Source: own.
+Owns the options. Does not own the recording (ondie.traces.record). Source: this project.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`ondie replay`: a block trace through a drive, its statistics, tables and log of requests.
 
-Owns the options and which of them exclude each other, and the output. Does not own the replay
+Owns the options, which of them exclude each other, and the output. Does not own the replay
 (replay/block_trace.py), the log's formats (replay/request_log.py) or the tables (tables/replay.py).
-Source: none; the fields of `--json` are those of `ondie mqsim`, with the shares of busy time.
+Source: none; `--json` has the fields of `ondie mqsim` and the shares of busy time.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ WORD_LINES = (
     "padding_pages", "padded_at_flush", "padded_at_rest", "padded_in_time", "second_pass_pages",
     "gathered_most",
 )  # fmt: skip
-"""Counters of `word_lines` in `--json`, where flash.programming is not page."""
+"""Names of the counters in `word_lines` of `--json`, present if flash.programming is not "page"."""
 MANAGEMENT = (
     "collections", "overruled_victims", "copyback_pages", "merge_read_pages", "trimmed_pages",
     "unmapped_pages", "wear_moves", "program_failures", "bad_blocks",
 )  # fmt: skip
-"""Counters of `management` in `--json`."""
+"""Names of the counters in `management` of `--json`."""
 ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
     "uncorrectable_pages", "lost_pages", "media_errors", "reclaimed_blocks",
 )  # fmt: skip
-"""Counters of `errors` in `--json`, where errors.kind is not none."""
+"""Names of the counters in `errors` of `--json`, present if errors.kind is not "none"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
-    """The options of `ondie replay`, each under the name that click gives it."""
+    """The options of `ondie replay`; each field has the name that click gives the option."""
 
     side_by_side: bool
     queue_depth: int | None
@@ -66,7 +66,9 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
     log_path: Path | None
 
     def check_files(self, trace: str) -> None:
-        """Raise InputError or TraceError if a file cannot be written, or is the trace."""
+        """Raise InputError or TraceError if an output file cannot be written or is the input
+        file.
+        """
         self.check(trace)
         if self.log_path is not None:
             check_apart(self.log_path, trace)
@@ -77,10 +79,10 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
                 )
 
     def arrivals(self, trace: BlockTrace, cfg: Config) -> Loop:
-        """Return when requests are submitted.
+        """Return the rule that says when requests are submitted: a queue depth, or timestamps.
 
-        Raises InputError for options that exclude each other, or for a trace without timestamps
-        that is to be replayed by them.
+        Raises InputError for options that exclude each other, or if the rule is timestamps and the
+        trace has none.
         """
         given = {
             f"--queue-depth {self.queue_depth}": self.queue_depth is not None,
@@ -106,8 +108,11 @@ def replay_trace(
     given: ReplayOptions,
     progress: Callable[[str, float], None] | None,
 ) -> None:
-    """Replay, write, show. InputError, TraceError: nothing is written. SimulationError: the run
-    does not balance."""
+    """Replay the trace, write the result and the log, and print the tables.
+
+    Nothing is written after InputError or TraceError. Raises SimulationError if the requests and
+    operations of the run do not balance.
+    """
     began = time.perf_counter()
     loop = given.arrivals(trace, cfg)
     shares = None if progress is None else _shares(progress, len(trace))
@@ -144,19 +149,21 @@ def replay_trace(
 
 
 def _shares(progress: Callable[[str, float], None], requests: int) -> Callable[[int, int], None]:
-    """Return a callback of the replay that reports the share of completed requests."""
+    """Return a callback for the replay that reports the share of completed requests to
+    ``progress``.
+    """
     return lambda done, now_ps: progress("replay", min(done / requests, 1.0))
 
 
 def _about(trace: BlockTrace, loop: Loop) -> list[str]:
-    """Describe the arrivals of a trace without timestamps."""
+    """Return a remark if the trace has no timestamps and a queue depth is used instead."""
     if loop.depth is not None and not trace.timed:
         return [f"the trace has no timestamps; {loop.depth} requests are kept outstanding instead"]
     return []
 
 
 def _failed(run: BlockReplayed) -> list[str]:
-    """Describe the requests that ended with an error. They do not end the replay."""
+    """Return a remark on the requests that ended with a read error; they do not end the replay."""
     failed = run.requests[run.requests["status"] != 0]
     if not len(failed):
         return []
@@ -169,7 +176,7 @@ def _failed(run: BlockReplayed) -> list[str]:
 
 
 def _overruled(run: BlockReplayed) -> list[str]:
-    """Describe how often the drive did not follow its victim policy."""
+    """Return a remark on how often the drive did not use the choice of its victim policy."""
     count = run.done.counters["overruled_victims"]
     if count == 0:
         return []
@@ -182,7 +189,10 @@ def _overruled(run: BlockReplayed) -> list[str]:
 
 
 def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Return requests, bytes and latencies from arrival to completion by operation. REQUEST[n]."""
+    """Return the number, bytes and latencies (us) of the requests by operation.
+
+    ``requests``: REQUEST[n]. The latency is the time from arrival to completion.
+    """
     found = {}
     for op, name in enumerate(REQUEST_NAMES):
         part = requests[requests["op"] == op]
@@ -196,7 +206,7 @@ def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
 
 
 def _pslc(run: BlockReplayed) -> dict[str, Any]:
-    """Return what `--json` holds about blocks in pSLC mode."""
+    """Return the part of `--json` on pSLC blocks: mode, counters, rated erases, capacities."""
     return {
         "mode": run.config.ftl.pslc,
         **{name: run.done.counters[name] for name in replay.PSLC},
@@ -209,7 +219,7 @@ def _pslc(run: BlockReplayed) -> dict[str, Any]:
 def _settings(
     trace: BlockTrace, run: BlockReplayed, loop: Loop, given: ReplayOptions
 ) -> dict[str, Any]:
-    """Return the inputs of the result: the trace, the options, and the resolved drive."""
+    """Return the inputs of the run for `--json`: trace, options, and resolved configuration."""
     return {
         "trace": {"source": trace.source, "format": trace.format, "requests": len(trace)},
         "queue_depth": loop.depth,

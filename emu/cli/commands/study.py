@@ -1,6 +1,7 @@
 """`ondie study formats|errors`: trainings with number formats and with raw bit errors.
 
-Owns the options and the output. Does not own the trainings (ondie.emu.studies). Source: own.
+Owns the options and the output. Does not own the trainings (ondie.emu.studies). Source: this
+project.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Trainings = Callable[..., tuple[Any, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(FigureOptions):
-    """The options of a study; None takes the default of the study."""
+    """The options of a study; for an option that is None, the study has a default."""
 
     steps: int | None
     seeds: list[int] | None
@@ -32,7 +33,9 @@ class StudyOptions(FigureOptions):
     exposure: int | None = None
 
     def training_options(self) -> dict[str, Any]:
-        """Return the options that are given, for the study's `run_study`."""
+        """Return the options that the user gave, as keyword arguments of the study's
+        `run_study`.
+        """
         names = ("steps", "seeds", "rates", "exposure")
         return {n: value for n in names if (value := getattr(self, n)) is not None}
 
@@ -43,7 +46,7 @@ def study() -> None:
 
 
 def seeds_option(text: str) -> list[int]:
-    """Convert "1,2,3" to numbers."""
+    """Convert a list such as "1,2,3" to integers. Raises click.BadParameter."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -51,7 +54,7 @@ def seeds_option(text: str) -> list[int]:
 
 
 def rates_option(text: str) -> list[float]:
-    """Convert "1e-8,1e-6" to numbers."""
+    """Convert a list such as "1e-8,1e-6" to floating-point numbers. Raises click.BadParameter."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -89,7 +92,10 @@ def errors(**values: Any) -> None:
 
 
 def run(name: str, given: StudyOptions) -> None:
-    """Train, write and show the rows; exit with 1 if a check row is outside its tolerance."""
+    """Run study ``name``: train, write the rows, print the tables.
+
+    The exit code is 1 if a check row is outside its tolerance.
+    """
     given.check()
     with progress_bar(given.quiet) as progress:
         found: tuple[Any, ...] = trainings(name)(
@@ -110,7 +116,7 @@ def run(name: str, given: StudyOptions) -> None:
 
 
 def trainings(name: str) -> Trainings:
-    """Return the function that runs a study. Raises InputError without torch."""
+    """Return the function that runs study ``name``. Raises InputError if torch is not installed."""
     try:
         module = import_module(f"ondie.emu.studies.{name}")
     except ModuleNotFoundError as error:

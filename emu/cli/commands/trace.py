@@ -1,6 +1,6 @@
 """`ondie trace info|convert`: describe a trace, and write block requests in another format.
 
-Owns the options and the table. Does not own any format (ondie.traces). Source: own.
+Owns the options and the table. Does not own any format (ondie.traces). Source: this project.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InfoOptions(ReadOptions, OutputOptions):
     """The options of `ondie trace info`."""
 
     def check_reading(self, name: str | None) -> None:
-        """Raise InputError for options that require a file or --from."""
+        """Raise InputError for an option that requires NAME or --from when that is missing."""
         if name is None:
             if self.form is not None:
                 raise InputError(f"--from {self.form} requires NAME, the file to read")
@@ -44,7 +44,9 @@ class InfoOptions(ReadOptions, OutputOptions):
             for field in ("time_unit", "event", "wait", "volume", "sort", "limit"):
                 if getattr(self, field):
                     flag = "device" if field == "volume" else field.replace("_", "-")
-                    raise InputError(f"--{flag} requires --from FORMAT: it is for block requests")
+                    raise InputError(
+                        f"--{flag} requires --from FORMAT; it applies only to block traces"
+                    )
 
 
 @trace.command()
@@ -86,7 +88,10 @@ class ConvertOptions(ReadOptions):
     drop: str
 
     def units(self) -> tuple[str | None, str | None]:
-        """Return the units of times of the input and of the output, where these are mqsim."""
+        """Return the units of the timestamps of input and output;
+
+        None for formats other than mqsim.
+        """
         if self.to != "mqsim":
             return self.time_unit, self.out_time_unit
         read = self.time_unit if self.form == "mqsim" else None
@@ -100,7 +105,7 @@ class ConvertOptions(ReadOptions):
         return parse(self.offset_wrap + unit, KINDS["bytes"], "--offset-wrap")
 
     def dropped_types(self) -> list[str]:
-        """Return the request types of --drop."""
+        """Return the names of the request types and fields in --drop."""
         return [name.strip() for name in self.drop.split(",") if name.strip()]
 
 

@@ -1,7 +1,7 @@
 """`ondie validate`: rows of one suite or several, as tables and JSON.
 
-Owns which options go with which suite, and the output. Does not own the rows (emu/validate).
-Source: own.
+Owns which options belong to which suite, and the output. Does not own the rows (emu/validate).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError
 
 SWITCHES = {"runs": "--{value}"}
-"""Options whose flag is their value."""
+"""Spelling of an option that is selected by its value: option ``runs`` is given as --VALUE."""
 MOVED = ("errors", "formats")
-"""Suites that are studies now: they train models, for which no published results exist."""
+"""Names of former suites that are now studies: they train models and have no published results."""
 
 
 class ValidateCommand(click.Command):
-    """`ondie validate`; the old spelling of a study is refused with the new one."""
+    """The command `ondie validate`; for a former suite that is now a study, it names `ondie
+    study`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -40,7 +42,10 @@ class ValidateCommand(click.Command):
 
 
 def refuse_studies(name: str | None, words: list[str]) -> None:
-    """Raise InputError with the new spelling of ``words`` if ``name`` is a study."""
+    """Raise InputError with the command `ondie study ...` if ``name`` is a study.
+
+    ``words``: the arguments that the user typed.
+    """
     if name in MOVED:
         others = [word for word in words if word != name]
         raise InputError(
@@ -50,7 +55,7 @@ def refuse_studies(name: str | None, words: list[str]) -> None:
 
 
 def check_options(name: str | None, given: Mapping[str, Any]) -> None:
-    """Raise InputError for an option that suite ``name`` does not take."""
+    """Raise InputError for an option that does not belong to suite ``name``."""
     takes = {suite: named.options for suite, named in validate.NAMED.items()}
     for option, value in given.items():
         if option not in takes.get(name or "", ()):
@@ -58,7 +63,7 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
                 f"ondie validate {suite}" for suite, options in takes.items() if option in options
             )
             flag = SWITCHES.get(option, "--{option}").format(option=option, value=value)
-            raise InputError(f"{flag}: for {owners} only")
+            raise InputError(f"{flag} can be used only with {owners}")
 
 
 @click.command("validate", cls=ValidateCommand)

@@ -23,12 +23,14 @@ from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, 
 from ondie.kernels.bench.contenders import HYPER, KEY, filled
 
 PROBE_BYTES = 1 << 20
-"""A folder with less room than this cannot hold the compiled engine."""
+"""Bytes that `ondie warmup` writes to test the cache folder; the compiled engine needs this
+room.
+"""
 DRIVE = (
     "flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
     "flash.pages_per_block=16", "ftl.gc_low_blocks=2",
 )  # fmt: skip
-"""Overrides that make a drive of four dies, so that a run is short."""
+"""Overrides that make a small drive with four dies, so that a run is short."""
 KERNEL_PARAMS = 4096
 ERRORS = ("errors.kind=rate", "errors.rate=1e-4")
 COMPARE = "compare mlp-fp16 --steps 1 --no-swing"
@@ -54,7 +56,7 @@ RUNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (),
     ),
 )
-"""Command lines and their overrides."""
+"""Command lines that compile the engine when they run, and the overrides of each."""
 OUTPUT = ("--json", os.devnull, "--quiet")
 
 
@@ -103,12 +105,12 @@ def writable_folder() -> Path:
 
 
 def stored_files(folder: Path) -> set[str]:
-    """Return the names of the files of compiled code."""
+    """Return the names of the files with compiled code in ``folder``."""
     return {path.name for path in folder.glob("*.code")}
 
 
 def run_commands(problems: list[str]) -> Iterator[str]:
-    """Run each command line in a temporary folder; yield it afterwards."""
+    """Run each command line of RUNS in a temporary folder; yield the line after its run."""
     from ondie.emu.cli.main import commands
 
     context = click.get_current_context()
@@ -136,7 +138,7 @@ def run_commands(problems: list[str]) -> Iterator[str]:
 
 
 def run_kernels() -> Iterator[str]:
-    """Call each Numba kernel once; yield its name afterwards."""
+    """Call each Numba kernel once; yield the name of the kernel after the call."""
     for op, form, stored in itertools.product((*OPS, *ON_DIE), FORMS, FORMATS):
         try:
             kernel = get(op, backend="numba", form=form, format=stored)

@@ -1,1 +1,1 @@
-"""Results as figures in PNG and SVG. Does not own the numbers."""
+"""Results as figures in PNG and PDF. Does not own the numbers."""

@@ -22,7 +22,10 @@ MOST_NOTES = 12
 
 
 def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
-    """Draw samples per second and per step of each run over time: {"png": bytes, "pdf": bytes}."""
+    """Draw samples per second and samples per step of each run over time.
+
+    Returns {"png": bytes, "pdf": bytes}.
+    """
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(7.5, 5.0), layout="constrained")
         top, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
@@ -47,7 +50,10 @@ def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
 def over_drives(
     counts: Sequence[int], speedups: Mapping[str, Sequence[float]], title: str
 ) -> dict[str, bytes]:
-    """Draw the speedup over the host alone, a line for each network: {"png": …, "pdf": …}."""
+    """Draw the speedup over the host alone by number of drives, with a line for each network.
+
+    Returns {"png": bytes, "pdf": bytes}.
+    """
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(6.0, 4.0), layout="constrained")
         at = figure.subplots()

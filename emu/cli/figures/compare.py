@@ -32,11 +32,11 @@ TINTS = (0.15, 0.3, 0.45, 0.6, 1.0, 0.3)
 HATCHES = ("", "", "", "", "", "////")
 RANGE = "#666666"
 TRAINING = 1
-"""Leading phases that are left out of the panel of the update."""
+"""Number of leading phases (forward and backward) that the panel of the update omits."""
 
 
 def draw(c: Comparison) -> dict[str, bytes]:
-    """Draw the figure: {"png": bytes, "pdf": bytes}."""
+    """Draw the figure of a comparison. Returns {"png": bytes, "pdf": bytes}."""
     found = answer(c)
     rows = [row for row in found.strategies if row.reason is None]
     books = [r.ledger for r in c.results if r.ledger is not None]
@@ -73,7 +73,10 @@ def draw(c: Comparison) -> dict[str, bytes]:
 def _stacks(
     axes: Axes, rows: Sequence[Strategy], phases: np.ndarray, title: str, first: int
 ) -> None:
-    """Draw the phases from ``first`` on as stacked bars, tints of the color of the path."""
+    """Draw a stacked bar for each path, with the phases from index ``first`` on.
+
+    ``phases``: seconds per step, float64[phases, paths]. The phases are tints of the path's color.
+    """
     scale, prefix = si_prefix(float(phases[first:].sum(axis=0).max(initial=0.0)))
     for y, row in enumerate(rows):
         left = 0.0

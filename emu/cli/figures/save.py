@@ -1,8 +1,8 @@
-"""What all figures share: PNG and PDF without a date, and colors of the paths.
+"""Functions that all figures share: files without a date, and the colors of the paths.
 
-Owns the metadata (equal numbers give equal bytes), and the color, marker and line of each path.
-Does not own the drawing.
-Source: matplotlib; colors that are distinct without red and green (Okabe and Ito).
+Owns the metadata (equal numbers give equal bytes of PNG and PDF), and the color, marker and line of
+each path. Does not own the drawing. Source: matplotlib; colors that are distinct without red and
+green (Okabe and Ito).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OTHER = ("#999999", "x", "-")
 
 
 def saved(figure: Figure) -> dict[str, bytes]:
-    """A figure as {"png": bytes, "pdf": bytes}."""
+    """Return the figure as files: {"png": bytes, "pdf": bytes}."""
     out = {}
     for suffix, metadata in SUFFIXES.items():
         buffer = io.BytesIO()
@@ -38,12 +38,15 @@ def saved(figure: Figure) -> dict[str, bytes]:
 
 
 def color(path: str) -> str:
-    """Return the color of a path."""
+    """Return the color of an update path, as "#rrggbb"."""
     return STYLES.get(path, OTHER)[0]
 
 
 def tint(path: str, share: float) -> tuple[float, float, float]:
-    """Return the color of a path mixed with white; ``share`` 1: pure, 0: white."""
+    """Return the color of a path mixed with white, as red, green and blue from 0 to 1.
+
+    ``share``: share of the path's color; 1 is the pure color, 0 is white.
+    """
     from matplotlib.colors import to_rgb
 
     red, green, blue = (1 - share * (1 - level) for level in to_rgb(color(path)))

@@ -1,8 +1,8 @@
 """The figure of a sweep, with a line for each path over the values of the first key.
 
-Owns the drawing. One key: update stage, samples per second, and energy per sample. Two keys: update
-stage, with a panel for each value of the second. Does not own any number (analysis/sweep.py).
-Source: matplotlib.
+Owns the drawing. A sweep of one key has three panels: update stage, samples per second, and energy
+per sample. A sweep of two keys has the update stage, with a panel for each value of the second key.
+Does not own any number (analysis/sweep.py). Source: matplotlib.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 ACROSS = 3
 WIDE = 8.0
-"""Values that differ by a larger factor are drawn on a logarithmic axis."""
+"""Ratio of largest to smallest value above which the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of a row: its axis label, its value, and the text of a value."""
+    """A quantity that a panel shows: label of the axis, value of a row, text of a value."""
 
     title: str
     of: Callable[[SweepRow], float | None]
@@ -50,7 +50,7 @@ MEASURES = (
 
 
 def draw(swept: Sweep) -> dict[str, bytes]:
-    """Draw the figure: {"png": bytes, "pdf": bytes}."""
+    """Draw the figure of a sweep. Returns {"png": bytes, "pdf": bytes}."""
     first = swept.axes[0].texts
     seconds = [(x,) for x in swept.axes[1].texts] if len(swept.axes) > 1 else [()]
     panels = [(m, ()) for m in MEASURES] if len(swept.axes) == 1 else [(UPDATE, x) for x in seconds]
@@ -95,7 +95,10 @@ def _panel(
     found: dict[tuple[tuple[str, ...], str], float],
     second: tuple[str, ...],
 ) -> None:
-    """Draw a line for each path."""
+    """Draw a line for each path in one panel.
+
+    ``found``: value of each point and path. ``second``: value of the second key, or () without one.
+    """
     first = swept.axes[0].texts
     named = any(isinstance(x, str) for x in swept.axes[0].values)  # names have no values in between
     for path in paths:
@@ -114,7 +117,9 @@ def _panel(
 
 
 def _scale(at: Axes, values: list[float], measure: Measure) -> None:
-    """Scale the axis from 0, or logarithmically if values differ by more than WIDE."""
+    """Scale the y axis from 0, or logarithmically if the values differ by more than a factor
+    WIDE.
+    """
     low, high = min(values), max(values)
     if high > WIDE * low:
         at.set_yscale("log")

@@ -21,15 +21,18 @@ from ondie.emu.cli.figures.save import saved
 
 SHOWN = 12
 LEAST_WIDTH = 1.005
-"""Bars narrower than this factor are left out."""
+"""Smallest factor by which a constant changes the ratio; narrower bars are not drawn."""
 LOW, HIGH = "#0072b2", "#e69f00"
 NOTHING = 1e-3
-"""Smallest visible change of a logarithm."""
+"""Smallest visible distance from the typical ratio, as a natural logarithm."""
 Of = Callable[[Bar], Ends]
 
 
 def draw(c: Comparison) -> dict[str, bytes]:
-    """Draw the figure: {"png": bytes, "pdf": bytes}. The comparison must have its odds."""
+    """Draw the tornado figure. Returns {"png": bytes, "pdf": bytes}.
+
+    ``c.odds`` must not be None.
+    """
     odds = c.odds
     assert odds is not None
     base, rival = (name.replace("_", " ") for name in odds.pair)
@@ -75,7 +78,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
 
 
 def widest(odds: Odds, ends: Of, typical: float) -> list[Bar]:
-    """Return the bars of a panel, widest first."""
+    """Return the bars of a panel that are wider than LEAST_WIDTH, widest first, at most SHOWN."""
     wide = [b for b in odds.bars if width(ends(b), typical) > LEAST_WIDTH]
     return sorted(wide, key=lambda b: (-width(ends(b), typical), b.key))[:SHOWN]
 
@@ -105,7 +108,10 @@ def _panel(at: Axes, found: list[Bar], ends: Of, typical: float) -> None:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return round numbers: evenly spaced on a short axis, else the same digits in each decade."""
+    """Return round numbers from ``low`` to ``high`` for a logarithmic axis.
+
+    On a short axis the numbers are evenly spaced; else each decade has the same digits.
+    """
     if high / low < 2.5:
         found = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     else:
@@ -116,7 +122,10 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _bar(at: Axes, y: int, typical: float, *ends: tuple[float, str, str]) -> None:
-    """Draw a constant: the farther end first, so that a nearer end on the same side covers it."""
+    """Draw the bars from the typical ratio to both ends of a constant's range.
+
+    The farther end is drawn first, so that a nearer end on the same side covers it.
+    """
     far, near = sorted(ends, key=lambda end: -abs(math.log(end[0] / typical)))
     for value, _, color in (far, near):
         at.barh(y, value - typical, left=typical, color=color, height=0.66)

@@ -18,14 +18,14 @@ from ondie.emu.cli.tables.compare import remarks
 from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time, si_prefix
 
 WIDTH = 80
-"""Columns of the screen, also where the terminal has more."""
+"""Number of columns of the printed answer, also on a wider terminal."""
 NAME_WIDTH = 13
-"""Columns of a strategy's name; a longer one is folded at an underscore."""
+"""Maximum number of characters of a strategy's name in a line; longer names are folded."""
 SMALL = 1.2
 
 
 def show(comparison: Comparison, found: Answer, console: Console) -> None:
-    """Print the table, the reasons of missing rows, and the verdicts."""
+    """Print the table of strategies, the reasons for missing rows, and the verdicts."""
     console.print(title(comparison), highlight=False, width=WIDTH)
     console.print(table(found), width=WIDTH)
     for line in lines(comparison, found):
@@ -33,7 +33,7 @@ def show(comparison: Comparison, found: Answer, console: Console) -> None:
 
 
 def title(comparison: Comparison) -> str:
-    """Return the line that says what was compared."""
+    """Return the title line: trace, optimizer, device and number of steps."""
     cfg, trace = comparison.cfg, comparison.trace
     drives = f"{cfg.system.devices} x " if cfg.system.devices > 1 else ""
     stored = "" if comparison.options.format == "fp32" else f" in {comparison.options.format}"
@@ -45,7 +45,11 @@ def title(comparison: Comparison) -> str:
 
 
 def table(found: Answer) -> Table:
-    """Return the table: two lines per strategy, the second with samples/s, intervals, lifetime."""
+    """Return the table of strategies, with two lines for each.
+
+    The first line has time, energies, written bytes and bottleneck; the second has samples/s,
+    energy intervals, lifetime, and share of the bottleneck.
+    """
     ran = [row for row in found.strategies if row.reason is None]
     scales = [
         si_prefix(min((span(row)[1] for row in ran if span(row)[1] > 0), default=1.0))
@@ -78,7 +82,7 @@ def table(found: Answer) -> Table:
 
 
 def fold(name: str) -> str:
-    """Return a name folded at the last underscore within NAME_WIDTH."""
+    """Split a name that is longer than NAME_WIDTH into two lines, after an underscore."""
     if len(name) <= NAME_WIDTH:
         return name
     at = name.rfind("_", 0, NAME_WIDTH) + 1
@@ -86,20 +90,23 @@ def fold(name: str) -> str:
 
 
 def three(value: float) -> str:
-    """Return a number with three significant digits, without an exponent below a million."""
+    """Format a number with three significant digits, without an exponent below a million."""
     if value >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:#.3g}".rstrip(".")
 
 
 def interval(span: Interval, scale: float) -> str:
-    """Return the typical value, and low .. high in a second line."""
+    """Format a range as two lines: the typical value, then "low .. high".
+
+    ``scale``: value of the unit in which the numbers are given.
+    """
     low, typical, high = (three(value / scale) for value in span)
     return f"{typical}\n{low} .. {high}"
 
 
 def years(row: Strategy) -> str:
-    """Return the typical lifetime."""
+    """Return the typical lifetime of the drive in years, as text."""
     if row.lifetime_years is None:
         return "no wear"
     typical = row.lifetime_years[1]
@@ -126,7 +133,7 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
 
 
 def weights(comparison: Comparison) -> list[str]:
-    """Return the result of the weight check, or nothing if no path carried weights."""
+    """Return a sentence on the comparison of final weights; no sentence if no path had weights."""
     checked = [result for result in comparison.results if result.weights is not None]
     if not checked:
         return []
@@ -140,7 +147,10 @@ def weights(comparison: Comparison) -> list[str]:
 
 
 def against(verdict: Verdict, word: str) -> str:
-    """Return by how much the best is better than the others."""
+    """Return a phrase that compares the winner with each other strategy.
+
+    ``word``: the comparative, such as "faster".
+    """
     parts = [f"{gap(ratio)} {word} than {name}" for name, ratio in verdict.others.items()]
     if verdict.equal:
         parts.insert(0, f"within {TIE:.1%} of {', '.join(verdict.equal)}")
@@ -148,12 +158,12 @@ def against(verdict: Verdict, word: str) -> str:
 
 
 def gap(ratio: float) -> str:
-    """Return a ratio above 1 as a factor, or as a percentage if it is below SMALL."""
+    """Format a ratio above 1 as a factor, or as a percentage if it is below SMALL."""
     return f"{ratio - 1:.1%}" if ratio < SMALL else f"{ratio:.3g}x"
 
 
 def time_words(found: Answer, verdict: Verdict) -> str:
-    """Return the verdict on time."""
+    """Return the sentences on time: the fastest strategy, its lead, and how certain that is."""
     each = fmt_time(verdict.value * 1e12)
     words = f"Time: {verdict.best} is fastest, {each} per sample"
     if more := against(verdict, "faster"):
@@ -162,7 +172,10 @@ def time_words(found: Answer, verdict: Verdict) -> str:
 
 
 def time_certainty(verdict: Verdict) -> str:
-    """Return how certain the verdict on time is, and what decides."""
+    """Return a sentence: whether the fastest strategy wins at the ends of all constants' ranges.
+
+    The sentence also names the constant with the largest effect on the ratio.
+    """
     sure = verdict.certainty
     if sure is None:
         return ""
@@ -177,7 +190,7 @@ def time_certainty(verdict: Verdict) -> str:
 
 
 def energy_words(found: Answer, verdict: Verdict) -> str:
-    """Return the verdict on energy."""
+    """Return the sentences on energy: the strategy with the least, its lead, and its certainty."""
     words = (
         f"Energy: {verdict.best} takes least, {fmt_energy(verdict.value * 1e15)} per sample "
         "with the host"
@@ -194,13 +207,15 @@ def energy_words(found: Answer, verdict: Verdict) -> str:
 
 
 def decider(sure: Certainty) -> str:
-    """Return the constant that changes the ratio most."""
+    """Return a phrase that names the constant with the largest effect on the ratio, and its
+    effect.
+    """
     low, high = sure.ratio
     return f"{sure.decided_by} decides most ({low:.2f}x .. {high:.2f}x over its range)"
 
 
 def overlap(found: Answer, verdict: Verdict) -> str:
-    """Return whether the intervals of the best and the next strategy overlap."""
+    """Return a sentence: whether the energy intervals of the best and the next strategy overlap."""
     if not verdict.others:
         return ""
     rows = {row.name: row for row in found.strategies}

@@ -35,7 +35,6 @@ from ondie.emu.config.config import Config
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
 from ondie.emu.units import fmt_bytes, fmt_count, fmt_energy, fmt_update_rate, plural
 
-"""Below this share of the busiest resource, the stage waits for latency."""
 PHASE_TITLES = {
     "samples": "samples",
     "forward": "forward",
@@ -47,20 +46,25 @@ PHASE_TITLES = {
     "weights_up": "weights to host",
 }
 SELDOM = ("levelling",)
-"""Phases whose column is left out if no path has them."""
+"""Phases whose column is omitted if their time is zero in all paths."""
 UNEVEN = 1e-4
-"""Excess of the fullest die over the mean (relative) up to which no note is given."""
+"""Relative excess of the most worn die over the mean up to which no note is printed."""
 SHOWN_SWINGS = 8
 
 
 def joules(span: tuple[float, float, float], steps: int) -> str:
-    """Return the typical value per step, and the range from low to high below it."""
+    """Format energy per step as two lines: the typical value, then "low .. high".
+
+    ``span``: low, typical and high energy (J) of ``steps`` steps.
+    """
     low, typical, high = (fmt_energy(x / steps * 1e15) for x in span)
     return f"{typical}\n{low} .. {high}"
 
 
 def bound_words(result: Result) -> str:
-    """Return the simulated bottleneck of the update stage: the busiest resource and its share."""
+    """Return the bottleneck of the simulated update stage: the busiest resource and its busy
+    share.
+    """
     assert result.ledger is not None
     name, share = result.ledger.bound_by()
     if share < LATENCY_BOUND:
@@ -152,7 +156,7 @@ def _phases(c: Comparison) -> Table:
 
 
 def _spent(value: float | None) -> str:
-    """Return the seconds of a phase; "hidden" if other phases overlap all of it, "-" for None."""
+    """Format the seconds of a phase: "hidden" if other phases overlap all of it, "-" for None."""
     if value is None:
         return "-"
     return seconds(value) if value else "hidden"
@@ -226,7 +230,9 @@ def _lifetimes(c: Comparison) -> Table:
 
 
 def _cycle_words(cfg: Config, key: str) -> str:
-    """Return the rated cycles and the factor for the required retention."""
+    """Return a phrase on the rated erase cycles and the factor for the retention that is
+    required.
+    """
     leaf, need, rated = (cfg.leaf(k) for k in ("flash.endurance_cycles", key, RATED_RETENTION))
     words = f"Cycles: {leaf.ref}; rated for a retention of {rated.value}"
     factor = gain(cfg, str(need.value), str(rated.value))[1]
@@ -236,7 +242,9 @@ def _cycle_words(cfg: Config, key: str) -> str:
 
 
 def _wear_words(c: Comparison, r: Result) -> str:
-    """Return the lifetime of the reservoir with and without wear leveling, and the wear so far."""
+    """Return sentences on the reservoir's lifetime, with and without wear leveling, and its
+    erases.
+    """
     assert r.ledger is not None and r.share is not None
     share, own = r.share, lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps
     if own is None:
@@ -351,7 +359,7 @@ def _swings(c: Comparison) -> Table:
 
 
 def remarks(c: Comparison) -> list[str]:
-    """Return the notes on single rows, such as the reason for a missing row."""
+    """Return notes on single rows, such as the reason for a missing row."""
     out = notes(c)
     out += [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
     out += [f"{r.name}: {note}" for r in c.results for note in r.notes]
@@ -363,7 +371,7 @@ def remarks(c: Comparison) -> list[str]:
 
 
 def show(c: Comparison, console: Console, target_s: float | None = None) -> None:
-    """Print the tables, the remarks and the headline."""
+    """Print all tables of a comparison, the notes and the headline."""
     for i, table in enumerate(tables(c)):
         console.print(table)
         for line in remarks(c) if i == 0 else ():
@@ -377,6 +385,6 @@ def show(c: Comparison, console: Console, target_s: float | None = None) -> None
 
 
 def show_target(c: Comparison, target_s: float, console: Console) -> None:
-    """Print whether the drive is fast enough for a step of the given time."""
+    """Print, for each path, whether the drive is fast enough for a step of ``target_s`` seconds."""
     console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
     console.print()

@@ -1,6 +1,6 @@
 """Uncertainty of the energy ratio as a table and sentences.
 
-Owns the text. Does not own any number (analysis/monte_carlo.py). Source: own.
+Owns the text. Does not own any number (analysis/monte_carlo.py). Source: this project.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 
 def odds_table(odds: Odds, table: Table) -> Table:
-    """Fill ``table`` with the energy ratio and the probability that the rival takes less."""
+    """Add the energy ratios of two paths, and the probability that the rival takes less, to
+    ``table``.
+    """
     base, rival = odds.pair
     table.title = f"Energy of {base} / energy of {rival}, {odds.drawn} constants drawn"
     for column in ("typical", "5 %", "median", "95 %", f"{rival} takes less"):
@@ -39,7 +41,9 @@ def odds_table(odds: Odds, table: Table) -> Table:
 
 
 def odds_words(odds: Odds) -> str:
-    """Return how the constants were drawn, and the host power at which the winner changes."""
+    """Return sentences: how the constants are drawn, and the host power at which the winner
+    changes.
+    """
     return (
         f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as both "
         "directions of the link, share a draw. The distribution is triangular around the typical "
@@ -50,7 +54,10 @@ def odds_words(odds: Odds) -> str:
 
 
 def laws_differ(odds: Odds) -> bool:
-    """Return True if the laws give probabilities that differ by more than the sampling error."""
+    """Return True if the two laws of drawing give probabilities that differ significantly.
+
+    The limit is three times the sum of the sampling errors.
+    """
     return any(
         abs(
             odds.answers[DRAW_LAWS[0]][scope].probability
@@ -62,7 +69,7 @@ def laws_differ(odds: Odds) -> bool:
 
 
 def chance(answer: Answer) -> str:
-    """Return a probability with its sampling error.
+    """Format a probability with its sampling error.
 
     If all draws agree, the limit is three over the number of draws (95 % confidence).
     """
@@ -73,7 +80,7 @@ def chance(answer: Answer) -> str:
 
 
 def crossing_words(crossing: Crossing) -> str:
-    """Return the host power at which the winner changes."""
+    """Return a phrase: the host power (W) at which the path that takes less energy changes."""
     names = " and ".join(crossing.keys)
     if crossing.vary == IN_PROPORTION:
         if crossing.watts is None:
@@ -92,5 +99,5 @@ def crossing_words(crossing: Crossing) -> str:
 
 
 def watts(power: float) -> str:
-    """Return a power with three digits."""
+    """Format a power in watts with three digits."""
     return f"{power:.3g} W" if power < 999.5 else f"{power:,.0f} W"

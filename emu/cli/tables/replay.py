@@ -1,8 +1,7 @@
-"""Statistics of a run as tables.
+"""Statistics of a replay as tables.
 
 Owns titles, columns and units of latencies, flash operations and busy shares. Does not own any
-number.
-Source: the fields of `--json` (replay/statistics.py).
+number. Source: the fields of `--json` (replay/statistics.py).
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def tables(data: Mapping[str, Any]) -> list[Table]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """Return an empty table; all columns but the first are right-aligned."""
+    """Return an empty table; the first column is left-aligned, the others are right-aligned."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
@@ -72,7 +71,10 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def latency_table(data: Mapping[str, Any]) -> Table:
-    """Return latencies of all requests, reads and writes, in the whole run and its second half."""
+    """Return the table of latencies of all requests, of reads and of writes.
+
+    The rows have the latencies of the whole run, then of its second half.
+    """
     title = f"{data['requests']:,} requests in {fmt_time(data['simulated_ns'] * 1000)} simulated"
     if data["iops"] is not None:
         title += f": {data['iops']:,.0f} IOPS, {fmt_rate(data['bandwidth_bytes_per_s'])}"
@@ -85,7 +87,10 @@ def latency_table(data: Mapping[str, Any]) -> Table:
 
 
 def flash_table(data: Mapping[str, Any]) -> Table:
-    """Return flash operations in the whole run, and in its second half if they were counted."""
+    """Return the table of flash operations in the whole run.
+
+    The table has a second column if the operations of the second half were counted.
+    """
     later = data["second_half"].get("flash")
     columns = ("flash", "whole run", "second half") if later else ("flash", "whole run")
     table = _table("", *columns)
@@ -98,7 +103,7 @@ def flash_table(data: Mapping[str, Any]) -> Table:
 
 
 def errors_table(errors: Mapping[str, int]) -> Table:
-    """Return corrected bits, retries and lost pages."""
+    """Return the table of bit errors: corrected bits, retries and lost pages."""
     table = _table("", "bit errors", "whole run")
     for name, words in ERRORS.items():
         table.add_row(words, f"{errors[name]:,}")
@@ -106,8 +111,8 @@ def errors_table(errors: Mapping[str, int]) -> Table:
 
 
 def pslc_table(pslc: Mapping[str, Any]) -> Table:
-    """Return page operations of blocks in pSLC mode, and their capacity."""
-    table = _table("", f"pSLC blocks, {pslc['mode']}", "whole run")
+    """Return the table of page operations in pSLC blocks, and of their capacity."""
+    table = _table("", f"pSLC blocks ({pslc['mode']})", "whole run")
     for name, words in PSLC.items():
         table.add_row(words, f"{pslc[name]:,}")
     table.add_row("rated erases of a pSLC block", f"{pslc['rated_erases']:,}")
@@ -117,7 +122,7 @@ def pslc_table(pslc: Mapping[str, Any]) -> Table:
 
 
 def word_lines_table(lines: Mapping[str, int]) -> Table:
-    """Return padding and second passes of whole word lines."""
+    """Return the table of padding pages and second passes of whole word lines."""
     table = _table("", "word lines", "whole run")
     for name, words in WORD_LINES.items():
         table.add_row(words, f"{lines[name]:,}")
@@ -125,7 +130,7 @@ def word_lines_table(lines: Mapping[str, int]) -> Table:
 
 
 def busy_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return the share of the simulated time in which each resource was busy."""
+    """Return the table of the share of the simulated time in which each resource was busy."""
     table = _table(
         "Busy time of each resource (share of the simulated time)",
         "resource", "mean", "maximum", "mean, garbage collection",
@@ -137,7 +142,7 @@ def busy_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def operations_table(operations: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return requests, bytes and latencies from arrival to completion by operation."""
+    """Return the table of requests, bytes and latencies (arrival to completion) by operation."""
     table = _table("", "operation", "requests", "bytes", "mean", "p99", "max")
     for name, of in operations.items():
         times = (fmt_time(of["latency_us"][x] * PS_PER_US) for x in ("mean", "p99", "max"))
@@ -147,7 +152,7 @@ def operations_table(operations: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def run_words(data: Mapping[str, Any]) -> str:
-    """Return the wall time and the memory of the run."""
+    """Return a line with the wall time and the peak memory of the program."""
     rate = data["requests"] / data["wall_s"] if data["wall_s"] else 0.0
     return (
         f"wall time {fmt_time(data['wall_s'] * 1e12)} ({rate:,.0f} requests/s), "

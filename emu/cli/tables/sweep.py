@@ -18,7 +18,7 @@ from ondie.emu.units import fmt_bytes, fmt_count, fmt_energy, plural
 
 
 def table(swept: Sweep) -> Table:
-    """Return a row for each value and path."""
+    """Return the table of a sweep, with a row for each path at each point."""
     keys = " and ".join(axis.key for axis in swept.axes)
     out = Table(
         title=f"{swept.trace.name} on {swept.cfg.system.name} for each {keys}, "
@@ -64,9 +64,11 @@ def table(swept: Sweep) -> Table:
 
 
 def per_sample(swept: Sweep) -> Table:
-    """Return time and energy per step and per sample, forward and backward included."""
+    """Return the table of time and energy per step and per sample, including forward and
+    backward.
+    """
     out = Table(
-        title="Time and energy per step and per sample, forward and backward included",
+        title="Time and energy per step and per sample, including forward and backward",
         title_justify="left", title_style="bold",
     )  # fmt: skip
     for column in (*(axis.key.rpartition(".")[2] for axis in swept.axes), "path"):
@@ -99,7 +101,7 @@ def per_sample(swept: Sweep) -> Table:
 
 
 def reasons(swept: Sweep) -> list[str]:
-    """Return the reasons for missing rows, each once."""
+    """Return a line for each reason why a path has no row, with the points at which it applies."""
     out: dict[tuple[str, str], list[str]] = {}
     for row in swept.rows:
         if row.reason is not None:
@@ -112,7 +114,7 @@ def reasons(swept: Sweep) -> list[str]:
 
 
 def capacities(swept: Sweep) -> str | None:
-    """Return how the nominal capacity follows the axes; None if it is constant."""
+    """Return a line with the nominal capacity at each point of a sweep; None if it is constant."""
     follows = [i for i, axis in enumerate(swept.axes) if axis.key in GEOMETRY]
     at = {
         tuple(row.values[i] for i in follows): row.capacity_bytes
@@ -126,7 +128,7 @@ def capacities(swept: Sweep) -> str | None:
 
 
 def show(swept: Sweep, console: Console) -> None:
-    """Print the tables and the reasons for missing rows."""
+    """Print the tables of a sweep and the reasons for missing rows."""
     console.print(table(swept))
     words = capacities(swept), nominal_capacity.note(swept.cfg.leaf(nominal_capacity.CAPACITY))
     for line in filter(None, words):

@@ -1,4 +1,4 @@
-"""A trace or a file of block requests as a table, in the units of people.
+"""A trace or a file of block requests as a table, with units such as MB and ms.
 
 Owns the names, the units and the number of digits. Does not own any number (ondie.traces.info,
 ondie.traces.block_info). Source: none; `--json` has the full precision.
@@ -41,11 +41,11 @@ NAMES = {
     "fua_writes": "writes with FUA",
     "requests_per_s": "requests per second",
 }
-"""Name of a row, where it is not the key with spaces."""
+"""Row names of the keys whose name is not the key with spaces instead of underscores."""
 
 
 def trace_table(title: str, data: Mapping[str, Any]) -> Table:
-    """Return a row for each value; the entries of a group have a row each."""
+    """Return a table with a row for each value; a dictionary has a row for each of its entries."""
     table = Table(show_header=False, title=title, title_justify="left")
     for key, value in data.items():
         name = NAMES.get(key, _words(key))
@@ -61,14 +61,14 @@ def trace_table(title: str, data: Mapping[str, Any]) -> Table:
 
 
 def _words(key: str) -> str:
-    """Return a key with spaces and without the unit that ends it."""
+    """Convert a key to words: without its unit (_bytes, _us, _s), and with spaces."""
     for unit in ("_bytes", "_us", "_s"):
         key = key.removesuffix(unit)
     return key.replace("_", " ")
 
 
 def _shown(key: str, value: Any) -> str:
-    """Return a value with the unit that its key names."""
+    """Format a value with the unit that its key ends with."""
     if value is None:
         return "unknown"
     if isinstance(value, bool):
