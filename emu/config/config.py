@@ -51,18 +51,20 @@ _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 
 @dataclass(frozen=True)
 class Config(Tree):
-    """One system: a host, a link and its drives, as plain numbers plus their provenance.
+    """One system: a host, a link and its drives, as plain numbers and their provenance.
 
-    Attributes are in base units named by their suffix; `records` holds a Leaf per key. Compares
-    by value; pickles. Build it with `load_preset`, change it with `replace`.
+    The attributes are in base units, which their suffixes name; `records` holds a Leaf for each
+    key. Configurations compare by value and can be pickled. `load_preset` builds one, and `replace`
+    returns a changed copy.
     """
 
     records: Mapping[str, Leaf] = field(repr=False, compare=False)
 
     def leaf(self, key: str) -> Leaf:
-        """The record of `key` ("flash.t_read"; the attribute "flash.t_read_ps" works too).
+        """Return the record of `key`, such as "flash.t_read"; the attribute "flash.t_read_ps" works
+        too.
 
-        Raises InputError for a key that does not exist here.
+        Raises InputError for a key that this configuration does not have.
         """
         name = canonical(key, self.records, "")
         if name not in self.records:
@@ -72,17 +74,17 @@ class Config(Tree):
         return self.records[name]
 
     def leaves(self) -> list[Leaf]:
-        """Every record, in the order of the tree."""
+        """Return all records, in the order of the tree."""
         return list(self.records.values())
 
     def assumed(self) -> list[Leaf]:
-        """The records whose value is assumed; each has a range."""
+        """Return the records whose source is "assumed"; each of them has a range."""
         return [leaf for leaf in self.records.values() if leaf.source == "assumed"]
 
     def replace(
         self, changes: Mapping[str, Value], *, ref: str = "replaced by the caller"
     ) -> Config:
-        """A copy with `changes` (text with units, or numbers in base units), fully checked.
+        """Return a copy with `changes` (text with units, or numbers in base units), fully checked.
 
         Changed leaves have source "set" and no range. If the flash changes and the capacity is not
         among `changes`, the capacity follows the flash (nominal_capacity.py). Raises InputError.
@@ -90,7 +92,9 @@ class Config(Tree):
         return _build(changed(self.records, changes, "", ref), self.system.name)
 
     def resolved(self) -> dict[str, Any]:
-        """The whole configuration as plain nested data: section, key, then value, unit, source."""
+        """Return the configuration as nested dictionaries: section, key, then value, unit and
+        source.
+        """
         tree: dict[str, Any] = {section: {} for section in SECTIONS}
         for key in KEYS.values():
             if key.table:
@@ -105,17 +109,21 @@ class Config(Tree):
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the resolved content as canonical JSON: independent of path and spelling."""
+        """SHA-256 of the resolved configuration as canonical JSON.
+
+        The hash does not depend on the path of a file or on the spelling of a value.
+        """
         text = json.dumps(self.resolved(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a preset's name, or of a TOML file (a path or a name ending .toml).
+    """Return the configuration of a preset or of a TOML file.
 
-    `overrides` are "key=value" texts. The capacity follows the flash unless an override or the file
-    states it. Raises InputError: unknown preset, section, key or unit,
-    missing leaf or source, bad value, or a broken rule between leaves.
+    `source`: name of a preset, or a path; a path ends in .toml. `overrides`: texts "key=value". The
+    capacity follows the flash unless an override or the file states it. Raises InputError: unknown
+    preset, section, key or unit, missing leaf or source, bad value, or a broken rule between
+    leaves.
     """
     where, leaves = read(os.fspath(source))
     changes = split_overrides(overrides, leaves)
@@ -157,7 +165,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """One line of `ondie preset show` as text; the last three fields are empty without --why."""
+    """One line of `ondie preset show` as text.
+
+    Without --why, range, source and reference are empty.
+    """
 
     key: str
     value: str
@@ -169,7 +180,10 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One line of `ondie preset diff`; None if a configuration has no such leaf."""
+    """One line of `ondie preset diff`: a key and its leaf in both configurations.
+
+    The leaf is None if a configuration does not have the key.
+    """
 
     key: str
     a: Leaf | None
@@ -177,7 +191,7 @@ class Difference:
 
 
 def shown(value: Value | None, unit: str | None) -> str:
-    """A leaf's value as text: "30 us", "true", "0.07"; empty for None."""
+    """Return a leaf's value as text, such as "30 us", "true" or "0.07"; empty for None."""
     if value is None:
         return ""
     if unit is not None and isinstance(value, int):
@@ -188,7 +202,7 @@ def shown(value: Value | None, unit: str | None) -> str:
 
 
 def preset_list() -> list[Summary]:
-    """A line per shipped preset, for `ondie preset list`."""
+    """Return a line for each shipped preset, for `ondie preset list`."""
     lines = []
     for name in preset_names():
         config = load_preset(name)
@@ -219,7 +233,7 @@ def preset_list() -> list[Summary]:
 
 
 def preset_table(config: Config, why: bool = False) -> list[ConfigRow]:
-    """Rows for `ondie preset show`, with range, source and reference if `why`."""
+    """Return the rows of `ondie preset show`; with `why`, they have range, source and reference."""
     rows = []
     for leaf in config.leaves():
         value, doc = shown(leaf.value, leaf.unit), key_of(leaf.key)[0].spec.doc
@@ -236,7 +250,7 @@ def preset_table(config: Config, why: bool = False) -> list[ConfigRow]:
 
 
 def diff(a: Config, b: Config) -> list[Difference]:
-    """The leaves whose values differ, in the order of the tree."""
+    """Return the keys whose values differ between two configurations, in the order of the tree."""
     pairs = [
         Difference(key, a.records.get(key), b.records.get(key))
         for key in ordered({**a.records, **b.records})

@@ -33,11 +33,11 @@ Value = int | float | str | bool
 class Leaf:
     """One value of a configuration with its provenance.
 
-    `value`, `low` and `high` are in base units (`unit`: "ps", "bytes", ..., None for plain values);
-    `text` is the spelling in the file or on the command line. For choices and flags `low` and
-    `high` are positions in the ordered set, so that a sweep may try both ends. `source` is one of
-    SOURCES, "set" for an override, or "follows" for a capacity scaled with the flash
-    (nominal_capacity.py).
+    `value`, `low` and `high` are in the base unit that `unit` names ("ps", "bytes", ...; None for
+    plain values). `text` is the spelling in the file or on the command line. For choices and flags,
+    `low` and `high` are positions in the ordered set, so that a sweep can try both ends. `source`
+    is one of SOURCES, "set" for an override, or "follows" for a capacity that was scaled with the
+    flash (nominal_capacity.py).
     """
 
     key: str
@@ -50,7 +50,7 @@ class Leaf:
     unit: str | None
 
     def resolved(self) -> dict[str, Any]:
-        """The record as plain data; the spelling of the value does not matter ("0.1 us")."""
+        """Return the record as plain data for result.json, without the spelling of the value."""
         record: dict[str, Any] = {"value": self.value}
         if self.unit is not None:
             record["unit"] = self.unit
@@ -61,7 +61,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A leaf as TOML states it."""
+    """The fields of a leaf in a TOML file."""
 
     value: Any
     source: str
@@ -81,9 +81,9 @@ _converter.register_structure_hook(str, _strict_text)
 
 
 def read_leaf(key: Key, name: str, table: object, where: str) -> Leaf:
-    """The leaf `name` from its TOML table `{ value, source, ref, low, high }`.
+    """Return leaf `name` from its TOML table `{ value, source, ref, low, high }`.
 
-    Raises InputError naming `where`, the key and the fault.
+    Raises InputError that names `where`, the key and the fault.
     """
     place = f"{where}: {name}"
     if not isinstance(table, dict):
@@ -141,21 +141,25 @@ def _checked(key: Key, name: str, raw: _Table, place: str) -> Leaf:
 
 
 def override(key: Key, name: str, value: object, place: str, ref: str) -> Leaf:
-    """A leaf set from outside: text with a unit, or a number in base units (`place` in errors)."""
+    """Return a leaf with source "set" for a value from the command line or a caller.
+
+    `value`: text with a unit, or a number in base units. `place` begins the message of an error.
+    """
     result = read_value(key, value, place, base_units=True)
     text = exact(value, key.kind) if key.kind and isinstance(value, int) else spelled(value)
     return Leaf(name, text, result, None, None, "set", ref, key.unit)
 
 
 def spelled(value: object) -> str:
-    """A value as its file would spell it: TOML's true and false, everything else as it is."""
+    """Return a value as TOML spells it: `true` or `false` for a flag, str(value) for others."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def rank(key: Key, value: Value) -> float:
-    """Where `value` lies in the order of its key: the number, or the position among choices.
+    """Return the position of `value` in the order of its key.
 
-    Raises InputError for free text, which has no order.
+    The position is the number, or the index among the choices. Raises InputError for free text,
+    which has no order.
     """
     if key.type is str and not key.spec.choices:
         raise InputError(
@@ -166,9 +170,10 @@ def rank(key: Key, value: Value) -> float:
 
 
 def read_value(key: Key, value: object, place: str, *, base_units: bool = False) -> Value:
-    """`value` from TOML or text as the key's type.
+    """Return `value`, from TOML or from text, in the type of the key.
 
-    A bare integer for a quantity is refused (except 0) unless `base_units`, where it counts them.
+    A quantity needs a unit: a bare integer other than 0 is refused, unless `base_units` is True;
+    then the integer counts base units. Raises InputError that begins with `place`.
     """
     result = _typed(key, value, place, base_units)
     if not isinstance(result, str) and result < key.spec.least:

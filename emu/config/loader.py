@@ -28,17 +28,20 @@ _PLAIN = tuple(name for name, key in KEYS.items() if not key.table)
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of the presets that ship with the package, sorted."""
+    """Return the names of the presets that ship with the package, sorted."""
     return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
 def part_names() -> tuple[str, ...]:
-    """Names of the parts that presets share, sorted."""
+    """Return the names of the parts that presets share, sorted."""
     return tuple(sorted(path.stem for path in PARTS.glob("*.toml")))
 
 
 def key_of(name: str) -> tuple[Key, str]:
-    """The schema's key of a leaf, and the leaf's row if that key is a table (otherwise "")."""
+    """Return the key of leaf `name` in the schema, and the leaf's row if the key is a table.
+
+    The row of a key that is not a table is "".
+    """
     if name in KEYS:
         return KEYS[name], ""
     table = next(t for t in _TABLES if name.startswith(t + "."))
@@ -46,9 +49,9 @@ def key_of(name: str) -> tuple[Key, str]:
 
 
 def canonical(key: str, leaves: Iterable[str], place: str) -> str:
-    """The name of the leaf `key`, which may also be an attribute ("flash.t_read_ps").
+    """Return the name of leaf `key`, which may also be an attribute such as "flash.t_read_ps".
 
-    Raises InputError, starting with `place`, with the most similar key.
+    Raises InputError for an unknown key; the message begins with `place` and names the nearest key.
     """
     name = ALIASES.get(key, key)
     if name in _PLAIN or any(name.startswith(t + ".") and name != t + "." for t in _TABLES):
@@ -59,7 +62,10 @@ def canonical(key: str, leaves: Iterable[str], place: str) -> str:
 
 
 def nearest_key(key: str, names: Iterable[str]) -> str:
-    """The most similar key; also finds a correct last part with a wrong or missing section."""
+    """Return the name that is most similar to `key`, to suggest it for an unknown key.
+
+    A correct last part is found even if the section is wrong or missing.
+    """
     names = tuple(names)
     last = {name.rpartition(".")[2]: name for name in reversed(names)}
     part = key.rpartition(".")[2]
@@ -71,7 +77,7 @@ def nearest_key(key: str, names: Iterable[str]) -> str:
 
 
 def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """The leaves in the order of the tree, rows of a table by name."""
+    """Return the leaves in the order of the tree; the rows of a table are sorted by name."""
     order = {name: place for place, name in enumerate(KEYS)}
     return dict(sorted(leaves.items(), key=lambda item: (order[key_of(item[0])[0].name], item[0])))
 
@@ -79,8 +85,11 @@ def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
 def changed(
     leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
 ) -> dict[str, Leaf]:
-    """`leaves` with `changes` (text, or numbers in base units), whose source becomes "set"; the
-    capacity follows the flash unless it is among `changes`."""
+    """Return a copy of `leaves` with `changes`, whose source becomes "set".
+
+    `changes`: text with units, or numbers in base units. The capacity follows the flash unless it
+    is among `changes`. Raises InputError that begins with `place`.
+    """
     result = dict(leaves)
     for key, value in changes.items():
         name = canonical(key, leaves, place)
@@ -90,7 +99,10 @@ def changed(
 
 
 def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Value]:
-    """ "key=value" texts as changes by canonical name; a key may be set once."""
+    """Split texts "key=value" into values by canonical key.
+
+    Raises InputError for a text without "=", an unknown key, or a key that is set twice.
+    """
     changes: dict[str, Value] = {}
     leaves = tuple(leaves)
     for text in texts:
@@ -107,9 +119,10 @@ def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Va
 
 
 def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]]:
-    """The name for errors and the complete leaves of a preset or file, with its bases resolved.
+    """Return the name of a preset or file for error messages, and all its leaves.
 
-    `chain` holds the files that led here through `base`. Raises InputError.
+    The leaves include those of `base`. `chain` holds the files that led here through `base`. Raises
+    InputError.
     """
     if source in preset_names():
         where, leaves = _shipped(source)
@@ -119,7 +132,7 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
 
 @functools.cache
 def _shipped(name: str) -> tuple[str, dict[str, Leaf]]:
-    """The leaves of a shipped preset; each file is read once per process."""
+    """Return the name and the leaves of a shipped preset; each file is read once per process."""
     return _read(name, ())
 
 
@@ -137,7 +150,7 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
     missing = [name for name in _PLAIN if name not in leaves]
     if missing:
         raise InputError(
-            f"{where}: {missing[0]} is missing ({len(missing)} in all); state every "
+            f"{where}: {missing[0]} is missing ({len(missing)} keys are missing); state every "
             'key, or start from a preset with base = "newport"'
         )
     return where, ordered(leaves)
@@ -160,8 +173,11 @@ def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
 
 
 def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
-    """Leaves of a part, which presets share: the name of a shipped part, or a path relative to
-    the file that includes it. A part includes no other part and has no base."""
+    """Return the leaves of a part, which several presets share.
+
+    `name`: name of a shipped part, or a path relative to the file that includes it. A part includes
+    no other part and has no base. Raises InputError.
+    """
     if not isinstance(name, str) or not name.isprintable():
         raise InputError(
             f'{where}: include = {quoted(name)} is not a name; write include = "management"'

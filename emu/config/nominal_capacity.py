@@ -24,8 +24,11 @@ FOLLOWS = "follows"
 def followed(
     before: Mapping[str, Leaf], after: Mapping[str, Leaf], given: Container[str]
 ) -> dict[str, Leaf]:
-    """``after``, with the capacity of ``before`` scaled in proportion to the flash, rounded down to
-    whole bytes, unless the size of the flash is unchanged or ``given`` contains the capacity."""
+    """Return ``after`` with its nominal capacity scaled in proportion to the flash.
+
+    The capacity is that of ``before`` times the ratio of flash sizes, rounded down to whole bytes.
+    It is unchanged if the size of the flash is unchanged or ``given`` contains the capacity.
+    """
     result = dict(after)
     was, now = flash_bytes(before), flash_bytes(after)
     if CAPACITY in given or was == now:
@@ -42,12 +45,12 @@ def followed(
 
 
 def flash_bytes(leaves: Mapping[str, Leaf]) -> int:
-    """Bytes of all pages of one drive."""
+    """Return the bytes of all pages of one drive."""
     return math.prod(int(leaves[key].value) for key in GEOMETRY)
 
 
 def note(leaf: Leaf) -> str | None:
-    """The note about a capacity that follows the flash; None for a capacity that was given."""
+    """Return a note that the capacity follows the flash; None if the capacity was given."""
     if leaf.source != FOLLOWS:
         return None
     return f"{CAPACITY} = {fmt_bytes(int(leaf.value))} follows the flash: {leaf.ref}"

@@ -21,7 +21,7 @@ REFUSED = [
     ),
     (
         {"flash__chip_busy": "per_chip", "flash__plane_reads": "alone"},
-        "planes cannot be read independently",
+        "cannot read its planes independently",
     ),
     ({"flash__chip_busy": "per_chip", "pe__kind": "per_plane"}, 'requires pe.kind = "none"'),
     ({"flash__power_planes": 1}, "at least flash.planes_per_die"),
@@ -29,7 +29,7 @@ REFUSED = [
     (TLC | {"flash__programming": "one_shot", "flash__pages_per_block": 13}, "whole word lines"),
     (
         TLC | {"flash__programming": "one_shot", "flash__t_program_upper": "1 us"},
-        "programmed in one time",
+        "have one program time",
     ),
     (TLC | {"flash__programming": "one_shot", "flash__page_types": "planar"}, "page by page"),
     (TWO_PASS | {"flash__t_program_second": "0 us"}, "requires flash.t_program_second above 0"),

@@ -1,10 +1,9 @@
 """Constants that a drive without a processor does not have, and that enabling the processor needs.
 
-Owns the keys that each kind of processor needs, and the request for all that are missing. Does not
-own their limits (processors.py).
-Source: a preset writes 0, "none" or a default for what it does not have, with a reference that
-begins with NOT_APPLICABLE. Such a value is no measurement: with it, processing elements would take
-no energy.
+Owns the keys that each kind of processor needs, and the error that lists the missing ones. Does not
+own their limits (processors.py). Source: a preset writes 0, "none" or a default for what it does
+not have, with a reference that begins with NOT_APPLICABLE. Such a value is no measurement: with it,
+processing elements would take no energy.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ OPTIONS = {
     "pe.protection": "none", "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none",
     "pe.rain": 0, "pe.atomicity": "none", "pe.narrow_values": 0,
 }  # fmt: skip
-"""Options of processing elements, and their values without any."""
+"""Options of processing elements, and the value with which each option is off."""
 
 
 def _with_option(config: Tree) -> bool:
@@ -33,8 +32,10 @@ def _with_option(config: Tree) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A processor: the condition under which it is enabled, and the keys that it needs, each with
-    an example."""
+    """A kind of processor: the condition under which it is enabled, and the keys that it needs.
+
+    `keys` has an example value for each key.
+    """
 
     enabled: Condition
     keys: Mapping[str, str]
@@ -69,8 +70,10 @@ PROCESSORS = (
 
 
 def check_absent(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
-    """Raise InputError if a processor is enabled whose constants the drive does not have. The error
-    names all of them, with their meaning and an example."""
+    """Raise InputError if an enabled processor needs constants that the drive does not have.
+
+    The message names all of these constants, with their meaning and an example.
+    """
     for processor in PROCESSORS:
         if not processor.enabled.holds(config):
             continue

@@ -16,7 +16,7 @@ from ondie.emu.config.schema.tree import Tree
 from ondie.emu.units import InputError, quoted
 
 LONGEST_PS = 10**15
-"""Longest time of a drive; the clock ends after 53 days."""
+"""Maximum of every time in a configuration (ps); the clock of the engine ends after 53 days."""
 
 RULES: tuple[Rule, ...] = (
     *ftl.RULES,
@@ -25,7 +25,7 @@ RULES: tuple[Rule, ...] = (
     *ecc_and_cache.RULES,
 )
 PROCESSOR_RULES: tuple[Rule, ...] = (*processors.RULES, *tunnel.RULES)
-"""Rules that are checked once it is known that the constants of the processors exist."""
+"""Rules that are checked after check_absent has found all constants of the processors."""
 
 
 def _check_rules(
@@ -39,8 +39,11 @@ def _check_rules(
 
 
 def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
-    """Raise InputError for the first rule that `config` breaks, naming keys and values, or for all
-    constants that an enabled processor lacks."""
+    """Raise InputError for the first rule that `config` breaks, with its keys and their values.
+
+    An enabled processor that lacks constants also raises it; the message names all of these.
+    `leaves` has the spelling of the values, and `where` the name of the configuration.
+    """
     _check_rules(RULES, config, leaves, where)
     check_absent(config, leaves, where)
     _check_rules(PROCESSOR_RULES, config, leaves, where)

@@ -19,7 +19,9 @@ from ondie.emu.config.schema.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a configuration: the keys it reads, its test, and its text in messages."""
+    """A condition on a configuration: the keys that it reads, its test, and its text in
+    messages.
+    """
 
     keys: tuple[str, ...]
     holds: Callable[[Tree], bool]
@@ -27,32 +29,37 @@ class Condition:
 
 
 def value_of(config: Tree, name: str) -> Any:
-    """The value of key `name` ("flash.t_read") in base units."""
+    """Return the value of key `name`, such as "flash.t_read", in base units."""
     key = KEYS[name]
     return getattr(getattr(config, key.section), key.attribute)
 
 
 def equal(name: str, *values: str | int | bool) -> Condition:
-    """Key `name` has one of `values`."""
+    """Return the condition that key `name` has one of `values`."""
     shown = [f'"{value}"' if isinstance(value, str) else spelled(value) for value in values]
     text = " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
     return Condition((name,), lambda config: value_of(config, name) in values, f"{name} = {text}")
 
 
 def other_than(name: str, value: str) -> Condition:
-    """Key `name` does not have `value`."""
+    """Return the condition that key `name` does not have `value`."""
     text = f'{name} other than "{value}"'
     return Condition((name,), lambda config: value_of(config, name) != value, text)
 
 
 def above_zero(name: str, example: str = "") -> Condition:
-    """Key `name` is above 0; the message gives `example`, if there is one."""
+    """Return the condition that key `name` is above 0; the message gives `example`, if there is
+    one.
+    """
     text = f"{name} above 0" + (f", for example {example}" if example else "")
     return Condition((name,), lambda config: value_of(config, name) > 0, text)
 
 
 def requires(condition: Condition, requirement: Condition, because: str = "") -> Rule:
-    """Where `condition` holds, `requirement` must hold too."""
+    """Return the rule that `requirement` must hold where `condition` holds.
+
+    `because`: the reason, which ends the message.
+    """
 
     def holds(config: Tree) -> bool:
         return not condition.holds(config) or requirement.holds(config)
@@ -64,8 +71,11 @@ def requires(condition: Condition, requirement: Condition, because: str = "") ->
 def only_if(
     condition: Condition, keys: tuple[str, ...], holds: Callable[[Tree], bool], text: str
 ) -> Rule:
-    """Where `condition` holds, `holds` must be true; `text` says what must be and is shown with
-    the values of the condition's keys and of `keys`."""
+    """Return the rule that `holds` must be true where `condition` holds.
+
+    `text`: the requirement in the message, which also shows the values of the condition's keys and
+    of `keys`.
+    """
     return Rule(
         (*condition.keys, *keys),
         lambda config: not condition.holds(config) or holds(config),
@@ -74,13 +84,13 @@ def only_if(
 
 
 def at_most(name: str, limit: float, shown: str = "") -> Rule:
-    """Key `name` must be at most `limit`, which the message calls `shown`."""
+    """Return the rule that key `name` is at most `limit`, which the message spells `shown`."""
     text = f"must be at most {shown or limit}"
     return Rule((name,), lambda config: value_of(config, name) <= limit, text)
 
 
 def below_one(name: str) -> Rule:
-    """Key `name` is a share or a probability that must be below 1."""
+    """Return the rule that key `name`, a share or a probability, is below 1."""
     text = "must be at least 0 and below 1"
     return Rule((name,), lambda config: value_of(config, name) < 1, text)
 

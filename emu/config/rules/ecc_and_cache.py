@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = (
         lambda cfg: cfg.ecc.soft_gain >= 1,
         "ecc.soft_gain must be at least 1: soft decision corrects no fewer bits than hard decision",
     ),
-    requires(NO_ERRORS, NO_RECLAIM, "without errors, reads move no data"),
+    requires(NO_ERRORS, NO_RECLAIM, "without simulated errors, no block is reclaimed"),
     only_if(
         CACHE,
         ("cache.capacity", "flash.page"),
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     requires(
         WRITES_CACHED,
         MAPPED_BY_PROGRAM,
-        "data on their way from the cache to flash may be trimmed before their program",
+        "the host may trim data that the cache is writing to flash before they are programmed",
     ),
     at_most("cache.dirty_share", 1),
     Rule(

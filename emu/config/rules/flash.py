@@ -50,12 +50,12 @@ RULES: tuple[Rule, ...] = (
     requires(
         ONE_COMMAND_PER_CHIP,
         equal("flash.plane_reads", "together"),
-        "planes cannot be read independently in such a chip",
+        "a chip that executes one command at a time cannot read its planes independently",
     ),
     requires(
         ONE_COMMAND_PER_CHIP,
         equal("pe.kind", "none"),
-        "processing elements use the registers of single dies",
+        "processing elements need dies that execute commands independently",
     ),
     Rule(
         ("flash.power_planes", "flash.planes_per_die"),
@@ -68,7 +68,7 @@ RULES: tuple[Rule, ...] = (
     requires(
         WORD_LINES,
         equal("flash.cell", *WORD_LINE),
-        "word lines of other cells have one page",
+        "a word line of any other cell type has only one page",
     ),
     only_if(
         WORD_LINES,
@@ -76,7 +76,7 @@ RULES: tuple[Rule, ...] = (
         lambda cfg: cfg.flash.pages_per_block % WORD_LINE[cfg.flash.cell] == 0,
         "a block must have whole word lines",
     ),
-    requires(WORD_LINES, ONE_PROGRAM_TIME, "the pages of a word line are programmed in one time"),
+    requires(WORD_LINES, ONE_PROGRAM_TIME, "all pages of a word line have one program time"),
     requires(
         WORD_LINES, other_than("flash.page_types", "planar"), "planar chips program page by page"
     ),
@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
     requires(
         WORD_LINES,
         equal("ftl.gc_copyback", False),
-        "copy-back programs a page from its register, not a word line",
+        "copy-back programs a single page from its register, not a whole word line",
     ),
     requires(
         WORD_LINES,
@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     requires(
         WORD_LINES,
         equal("ftl.unwritten", "zeros"),
-        "an unwritten page read as if written would leave its word line incomplete",
+        "with as_written, a read of an unwritten page would leave its word line incomplete",
     ),
     only_if(
         WORD_LINES,

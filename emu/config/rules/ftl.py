@@ -46,7 +46,10 @@ PLACED_OR_PARTIAL = Condition(
 
 
 def divides_page(config: Tree) -> bool:
-    """Whether a page consists of whole mapping units of a power of two of bytes, at least 512."""
+    """Return True if a page consists of whole mapping units.
+
+    The size of a mapping unit must be a power of two of at least 512 bytes, or 0 for a page.
+    """
     unit = config.ftl.mapping_unit_bytes
     return unit == 0 or (unit >= 512 and config.flash.page_bytes % unit == 0 and power_of_two(unit))
 
@@ -134,18 +137,20 @@ RULES: tuple[Rule, ...] = (
     requires(
         equal("ftl.victim_pages", "locked"),
         PLACED_OR_PARTIAL,
-        "pages of a collected block are locked one by one only if writes are split this way",
+        "only these settings split writes into pages that can be locked one by one",
     ),
     requires(
         equal("ftl.host_order", "class"),
         CLASS_QUEUES,
         "the queues that are ordered by class may contain only host operations",
     ),
-    requires(ERRORS, MAPPED_BY_PROGRAM, "only programmed pages have errors"),
+    requires(
+        ERRORS, MAPPED_BY_PROGRAM, "errors are simulated only in pages that have been programmed"
+    ),
     requires(
         above_zero("ftl.program_failures"),
         MAPPED_BY_PROGRAM,
-        "a page whose program fails would be lost",
+        "otherwise, a page whose program fails would be lost",
     ),
     below_one("ftl.erase_failures"),
     requires(

@@ -18,7 +18,9 @@ from ondie.emu.config.rules.rule import WORD_LINE, Rule, managed_blocks, no_erro
 
 RULES: tuple[Rule, ...] = (
     requires(
-        PSLC, equal("flash.cell", *WORD_LINE), "only these cells also work with one bit per cell"
+        PSLC,
+        equal("flash.cell", *WORD_LINE),
+        "only multi-level cells have a mode with one bit per cell",
     ),
     only_if(
         PSLC,
@@ -29,9 +31,9 @@ RULES: tuple[Rule, ...] = (
     requires(
         PSLC,
         equal("flash.programming", "page"),
-        "native blocks next to pSLC blocks are programmed page by page",
+        "a drive with pSLC blocks programs its native blocks page by page",
     ),
-    requires(PSLC, MAPPED_BY_PROGRAM, "pages are folded after their program"),
+    requires(PSLC, MAPPED_BY_PROGRAM, "a page can be folded only after it has been programmed"),
     only_if(
         PSLC,
         ("ftl.pslc_share", "flash.blocks_per_plane", "ftl.reservoir_fraction"),

@@ -15,8 +15,11 @@ from ondie.emu.units import KINDS, exact
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`holds(config)` must be true; otherwise the error gives `keys`, their values and `right`,
-    which says what must be."""
+    """A condition that every configuration must meet, and the error for one that does not.
+
+    `holds(config)` returns True if the condition is met. The message of the error has `keys`, their
+    values, and `right`, which says what is allowed.
+    """
 
     keys: tuple[str, ...]
     holds: Callable[[Tree], bool]
@@ -24,7 +27,7 @@ class Rule:
 
 
 def raw_bytes(config: Tree) -> int:
-    """User bytes of every page of one drive, before over-provisioning."""
+    """Return the bytes of all pages of one drive, before over-provisioning."""
     flash = config.flash
     return (
         flash.channels
@@ -37,20 +40,20 @@ def raw_bytes(config: Tree) -> int:
 
 
 def mapping_unit(config: Tree) -> int:
-    """Bytes per mapping entry: a page of flash, or a part of one."""
+    """Return the bytes of one entry of the page map: a flash page, or a part of one."""
     return config.ftl.mapping_unit_bytes or config.flash.page_bytes
 
 
 def whole_pages(config: Tree) -> bool:
-    """Whether a mapping entry is for a whole page."""
+    """Return True if an entry of the page map covers a whole page."""
     return mapping_unit(config) == config.flash.page_bytes
 
 
 def gathered_bytes(config: Tree) -> int:
-    """Largest number of bytes in DRAM for word lines that are incomplete or not yet programmed.
+    """Return the maximum number of bytes in DRAM for word lines that are not yet programmed.
 
-    One word line per plane and stream; three with two passes, which also keep the data of the
-    previous word line and of the one between its passes.
+    Each plane and stream has one word line. With two-pass programming it has three: the open one,
+    the previous one, and the one between its two passes.
     """
     flash, ftl = config.flash, config.ftl
     collected = ftl.write_streams if ftl.gc_streams == "each" else 1
@@ -70,18 +73,18 @@ def no_errors(config: Tree) -> bool:
 
 
 def managed_blocks(config: Tree) -> int:
-    """Blocks per plane that are not in the reservoir."""
+    """Return the number of blocks per plane that are not in the reservoir."""
     blocks = config.flash.blocks_per_plane
     return blocks - int(blocks * config.ftl.reservoir_fraction)
 
 
 def pslc_blocks(config: Tree) -> int:
-    """Blocks per plane in the pSLC region, or the most on loan."""
+    """Return the number of blocks per plane in the pSLC region, or the maximum number on loan."""
     return int(managed_blocks(config) * config.ftl.pslc_share)
 
 
 def units_are_dies(config: Tree) -> bool:
-    """Whether the unit of writing and collection is a whole die."""
+    """Return True if the unit of writing and collection is a whole die."""
     return config.ftl.block_unit == "die" or config.flash.planes_per_die == 1
 
 
@@ -96,13 +99,16 @@ GEOMETRY = (
 
 MOST_DEVICES = 4096
 MOST_OUTSTANDING = 4096
-"""Commands of a tunnel in flight each way."""
+"""Maximum number of outstanding commands of a tunnel in each direction."""
 MOST_SECTORS = 64
-"""Sectors of a page that one entry of the sector map holds."""
+"""Number of sectors of a page that one entry of the sector map can hold."""
 MOST_PLANES = 31
-"""Planes of one die or chip that takes one command at a time: bits of a signed 32-bit word."""
+"""Maximum number of planes of a die, or of a chip that executes one command at a time.
+
+The engine keeps one bit per plane in a signed 32-bit word.
+"""
 WORD_LINE = {"MLC": 2, "TLC": 3, "QLC": 4}
-"""Pages of a word line."""
+"""Number of pages of a word line by cell type."""
 
 
 def nearest_power(value: int) -> str:

@@ -16,7 +16,7 @@ from ondie.emu.config.schema.spec import Spec
 @dataclass(frozen=True, slots=True)
 class Ftl:
     over_provisioning: Annotated[
-        float, Spec("share of the raw capacity that is not exported, (T-U)/T")
+        float, Spec("share of the raw capacity that is not exported to the host")
     ]
     block_unit: Annotated[
         str,

@@ -46,7 +46,11 @@ SECTIONS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One leaf of the tree. `type` is int, float, str or bool; `table`: a table of such leaves."""
+    """One key of the tree: its section, name, type and description.
+
+    `type` is int, float, str or bool. If `table` is True, the key is a table of values of this
+    type.
+    """
 
     name: str
     section: str
@@ -58,7 +62,7 @@ class Key:
 
     @property
     def unit(self) -> str | None:
-        """Base unit of the value ("ps", "bytes", ...), None for plain values."""
+        """Base unit of the value, such as "ps" or "bytes"; None for plain values."""
         return self.kind.suffix if self.kind else None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Description of a leaf: meaning, least value, and the ordered set of choices for text."""
+    """Description of a key: its meaning, its minimum, and the ordered set of choices of a text."""
 
     doc: str
     least: int = 0
