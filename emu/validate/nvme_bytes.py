@@ -17,24 +17,17 @@ from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
 def traffic_rows(progress: Progress) -> list[Row]:
     """Return rows of the bytes per parameter of one step, counted at the device."""
     cfg = load_preset("optimstore-r1")
-    offload = "NVMe bytes per parameter and step of ZeRO-Infinity, from DeepSpeed's sources"
+    text = "NVMe bytes per parameter and step of ZeRO-Infinity, from DeepSpeed's sources"
     rows = []
     for op, total in (("adam", 32), ("momentum", 24), ("adagrad", 24), ("sgd", 16)):
         c = _counters("host_offload", cfg, op)
-        moved = (c["host_read_bytes"] + c["host_write_bytes"]) / SAMPLE_PARAMS
-        rows.append(
-            Row("bytes", f"host offload, {op}", IDENTITY, total, moved, "B/param", 0, offload)
-        )
-        for name, way, column in (
-            ("gradient and states written", "host_write_bytes", total // 2),
-            ("states and gradient read", "host_read_bytes", total // 2),
-        ):
-            rows.append(
-                Row(
-                    "bytes", f"host offload, {op}: {name}", IDENTITY, column,
-                    c[way] / SAMPLE_PARAMS, "B/param", 0, offload,
-                )
-            )  # fmt: skip
+        read, written = c["host_read_bytes"], c["host_write_bytes"]
+        name = f"host offload, {op}"
+        rows += [
+            _row(name, total, (read + written) / SAMPLE_PARAMS, text),
+            _row(f"{name}: gradient and states written", total // 2, written / SAMPLE_PARAMS, text),
+            _row(f"{name}: states and gradient read", total // 2, read / SAMPLE_PARAMS, text),
+        ]
     c = _counters("in_storage", cfg, "adam")
     flash = (c["isp_read_bytes"] + c["isp_write_bytes"]) / SAMPLE_PARAMS
     link = (c["down_bytes"] + c["up_bytes"]) / SAMPLE_PARAMS
@@ -42,9 +35,9 @@ def traffic_rows(progress: Progress) -> list[Row]:
         "C-ISP: 24 B over the channels (OptimStore, HPCA 2023), 8 B over the link (Smart-Infinity)"
     )
     rows += [
-        Row("bytes", "in storage, adam: states over the channels", IDENTITY, 24, flash, "B/param", 0,
-        text), Row("bytes", "in storage, adam: over the link", IDENTITY, 8, link, "B/param", 0, text),
-    ]  # fmt: skip
+        _row("in storage, adam: states over the channels", 24, flash, text),
+        _row("in storage, adam: over the link", 8, link, text),
+    ]
     c = _counters("on_die", cfg, "adam")
     page = cfg.flash.page_bytes
     padded = -(-SAMPLE_PARAMS // (page // 4)) * (page // 4)
@@ -54,11 +47,15 @@ def traffic_rows(progress: Progress) -> list[Row]:
         "Gradients down, weights up; w, m, v read and programmed in place (OptimStore, HPCA 2023)"
     )
     rows += [
-        Row("bytes", "on die, adam: over the channels", IDENTITY, 8, channel, "B/param", 0, text),
-        Row("bytes", "on die, adam: inside the dies", IDENTITY, 24, array, "B/param", 0,
-        text),
-    ]  # fmt: skip
+        _row("on die, adam: over the channels", 8, channel, text),
+        _row("on die, adam: inside the dies", 24, array, text),
+    ]
     return rows
+
+
+def _row(name: str, planned: float, found: float, source: str) -> Row:
+    """Return a row of B/param that must be equal."""
+    return Row("bytes", name, IDENTITY, planned, found, "B/param", 0, source)
 
 
 def _counters(path: str, cfg: Config, op: str) -> dict[str, int]:
