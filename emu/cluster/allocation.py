@@ -21,23 +21,26 @@ from ondie.emu.units import InputError
 
 PAPER, TUNED = "paper", "tuned"
 BATCHES = (PAPER, TUNED)
-"""Batches as published, or as an allocator tunes them to the speeds of the nodes."""
+"""Allowed values of ``Rules.batch``: published batches, or batches that an allocator tunes to the
+speeds of the nodes."""
 PUBLISHED = "published"
 """Name of the allocation with published batches."""
 ALLOCATORS = ("paper", "equal", "best")
-"""Rules that tune: Algorithm 1 of STANNIS, equal step times, most samples per second."""
+"""Names of the tuning rules: Algorithm 1 of STANNIS ("paper"), equal step times, most samples per
+second."""
 MICRO_BATCHES = 4
-"""Default maximum of micro-batches between two exchanges."""
+"""Default maximum number of micro-batches between two exchanges."""
 BY_OVERHEAD = 64
-"""Default maximum with a limit of the overhead."""
+"""Default maximum number of micro-batches between two exchanges if the overhead is limited."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Choice of the batches; the fields after ``allocator`` are parameters of the allocators."""
+    """How the batches are chosen; the fields after ``allocator`` are parameters of the
+    allocators."""
 
     batch: str = TUNED
-    """One of BATCHES."""
+    """One of BATCHES: "paper" or "tuned"."""
     allocator: str = ALLOCATORS[0]
     margin: float = MARGIN
     reference: str = "slowest"
@@ -48,13 +51,14 @@ class Rules:
 
     @property
     def chosen(self) -> str:
-        """Name of the chosen allocation."""
+        """Name of the chosen allocation: "published" or an element of ALLOCATORS."""
         return PUBLISHED if self.batch == PAPER else self.allocator
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Samples of a node of each kind between two exchanges, and their number of micro-batches."""
+    """For each kind of node: the samples of a node between two exchanges, and the number of
+    micro-batches that they form."""
 
     name: str
     samples: tuple[int, ...]
@@ -65,29 +69,28 @@ class Allocation:
     counts: tuple[int, ...]
     risk: str
     limited: tuple[str, ...] = ()
-    """Kinds whose batch is limited by memory; only the paper's rule sets it."""
+    """Names of the node kinds whose batch is limited by memory; only the rule "paper" sets it."""
 
     @property
     def total(self) -> int:
-        """Samples of all nodes between two exchanges."""
+        """Number of samples between two exchanges, over all nodes."""
         return sum(n * count for n, count in zip(self.samples, self.counts, strict=True))
 
     @property
     def step_s(self) -> float:
-        """Seconds from one exchange to the next."""
+        """Time from one exchange to the next, seconds."""
         return self.compute_s + self.exchange_s + self.update_s
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second, exchange and update included."""
+        """Samples per second of the cluster, including the time of exchange and update."""
         return self.total / self.step_s
 
 
 def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
-    """Return the published batches, if there are any that fit, and those of every allocator.
-
-    Raises InputError if ``rules`` choose published batches, and none are published or memory holds
-    no batch of that size.
+    """Return all allocations by name: the published batches, if there are any that fit, and those
+    of every allocator. Raises InputError if ``rules`` choose published batches, and none are
+    published or memory does not hold them.
     """
     wanted = rules.batch == PAPER or _fits(fleet)
     names = (PUBLISHED, *ALLOCATORS) if wanted else ALLOCATORS
@@ -96,12 +99,13 @@ def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
 
 
 def chosen(fleet: Fleet, rules: Rules) -> Allocation:
-    """Return the allocation that ``rules`` choose. Raises InputError as :func:`allocations`."""
+    """Return the allocation that ``rules`` choose. Raises InputError as
+    :func:`allocations` does."""
     return _allocation(fleet, rules, rules.chosen, _Spent.of(fleet))
 
 
 def _allocation(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
-    """Return the allocation of this name, at the speeds on the cores that are left free."""
+    """Return the allocation called ``name``, computed with the speeds on the free cores."""
     if name == PUBLISHED:
         return _published(fleet, spent)
     if name == "paper":
@@ -111,7 +115,7 @@ def _allocation(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocat
 
 @dataclass(frozen=True)
 class _Spent:
-    """Seconds of a step in which no node computes gradients."""
+    """Seconds of each step in which no node computes gradients."""
 
     exchange_s: float
     update_s: float
@@ -123,7 +127,7 @@ class _Spent:
 
 
 def _fits(fleet: Fleet) -> bool:
-    """Return True if batches are published for these kinds of node and fit into memory."""
+    """Return True if batches are published for these kinds of nodes and fit into their memory."""
     return fleet.published is not None and all(
         kind.engine.limit is None or batch <= kind.engine.limit
         for batch, kind in zip(fleet.published, fleet.kinds, strict=True)
@@ -131,7 +135,7 @@ def _fits(fleet: Fleet) -> bool:
 
 
 def _published(fleet: Fleet, spent: _Spent) -> Allocation:
-    """Return the published batches."""
+    """Return the allocation with the published batches."""
     names = " and ".join(kind.name for kind in fleet.kinds if not kind.host)
     if fleet.published is None:
         raise InputError(f"batch {PAPER!r}: no batches are published for this model on {names}; "
@@ -157,7 +161,7 @@ def _published(fleet: Fleet, spent: _Spent) -> Allocation:
 
 
 def _by_algorithm_1(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
-    """Return the batches of Algorithm 1."""
+    """Return the allocation with the batches of Algorithm 1."""
     present = [i for i, kind in enumerate(fleet.kinds) if kind.count]
     engines = [fleet.kinds[i].loaded for i in present]
     counts = tuple(kind.count for kind in fleet.kinds)
@@ -172,7 +176,8 @@ def _by_algorithm_1(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
 
 
 def _best(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
-    """Return the batches for equal times ("equal"), or for most samples per second ("best")."""
+    """Return the allocation with equal step times ("equal"), or with the most samples per second
+    ("best")."""
     limits: dict[str, Any] = {}
     if name == "best":
         default = MICRO_BATCHES if rules.overhead is None else BY_OVERHEAD
@@ -198,15 +203,15 @@ def _best(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
 def _spread(
     fleet: Fleet, present: list[int], values: tuple[int, ...], absent: int
 ) -> tuple[int, ...]:
-    """Return values of the present kinds as values of all kinds."""
+    """Return one value per kind of node: ``values`` for the kinds that are present, ``absent`` for
+    the others."""
     of_kind: Mapping[int, int] = dict(zip(present, values, strict=True))
     return tuple(of_kind.get(i, absent) for i in range(len(fleet.kinds)))
 
 
 def recruited(fleet: Fleet) -> throughput_allocator.Plan | None:
-    """Return the plan of most samples per second for equal times, with all drives or fewer.
-
-    None if the drives are of several kinds, or fewer than the hosts.
+    """Return the equal-time plan with the most samples per second, which may use only some of the
+    drives. None if the drives are of several kinds, or fewer than the hosts.
     """
     present = [kind for kind in fleet.kinds if kind.count]
     if [kind.host for kind in present] != [True, False] or present[0].count > present[1].count:

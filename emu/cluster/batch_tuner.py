@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from ondie.emu.units import InputError, known_names
 
 MARGIN = 0.2
-"""Default relative excess of the other engines' step time over the reference's: the reference's
-idle time."""
+"""Default margin: the other engines' step time exceeds that of the reference engine by this
+fraction, so the reference is idle for it."""
 MOST_BATCH = 1 << 53
-"""Largest batch, 2^53: a float does not represent all integers above it."""
+"""Largest allowed batch, 2^53; above it, a float does not represent all integers."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Engine:
             raise InputError(f"{self.name}: batch limit {self.limit}; must be at least 1")
 
     def speed(self, batch: int) -> float:
-        """Return the samples per second at a batch."""
+        """Return the speed at a batch, samples per second."""
         points = self.points
         if batch <= points[0][0]:
             return points[0][1]
@@ -73,7 +73,7 @@ class Engine:
         return points[-1][1]
 
     def seconds(self, batch: int) -> float:
-        """Return the time of one batch; it grows with the batch."""
+        """Return the time of one batch, seconds; it increases with the batch."""
         return batch / self.speed(batch)
 
     def scaled(self, factor: float) -> Engine:
@@ -82,23 +82,24 @@ class Engine:
 
     @property
     def most(self) -> int:
-        """Largest batch that was measured and that memory holds."""
+        """Largest batch that was measured and fits into memory."""
         return min(self.points[-1][0], self.limit or MOST_BATCH)
 
     @property
     def best(self) -> int:
-        """Measured batch of highest speed (the smallest if several are equal), capped by the
-        limit."""
+        """Measured batch with the highest speed (the smallest of several), reduced to the memory
+        limit if it exceeds that."""
         return min(
             max(self.points, key=lambda point: (point[1], -point[0]))[0], self.limit or MOST_BATCH
         )
 
     def held_down(self) -> bool:
-        """Return True if the best batch would be larger with more memory."""
+        """Return True if memory limits the engine's best batch."""
         return self.best < replace(self, limit=None).best
 
     def batch_for(self, seconds: float) -> int:
-        """Return the batch whose time is nearest to ``seconds``: at least 1, at most the limit."""
+        """Return the batch whose time is closest to ``seconds``; it is at least 1 and at most the
+        memory limit."""
         most = self.limit or MOST_BATCH
         low, high = 0, most
         while low < high:  # binary search for the largest batch within the time
@@ -133,7 +134,8 @@ REFERENCES: dict[str, Callable[[Sequence[Engine], Sequence[int] | None], int]] =
     "slowest": slowest,
     "influential": most_influential,
 }
-"""The two rules by which STANNIS selects the engine that keeps its best batch."""
+"""Rules by which STANNIS selects the reference engine, which keeps its best batch: name -> function
+that returns its index."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,12 @@ class Tuning:
 
     batches: tuple[int, ...]
     reference: int
-    """Index of the engine that keeps its best batch."""
+    """Index of the reference engine, which keeps its best batch."""
     target_s: float
-    """Target time of the other engines' batches: the reference's time x (1 + margin)."""
+    """Target time for the batches of the other engines: time of the reference engine x (1 +
+    margin), seconds."""
     seconds: tuple[float, ...]
-    """Time of each engine's batch."""
+    """Time of each engine's batch, seconds."""
     limited: tuple[bool, ...]
     """True for each engine whose batch is reduced by its memory limit."""
 
@@ -239,14 +242,14 @@ def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
 
 
 def _checked(margin: float) -> float:
-    """Return the margin. Raises InputError if it is negative or not finite."""
+    """Return ``margin`` if it is valid. Raises InputError if it is negative or not finite."""
     if not (math.isfinite(margin) and margin >= 0):
         raise InputError(f"margin {margin}: must be at least 0, 0.2 in the paper")
     return margin
 
 
 def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Sequence[int]:
-    """Return the validated count of each engine kind (1 of each by default)."""
+    """Return the number of engines of each kind, validated; None means 1 of each."""
     if not engines:
         raise InputError("no engines to tune; give at least one")
     each = [1] * len(engines) if counts is None else counts

@@ -112,9 +112,8 @@ def assemble_network(
     slowdown: str | None = None,
     cores_taken: float = 0.0,
 ) -> Fleet:
-    """Build a host with ``drives`` drives that trains a network of the papers, samples in memory.
-
-    ``slowdown``, ``cores_taken`` and errors as in :func:`assemble`.
+    """Return a host with ``drives`` drives that trains a network of the papers, with samples in
+    memory. ``slowdown``, ``cores_taken`` and errors are as in :func:`assemble`.
     """
     return assemble(
         of_network(name, [cfg]), [(cfg, drives)], reads=False, slowdown=slowdown,

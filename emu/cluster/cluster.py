@@ -22,7 +22,7 @@ MOST_NODES = 1_000_000
 
 
 class AllreduceCost(Protocol):
-    """Cost of one all-reduce."""
+    """Cost of one all-reduce, as the simulation uses it."""
 
     @property
     def seconds(self) -> float: ...
@@ -38,20 +38,23 @@ class Kind:
     name: str
     count: int
     engine: Engine
-    """Samples per second as a function of the batch, with all cores; its limit is the memory
-    limit."""
+    """Speed of a node (samples per second) as a function of its batch, with all cores free. The
+    limit of the engine is the node's memory limit."""
     cores: int
     slowdown: Callable[[np.ndarray], np.ndarray]
-    """Relative speed for each share of free cores, float64[k] to float64[k]."""
+    """Relative speed at each share of free cores; maps float64[k] to float64[k]."""
     host: bool = False
     feed_bytes_per_s: float = 0.0
-    """Rate at which a node reads its own samples; 0: reading takes no time."""
+    """Rate at which a node reads the samples that it stores, bytes per second; 0: reading takes no
+    time."""
     update_s: float = 0.0
-    """Time to update the node's copy of the weights, if the speed does not include it."""
+    """Time in which a node updates its copy of the weights, seconds; 0 if the speed of the engine
+    includes it."""
     join_s: float = 0.0
-    """Time to send the weights to a node that joins."""
+    """Time to send the weights to a node that joins, seconds."""
     cores_taken: float = 0.0
-    """Cores of a node that other programs use all the time, for which batches can be chosen."""
+    """Number of cores of a node that other programs use all the time; batches can be chosen for the
+    remaining ones."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cores_taken < self.cores:
@@ -62,12 +65,12 @@ class Kind:
 
     @property
     def left(self) -> float:
-        """Share of its cores that other programs leave a node."""
+        """Share of a node's cores that other programs leave free, 0 to 1."""
         return 1 - self.cores_taken / self.cores
 
     @cached_property
     def loaded(self) -> Engine:
-        """Engine of a node on the cores that other programs leave it."""
+        """Speed curve of a node on its free cores."""
         if not self.cores_taken:
             return self.engine
         return self.engine.scaled(float(self.slowdown(np.array([self.left]))[0]))
@@ -79,12 +82,14 @@ class Fleet:
 
     kinds: tuple[Kind, ...]
     exchange: Callable[[np.ndarray], AllreduceCost]
-    """Returns the all-reduce among the present nodes, given as bool[nodes]."""
+    """Function that returns the all-reduce cost for the nodes that are present, bool[nodes]."""
     sample_bytes: int
     watts: Callable[[np.ndarray], float]
-    """Returns the power while training (W), given the present nodes as bool[nodes]."""
+    """Function that returns the power during training (W) for the nodes that are present,
+    bool[nodes]."""
     published: tuple[int, ...] | None = None
-    """Published batch of each kind of node; None if none is published for these kinds together."""
+    """Published batch of each kind of node; None if no batches are published for this combination
+    of kinds."""
 
     def __post_init__(self) -> None:
         if not self.kinds or not self.kinds[0].host:
@@ -120,7 +125,7 @@ class Fleet:
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
-        """Slice of the nodes of each kind."""
+        """Slice of node numbers for each kind of node."""
         ends = np.cumsum([0, *(kind.count for kind in self.kinds)])
         return tuple(
             slice(int(first), int(last)) for first, last in zip(ends, ends[1:], strict=False)
@@ -131,9 +136,8 @@ class Fleet:
         return np.array(values, np.int64)[self.kind]
 
     def seconds(self, batches: np.ndarray) -> np.ndarray:
-        """Return the forward and backward time of a batch on every node with all cores.
-
-        Takes int64[nodes] and returns float64[nodes]; 0 for nodes without samples.
+        """Return the time of forward and backward on every node with all its cores, in seconds.
+        Takes batches as int64[nodes] and returns float64[nodes]; 0 for nodes without samples.
         """
         out = np.zeros(self.nodes)
         for kind, its in zip(self.kinds, self.slices, strict=True):
@@ -143,17 +147,19 @@ class Fleet:
         return out
 
     def limits(self) -> np.ndarray:
-        """Return the largest batch that each node's memory holds, int64[nodes]."""
+        """Return the largest batch that fits into each node's memory, int64[nodes]."""
         return self.by_kind([kind.engine.limit or MOST_BATCH for kind in self.kinds])
 
     def reading_s(self, samples: np.ndarray) -> np.ndarray:
-        """Return the time for each node to read ``samples`` samples of its own, float64[nodes]."""
+        """Return the time in which each node reads ``samples`` samples that it stores, in seconds,
+        float64[nodes]."""
         rate = np.array([kind.feed_bytes_per_s or np.inf for kind in self.kinds])[self.kind]
         out: np.ndarray = samples * self.sample_bytes / rate
         return out
 
     def pace(self, left: np.ndarray, node: np.ndarray) -> np.ndarray:
-        """Return the relative speed of nodes with a share of their cores free, float64[k]."""
+        """Return the relative speed of each of the nodes ``node`` when a share ``left`` of its
+        cores is free, float64[k]."""
         out = np.ones(len(left))
         kinds = self.kind[node]
         for i, kind in enumerate(self.kinds):

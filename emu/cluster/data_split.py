@@ -26,29 +26,32 @@ private data where public data do not suffice."""
 
 @dataclass(frozen=True)
 class Split:
-    """Data of one epoch by node, int64[nodes] each."""
+    """Numbers of samples of one epoch by node; arrays are int64[nodes]."""
 
     private: np.ndarray
-    """Private samples of the node; they never leave it."""
+    """Private samples of each node, which no other node may use."""
     public: np.ndarray
     repeated: np.ndarray
-    """Private samples that the node trains on again."""
+    """Number of private samples that each node trains on a second time or more."""
     steps: Fraction
-    """Dataset / sum(BS), exactly. With repeated samples: the largest ratio private data / BS of any
-    node."""
+    """Number of steps of the epoch: dataset / sum(BS), as an exact fraction. With repeated samples
+    it is the largest ratio of private samples to BS of any node."""
     left: int
-    """Public samples, fewer than the nodes, that rounding in Eq. 1 leaves to the next epoch."""
+    """Number of public samples that rounding in Eq. 1 leaves to the next epoch; fewer than the
+    nodes."""
 
     @property
     def samples(self) -> np.ndarray:
-        """Samples that each node trains on, including repetitions, int64[nodes]."""
+        """Number of samples that each node trains on, including repetitions, int64[nodes]."""
         return self.private + self.public + self.repeated
 
 
 def largest_remainder(total: int, weights: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Split ``total`` in proportion to the weights into integers that sum to it, int64[nodes].
+    """Split ``total`` in proportion to ``weights`` into integers that add up to ``total``,
+    int64[nodes].
 
-    The samples left after rounding down go to the largest remainders; ties go to the earlier node.
+    The samples left after rounding down go to the nodes with the largest remainders; ties go to the
+    earlier node.
     """
     shares, whole = checked_batches("weight", weights)
     if total < 0:
@@ -136,10 +139,9 @@ def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: 
 
 
 def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) -> np.ndarray:
-    """Return the integers nearest to max(0, level x rate - base), at most ``room``, that sum to
-    ``total``.
-
-    The sum is all room if that is less than ``total``. Entries with rate = 0 are 0.
+    """Return the integers nearest to max(0, level x rate - base), at most ``room``, int64[nodes].
+    The level is chosen such that they add up to ``total``, or to all room if that is less than
+    ``total``. Entries with rate = 0 are 0.
     """
     given = np.zeros(len(base), np.int64)
     at = np.flatnonzero(rate > 0)
@@ -167,9 +169,8 @@ def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) ->
 
 
 def longest(own: np.ndarray, batches: np.ndarray) -> Fraction:
-    """Return the largest number of steps that any node needs for its private samples.
-
-    0 if no node has private samples. Nodes with batch 0 are ignored.
+    """Return the number of steps of the node that needs the most steps for its private samples; 0
+    if no node has private samples. Nodes with batch 0 are ignored.
     """
     at = np.flatnonzero((batches > 0) & (own > 0))
     if not len(at):

@@ -24,10 +24,10 @@ UNPUBLISHED = "its speed is not published; benchmark a real engine"
 
 @dataclass(frozen=True)
 class Emulated:
-    """Engine in virtual time; calling it with a batch returns the time of a step.
+    """Engine in virtual time: calling it with a batch returns the time of a step in seconds.
 
-    ``speed`` is the speed (samples/s) at ``batch``, the smallest batch that reaches it. ``limit``
-    is the largest batch that memory holds.
+    ``speed`` is the speed (samples/s) at ``batch``, the smallest batch that reaches this speed.
+    ``limit`` is the largest batch that memory holds.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Emulated:
     half_batch: float
 
     def __call__(self, batch: int) -> float:
-        """Return the seconds of a step. Raises MemoryError beyond the limit, as a real engine
-        does."""
+        """Return the time of a step, seconds. Raises MemoryError beyond the memory limit, as a real
+        engine does."""
         if batch > self.limit:
             raise MemoryError(f"{self.name}: batch {batch} exceeds the memory limit, {self.limit}")
         if batch >= self.batch:
@@ -47,8 +47,7 @@ class Emulated:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Batch sizes to benchmark: powers of two up to twice the engine's batch, and that
-        batch."""
+        """Batch sizes to benchmark: the powers of two up to twice ``batch``, and ``batch``."""
         powers = [1 << i for i in range((2 * self.batch).bit_length())]
         return tuple(sorted({*powers, self.batch}))
 
@@ -111,7 +110,8 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
 
 
 def _macs(network: Network) -> int:
-    """Return the multiply-accumulates of forward and backward per sample. Raises InputError."""
+    """Return the multiply-accumulates of forward and backward per sample. Raises InputError if the
+    layers of the network are not known."""
     if network.name not in synth.models():
         raise InputError(
             f"{network.title}: its layers are not known, so that its speed does not follow from "

@@ -35,7 +35,7 @@ from ondie.emu.cluster.permutation import Shuffle
 from ondie.emu.units import InputError
 
 MOST_NODE_SAMPLES = 3_000_000_000
-"""Largest number of a node's samples in an epoch for which all products fit into 64 bits."""
+"""Maximum number of samples of one node in an epoch; with it, all products fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,23 @@ class Take:
 
     step: int
     private_start: np.ndarray
-    """int64[nodes]."""
+    """First position of each node's private range, int64[nodes]."""
     private_length: np.ndarray
     public_node: np.ndarray
-    """int64[ranges]."""
+    """Node of each public range, int64[ranges], ascending."""
     public_start: np.ndarray
     public_length: np.ndarray
 
     @property
     def public(self) -> np.ndarray:
-        """Public samples of each node, int64[nodes]."""
+        """Number of public samples of each node, int64[nodes]."""
         out = np.zeros(len(self.private_length), np.int64)
         np.add.at(out, self.public_node, self.public_length)
         return out
 
     @property
     def samples(self) -> np.ndarray:
-        """Batch of each node, int64[nodes]."""
+        """Number of samples of each node in the step (its batch), int64[nodes]."""
         return self.private_length + self.public
 
 
@@ -76,13 +76,13 @@ class _Plan:
     steps: int
     samples: np.ndarray
     private: np.ndarray
-    """Private samples among ``samples``."""
+    """Number of private samples among ``samples``."""
     first: np.ndarray
-    """Number of a node's first sample."""
+    """Number of each node's first sample in the consecutive numbering of the plan's samples."""
     done: int = 0
 
     def until(self, step: int) -> np.ndarray:
-        """Return the samples of each node in the steps before ``step``."""
+        """Return the number of samples of each node in the steps before ``step``, int64[nodes]."""
 
         def below(number: np.ndarray) -> np.ndarray:
             rounds, rest = np.divmod(number, max(self.steps, 1))
@@ -91,7 +91,8 @@ class _Plan:
         return below(self.first + self.samples) - below(self.first)
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (samples, private samples among them) of each node in the next step."""
+        """Return the numbers of (samples, private samples among them) of each node in the next
+        step, int64[nodes] each."""
         whole = np.maximum(self.samples, 1)
         before, after = self.until(self.done), self.until(self.done + 1)
         own = self.private * after // whole - self.private * before // whole
@@ -117,13 +118,13 @@ class Epoch:
         check_leveling(leveling)
         self.public = public
         self.private = checked_private(public, private, len(private))
-        """Private samples of each node, int64[nodes]."""
+        """Number of private samples of each node, int64[nodes]."""
         self.leveling = leveling
         self.step = 0
-        """Number of steps taken."""
+        """Number of steps taken so far."""
         self.batches = np.zeros(len(self.private), np.int64)
         self.away = np.zeros(len(self.private), np.bool_)
-        """True for nodes that have left."""
+        """True for nodes that have left the epoch, bool[nodes]."""
         self._taken = np.zeros(len(self.private), np.int64)  # positions taken of each private order
         self._order = Shuffle(public, seed)
         self._pool = Ranges(public)
@@ -138,28 +139,30 @@ class Epoch:
 
     @property
     def public_left(self) -> int:
-        """Public samples that no node has taken."""
+        """Number of public samples that no node has taken yet."""
         return self._pool.total
 
     @property
     def private_left(self) -> np.ndarray:
-        """Private samples that each node, present or absent, has not yet taken, int64[nodes]."""
+        """Number of private samples that each node, present or absent, has not taken yet,
+        int64[nodes]."""
         return np.maximum(self.private - self._taken, 0)
 
     @property
     def repeated(self) -> np.ndarray:
-        """Private samples that each node took more than once, counted per repetition,
-        int64[nodes]."""
+        """Number of repetitions of private samples that each node has trained on, int64[nodes]."""
         return np.maximum(self._taken - self.private, 0)
 
     @property
     def deferred(self) -> int:
-        """Private samples of absent nodes: lost to this epoch unless the nodes return."""
+        """Number of private samples of absent nodes; the epoch ends without them unless the nodes
+        return."""
         return int(self.private_left[self.away].sum())
 
     @property
     def left(self) -> int:
-        """Samples still to be trained on by the present nodes, including repetitions."""
+        """Number of samples that the present nodes still have to train on, including
+        repetitions."""
         if self._plan is None:
             return self.public_left + int(self.private_left[~self.away].sum())
         plan = self._plan
@@ -167,14 +170,15 @@ class Epoch:
 
     @property
     def steps_left(self) -> int:
-        """Number of remaining steps, if nothing changes."""
+        """Number of remaining steps if batches and nodes do not change."""
         plan = self._started()
         return plan.steps - plan.done
 
     # --- changes
 
     def start(self, batches: Sequence[int] | np.ndarray) -> None:
-        """Start with a batch for each node. Raises InputError if private data cannot be leveled."""
+        """Start the epoch with one batch per node, int64[nodes]. Raises InputError if private data
+        cannot be leveled."""
         if self._plan is not None:
             raise InputError("the epoch has started; call resplit() to change its batches")
         sizes, _ = checked_batches("batch", batches)
@@ -247,7 +251,7 @@ class Epoch:
     # --- steps
 
     def take(self) -> Take:
-        """Take the next step's samples; this completes the previous step."""
+        """Return the samples of the next step, and count the previous step as complete."""
         plan = self._started()
         if plan.done == plan.steps:
             raise InputError(f"the epoch is over after {self.step} steps; nothing is left to take")
@@ -271,13 +275,14 @@ class Epoch:
     # --- implementation
 
     def _started(self) -> _Plan:
-        """Return the current plan. Raises InputError before the start."""
+        """Return the current plan. Raises InputError if the epoch has not started."""
         if self._plan is None:
             raise InputError("the epoch has not started; call start() first")
         return self._plan
 
     def _known(self, nodes: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return validated node numbers, int64[k]: one or more, without duplicates."""
+        """Return validated node numbers, int64[k]: at least one, without duplicates. Raises
+        InputError for others."""
         at = whole_numbers("node", nodes)
         if not len(at) or at.max() >= self.nodes or len(np.unique(at)) < len(at):
             raise InputError(
@@ -287,7 +292,8 @@ class Epoch:
         return at
 
     def _planned(self, batches: np.ndarray) -> _Plan:
-        """Return the shares of the remaining samples and the number of steps."""
+        """Return a plan that shares the remaining samples among the nodes according to
+        ``batches``."""
         own, public = np.where(self.away, 0, self.private_left), self.public_left
         stuck = np.flatnonzero((own > 0) & (batches == 0))
         if len(stuck):
@@ -310,8 +316,8 @@ class Epoch:
         return self._shared(steps, own + given, own)
 
     def _shared(self, steps: int, samples: np.ndarray, private: np.ndarray) -> _Plan:
-        """Return a plan of these shares. Raises InputError if a node has more than
-        MOST_NODE_SAMPLES.
+        """Return a plan with these shares. Raises InputError if a node has more than
+        MOST_NODE_SAMPLES samples.
         """
         if samples.max() > MOST_NODE_SAMPLES:
             node = int(samples.argmax())
@@ -322,7 +328,7 @@ class Epoch:
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)
 
     def _give_back(self, nodes: np.ndarray) -> None:
-        """Put back the last step's samples of these nodes."""
+        """Put the samples that these nodes took in the last step back into the epoch."""
         last = self._last
         if last is None:
             return

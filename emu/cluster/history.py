@@ -35,7 +35,7 @@ STEP = np.dtype(
 
 @dataclass(frozen=True)
 class Note:
-    """Event at the end of a step."""
+    """Event that occurred at the end of a step."""
 
     step: int
     seconds: float
@@ -45,29 +45,30 @@ class Note:
 
 @dataclass
 class History:
-    """Record of a training, filled by the simulation."""
+    """Record of a training, which the simulation appends to."""
 
     hosts: int
     busy_s: np.ndarray
-    """Seconds that each node computed, float64[nodes]."""
+    """Time that each node computed, seconds, float64[nodes]."""
     samples_of: np.ndarray
-    """Samples that each node trained on, int64[nodes]."""
+    """Number of samples that each node trained on, int64[nodes]."""
     notes: list[Note] = field(default_factory=list)
     dropped: int = 0
-    """Samples dropped by epochs that were terminated early."""
+    """Number of samples dropped by epochs that were terminated early."""
     deferred: int = 0
-    """Private samples of absent nodes that were not trained on by an epoch's end."""
+    """Number of private samples of absent nodes that were not trained on by the end of
+    their epoch."""
     between_joules: float = 0.0
-    """Energy between steps, while weights are sent to joining nodes (J)."""
+    """Energy (J) used between steps, while weights are sent to joining nodes."""
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     @staticmethod
     def of(fleet: Fleet) -> History:
-        """Create an empty history of a cluster."""
+        """Return an empty history for a cluster."""
         return History(fleet.hosts, np.zeros(fleet.nodes), np.zeros(fleet.nodes, np.int64))
 
     def note(self, step: int, seconds: float, what: str, text: str) -> None:
-        """Append an event."""
+        """Append an event to the history."""
         self.notes.append(Note(step, seconds, what, text))
 
     def step(
@@ -84,10 +85,8 @@ class History:
         there: np.ndarray,
         rate: float,
     ) -> None:
-        """Append a step.
-
-        ``begin``, ``end``: compute interval of each node, float64[nodes]; ``counted``: nodes whose
-        samples count, bool[nodes].
+        """Append the record of a step. ``begin``, ``end``: compute interval of each node,
+        float64[nodes]; ``counted``: nodes whose samples count, bool[nodes].
         """
         self.busy_s += np.where(counted, end - begin, 0.0)
         self.samples_of += counts
@@ -139,15 +138,14 @@ class History:
         return self.joules / self.samples
 
     def between(self, first: int, last: int) -> float:
-        """Return the samples per second of the steps [first, last)."""
+        """Return the average speed over steps [first, last), samples per second."""
         part = self.steps[first:last]
         spent = part["compute_s"] + part["exchange_s"] + part["update_s"]
         return float(part["samples"].sum() / spent.sum())
 
     def settled(self) -> float | None:
-        """Return the samples per second after the last change of batches.
-
-        None without a change, or if no step follows it.
+        """Return the average speed after the last change of batches, samples per second. None if
+        there was no change, or if no step follows it.
         """
         changed = [note.step for note in self.notes if note.what == "batches"]
         first = changed[-1] + 1 if changed else len(self._rows)

@@ -10,7 +10,8 @@ import numpy as np
 
 
 class Ranges:
-    """Positions 0 to n - 1, taken from the front; returned positions go back to the front."""
+    """Positions 0 to n - 1 of samples. Positions are taken from the front, and returned positions
+    go back to the front."""
 
     def __init__(self, count: int) -> None:
         self._start = np.array([0] if count else [], np.int64)
@@ -18,7 +19,7 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """Number of positions left."""
+        """Number of positions that have not been taken."""
         return int(self._length.sum())
 
     def take(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -44,6 +45,6 @@ class Ranges:
         return node, start, cuts - begin
 
     def put_back(self, start: np.ndarray, length: np.ndarray) -> None:
-        """Put back ranges that were taken, int64[ranges] each."""
+        """Put ranges back that were taken; ``start`` and ``length`` are int64[ranges]."""
         self._start = np.concatenate([start, self._start])
         self._length = np.concatenate([length, self._length])

@@ -21,20 +21,20 @@ from ondie.emu.cluster.hypertune.slowdown_detector import FLAGS, RECENT
 from ondie.emu.units import InputError
 
 SELDOM = 1e-7
-"""Probability that stragglers alone cause flags in a row, per node and step [assumed, 1e-9 to
-1e-5]: once in a thousand steps of ten thousand nodes."""
+"""Probability, per node and step, with which stragglers alone may cause enough consecutive flags
+for a change [assumed, 1e-9 to 1e-5]: once in a thousand steps of ten thousand nodes."""
 
 
 @dataclass(frozen=True)
 class Chance:
-    """Parameters of the random variation of steps."""
+    """Parameters of the random variation of step times."""
 
     jitter: float = 0.0
-    """Standard deviation of the logarithm of a node's speed, from step to step."""
+    """Standard deviation of the logarithm of a node's speed, drawn for every step."""
     stragglers: float = 0.0
-    """Share of steps in which a node is a straggler."""
+    """Probability that a node is a straggler in a step."""
     slower: float = 2.0
-    """Factor by which a straggler's step is longer."""
+    """Factor by which the step of a straggler is longer."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,7 +48,8 @@ class Chance:
             raise InputError(f"seed {self.seed}: must be at least 0")
 
     def longer(self, random: np.random.Generator, nodes: int) -> np.ndarray | float:
-        """Draw the factor on each node's step time, float64[nodes]."""
+        """Return the factor on each node's step time, drawn from ``random``, float64[nodes]; 1
+        without variation."""
         out: np.ndarray | float = 1.0
         if self.jitter:
             out = np.exp(random.normal(0.0, self.jitter, nodes))
@@ -58,7 +59,7 @@ class Chance:
 
     @property
     def speed(self) -> float:
-        """Mean of a node's observed speed, relative to its speed without random variation."""
+        """Mean speed of a node under random variation, relative to its speed without it."""
         return exp(self.jitter**2 / 2) * (1 - self.stragglers * self._slack)
 
     def noise(self, sigmas: float) -> float:
@@ -80,8 +81,9 @@ class Chance:
     def allowed(self) -> int:
         """Number of stragglers among RECENT steps that a gate must tolerate.
 
-        The probability of more stragglers in each of FLAGS consecutive means is at most SELDOM.
-        Counted over all patterns of the steps that these means span.
+        It is the smallest number, from 1 on, that is exceeded in each of FLAGS consecutive means
+        with a probability of at most SELDOM. The probability is counted over all patterns of the
+        steps that these means span.
         """
         steps = RECENT + FLAGS - 1
         pattern = (np.arange(1 << steps)[:, None] >> np.arange(steps)) & 1
@@ -96,5 +98,5 @@ class Chance:
 
     @property
     def _slack(self) -> float:
-        """Relative speed that a straggler loses."""
+        """Relative loss of speed of a straggler."""
         return 1 - 1 / self.slower

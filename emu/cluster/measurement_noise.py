@@ -23,16 +23,15 @@ class Noise:
     seed: int | tuple[int, ...] = 0
 
     def generator(self) -> np.random.Generator:
-        """Return a new generator with the noise's seed."""
+        """Return a new random generator with the seed of the noise."""
         return np.random.default_rng(self.seed)
 
     def add(
         self, random: np.random.Generator, speed: np.ndarray, cores: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the reports of a step in which nodes had these speeds and shares of free cores,
-        float64[nodes] each.
-
-        A reported speed is at least 0, and a reported share is 0 to 1. NaN stays NaN.
+        """Return the speeds and shares of free cores that the nodes report in a step,
+        float64[nodes] each: the true values with random errors. A reported speed is at least 0, and
+        a reported share is 0 to 1. NaN stays NaN.
         """
         nodes = len(speed)
         reported = speed * np.maximum(1 + self.speed * random.standard_normal(nodes), 0)

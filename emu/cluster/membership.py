@@ -32,7 +32,8 @@ class Member:
 
 
 def rows(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """Return (line, cells) of a CSV file below its header ``columns``. Raises InputError."""
+    """Return the lines of a CSV file below its header as (line number, cells). Raises InputError if
+    the file cannot be read or its header is not ``columns``."""
     try:
         lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -51,7 +52,8 @@ def number_of_node(text: str) -> int:
 
 
 def read(path: Path) -> tuple[Member, ...]:
-    """Read a CSV file with the header ``seconds,node,event``. Raises InputError with the line."""
+    """Return the events in a CSV file with the header ``seconds,node,event``. Raises InputError
+    that names the line."""
     out = []
     for number, cells in rows(path, COLUMNS):
         place = f"{path}, line {number}"
@@ -73,10 +75,10 @@ def read(path: Path) -> tuple[Member, ...]:
 
 
 def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, ...]:
-    """Return the events in order of time, validated. Raises InputError.
+    """Return the events in the order of their times.
 
-    Nodes must exist and must not be hosts; a node must be absent to join and present to leave or
-    die.
+    Raises InputError for an invalid event. Nodes must exist and must not be hosts; a node must be
+    absent to join, and present to leave or die.
     """
     out = sorted(events, key=lambda event: event.seconds)
     there: dict[int, bool] = {}
@@ -101,7 +103,7 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
 
 
 def absent(events: Sequence[Member]) -> list[int]:
-    """Return the nodes that are absent at the start: those whose first event is to join."""
+    """Return the nodes that are absent at the start: those whose first event is a join."""
     first: dict[int, str] = {}
     for one in events:
         first.setdefault(one.node, one.event)

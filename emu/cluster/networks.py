@@ -25,7 +25,8 @@ networks."""
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of a value (paper, derived or assumed), a reference in words, and its range."""
+    """Source of a value: its kind (paper, derived or assumed), a reference in words, and the range
+    of the value."""
 
     source: str
     ref: str
@@ -47,7 +48,7 @@ class Network:
     params: int
     bytes_per_sample: int
     activation_bytes: int
-    """Bytes that one sample keeps between forward and backward."""
+    """Bytes of activations that a node keeps per sample between forward and backward."""
     host_batch: int
     drive_batch: int
     host_speed: float | None
@@ -55,11 +56,11 @@ class Network:
     tuned_host_speed: float | None
     tuned_drive_speed: float | None
     sources: Mapping[str, Origin] = field(compare=False, repr=False)
-    """Source of each key of networks.toml."""
+    """Source of each value of the network, by its key in networks.toml."""
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes that an all-reduce sums."""
+        """Size of the FP32 gradients that an all-reduce sums, bytes."""
         return VALUE_BYTES * self.params
 
     @property
@@ -83,7 +84,7 @@ class Network:
 
 @cache
 def _tables() -> dict[str, Any]:
-    """Return the content of networks.toml."""
+    """Return the content of networks.toml as a dictionary."""
     text = resources.files("ondie.emu.cluster").joinpath("networks.toml").read_text("utf-8")
     return tomllib.loads(text)
 
@@ -99,7 +100,7 @@ def half_batch() -> float:
 
 
 def half_batch_origin() -> Origin:
-    """Return the source of :func:`half_batch`."""
+    """Return the source of the value of :func:`half_batch`."""
     leaf = _tables()[CURVE]["half_batch"]
     return Origin(leaf["source"], leaf["ref"], leaf.get("low"), leaf.get("high"))
 

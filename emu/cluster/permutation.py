@@ -47,7 +47,7 @@ class Shuffle:
         return out.astype(np.int64).reshape(where.shape)
 
     def _once(self, values: np.ndarray) -> np.ndarray:
-        """Apply the Feistel network once."""
+        """Return ``values`` after one application of the Feistel network."""
         left, right = values >> self._half, values & self._mask
         for key in self._keys:
             left, right = right, left ^ (_mixed(right + key) & self._mask)

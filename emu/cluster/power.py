@@ -17,14 +17,15 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Server:
-    """Power of a server (W): of the host while it trains, and the increment per training drive."""
+    """Power of a server in W: ``host_w`` while the host trains, plus ``drive_w`` for each drive
+    that trains."""
 
     host_w: float
     drive_w: float
 
     @staticmethod
     def of(cfg: Config) -> Server:
-        """Return the power of a preset's server."""
+        """Return the power of the server that a preset describes."""
         drive_mw = cfg.energy.controller_mw + cfg.isp.cores * cfg.energy.isp_core_mw
         return Server(cfg.host.compute_power_mw / 1e3, drive_mw / 1e3)
 

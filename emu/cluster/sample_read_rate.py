@@ -17,9 +17,9 @@ from ondie.emu.nvme import command
 from ondie.emu.units import InputError
 
 MOST_BYTES = 256 << 20
-"""Largest number of bytes read in one measurement."""
+"""Maximum number of bytes that one measurement reads."""
 SAMPLES = 2048
-"""Largest number of samples read in one measurement."""
+"""Maximum number of samples that one measurement reads."""
 
 
 def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed: int = 0) -> float:

@@ -23,30 +23,32 @@ from ondie.emu.units import InputError, known_names
 
 METHODS = ("accumulate", "local")
 TRIED = 48
-"""Number of engine counts tried at once."""
+"""Maximum number of engine counts that are tried in one pass."""
 
 ExchangeTime = float | Callable[[int], float]
-"""Seconds of a synchronization, or a function from the number of nodes to seconds."""
+"""Time of a synchronization in seconds, or a function from the number of nodes to seconds."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Work of every engine between two synchronizations. One value per kind of engine."""
+    """Work of every engine between two synchronizations; tuples have one value per kind
+    of engine."""
 
     method: str
     names: tuple[str, ...]
     counts: tuple[int, ...]
     samples: tuple[int, ...]
-    """Samples of each engine of a kind."""
+    """Samples of one engine of each kind."""
     micro_batches: tuple[int, ...]
-    """Number of steps for these samples; their batches differ by at most one."""
+    """Number of steps (micro-batches) in which an engine of each kind processes these samples;
+    their batches differ by at most one sample."""
     seconds: tuple[float, ...]
-    """Compute time of each engine (s)."""
+    """Compute time of one engine of each kind, seconds."""
     exchange_s: float
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Largest batch that each engine holds in memory."""
+        """Largest batch that an engine of each kind holds in memory at a time."""
         return tuple(
             -(-samples // steps) if steps else 0
             for samples, steps in zip(self.samples, self.micro_batches, strict=True)
@@ -54,19 +56,19 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Samples between two synchronizations, over all engines."""
+        """Number of samples between two synchronizations, over all engines."""
         return sum(
             count * samples for count, samples in zip(self.counts, self.samples, strict=True)
         )
 
     @property
     def compute_s(self) -> float:
-        """Compute time of the slowest engine (s)."""
+        """Compute time of the slowest engine, seconds."""
         return max(self.seconds)
 
     @property
     def period_s(self) -> float:
-        """Time from one synchronization to the next (s)."""
+        """Time from one synchronization to the next, seconds."""
         return self.compute_s + self.exchange_s
 
     @property
@@ -75,17 +77,19 @@ class Plan:
 
     @property
     def staleness(self) -> int:
-        """Local steps of a node between two synchronizations; 1 means no staleness."""
+        """Number of local steps of a node between two synchronizations; 1 means that no step uses
+        stale weights."""
         return max(self.micro_batches) if self.method == "local" else 1
 
     @property
     def effective_batch(self) -> int:
-        """Samples per update of the weights: all of them, or those of one local step."""
+        """Number of samples per update of the weights: all samples of the plan, or those of one
+        local step."""
         return -(-self.total // self.staleness)
 
     @property
     def risk(self) -> str:
-        """Description of the risk to accuracy."""
+        """Description, for the results, of how the plan may affect accuracy."""
         if self.method == "local" and self.staleness > 1:
             return (
                 f"weights of the nodes are {self.staleness} local steps apart when averaged; "
@@ -95,9 +99,9 @@ class Plan:
 
 
 def interval(seconds: float, exchange_s: float, overhead: float) -> int:
-    """Return the smallest number of steps between synchronizations for an ``overhead``.
-
-    Each step takes ``seconds``; exchange / (number x seconds + exchange) <= overhead.
+    """Return the smallest number of steps between two synchronizations at which synchronization
+    takes at most the share ``overhead`` of the time. Each step takes ``seconds``: exchange /
+    (number x seconds + exchange) <= overhead.
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"step of {seconds} s: must be more than 0")
@@ -202,7 +206,8 @@ def recruited(
 
 
 def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
-    """Return the seconds of a synchronization among ``nodes`` nodes. Raises InputError."""
+    """Return the time of a synchronization among ``nodes`` nodes, seconds. Raises InputError if it
+    is negative."""
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
         raise InputError(f"exchange of {took} s among {nodes} nodes: must be at least 0")

@@ -25,11 +25,11 @@ REPEATS, WARM_UPS = 3, 1
 
 @dataclass(frozen=True)
 class Fitted(Engine):
-    """Engine whose time is a line: ``start_s`` + batch x ``sample_s``.
+    """Engine whose step time is a line: ``start_s`` + batch x ``sample_s``.
 
-    ``points`` are the measured points. ``error`` is the largest relative error of the times the
-    line was fitted to. ``full``, (batch, samples/s): from that batch on, the speed is constant
-    instead of the line's.
+    ``points``: the measured points. ``error``: the largest relative error of the line at the times
+    it was fitted to. ``full``: (batch, samples/s); from that batch on, the speed is constant and
+    does not follow the line.
     """
 
     start_s: float = 0.0
@@ -40,7 +40,8 @@ class Fitted(Engine):
     """True if the benchmark ended at the memory limit."""
 
     def speed(self, batch: int) -> float:
-        """Return the samples per second at a batch: by the line, or constant from ``full`` on."""
+        """Return the speed at a batch, samples per second: by the line, or constant from ``full``
+        on."""
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
@@ -56,7 +57,7 @@ class Fitted(Engine):
         )
 
     def held_down(self) -> bool:
-        """Return True if the best batch would be larger with more memory."""
+        """Return True if memory limits the engine's best batch."""
         return super().held_down() or (self.cut and self.best == self.limit)
 
     @property
@@ -70,8 +71,8 @@ class Fitted(Engine):
 class Measured:
     """Results of a benchmark.
 
-    Batches ascending, the median time of each (s), and the range of the times of one batch relative
-    to its median.
+    They are the batches in ascending order, the median time of each (s), and the spread of each:
+    the range of its times relative to their median.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Measured:
 
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
-        """(batch, samples per second)."""
+        """Measured points as (batch, samples per second), batches ascending."""
         return tuple(
             (batch, batch / seconds)
             for batch, seconds in zip(self.batches, self.seconds, strict=True)
@@ -164,7 +165,7 @@ def benchmark(
     found: dict[int, list[float]] = {}
 
     def fits(batch: int) -> bool:
-        """Measure a batch; return False if it does not fit into memory."""
+        """Measure one batch; return False if it does not fit into memory."""
         try:
             times = [_seconds(name, run, batch, clock) for _ in range(warm_ups + repeats)]
         except out_of_memory:
@@ -197,7 +198,7 @@ def benchmark(
 def _seconds(
     name: str, run: Callable[[int], float | None], batch: int, clock: Callable[[], float]
 ) -> float:
-    """Return the seconds of one step."""
+    """Return the time of one step in seconds. Raises InputError if it is not above 0."""
     begin = clock()
     told = run(batch)
     took = clock() - begin if told is None else told

@@ -17,14 +17,15 @@ from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.units import InputError
 
 ROOM = 1 << 20
-"""Largest number of samples of one engine between two synchronizations that is searched."""
+"""Maximum number of samples of one engine between two synchronizations that the search covers."""
 Found = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""For each kind of engine: samples, steps, seconds of computing."""
+"""Result of a search: samples, steps, and compute time in seconds, each with one value per kind of
+engine."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Engines, the count of each, and their limits."""
+    """Search over the samples of ``counts[i]`` engines of each kind i, within their limits."""
 
     engines: tuple[Engine, ...]
     counts: tuple[int, ...]
@@ -33,7 +34,7 @@ class Search:
 
     @cached_property
     def most(self) -> tuple[int, ...]:
-        """Largest batch of each engine."""
+        """Largest batch of an engine of each kind. Raises InputError if it exceeds the search."""
         found = []
         for engine in self.engines:
             cap = min(engine.most, self.most_samples or ROOM + 1)
@@ -46,7 +47,8 @@ class Search:
         return tuple(found)
 
     def local(self, steps: int) -> Found:
-        """Return the best samples if every engine takes ``steps`` equal steps."""
+        """Return the samples with the most throughput if every engine takes ``steps`` steps of
+        equal batches."""
         tables = [
             (times, np.ones(len(times), np.int64))
             for times in (
@@ -64,8 +66,8 @@ class Search:
         )
 
     def accumulated(self, micro_batches: int) -> Found:
-        """Return the best samples if every engine takes its best number of steps, at most
-        ``micro_batches``."""
+        """Return the samples with the most throughput if every engine takes the number of steps
+        that is best for it, at most ``micro_batches``."""
         tables = []
         for engine, most in zip(self.engines, self.most, strict=True):
             size = min(most * micro_batches, self.most_samples or ROOM + 1)
@@ -86,9 +88,9 @@ class Search:
     def _chosen(
         self, tables: Sequence[tuple[np.ndarray, np.ndarray]], exchange_s: float
     ) -> tuple[int, ...]:
-        """Return the samples of each engine with the most samples per second.
+        """Return the samples of an engine of each kind with the most samples per second.
 
-        For every time T that one of them can take, each engine takes as many samples as it
+        For every time T that some engine can take, each engine takes as many samples as it
         completes within T, reduced to ``most_samples`` in total.
         """
         ends = [np.maximum.accumulate(times) for times, _ in tables]
@@ -108,15 +110,14 @@ class Search:
 
 
 def _times(engine: Engine, most: int) -> np.ndarray:
-    """Return the seconds of batches 1 to ``most``, float64[most]."""
+    """Return the times of batches 1 to ``most`` in seconds, float64[most]."""
     return np.array([engine.seconds(batch) for batch in range(1, most + 1)])
 
 
 def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least seconds of 1 to ``size`` samples, and the steps: float64[size], int64[size].
-
-    At most ``most`` steps, whose batches differ by at most one. ``times``: seconds of one step by
-    batch.
+    """Return the least time (s) for 1 to ``size`` samples, and the number of steps that achieves
+    it: float64[size], int64[size]. There are at most ``most`` steps, whose batches differ by at
+    most one sample. ``times``: seconds of one step by batch.
     """
     samples = np.arange(1, size + 1)
     of = np.concatenate([[0.0], times, [np.inf]])

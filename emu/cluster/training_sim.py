@@ -29,7 +29,7 @@ from ondie.emu.cluster.measurement_noise import Noise
 from ondie.emu.units import InputError, plural
 
 MOST_TOLD = 4
-"""Largest number of nodes that a note names."""
+"""Maximum number of nodes that a note lists by name."""
 DETECTION_S = 30.0
 """Time until the other nodes detect that a node has died (s) [assumed]: o2cb's network idle time;
 MPI and gloo wait for minutes."""
@@ -37,7 +37,8 @@ MPI and gloo wait for minutes."""
 
 @dataclass(frozen=True)
 class Data:
-    """Samples of an epoch: public samples, and private samples of each node, int64[nodes]."""
+    """Number of samples of an epoch: public samples, and private samples of each node,
+    int64[nodes]."""
 
     public: int
     private: np.ndarray
@@ -59,8 +60,8 @@ class Simulation:
     tuner: HyperTune | None = None
     chance: Chance = Chance()
     pieces: np.ndarray | None = None
-    """Micro-batches per batch of each node, int64[nodes]; default 1. The node sums their
-    gradients."""
+    """Number of micro-batches that each node's batch is divided into, int64[nodes]; None: 1 each. A
+    node adds up the gradients of its micro-batches."""
     detection_s: float = DETECTION_S
     noise: Noise | None = None
     """Noise of the speeds and shares of free cores that HyperTune observes; None: it observes exact
@@ -76,7 +77,7 @@ class Simulation:
         self.pace = (self.load or Load.none()).pace(fleet.cores, fleet.pace)
         self.now = 0.0
         self.rate = 1.0
-        """Learning rate, relative to the one that the batches were tuned for."""
+        """Learning rate relative to the rate that the batches were tuned for."""
         self.history = History.of(fleet)
         self._random = np.random.default_rng(self.chance.seed)
         self._noise_random = self.noise.generator() if self.noise is not None else None
@@ -111,12 +112,12 @@ class Simulation:
             )
 
     def _wanted(self) -> np.ndarray:
-        """Return the samples of each node in one step, int64[nodes]."""
+        """Return the number of samples that each node should take in one step, int64[nodes]."""
         out: np.ndarray = np.where(self.there, self.batches, 0)
         return out
 
     def _begin(self) -> Epoch:
-        """Start the next epoch without the absent nodes."""
+        """Start the next epoch without the absent nodes, and return it."""
         data = self.data
         epoch = Epoch(
             data.public, data.private, seed=self.chance.seed + self._epochs,
@@ -189,8 +190,8 @@ class Simulation:
         self._observe(step, at, steps, counts, end - begin, left, counted)
 
     def _seconds(self, counts: np.ndarray) -> np.ndarray:
-        """Return the time of all micro-batches of each node; their sizes differ by at most one
-        sample."""
+        """Return the time of all micro-batches of each node in seconds, float64[nodes]; their sizes
+        differ by at most one sample."""
         assert self.pieces is not None
         small, larger = np.divmod(counts, self.pieces)
         if not larger.any():
@@ -200,7 +201,7 @@ class Simulation:
         return out
 
     def _exchange(self) -> AllreduceCost:
-        """Return the all-reduce among the present nodes; the last one is cached."""
+        """Return the cost of the all-reduce among the present nodes; the last result is cached."""
         key = self.there.tobytes()
         if key not in self._known:
             self._known = {key: self.fleet.exchange(self.there)}
@@ -230,9 +231,8 @@ class Simulation:
             self.history.note(step, self.now, event.event, f"node {event.node}")
 
     def _deaths(self, until: float) -> list[membership.Member]:
-        """Return the events of nodes that die by ``until``.
-
-        Joins and departures stay queued; they are handled between two steps.
+        """Return the events of nodes that die until the time ``until``. Joins and departures stay
+        queued, because they take effect between two steps.
         """
         out: list[membership.Member] = []
         later: list[membership.Member] = []
@@ -243,14 +243,15 @@ class Simulation:
         return out
 
     def _gone(self, nodes: list[int], unfinished: bool) -> None:
-        """Remove nodes; ``unfinished`` puts the samples of their last step back into the epoch."""
+        """Remove nodes from the training. With ``unfinished``, put the samples of their last step
+        back into the epoch."""
         before = int(self._wanted().sum())
         self.there[nodes] = False
         self.epoch.leave(nodes, unfinished=unfinished)
         self._resplit(before)
 
     def _resplit(self, before: int) -> None:
-        """Handle a change of the total batch.
+        """Apply a change of the total batch, which was ``before``.
 
         Samples that were read ahead are discarded. The learning rate changes by the rule of
         HyperTune (linear by default).
@@ -264,8 +265,8 @@ class Simulation:
         self, step: int, at: int, steps: int, counts: np.ndarray, seconds: np.ndarray,
         left: np.ndarray, counted: np.ndarray,
     ) -> None:  # fmt: skip
-        """Report the observations of step ``at`` of an epoch of ``steps`` to HyperTune and apply
-        its change."""
+        """Report the observations of step ``at`` of an epoch of ``steps`` to HyperTune, and apply
+        the change that it returns."""
         if self.tuner is None:
             return
         speed = np.divide(counts, seconds, out=np.full(len(counts), np.nan), where=counted)

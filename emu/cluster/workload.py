@@ -22,9 +22,11 @@ from ondie.kernels import OPS, get
 from ondie.traces import Trace
 
 PUBLIC, PRIVATE = 72_000, 12_000
-"""Images of STANNIS (DAC 2020): public, and private to its 24 drives."""
+"""Number of images of STANNIS (DAC 2020): public images, and images that are private to its 24
+drives."""
 ROUNDED = 0.02
-"""Largest relative difference between the parameters of a network as printed and as counted."""
+"""Maximum relative difference between the number of parameters of a network as printed in a paper
+and as counted."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,19 @@ class Workload:
     name: str
     params: int
     sample_bytes: int
-    """Bytes of one sample on flash; 0: unknown, and reading takes no time."""
+    """Size of one sample on flash, bytes; 0: unknown, and reading takes no time."""
     public: int
     private: int
-    """Private samples of all drives together."""
+    """Number of private samples of all drives together."""
     host: Engine
     drives: tuple[Engine, ...]
-    """Engine of each kind of drive."""
+    """Speed curve of each kind of drive."""
     updates_s: tuple[float, ...]
     """Weight update time on the host and on each kind of drive (s); 0 if the speeds include it."""
     published: tuple[int, ...] | None = None
     """Published batch of the host and of the one kind of drive; None if none is published."""
     notes: tuple[str, ...] = ()
-    """Notes on the origin of the values, to be printed with the results."""
+    """Notes on the origin of the values, which are printed with the results."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -87,7 +89,7 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
 
 
 def _unpublished(network: Network, cfg: Config, kind: int) -> str:
-    """Return the note on a network that was not trained on drives of this preset."""
+    """Return the note that says which values are not published for drives of this preset."""
     drive = cfg.system.name
     if cfg.isp.flops_per_cycle:
         return (
@@ -156,14 +158,13 @@ def of_trace(
 
 
 def is_network(name: str) -> bool:
-    """Return True if ``name`` is the name of a network and not the file of a trace."""
+    """Return True if ``name`` is the name of a network, not the file of a trace."""
     return name in NETWORKS
 
 
 def trains_network(trace: Trace) -> bool:
-    """Return True if a trace is the synthetic one of a network of the papers.
-
-    Its parameters may differ from the papers' rounded counts by ROUNDED.
+    """Return True if a trace is the synthetic trace of a network of the papers. Its number of
+    parameters may differ from the papers' rounded number by ROUNDED.
     """
     if trace.name not in NETWORKS or not trace.attrs.get("synthetic"):
         return False

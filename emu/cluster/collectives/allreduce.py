@@ -26,7 +26,7 @@ from ondie.emu.units import InputError, known_names
 
 ALGORITHMS = ("ring", "tree", "star")
 WAIT_PS = 1000
-"""Resolution of the search for the wait for a core (ps)."""
+"""Resolution, in ps, with which the time that a relay thread waits for a core is searched."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,30 @@ class Allreduce:
 
     kind: str
     seconds: float
-    """Time until every node has the sum."""
+    """Time until every node has the sum, seconds."""
     host_s: float
-    """Time until the host has the sum."""
+    """Time until the host has the sum, seconds."""
     drives_s: float
-    """Time until the last drive has the sum."""
+    """Time until the last drive has the sum, seconds."""
     host_cpu_s: float
-    """CPU time of the host's relay, over all its threads."""
+    """CPU time of the host's relay, summed over its threads, seconds."""
     commands: int
-    """NVMe commands of all tunnels, in both directions."""
+    """Number of NVMe commands of all tunnels, in both directions."""
     notifications: int
     bytes_up: int
-    """Message bytes from drives to the host, for the host or for another drive."""
+    """Bytes of all messages that drives send up, to the host or through it to another drive."""
     bytes_down: int
     wire_bytes: int
-    """Bytes over all links, including the headers of packets and blocks."""
+    """Bytes on all links, including the headers of packets and blocks."""
     host_dram_bytes: int
-    """Bytes of messages that pass the host, and of the host's sums."""
+    """Bytes of host DRAM traffic: messages that pass through the host, and the host's additions."""
     wait_ps: int
-    """Time that a relay thread waits for a core each time, if the relay limits a ring."""
+    """Time, in ps, that a relay thread waits for a core before each of its turns, if the relay
+    limits a ring."""
     limited_by: str
     """Bottleneck: "tunnel up", "tunnel down", "host relay" or "uplink"."""
     joules: dict[str, float]
-    """Energy by component: host relay, PCIe, controllers."""
+    """Energy by component (host relay, PCIe, controllers), J."""
 
 
 def exchange(
@@ -67,7 +68,8 @@ def exchange(
     cost: TunnelCost | Sequence[TunnelCost],
     which: np.ndarray | None = None,
 ) -> Allreduce:
-    """Return an all-reduce of ``n_bytes`` over a host and ``drives`` drives, all ready at once.
+    """Return the all-reduce of ``n_bytes`` over a host and ``drives`` drives that all start at the
+    same time.
 
     ``cost``: the drives' tunnels; if they differ, ``which`` gives the tunnel of each drive,
     int64[drives]. Raises InputError for an unknown kind. O(1) for ring and star of identical
@@ -86,7 +88,7 @@ def exchange(
 
 
 class Sent(NamedTuple):
-    """Messages of one kind: ``number`` messages of ``n_bytes`` bytes."""
+    """Group of ``number`` equal messages of ``n_bytes`` bytes each."""
 
     message: Message
     number: int
@@ -94,7 +96,7 @@ class Sent(NamedTuple):
 
 
 class Took(NamedTuple):
-    """Time of messages (ps), and the bottleneck."""
+    """Time that a group of messages takes (ps), and its bottleneck."""
 
     ps: int
     name: str
@@ -103,9 +105,8 @@ class Took(NamedTuple):
 
 
 def _together(links: Links, sent: Sequence[Sent]) -> Took:
-    """Return the time of messages that start at once and do not wait for each other's tunnel.
-
-    The time is that of the longest message, or of all messages on a shared resource.
+    """Return the time of messages that start at the same time and each use a separate tunnel. It is
+    the time of the longest message, or of all messages on a shared resource, whichever is longer.
     """
     last = max((one.message for one in sent), key=lambda message: message.end_ps)
     took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
@@ -116,7 +117,8 @@ def _together(links: Links, sent: Sequence[Sent]) -> Took:
 
 
 def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
-    """Return the time of all messages on the shared uplink (ps); 0 if its rate is unlimited."""
+    """Return the time of all messages on the shared uplink, ps; 0 if the uplink has
+    unlimited rate."""
     rate = links.host.uplink
     up = sum(one.message.wire_up * one.number for one in sent)
     down = sum(one.message.wire_down * one.number for one in sent)
@@ -124,7 +126,7 @@ def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
 
 
 def _by_kind(links: Links, messages: Sequence[Message], n_bytes: int) -> list[Sent]:
-    """Return one message for every drive, grouped by kind."""
+    """Return one group of messages per kind of drive, with one message for every drive."""
     counts = np.bincount(links.which, minlength=len(links.costs)).tolist()
     return [
         Sent(message, count, n_bytes)
@@ -136,7 +138,8 @@ def _by_kind(links: Links, messages: Sequence[Message], n_bytes: int) -> list[Se
 def _result(
     kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
 ) -> Allreduce:
-    """Build the result. ``ps``: times until the host and the last drive have the sum."""
+    """Return the all-reduce with its totals. ``ps``: times until the host and until the last drive
+    have the sum."""
 
     def total(of: str) -> int:
         return sum(getattr(one.message, of) * one.number for one in sent)
@@ -170,12 +173,13 @@ def _result(
 
 
 def _ring(n_bytes: int, links: Links) -> Allreduce:
-    """Return a ring all-reduce; its slowest hop, or the relay of all hops, determines the step
-    time.
+    """Return the ring all-reduce. Its slowest hop, or the relay of all hops, determines the time of
+    a ring step.
 
-    If the relay limits the ring, its threads wait for cores until the tunnels are no faster. The
-    wait is shorter downward than upward, because the upward direction has two relay turns. Fewer
-    packets then accumulate per command, and more commands take more relay time.
+    If the relay limits the ring, its threads wait for cores until the tunnels take as long as the
+    relay. The longer the threads wait, the more packets accumulate for one command, and the less
+    time the relay takes in total. The wait is shorter downward than upward, because the upward
+    direction has two relay turns; downward messages therefore need more commands.
     """
     nodes = links.drives + 1
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
@@ -202,17 +206,16 @@ def _ring(n_bytes: int, links: Links) -> Allreduce:
 
 
 def _slower(links: Links, piece: int, wait_ps: int) -> bool:
-    """Return True if the relay still limits a step of the ring with threads that wait
-    ``wait_ps``."""
+    """Return True if the relay takes longer than the tunnels in a ring step whose relay threads
+    wait ``wait_ps``."""
     waiting = links.waiting(wait_ps)
     took = _together(waiting, _step(waiting, piece))
     return took.relay_ps > took.tunnel_ps
 
 
 def _step(links: Links, piece: int) -> list[Sent]:
-    """Return the messages of a ring step.
-
-    From the host to the first drive, from each drive to the next, from the last drive to the host.
+    """Return the messages of one ring step: from the host to the first drive, from each drive to
+    the next one, and from the last drive to the host.
     """
     which, kinds_of_drive = links.which, len(links.costs)
     if kinds_of_drive == 1:
@@ -233,7 +236,8 @@ def _step(links: Links, piece: int) -> list[Sent]:
 
 
 def _star(n_bytes: int, links: Links) -> Allreduce:
-    """Return a star all-reduce: gradients up, sum, result down; no messages between drives."""
+    """Return the star all-reduce: all gradients go up, the host adds them, and the sum goes down.
+    Drives do not send to each other."""
     up = _by_kind(links, links.up(n_bytes), n_bytes)
     down = _by_kind(links, links.down(n_bytes), n_bytes)
     first, last = _together(links, up), _together(links, down)
@@ -245,9 +249,8 @@ def _star(n_bytes: int, links: Links) -> Allreduce:
 
 
 def _tree(n_bytes: int, links: Links) -> Allreduce:
-    """Return a tree all-reduce: up the tree and down.
-
-    A shared resource takes at least the time of all messages on it.
+    """Return the tree all-reduce: partial sums go up the tree, and the sum goes down. A shared
+    resource takes at least the time of all messages on it.
     """
     nodes, which, kinds = links.drives + 1, links.which, len(links.costs)
     top = np.arange(1, 1 + min(links.drives, tree.CHILDREN))

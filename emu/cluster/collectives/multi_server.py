@@ -31,7 +31,7 @@ class Exchanged:
     kind: str
     seconds: float
     host_cpu_s: float
-    """CPU time of the relays of all servers."""
+    """CPU time of the relays of all servers, seconds."""
     limited_by: str
 
 
@@ -58,14 +58,15 @@ class Exchanging:
         self._which = np.repeat(np.arange(len(drives)), [count for _, count in drives])
 
     def __call__(self, there: np.ndarray) -> Exchanged:
-        """Return the all-reduce among the present nodes ``there``, bool[nodes]."""
+        """Return the all-reduce among the nodes that are present, given as bool[nodes]."""
         kinds = allreduce.ALGORITHMS if self.kind == BEST else (self.kind,)
         servers = self._servers(there[self.hosts :])
         found = [self._of(kind, servers) for kind in kinds]
         return min(found, key=lambda exchanged: exchanged.seconds)
 
     def _servers(self, there: np.ndarray) -> list[tuple[tuple[int, ...], int]]:
-        """Return (drives of each kind, number of servers with exactly these drives)."""
+        """Return a list of (number of drives of each kind, number of servers with exactly these
+        drives)."""
         at = np.flatnonzero(there)
         shape = (self.hosts, max(len(self._costs), 1))
         counts = np.zeros(shape, np.int64)
@@ -76,12 +77,12 @@ class Exchanging:
         ]
 
     def _within(self, kind: str, n_bytes: int, own: tuple[int, ...]) -> allreduce.Allreduce:
-        """Return the all-reduce in one server with ``own[k]`` drives of kind k."""
+        """Return the all-reduce within one server that has ``own[k]`` drives of kind k."""
         which = np.repeat(np.arange(len(own)), own)
         return allreduce.exchange(kind, n_bytes, len(which), self._costs, which)
 
     def _of(self, kind: str, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
-        """Return the all-reduce of one kind over these servers."""
+        """Return the all-reduce of the cluster by one algorithm (``kind``)."""
         if self.hosts == 1:
             inside = self._within(kind, self.n_bytes, servers[0][0])
             return Exchanged(kind, inside.seconds, inside.host_cpu_s, inside.limited_by)
@@ -98,8 +99,8 @@ class Exchanging:
         return Exchanged(kind, seconds + network_s, cpu_s, limit)
 
     def _ring(self, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
-        """Return a ring over all nodes; its slowest hop, in a server or between two, determines the
-        step time."""
+        """Return the ring all-reduce over all nodes. Its slowest hop, within a server or between
+        two servers, determines the time of a ring step."""
         nodes = self.hosts + sum(sum(own) * number for own, number in servers)
         piece, steps = ring.piece_bytes(self.n_bytes, nodes), ring.steps(nodes)
         slowest, cpu_s, limit = piece / self.network.bytes_per_s, 0.0, "network"

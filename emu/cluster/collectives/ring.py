@@ -13,7 +13,7 @@ import numpy as np
 
 
 def steps(nodes: int) -> int:
-    """Return the number of ring steps of an all-reduce."""
+    """Return the number of ring steps that an all-reduce over ``nodes`` nodes takes."""
     return 2 * (nodes - 1)
 
 
@@ -23,16 +23,15 @@ def piece_bytes(n_bytes: int, nodes: int) -> int:
 
 
 def sender(hop: np.ndarray, nodes: int) -> np.ndarray:
-    """Return the node that sends hop ``hop``, int64; hops are numbered step by step, node by
-    node."""
+    """Return the node that sends each of the hops ``hop``, int64; hops are numbered by step, then
+    by node."""
     return hop % nodes
 
 
 def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the two hops that a hop waits for.
-
-    The first hop delivers the data to the sender. The second is the sender's previous hop (a node
-    sends and receives concurrently). Both are -1 in the first ring step.
+    """Return the two hops that each hop waits for, int64 each; -1 in the first ring step. The first
+    one delivers the data to the sender. The second one is the sender's previous hop, because a node
+    sends one message at a time (it sends and receives concurrently).
     """
     behind = np.where(hop % nodes > 0, hop - nodes - 1, hop - 1)
     before = hop - nodes
@@ -40,5 +39,5 @@ def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def last_arrivals(nodes: int) -> np.ndarray:
-    """Return the hop that brings node i the last piece of the sum, int64[nodes]."""
+    """Return the hop that delivers the last piece of the sum to node i, int64[nodes]."""
     return (steps(nodes) - 1) * nodes + (np.arange(nodes) - 1) % nodes

@@ -23,7 +23,7 @@ CHILDREN = 2
 
 
 def levels(nodes: int) -> list[np.ndarray]:
-    """Return the nodes of each level, by their distance from the root."""
+    """Return the nodes of each level of the tree, in the order of their distance from the root."""
     found, first = [], 0
     while first < nodes:
         found.append(np.arange(first, min(CHILDREN * first + 1, nodes)))
@@ -32,12 +32,13 @@ def levels(nodes: int) -> list[np.ndarray]:
 
 
 def parents(nodes: np.ndarray) -> np.ndarray:
-    """Return the parents of nodes other than the root."""
+    """Return the parent of each node; the root must not be among ``nodes``."""
     return (nodes - 1) // CHILDREN
 
 
 class Edges(NamedTuple):
-    """Times of a message between drives, ps, int64[kinds, kinds] by sender and receiver."""
+    """Times of one message between two drives, ps; int64[kinds, kinds] by kind of sender and
+    receiver."""
 
     up: np.ndarray
     body: np.ndarray
@@ -46,7 +47,7 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, links: Links, n_bytes: int) -> Edges:
-        """Return the times of a message of n bytes."""
+        """Return the times of a message of ``n_bytes`` bytes."""
         parts = [
             [
                 (
@@ -63,14 +64,15 @@ class Edges(NamedTuple):
 
 
 class Relay:
-    """The host's relay as one server of all messages, in the order of their start."""
+    """The host's relay as a queue that serves all messages in the order in which they start."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.free = 0
 
     def serve(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
-        """Return the completion time of work that arrives at ``start``, ps int64[n]."""
+        """Return the completion times of messages that arrive at ``start`` and need ``work`` of the
+        relay, ps, int64[n]."""
         order = np.argsort(start, kind="stable")
         done = np.empty_like(start)
         done[order] = queue(np.maximum(start[order], self.free), work[order])
@@ -79,17 +81,16 @@ class Relay:
 
 
 def queue(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """Return the completion times of jobs, first come first served; along the first axis, by
-    arrival."""
+    """Return the completion times of jobs that are served in the order of arrival, along the first
+    axis."""
     ahead = np.cumsum(work, axis=0)
     return np.maximum.accumulate(arrival - (ahead - work), axis=0) + ahead
 
 
 def seconds_ps(n_bytes: int, links: Links, shared: bool) -> tuple[int, int]:
-    """Return the times (ps) until the host and the last drive have the sum.
-
-    ``shared``: include the host's relay, which serves one level after the other; otherwise assume
-    that it has enough threads.
+    """Return the times (ps) until the host and until the last drive have the sum. ``shared``:
+    include the host's relay, which serves one level after the other; otherwise assume that the
+    relay has enough threads.
     """
     nodes, which = links.drives + 1, links.which
     edges = Edges.of(links, n_bytes)
@@ -116,8 +117,7 @@ def _with_host(
     relay: Relay | None,
 ) -> None:
     """Send a message between the host and each of its children, each through a separate tunnel.
-
-    ``ready``: start time on entry, arrival time on return.
+    ``ready`` holds the start times on entry and the arrival times on return, ps.
     """
     start = ready[top]
     mine = [messages[kind] for kind in which[top - 1]]
@@ -130,8 +130,8 @@ def _with_host(
 def _gather(
     level: np.ndarray, which: np.ndarray, edges: Edges, ready: np.ndarray, relay: Relay | None
 ) -> None:
-    """Send from every node of a level to its parent, a drive; set the parent's ``ready`` to the
-    last arrival."""
+    """Send a message from every node of a level to its parent, which is a drive. Set the parent's
+    ``ready`` to the time of the last arrival, ps."""
     parent = parents(level)
     pair = which[level - 1], which[parent - 1]
     up, body, tail = edges.up[pair], edges.body[pair], edges.tail[pair]
@@ -162,8 +162,8 @@ def _gather(
 def _spread(
     level: np.ndarray, which: np.ndarray, edges: Edges, ready: np.ndarray, relay: Relay | None
 ) -> None:
-    """Send the sum to every node of a level from its parent, a drive; set ``ready`` to its
-    arrival."""
+    """Send the sum to every node of a level from its parent, which is a drive. Set the node's
+    ``ready`` to the time of arrival, ps."""
     parent = parents(level)
     pair = which[parent - 1], which[level - 1]
     up, body, tail = edges.up[pair], edges.body[pair], edges.tail[pair]

@@ -17,7 +17,8 @@ from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
 from ondie.emu.units import InputError
 
 SUM_PASSES = 3
-"""Memory passes over a gradient that the host adds to its own: two reads, one write."""
+"""Number of passes over host memory in which the host adds a received gradient to its sum: two
+reads, one write."""
 
 
 class Links:
@@ -53,15 +54,16 @@ class Links:
             )
 
     def up(self, n_bytes: int) -> list[Message]:
-        """Return a message of n bytes to the host, by kind of drive."""
+        """Return the message of ``n_bytes`` from a drive to the host, for each kind of drive."""
         return [cost.upward(n_bytes) for cost in self.costs]
 
     def down(self, n_bytes: int) -> list[Message]:
-        """Return a message of n bytes from the host, by kind of drive."""
+        """Return the message of ``n_bytes`` from the host to a drive, for each kind of drive."""
         return [cost.downward(n_bytes) for cost in self.costs]
 
     def across(self, n_bytes: int) -> list[list[Message]]:
-        """Return a message of n bytes from drive to drive, by kinds of sender and receiver."""
+        """Return the message of ``n_bytes`` from one drive to another, by kinds of sender and
+        receiver."""
         return [
             [sender.across(n_bytes, receiver) for receiver in self.costs] for sender in self.costs
         ]
@@ -72,11 +74,11 @@ class Links:
 
 
 def sum_ps(n_bytes: int, gradients: int, host_dram: int) -> int:
-    """Return the time (ps) in which the host adds ``gradients`` gradients to its own."""
+    """Return the time in which the host adds ``gradients`` received gradients to its sum, ps."""
     moved = SUM_PASSES * n_bytes * gradients
     return -(-moved * PS_PER_S // host_dram) if host_dram else 0
 
 
 def relay_ps(message: Message, threads: int) -> int:
-    """Return the time (ps) that the host's relay, with all its threads, needs for a message."""
+    """Return the time that the host's relay, with all its threads, needs for one message, ps."""
     return -(-message.cpu_ps // threads)

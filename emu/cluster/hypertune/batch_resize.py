@@ -18,10 +18,10 @@ from ondie.emu.units import InputError
 
 
 class Curves:
-    """Speed over batch of every uninterrupted node; node i has the curve ``engines[kinds[i]]``.
+    """Speed as a function of the batch, for every node while no other program slows it down.
 
-    ``kinds``: int64[n]. Without engines a node has its tuned speed at every batch. ``tuned``:
-    float64[n], samples/s.
+    Node i has the curve ``engines[kinds[i]]``; ``kinds``: int64[n]. Without engines, a node has its
+    tuned speed at every batch. ``tuned``: float64[n], samples/s.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Curves:
                 raise InputError(f"engine {wrong}: must be from 0 to {len(self.engines) - 1}")
 
     def speed(self, batches: np.ndarray) -> np.ndarray:
-        """Return the samples per second at these batches, float64[n]."""
+        """Return the speed of each node at these batches, samples per second, float64[n]."""
         out = self.tuned.astype(np.float64)
         for kind, engine in enumerate(self.engines):
             mine = self.kinds == kind
@@ -50,7 +50,7 @@ class Curves:
         return out
 
     def within(self, seconds: np.ndarray) -> np.ndarray:
-        """Return the real-valued batches that take ``seconds``, float64[n]."""
+        """Return the real-valued batches for which the nodes take ``seconds``, float64[n]."""
         out = seconds * self.tuned
         for kind, engine in enumerate(self.engines):
             mine = self.kinds == kind
@@ -79,9 +79,9 @@ class Curves:
 
 
 def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Return batches and speeds of the points that are faster than all earlier points, float64.
-
-    Raises InputError if there are fewer than two: such a curve does not determine a batch.
+    """Return the batches and speeds of those points that are faster than all earlier points,
+    float64 each. Raises InputError if there are fewer than two: such a curve does not determine a
+    batch.
     """
     sizes, speeds = np.array(engine.points, np.float64).T
     higher = np.append(True, speeds[1:] > np.maximum.accumulate(speeds)[:-1])
@@ -94,9 +94,10 @@ def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _within(seconds: np.ndarray, sizes: np.ndarray, speeds: np.ndarray) -> np.ndarray:
-    """Return the batches that take ``seconds`` on one curve.
+    """Return the batches that take ``seconds`` on one curve, float64[n].
 
-    Solves b / (s0 + (s1 - s0)(b - b0) / (b1 - b0)) for b; outside the points the speed is constant.
+    Solves b / (s0 + (s1 - s0)(b - b0) / (b1 - b0)) = seconds for b; outside the points the speed is
+    constant.
     """
     times = sizes / speeds
     at = np.clip(np.searchsorted(times, seconds), 1, max(len(sizes) - 1, 1))

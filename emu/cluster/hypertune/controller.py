@@ -33,30 +33,31 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Decision rule of HyperTune. Raises InputError for an unknown choice or a number out of
-    range."""
+    """Parameters of HyperTune's decisions. Raises InputError for an unknown choice or a number out
+    of range."""
 
     index: str = "gated"
-    """Eq. 2 "gated" by noise, or "literal", as printed."""
+    """Form of Eq. 2: "gated" (declines within the noise do not count) or "literal" (as printed)."""
     batch: str = "proportional"
-    """"proportional", BS SP_i / SP; "eq3", the inverse of the tuner's curve; or "eq3-literal", as
-    printed."""
+    """Rule for the new batch: "proportional", BS SP_i / SP; "eq3", the inverse of the tuner's
+    curve; or "eq3-literal", Eq. 3 as printed."""
     ends_epoch: bool = False
-    """If True, a change ends the epoch's plan, as in the papers; otherwise the next step has a new
-    split."""
+    """True: a change ends the epoch, as in the papers. False: the remaining samples are split again
+    at the next step."""
     learning_rate: str = "linear"
-    """Scaling with the total batch: "linear", its square root ("sqrt"), or "none"."""
+    """Scaling of the learning rate with the total batch: "linear", with its square root ("sqrt"),
+    or "none"."""
     noise: float = 0.05
     """Relative standard deviation of an observed speed [assumed, 0.01 to 0.05]."""
     cpu_noise: float = 0.02
     """Standard deviation of an observed share of cores [assumed, 0.005 to 0.05]."""
     sigmas: float = 5.0
-    """Standard errors by which a mean may be lower without counting as a decline; at 5 % noise they
-    are about half of a 20 % decline."""
+    """Number of standard errors by which a mean may be lower without counting as a decline. At 5 %
+    noise, the default is about half of a 20 % decline."""
     least_decline: float = 0.05
-    """Smallest decline that counts, at any noise [assumed, 0.02 to 0.1]."""
+    """Smallest relative decline that counts, however small the noise [assumed, 0.02 to 0.1]."""
     least_change: float = 0.05
-    """Relative batch change up to which no new split is made [assumed, 0.02 to 0.1]."""
+    """Relative change of a batch that must be exceeded for a new split [assumed, 0.02 to 0.1]."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -78,15 +79,15 @@ class Change:
     nodes: np.ndarray
     """Nodes whose batch changed, int64[k], ascending."""
     before: np.ndarray
-    """Their previous batches, int64[k]."""
+    """Previous batches of the changed nodes, int64[k]."""
     learning_rate: float
-    """Factor on the learning rate."""
+    """Factor by which the learning rate is multiplied."""
     ends_epoch: bool
     """True if the rest of this epoch's plan is dropped and a new epoch starts."""
 
     @property
     def after(self) -> np.ndarray:
-        """The changed nodes' new batches, int64[k]."""
+        """New batches of the changed nodes, int64[k]."""
         after: np.ndarray = self.batches[self.nodes]
         return after
 
@@ -146,12 +147,12 @@ class HyperTune:
 
     @property
     def flags(self) -> np.ndarray:
-        """Consecutive flags of a decline so far, int64[n]."""
+        """Number of consecutive flags of a decline so far, int64[n]."""
         return self._down
 
     @property
     def margin(self) -> np.ndarray:
-        """Margin of each node's recent mean, which a decline must exceed, float64[n]."""
+        """Margin that the decline of each node's recent mean must exceed, float64[n]."""
         return self._expected.margin
 
     def observe(
@@ -184,9 +185,8 @@ class HyperTune:
     def _resize(
         self, shrink: np.ndarray, grow: np.ndarray, recent: np.ndarray, cores: np.ndarray
     ) -> Change | None:
-        """Choose new batches for these nodes where the change is large enough.
-
-        With the literal index, five flags cause a change in any case.
+        """Return new batches for the nodes to shrink and to grow if the change is large enough,
+        else None. With the literal index, five consecutive flags always cause a change.
         """
         tuned = grow & self._expected.as_tuned(cores, recent)
         ratio = np.where(tuned, 1.0, recent)
@@ -208,13 +208,14 @@ class HyperTune:
         return Change(self.batches.copy(), at, before, factor, self.rule.ends_epoch)
 
     def _wanted(self, ratio: np.ndarray) -> np.ndarray:
-        """Return the real-valued batches of nodes at these ratios of their uninterrupted speed."""
+        """Return the real-valued batches of nodes that run at ``ratio`` of their uninterrupted
+        speed, float64[n]."""
         if self.rule.batch == "proportional":
             return self._curves.within(self._tuned / self._curves.speed(self._tuned) * ratio)
         return self._curves.inverse(ratio * self._unloaded, self.rule.batch == "eq3-literal")
 
     def _rate(self, factor: float) -> float:
-        """Return the factor on the learning rate for a total batch scaled by ``factor``."""
+        """Return the factor on the learning rate if the total batch is multiplied by ``factor``."""
         return {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[self.rule.learning_rate]
 
     def _check(self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None) -> None:
@@ -234,7 +235,8 @@ class HyperTune:
 
 
 def _every(what: str, values: np.ndarray, good: np.ndarray, right: str) -> None:
-    """Raise InputError for the first node whose value is invalid."""
+    """Raise InputError that names the first node whose value is not in ``good``; ``right``
+    describes the allowed values."""
     if not good.all():
         at = int(np.argmin(good))
         raise InputError(f"node {at}: {what} {values[at]}; must be {right}")

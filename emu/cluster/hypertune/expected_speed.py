@@ -19,11 +19,11 @@ from ondie.emu.cluster.hypertune.slowdown_detector import RECENT, WINDOW, Window
 
 
 class Expectation:
-    """References and margins of n nodes, all float64[n].
+    """Expected speeds and margins of n nodes, all float64[n].
 
     ``cores``: share of its cores that each node was tuned with. ``noise``, ``cpu_noise``: standard
-    deviation of one observation of a speed (relative) and of a share of cores. A recent mean may
-    deviate by ``sigmas`` standard errors, and by ``least``.
+    deviation of one observation of a speed (relative) and of a share of cores. The mean of recent
+    observations may deviate by ``sigmas`` standard errors, and by ``least``.
     """
 
     def __init__(
@@ -37,26 +37,26 @@ class Expectation:
         self._age = np.zeros(nodes, np.int64)
         self.margin = self._off(noise, self._samples)
         self.cores_margin = float(self._off(cpu_noise, np.array(RECENT)))
-        """Increase of a node's share of cores that exceeds noise."""
+        """Increase of a node's share of free cores that noise does not explain."""
 
     def _off(self, noise: float, samples: np.ndarray) -> np.ndarray:
-        """Return the difference that noise can cause between a recent mean and a mean of
-        ``samples``."""
+        """Return the largest difference that noise is expected to cause between a recent mean and a
+        mean of ``samples`` observations."""
         error = noise * np.sqrt(1 / RECENT + 1 / samples)
         off: np.ndarray = np.maximum(self._least, self._sigmas * error)
         return off
 
     def decline(self, ratio: np.ndarray) -> np.ndarray:
-        """Return the relative decline below the expected speed; minus infinity if the expected
-        ratio is 0."""
+        """Return the relative decline of each node below its expected speed; minus infinity if the
+        expected ratio is 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return 1 - ratio / self.ratio
 
     def more_cores(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         """Return True for nodes that regained cores since their batch was chosen, bool[n].
 
-        If a node had lost no cores, cores cannot explain a decline (heat, memory) nor show its end;
-        then a speed above the expected one counts.
+        If a node had lost no cores, its slowdown has another cause (heat, memory). A speed above
+        the expected one then counts as the end of the slowdown.
         """
         unexplained = self.cores > self._tuned_cores - self.cores_margin
         faster = -self.decline(ratio) > self.margin
@@ -64,8 +64,8 @@ class Expectation:
         return back
 
     def as_tuned(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-        """Return True for nodes with the cores and the speed they were tuned with, within margins,
-        bool[n]."""
+        """Return True for nodes whose cores and speed equal, within margins, the values they were
+        tuned with, bool[n]."""
         cores_back = cores >= self._tuned_cores - self.cores_margin
         same: np.ndarray = cores_back & (np.abs(1 - ratio) <= self.margin)
         return same
@@ -73,9 +73,8 @@ class Expectation:
     def expect(
         self, nodes: np.ndarray, ratio: np.ndarray, cores: np.ndarray, tuned: np.ndarray
     ) -> None:
-        """Set the expectation of these nodes to these recent means. All arrays are [k].
-
-        For nodes in ``tuned``, set it to the values they were tuned with.
+        """Set the expectation of ``nodes`` to these recent means; all arrays are [k]. For nodes in
+        ``tuned``, set it to the values that they were tuned with.
         """
         self.ratio[nodes] = np.where(tuned, 1.0, ratio)
         self.cores[nodes] = np.where(tuned, self._tuned_cores[nodes], cores)
@@ -84,12 +83,11 @@ class Expectation:
         self.margin[nodes] = self._off(self._noise, self._samples[nodes])
 
     def settle(self, left: np.ndarray, window: Window) -> None:
-        """Update the references after a step; ``left`` is the observation that left the speed
-        window.
+        """Update the references after a step; ``left`` is the observation that has left the window.
 
-        A reference has at most 2 * WINDOW observations. Until then ``left`` is averaged into it,
-        provided that the mean of the window is within half of the margin. The start of a decline
-        is in the window before it is in ``left``, so it cannot change the reference.
+        A reference averages at most 2 * WINDOW observations. Until then, ``left`` is added to the
+        average if the mean of the window is within half of the margin. A decline is visible in the
+        window before its first observation leaves the window, so it does not change the reference.
         """
         self._age += 1
         young = (self._samples < 2 * WINDOW) & (self._age > WINDOW)

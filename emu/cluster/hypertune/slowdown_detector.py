@@ -20,11 +20,13 @@ import numpy as np
 DECLINE, REMAINING, THRESHOLD = 0.7, 0.3, 0.20
 """Weights of the two terms of Eq. 2, and its threshold."""
 FLAGS, WINDOW, RECENT = 5, 10, 5
-"""Flags in a row; steps in the window; most recent steps that are averaged."""
+"""Number of consecutive flags that make a decline; number of steps in the window; number of recent
+steps that are averaged."""
 
 
 def index(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
-    """Return Eq. 2 of a relative decline, in step ``step`` (from 0) of ``steps``."""
+    """Return the left side of Eq. 2 for a relative decline in step ``step`` (from 0) of ``steps``,
+    float64[n]."""
     return DECLINE * decline + REMAINING * (steps - step) / steps
 
 
@@ -47,7 +49,8 @@ def gated(
 
 
 class Window:
-    """Last observations of every node, float64[window, n]; NaN where there are none yet."""
+    """Last observations of every node, float64[window, n]; NaN where there is no
+    observation yet."""
 
     def __init__(self, nodes: int, window: int = WINDOW, recent: int = RECENT) -> None:
         self._rows = np.full((window, nodes), np.nan)
@@ -56,19 +59,20 @@ class Window:
         self._recent = recent
 
     def push(self, values: np.ndarray | float) -> np.ndarray:
-        """Add the observations of a step; return those that leave the window."""
+        """Add the observations of a step; return the observations that leave the window,
+        float64[n]."""
         left = self._rows[self._at].copy()
         self._rows[self._at] = values
         self._at = (self._at + 1) % len(self._rows)
         return left
 
     def mean(self) -> np.ndarray:
-        """Return the mean of the whole window."""
+        """Return the mean of each node's observations in the whole window, float64[n]."""
         mean: np.ndarray = self._rows.mean(axis=0)
         return mean
 
     def recent(self) -> np.ndarray:
-        """Return the mean of the most recent observations."""
+        """Return the mean of each node's most recent observations, float64[n]."""
         last = (self._at - 1 - np.arange(self._recent)) % len(self._rows)
         mean: np.ndarray = self._rows[last].mean(axis=0)
         return mean

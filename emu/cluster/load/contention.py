@@ -23,9 +23,11 @@ BATCH, DRIVE_BATCH, LAGUNAS = 180, 15, 36
 GRADIENT_BYTES = 4 * 3_400_000
 """Bytes of MobileNetV2's parameters in FP32, as HyperTune counts them."""
 ALONE, WITH_DRIVES, WITH_DRIVES_2_LEFT = 33.4, 99.83, 49.26
-"""img/s: host; host and Lagunas; host and Lagunas with 6 of the host's cores taken."""
+"""Published speeds of a synchronous training in img/s: a host; a host with Lagunas; a host with
+Lagunas and 6 of the host's cores taken."""
 THREE, THREE_4_LEFT, THREE_2_LEFT = 93.4, 75.6, 53.3
-"""img/s: three equal nodes; one of them with 4 of 8 cores taken; with 6 of 8 cores taken."""
+"""Published speeds of a synchronous training in img/s: three equal nodes; one of them with 4 of its
+8 cores taken; with 6 of 8 cores taken."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Slowdown:
             )
 
     def ratio(self, share: np.ndarray) -> np.ndarray:
-        """Return the speed relative to all cores, float64, for shares from 0 to 1 of any shape."""
+        """Return the speed at a share of free cores relative to that with all cores, float64;
+        ``share``: 0 to 1, any shape."""
         share = np.asarray(share, np.float64)
         bad = ~((share >= 0) & (share <= 1))
         if bad.any():
@@ -75,13 +78,14 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class Link:
-    """Link between nodes: its name and the payload bytes per second in each direction."""
+    """Link between nodes: its name and the payload rate in each direction, bytes per second."""
 
     name: str
     bytes_per_s: float
 
     def ring_s(self, n_bytes: int, nodes: int) -> float:
-        """Return the seconds of a ring all-reduce, without latency."""
+        """Return the time of a ring all-reduce of ``n_bytes`` over ``nodes`` nodes, without
+        latency, seconds."""
         if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
             raise InputError(f"{self.name}: {self.bytes_per_s} B/s; must be more than 0")
         return ring.steps(nodes) * ring.piece_bytes(n_bytes, nodes) / self.bytes_per_s
@@ -89,7 +93,7 @@ class Link:
 
 def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
     """Return the compute time of the slowest node in a synchronous step of ``samples`` samples in
-    total."""
+    total, seconds."""
     seconds = samples / samples_per_s - sync_s
     if not seconds > 0:
         raise InputError(
@@ -112,15 +116,17 @@ SLOW = Link(
     "rest of the step of a node alone at 33.4 img/s",
     ring.steps(3) * ring.piece_bytes(GRADIENT_BYTES, 3) / (3 * BATCH / THREE - BATCH / ALONE),
 )
-"""0.39 s, if the three nodes are equal to the host of the other runs."""
+"""Slow end of the range of the network: the ring takes 0.39 s, the rest of a step if the three
+nodes are equal to the host of the other runs."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """Published cluster.
+    """Published cluster: batches, speeds and slowdown as fitted here.
 
-    Tuned batches and own speeds (samples/s) of its kinds of node, the count of each, the
-    synchronization time of a step (s), and the slowdown of the interrupted node.
+    It has the tuned batches and the compute speeds (samples/s) of its kinds of nodes, the count of
+    each kind, the synchronization time of a step (s), and the slowdown model of the interrupted
+    node.
     """
 
     batches: tuple[int, ...]
@@ -130,7 +136,8 @@ class Published:
     slowdown: Slowdown
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return batches int64[n] and speeds float64[n], node 0 first."""
+        """Return (batches, speeds) of all nodes, int64[n] and float64[n], in the order of the
+        kinds."""
         return np.repeat(np.array(self.batches), self.counts), np.repeat(
             np.array(self.speeds), self.counts
         )

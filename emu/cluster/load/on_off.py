@@ -22,9 +22,9 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
 MOST_SPELLS = 1_000_000_000
-"""Limit of spells of all nodes in one run: drawing them takes a minute or two."""
+"""Maximum number of spells of all nodes in one run; drawing this number takes a minute or two."""
 _FIRST, _LENGTH, _CORES = 0, 1, 2
-"""Purpose of a draw: a node's first spell, a spell's length, a spell's cores."""
+"""Purpose of a random draw: a node's first spell, the length of a spell, the cores of a spell."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Spells:
     share: float
     seed: int
     most: int = MOST_SPELLS
-    """Limit of loaded spells; more raise InputError."""
+    """Maximum number of loaded spells; a run that needs more raises InputError."""
 
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
@@ -51,16 +51,16 @@ class Spells:
 
     @property
     def key(self) -> int:
-        """The seed in 63 bits."""
+        """The seed reduced to 63 bits, for the random draws."""
         return self.seed & ((1 << 63) - 1)
 
     @property
     def free_s(self) -> float:
-        """Mean time between two loaded spells."""
+        """Mean time between two loaded spells, seconds."""
         return self.busy_s * (1 - self.share) / self.share
 
     def check(self, nodes: int, seconds: float) -> None:
-        """Raise InputError if ``nodes`` nodes have too many spells in ``seconds``."""
+        """Raise InputError if a run of ``seconds`` on ``nodes`` nodes needs too many spells."""
         expected = nodes * seconds / (self.busy_s + self.free_s)
         if expected > self.most:
             least = nodes * seconds * self.share / self.most
@@ -74,12 +74,12 @@ class Spells:
     def pace(
         self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> SpellPace:
-        """Return the speed over time of nodes with these ``cores``, int64[nodes]; ``pace`` as in
-        trace.Pace."""
+        """Return the relative speed over time of nodes with these ``cores``, int64[nodes]; ``pace``
+        is as in trace.Pace."""
         return SpellPace(self, cores, pace)
 
     def until(self, seconds: float, cores: np.ndarray) -> Load:
-        """Return the loaded spells that begin before ``seconds``, as a load."""
+        """Return the loaded spells that begin before ``seconds``, as a load trace."""
         at, node, taken = [], [], []
         for one, own in enumerate(cores.tolist()):
             number, begun, ended, cut = _begin(self.key, one, own, self.busy_s, self.free_s)
@@ -95,9 +95,8 @@ class Spells:
 
 
 class SpellPace:
-    """Relative speed of every node over time, like trace.Pace.
-
-    Holds one spell per node, that of its last start. Query times must not decrease.
+    """Relative speed of every node over time, like trace.Pace. Only the spell at the last queried
+    start is stored for each node. Query times must not decrease.
     """
 
     def __init__(
@@ -140,10 +139,8 @@ class SpellPace:
 def _table(
     cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the speed by number of taken cores, float64[rows, most cores + 1], and each node's
-    row.
-
-    Row numbers are int64[nodes]; nodes with identical speeds share a row.
+    """Return the speed by number of taken cores, float64[rows, most cores + 1], and the row of each
+    node, int64[nodes]; nodes with identical speeds share a row.
     """
     nodes, most = len(cores), int(cores.max(initial=1))
     every = np.arange(nodes)
@@ -161,7 +158,8 @@ def _table(
 
 @njit
 def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
-    """Return spell ``number`` of a node: (number, begin, end, cores taken)."""
+    """Return spell ``number`` of a node, which begins at ``begun``, as (number, begin, end, cores
+    taken)."""
     key = absorb(absorb(seed, node), number)
     mean = busy_s if loaded else free_s
     ended = begun - mean * math.log(uniform(key, _LENGTH))
@@ -171,8 +169,8 @@ def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
 
 @njit
 def _begin(seed, node, cores, busy_s, free_s):
-    """Return a node's first spell. Its number is 0 if loaded, else 1: loaded spells have even
-    numbers."""
+    """Return the first spell of a node as (number, begin, end, cores taken). Loaded spells have
+    even numbers, so its number is 0 if it is loaded, else 1."""
     share = busy_s / (busy_s + free_s)
     number = 0 if uniform(absorb(seed, node), _FIRST) < share else 1
     return _spell(seed, node, cores, busy_s, free_s, np.int64(number), number == 0, 0.0)
@@ -180,13 +178,14 @@ def _begin(seed, node, cores, busy_s, free_s):
 
 @njit
 def _next(seed, node, cores, busy_s, free_s, number, begun):
-    """Return the spell after spell ``number``."""
+    """Return the spell that follows spell ``number`` of a node and begins at ``begun``."""
     return _spell(seed, node, cores, busy_s, free_s, number + 1, (number + 1) % 2 == 0, begun)
 
 
 @njit
 def _start(seed, cores, busy_s, free_s, number, begun, ended, taken):
-    """Set the first spell of every node."""
+    """Set the arrays ``number``, ``begun``, ``ended`` and ``taken`` to the first spell of every
+    node."""
     for i in range(len(cores)):
         number[i], begun[i], ended[i], taken[i] = _begin(seed, i, cores[i], busy_s, free_s)
 
@@ -195,7 +194,7 @@ def _start(seed, cores, busy_s, free_s, number, begun, ended, taken):
 def _finish(
     seed, cores, busy_s, free_s, number, begun, ended, taken, paces, row, start, work, end
 ):  # fmt: skip
-    """Advance every node to its start and set ``end`` to the completion time of its work."""
+    """Advance every node to its start time, and set ``end`` to the completion time of its work."""
     for i in range(len(start)):
         spell, first, last, cut = number[i], begun[i], ended[i], taken[i]
         while last <= start[i]:

@@ -19,13 +19,14 @@ from ondie.emu.units import InputError
 
 COUNTERS = Path("/proc/stat")
 IDLE = (3, 4)
-"""Indices of the idle counters of a line: idle, and waiting for a device."""
+"""Indices of the counters of idle time in a line of /proc/stat: idle, and waiting for a device."""
 STOLEN = 8
-"""Index from which on counters are parts of earlier counters."""
+"""Index of the first counter in a line of /proc/stat that repeats time contained in earlier
+counters."""
 
 
 def counted(text: str) -> tuple[int, int]:
-    """Return (busy, all) ticks of all cores since boot, from the first line of the counters."""
+    """Return (busy, all) clock ticks of all cores since boot; ``text``: content of /proc/stat."""
     words = text.split("\n", 1)[0].split()
     try:
         if words[0] != "cpu":

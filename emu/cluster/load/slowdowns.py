@@ -18,23 +18,22 @@ SLOWDOWNS: Mapping[str, Callable[[], Slowdown]] = {
     LAGUNA_HOST: lambda: host_and_lagunas().slowdown,
     LINEAR: lambda: Slowdown(((0.5, 0.5),)),
 }
-"""Curve of one of three equal nodes, curve of a host with 36 Lagunas (which includes the relays of
-its drives), and a speed in proportion to the free cores [assumed]."""
+"""Slowdown models by name: that of one of three equal nodes, that of a host with 36 Lagunas (which
+includes the relays of its drives), and a speed in proportion to the free cores [assumed]."""
 OF_A_DRIVE = LINEAR
-"""Slowdown of a drive's cores [assumed]."""
+"""Name of the slowdown model of a drive's cores [assumed]."""
 _OF_A_HOST = {"laguna": LAGUNA_HOST}
 
 
 def slowdown(name: str) -> Slowdown:
-    """Return a slowdown model by name. Raises InputError for an unknown name."""
+    """Return the slowdown model called ``name``. Raises InputError for an unknown name."""
     if name not in SLOWDOWNS:
         raise InputError(f"slowdown {name!r}: {known_names(name, SLOWDOWNS)}")
     return SLOWDOWNS[name]()
 
 
 def of_host(drive: str) -> str:
-    """Return the name of the default model of a host with drives of one kind.
-
-    A host with drives that HyperTune did not measure slows down as one of its three equal nodes.
+    """Return the name of the default slowdown model of a host with drives of one kind. If HyperTune
+    did not measure a host with these drives, it is that of one of three equal nodes.
     """
     return _OF_A_HOST.get(drive, THREE_NODES)

@@ -21,15 +21,15 @@ COLUMNS = ("seconds", "node", "cores")
 
 @dataclass(frozen=True)
 class Load:
-    """Load changes: from ``seconds[i]`` on, others take ``cores[i]`` of node ``node[i]``; none
-    before."""
+    """Load of other programs over time: from ``seconds[i]`` on, they take ``cores[i]`` cores of
+    node ``node[i]``. Before its first change a node has no load."""
 
     seconds: np.ndarray
-    """float64[changes], 0 or more."""
+    """Time of each change, seconds, float64[changes], 0 or more."""
     node: np.ndarray
-    """int64[changes]."""
+    """Node of each change, int64[changes]."""
     cores: np.ndarray
-    """float64[changes], 0 or more."""
+    """Number of cores taken from each change on, float64[changes], 0 or more."""
 
     @staticmethod
     def none() -> Load:
@@ -38,8 +38,8 @@ class Load:
 
     @staticmethod
     def read(path: Path) -> Load:
-        """Read a CSV file with the header ``seconds,node,cores``. Raises InputError with the
-        line."""
+        """Return the load in a CSV file with the header ``seconds,node,cores``. Raises InputError
+        that names the line."""
         lines = rows(path, COLUMNS)
         found: list[tuple[float, int, float]] = []
         for number, cells in lines:
@@ -57,21 +57,19 @@ class Load:
         )
 
     def text(self) -> str:
-        """Return the file content that :meth:`read` reads."""
+        """Return the load as text in the format that :meth:`read` reads."""
         rows = zip(self.seconds.tolist(), self.node.tolist(), self.cores.tolist(), strict=True)
         lines = [",".join(COLUMNS), *(f"{at:.6g},{node},{cores:g}" for at, node, cores in rows)]
         return "\n".join(lines) + "\n"
 
     def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
-        """Return the speed over time of nodes with these ``cores``, int64[nodes]; ``pace`` as in
-        Pace."""
+        """Return the relative speed over time of nodes with these ``cores``, int64[nodes]; ``pace``
+        is as in Pace."""
         return Pace(self, cores, pace)
 
     def check(self, cores: np.ndarray) -> None:
-        """Raise InputError unless all changes are of existing nodes and take at most the node's
-        cores.
-
-        ``cores``: int64[nodes].
+        """Raise InputError if a change names a node that does not exist, or takes more cores than
+        the node has. ``cores``: int64[nodes].
         """
         for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
             if not 0 <= at < np.inf:
@@ -86,10 +84,10 @@ class Load:
 
 
 class Pace:
-    """Relative speed of every node over time, piecewise constant; 1 with all its cores.
+    """Relative speed of every node over time, piecewise constant; 1 while all cores are free.
 
-    ``pace(left, node)``: speed of node ``node`` with a share ``left`` of its cores, float64[k] from
-    float64[k] and int64[k]. Query times must not decrease.
+    ``pace(left, node)``: speed of node ``node`` when a share ``left`` of its cores is free;
+    float64[k] from float64[k] and int64[k]. Query times must not decrease.
     """
 
     def __init__(
@@ -117,7 +115,8 @@ class Pace:
         length[self._last] = 0.0
         done = np.concatenate([[0.0], np.cumsum(self._pace * length)[:-1]])
         self._done = done - done[self._now][node]
-        """Seconds of full-speed work that a node has completed by the start of each piece."""
+        """Work that each node has completed by the start of each piece of constant speed, in
+        seconds at full speed."""
 
     def left(self) -> np.ndarray:
         """Return the share of free cores of each node at its last queried start."""
@@ -127,7 +126,7 @@ class Pace:
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
         """Return the completion times, float64[nodes], of work that begins at ``start``.
 
-        ``work``: seconds at full speed. Infinity if no core is freed again.
+        ``work``: seconds at full speed. The time is infinity if no core is freed again.
         """
         self._now = self._forward(self._now, self._at, start, np.less_equal)
         at = self._now
@@ -145,8 +144,8 @@ class Pace:
         reached: np.ndarray,
         passes: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> np.ndarray:
-        """Return the last piece of each node, from ``at`` on, whose entry in ``column`` is
-        passed."""
+        """Return, for each node, the last piece from piece ``at`` on whose entry in ``column``
+        passes the test ``passes``, int64[nodes]."""
         at = at.copy()
         moving = np.flatnonzero(at < self._last)
         while len(moving):
