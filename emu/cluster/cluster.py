@@ -59,8 +59,8 @@ class Kind:
     def __post_init__(self) -> None:
         if not 0 <= self.cores_taken < self.cores:
             raise InputError(
-                f"{self.name}: {self.cores_taken:g} of {self.cores} cores taken; must be 0 or more "
-                f"and leave a part of a core"
+                f"{self.name}: {self.cores_taken:g} of {self.cores} cores taken; must be at least "
+                f"0 and less than all cores"
             )
 
     @property

@@ -103,8 +103,8 @@ def split(
     steps = longest(own, sizes)
     if steps * whole > INT64_MAX // 2:
         raise InputError(
-            f"{float(steps):.4g} steps of {whole} samples, so that all private data are trained "
-            f"on: more than 2**62; use fewer private samples, or less unequal ones"
+            f"{float(steps):.4g} steps of {whole} samples are needed to use all private samples, "
+            f"more than 2**62; use fewer private samples, or less unequal numbers of them"
         )
     goal, _ = _shares(steps.numerator, sizes, steps.denominator)
     given = repeated_least(own, goal, goal - own, public)
@@ -203,8 +203,8 @@ def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int
     ``public``."""
     if len(private) != nodes:
         raise InputError(
-            f"private data of {len(private)} nodes, batches of {nodes}: must be one of each per "
-            f"node"
+            f"private samples of {len(private)} nodes, batches of {nodes} nodes: must be one of "
+            f"each per node"
         )
     if public < 0:
         raise InputError(f"{public} samples: must be at least 0")

@@ -201,7 +201,7 @@ class Epoch:
             )
         gone = np.flatnonzero(self.away & (sizes > 0))
         if len(gone):
-            raise InputError(f"node {gone[0]} has left, batch {sizes[gone[0]]}: join() it first")
+            raise InputError(f"node {gone[0]} has left, batch {sizes[gone[0]]}: call join() first")
         self._plan = self._planned(sizes)
         self.batches, self._last = sizes, None
 
@@ -218,7 +218,7 @@ class Epoch:
         at = self._known(nodes)
         gone = np.flatnonzero(self.away[at])
         if len(gone):
-            raise InputError(f"node {at[gone[0]]} has left already")
+            raise InputError(f"node {at[gone[0]]} has already left the epoch")
         batches = self.batches.copy()
         batches[at] = 0
         if self._plan is not None and not batches.any():
@@ -299,8 +299,8 @@ class Epoch:
         if len(stuck):
             node = int(stuck[0])
             raise InputError(
-                f"node {node}: {own[node]} private samples are left that no other node may train "
-                f"on, and batch 0; use a batch of at least 1, or leave()"
+                f"node {node}: batch 0, but {own[node]} private samples that only this node may "
+                f"train on; use a batch of at least 1, or call leave()"
             )
         whole, data, need = int(batches.sum()), public + int(own.sum()), longest(own, batches)
         steps = max(-(-data // whole), -(-need.numerator // need.denominator))

@@ -95,7 +95,7 @@ class Plan:
                 f"weights of the nodes are {self.staleness} local steps apart when averaged; "
                 f"effective batch {self.effective_batch}"
             )
-        return f"effective batch {self.effective_batch}, the learning rate to be rescaled with it"
+        return f"effective batch {self.effective_batch}; rescale the learning rate with it"
 
 
 def interval(seconds: float, exchange_s: float, overhead: float) -> int:

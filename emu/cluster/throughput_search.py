@@ -102,8 +102,8 @@ class Search:
         total = (fit * counts).sum(axis=0)
         if not total.any():
             raise InputError(
-                f"at most {self.most_samples} samples: none for any of {sum(self.counts)} engines; "
-                f"must be at least {min(self.counts)}"
+                f"at most {self.most_samples} samples: too few for any of {sum(self.counts)} "
+                f"engines; must be at least {min(self.counts)}"
             )
         at = int(np.argmax(total / (when + exchange_s)))
         return tuple(int(samples) for samples in fit[:, at])

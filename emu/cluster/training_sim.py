@@ -93,7 +93,7 @@ class Simulation:
         if batches.shape != (fleet.nodes,) or self.data.private.shape != (fleet.nodes,):
             raise InputError(
                 f"{len(batches)} batches and private samples of {len(self.data.private)} nodes for "
-                f"{fleet.nodes} nodes: must be one of each"
+                f"{fleet.nodes} nodes: must be one of each per node"
             )
         if np.any(batches < 0) or not np.any(batches):
             raise InputError("batches: must be at least 0, and not all 0")

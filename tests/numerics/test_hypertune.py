@@ -267,7 +267,7 @@ def test_eq_3_cannot_tell_batches_of_a_flat_curve_apart():
     for points in (((180, 32.0),), ((90, 32.0), (180, 32.0)), ((90, 33.0), (180, 32.0))):
         with pytest.raises(InputError, match="node: its speed does not rise"):
             fleet(1, rule=Rule(batch="eq3"), engines=[curve(*points)])
-    with pytest.raises(InputError, match="'eq3' inverts the tuner's curves; none is given"):
+    with pytest.raises(InputError, match="'eq3' needs the tuner's curves; give engines"):
         fleet(1, rule=Rule(batch="eq3"))
 
 
@@ -318,7 +318,8 @@ def test_it_grows_as_far_as_cores_came_back():
 
 
 def test_without_cpu_use_a_freed_node_stays_small():
-    """Its speed is then above what is expected, by 25 %; whether for good, CPU use alone tells."""
+    """The node's speed is then 25 % above the expected one; only the free cores would show whether
+    that lasts."""
     tune = fleet(1)
     ratios = rows((10, [1.0]), (30, [0.8]), (60, [1.0]))
     assert len(feed(tune, ratios, np.full((100, 1), np.nan))) == 1
@@ -473,9 +474,9 @@ def test_bad_input():
         (lambda: tune.observe(0, 100, np.array([np.inf, 1])), "node 0: speed inf"),
         (
             lambda: tune.observe(0, 100, fine, np.array([1, 1.5])),
-            "node 1: CPU use 1.5; must be from 0 to 1",
+            "node 1: free cores 1.5; must be from 0 to 1",
         ),
-        (lambda: tune.observe(0, 100, fine, np.ones(1)), "1 values of CPU use for 2 nodes"),
+        (lambda: tune.observe(0, 100, fine, np.ones(1)), "1 shares of free cores for 2 nodes"),
         (lambda: fleet(2, batch=0), "node 0: batch 0; must be at least 1"),
         (lambda: fleet(2, speed=0.0), "node 0: speed 0.0; must be more than 0"),
         (lambda: fleet(2, least=181), "node 0: least batch 181; must be from 1 to the tuned batch"),

@@ -205,7 +205,7 @@ ONE = [Engine("csd", ((25, 3.08),))]
         (lambda: plan(ONE, method="locl"), "method 'locl': nearest: local"),
         (lambda: plan(ONE, most_micro_batches=0), "at most 0 micro-batches"),
         (lambda: plan(ONE, most_samples=0), "at most 0 samples"),
-        (lambda: plan(ONE, [30], most_samples=29), "at most 29 samples: none for any of 30"),
+        (lambda: plan(ONE, [30], most_samples=29), "at most 29 samples: too few for any of 30"),
         (lambda: plan([Engine("csd", ((1 << 21, 3.08),))]), "csd: batches up to 2097152"),
         (lambda: plan(ONE, exchange_s=-1.0), "exchange of -1.0 s among 1 nodes"),
         (lambda: plan(ONE, exchange_s=lambda n: float("inf")), "exchange of inf s"),

@@ -116,7 +116,7 @@ class HyperTune:
         self.rule = rule
         if rule.batch != "proportional":
             if not engines:
-                raise InputError(f"batch {rule.batch!r} inverts the tuner's curves; none is given")
+                raise InputError(f"batch {rule.batch!r} needs the tuner's curves; give engines")
             for engine in engines:
                 rising(engine)
         batches, speeds = np.asarray(batches, np.int64), np.asarray(speeds, np.float64)
@@ -229,9 +229,9 @@ class HyperTune:
         if cpu is not None:
             if cpu.shape != (nodes,):
                 raise InputError(
-                    f"{cpu.size} values of CPU use for {nodes} nodes: must be one per node"
+                    f"{cpu.size} shares of free cores for {nodes} nodes: must be one per node"
                 )
-            _every("CPU use", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "from 0 to 1")
+            _every("free cores", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "from 0 to 1")
 
 
 def _every(what: str, values: np.ndarray, good: np.ndarray, right: str) -> None:
