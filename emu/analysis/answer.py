@@ -20,7 +20,7 @@ from ondie.emu.analysis.lifetime import Interval, lifetime
 from ondie.emu.analysis.monte_carlo import DRAW_LAWS, WHOLE_STEP, width
 
 TIE = 0.005
-"""Relative difference up to which two strategies are reported as equal."""
+"""Relative difference of two figures up to which two strategies are reported as equal."""
 
 
 @dataclass(frozen=True)
@@ -29,74 +29,81 @@ class Strategy:
 
     name: str
     reason: str | None = None
-    """Why the strategy did not run; None if it ran. The remaining fields then have defaults."""
+    """Reason why the strategy did not run; None if it ran. If it did not run, the other fields have
+    their defaults."""
     samples_per_step: int = 0
     step_s: float = 0.0
     samples_per_s: float = 0.0
     drives_j_per_sample: Interval = (0.0, 0.0, 0.0)
-    """Energy of all drives, J as (low, typical, high)."""
+    """Energy of all drives per sample, J: (low, typical, high)."""
     all_j_per_sample: Interval = (0.0, 0.0, 0.0)
-    """Energy of drives, host and accelerator, J as (low, typical, high)."""
+    """Energy of drives, host and accelerator per sample, J: (low, typical, high)."""
     written_bytes_per_sample: float = 0.0
-    """Bytes programmed into flash, write amplification included."""
+    """Bytes programmed into flash per sample, including write amplification."""
     lifetime_years: Interval | None = None
-    """Lifetime of the drives in years of continuous training; None if nothing is written."""
+    """Lifetime of the drives in years of continuous training: (low, typical, high). None if nothing
+    is written."""
     bound_by: str = ""
-    """Resource class that works for the largest share of the step."""
+    """Resource class that is busy for the largest share of the step."""
     bound_by_share: float = 0.0
 
     @property
     def s_per_sample(self) -> float:
-        """Seconds per sample."""
+        """Time of a step divided by its number of samples, seconds."""
         return self.step_s / self.samples_per_step
 
 
 @dataclass(frozen=True)
 class Certainty:
-    """Uncertainty of a verdict: the best strategy against another, over the constants' ranges.
-
-    Computed for the pair of the headline only, of which the best strategy must be one.
+    """Uncertainty of a verdict: comparison of the best strategy with one other over the ranges of
+    the constants. It exists only for the two strategies of the headline, one of which must be the
+    best.
     """
 
     other: str
     constants: int
-    """Constants that were varied, one by one (time), or drawn together (energy)."""
+    """Number of constants that were varied one by one (verdict on time) or drawn together (verdict
+    on energy)."""
     probability: float | None
-    """Energy: share of DRAWS draws in which the best takes less than the other."""
+    """Verdict on energy: share of the DRAWS draws in which the best strategy takes less energy than
+    the other. None for the verdict on time."""
     exceptions: tuple[str, ...]
-    """Time: constants at one end of whose range the other is faster."""
+    """Verdict on time: constants for which the other strategy is faster at one end of the range."""
     decided_by: str
-    """Constant over whose range the ratio, other over best, changes most."""
+    """Constant whose range changes the ratio of the two strategies, other over best, the most."""
     ratio: tuple[float, float]
-    """That ratio at the low and at the high end."""
+    """Ratio, other over best, at the (low, high) end of the range of ``decided_by``."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The best strategy by one figure per sample, of which less is better."""
+    """The best strategy by one figure per sample; less is better."""
 
     best: str
     value: float
-    """The figure of the best: s per sample, or J per sample with host and accelerator."""
+    """Figure of the best strategy: s per sample for time; J per sample, with host and accelerator,
+    for energy."""
     equal: tuple[str, ...]
-    """Other strategies within TIE of the best."""
+    """Other strategies whose figure is within TIE of the best one."""
     others: Mapping[str, float]
-    """Each strategy outside TIE -> its figure over the best's, ascending."""
+    """For each strategy outside TIE, its figure divided by that of the best one, in ascending
+    order."""
     certainty: Certainty | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows of a comparison in the order of its results, and the verdicts; None if nothing ran."""
+    """Answer of a comparison: the rows, in the order of the results, and the verdicts; a verdict is
+    None if nothing ran."""
 
     strategies: tuple[Strategy, ...]
     equal_batches: bool
-    """Whether all strategies train on the same number of samples per step."""
+    """True if all strategies train on the same number of samples per step."""
     fastest: Verdict
     least_energy: Verdict
 
     def data(self) -> dict[str, Any]:
-        """Return the content of result.json."""
+        """Return the answer as it is written to result.json."""
         return asdict(self)
 
 
@@ -142,7 +149,8 @@ def _strategy(comparison: Comparison, result: Result) -> Strategy:
 
 
 def _bound_by(book: Ledger) -> tuple[str, float]:
-    """Return (resource class that works most, its share) of the whole step."""
+    """Return (name, busy share) of the resource class that is busy for the largest share of the
+    whole step."""
     busy: dict[str, int] = {}
     for (_, resource), busy_ps in book.totals.busy_ps.items():
         busy[resource] = busy.get(resource, 0) + busy_ps
@@ -160,7 +168,8 @@ def _ran(comparison: Comparison, name: str) -> Result:
 
 
 def _verdict(values: Mapping[str, float]) -> Verdict:
-    """Return the verdict on a figure by strategy; the first of equal ones is the best."""
+    """Return the verdict on a figure, given by strategy. If several strategies are equal, the first
+    one is the best."""
     best = min(values, key=lambda name: values[name])
     least = values[best]
     others = {
@@ -172,7 +181,8 @@ def _verdict(values: Mapping[str, float]) -> Verdict:
 
 
 def _other(comparison: Comparison, best: str) -> str | None:
-    """Return the other strategy of the headline's pair, or None if ``best`` is not in it."""
+    """Return the strategy that the headline compares with ``best``, or None if ``best`` is not in
+    the headline."""
     pair = comparison.swing_pair
     if pair is None or best not in pair:
         return None
@@ -180,9 +190,11 @@ def _other(comparison: Comparison, best: str) -> str | None:
 
 
 def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
-    """Return the effect of each assumed constant on the ratio of the steps, other over best.
+    """Return how each assumed constant changes the ratio of the step times, other over best; None
+    if no constant was varied.
 
-    Only the update stage changes with a constant; its factor is that of the sample.
+    Only the time of the update stage changes with a constant, by the factor that was simulated on
+    the sample.
     """
     other = _other(comparison, best)
     if other is None or not comparison.swings:
@@ -210,10 +222,10 @@ def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
 
 
 def _energy_certainty(comparison: Comparison, best: str) -> Certainty | None:
-    """Return the uncertainty of the energy ratio, other over best.
+    """Return the uncertainty of the energy ratio, other over best; None if it was not computed.
 
-    Constants of forward and backward have their typical values: both strategies of the pair spend
-    the same energy there, whatever the constants are.
+    The constants of forward and backward keep their typical values, because both strategies spend
+    equal energy there.
     """
     other, odds = _other(comparison, best), comparison.odds
     if other is None or odds is None:

@@ -58,31 +58,34 @@ PATHS: dict[str, type[Path]] = {
     )
 }  # fmt: skip
 BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
-"""Paths that run only when named."""
+"""Paths that run only if the user names them."""
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
-"""Candidates for the headline speedup over the baseline; the first that runs is used."""
+"""Paths that the headline may compare with the baseline; it uses the first one that ran."""
 WORKERS = 2
 LONGEST_S = 1_000_000
-"""Limit of the simulated seconds of all steps, by closed form; beyond it the clock may overflow."""
+"""Maximum simulated time of all steps in seconds, estimated by the closed form. The clock may
+overflow beyond it."""
 
 
 class Stopped(Exception):
-    """Ends the run of a path because another path failed or the user interrupted."""
+    """Exception that ends the run of a path because another path failed or the user interrupted the
+    comparison."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one path."""
+    """Result of one path in a comparison."""
 
     name: str
     title: str
     reason: str | None = None
-    """Why the path did not run; None if it ran. The remaining fields then have their defaults."""
+    """Reason why the path did not run; None if it ran. If it did not run, the remaining fields have
+    their defaults."""
     updates_weights: bool = True
-    """Whether the update stage is of the same kind as the baseline's."""
+    """True if the path's update stage can be compared with that of the baseline."""
     notes: tuple[str, ...] = ()
-    """Notes for the row of the result."""
+    """Notes that are printed with the row of the result."""
     ledger: Ledger | None = None
     work: Work | None = None
     energy: Energy | None = None
@@ -90,13 +93,15 @@ class Result:
     weights: Weights | None = None
     timeline: list[dict[str, Any]] | None = None
     dropped: int = 0
-    """Intervals for which the timeline had no room."""
+    """Number of intervals that were dropped because the timeline was full."""
     sampled: Sampled | None = None
-    """Set if the result is extrapolated from pieces of the model."""
+    """Description of the extrapolation; None if the whole model was simulated."""
     share: Share | None = None
-    """Distribution of the path's programs over the blocks reserved for it."""
+    """Distribution of the path's programs over the blocks that only this path uses; None if it has
+    no such blocks."""
     beside_cpu: tuple[bool, bool] = (False, False)
-    """Whether (reads, writes) of the update overlap the computation of the host's CPU."""
+    """(reads, writes): True if the reads or writes of the update overlap the computation of the
+    host's CPU."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,11 @@ class Comparison:
     swing_pair: tuple[str, str] | None
     step_times: training.StepTimes
     odds: Odds | None = None
-    """Uncertainty of the energy ratio of that pair; computed together with the swings."""
+    """Uncertainty of the energy ratio of the headline's two paths; None if the constants were not
+    varied."""
 
     def result(self, name: str) -> Result | None:
-        """Return the result of a path that ran, or None."""
+        """Return the result of the path called ``name`` if it ran, else None."""
         for result in self.results:
             if result.name == name and result.reason is None:
                 return result
@@ -123,9 +129,8 @@ class Comparison:
 
 
 def choose(names: Sequence[str] | None) -> list[str]:
-    """Return the checked names of paths; all except BY_NAME if none are given.
-
-    Raises InputError for an unknown name, or one that is given twice.
+    """Return validated names of paths; without names, all paths except BY_NAME. Raises InputError
+    for an unknown name, or for a name that is given twice.
     """
     if not names:
         return [name for name in PATHS if name not in BY_NAME]
@@ -139,10 +144,10 @@ def choose(names: Sequence[str] | None) -> list[str]:
 
 
 class Run(Interruptible):
-    """Run of one path, step by step. Raises Unavailable if the device or model cannot run it.
+    """Run of one path, step by step. Raises Unavailable if the device or model cannot run the path.
 
-    payload: whether the bytes of weights, states and gradients are moved as well. initial: weights
-    and states as the format stores them, by slot, if they differ from the trace's.
+    payload: True to move the bytes of weights, states and gradients as well. initial: weights and
+    states by slot, as the format stores them, if they differ from those of the trace.
     """
 
     def __init__(
@@ -171,10 +176,10 @@ class Run(Interruptible):
         self.recoveries = []
 
     def step(self, i: int, cut_after: int | None = None) -> bool:
-        """Simulate the step at position i of the path's trace.
+        """Simulate step ``i`` of the path's trace.
 
-        With ``cut_after``, the power fails after that number of events. Returns False in that case;
-        the caller must then call :meth:`recover`. A step with fewer events ends normally.
+        With ``cut_after``, the power fails after that number of events. The result is then False,
+        and the caller must call :meth:`recover`. If the step has fewer events, it ends normally.
         """
         self.nothing_under_way()
         cut.check_cut(self.path, cut_after)
@@ -184,14 +189,13 @@ class Run(Interruptible):
         return self.powered_step(i, cut_after)
 
     def part(self) -> None:
-        """Break the references between path and drives, which frees their memory."""
+        """Break the references between the path and the drives, so that their memory is freed."""
         self.system.drop_callbacks()
         self.path.part()
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
-        """Return totals, ledger, work and energy of the steps so far.
-
-        The path's trace must contain these steps. Raises Imbalance.
+        """Return totals, ledger, work and energy of all steps simulated so far. The path's trace
+        must contain these steps. Raises Imbalance.
         """
         self.nothing_under_way()
         totals = self.system.totals(self.clock)
@@ -213,9 +217,10 @@ def run_path(
     timeline: int = 0,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
-    """Run one path for ``steps`` steps of the trace.
+    """Run one path for ``steps`` steps of the trace, and return its result.
 
-    Raises Unavailable if the device or model cannot run it, Imbalance and Mismatch on defects.
+    Raises Unavailable if the device or model cannot run the path; Imbalance and Mismatch indicate
+    defects.
     """
     run = Run(name, cfg, trace, options, payload, timeline)
     path, system = run.path, run.system
@@ -254,11 +259,12 @@ def run_sampled(
     progress: Callable[[str, float], None] | None = None,
     each: Callable[..., Iterable[Any]] = map,
 ) -> Result | None:
-    """Simulate pieces of the model and return one step of a path, extrapolated to the whole model.
+    """Simulate pieces of the model, and return the result of one step, extrapolated to the whole
+    model.
 
-    ``each`` runs the pieces, as `map` does. Returns None if the whole model must be run, because
-    the pieces would be as long or the path has no update stage on flash. Raises Unavailable if the
-    device or model cannot run the path, Imbalance on defects.
+    ``each`` runs the pieces, as `map` does. Returns None if the whole model must be simulated,
+    because the pieces would be as long or because the path has no update stage on flash. Raises
+    Unavailable if the device or model cannot run the path, Imbalance on defects.
     """
     path = PATHS[name](cfg, trace, options)
     found = path.pieces() if isinstance(path, UpdatingPath) else None
@@ -290,7 +296,7 @@ def run_sampled(
 
 
 def part_options(path: Path) -> Options:
-    """Return the options with which a part of the path's model has the layout of the whole."""
+    """Return the options with which a part of the path's model is laid out like the whole model."""
     return path.part_options() if isinstance(path, UpdatingPath) else path.options
 
 
@@ -301,7 +307,8 @@ def run_whole(
     options: Options,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
-    """Run one step of the whole model if run_sampled() returns None; a note gives the reason."""
+    """Return the result of one step of the whole model, for the case that run_sampled() returns
+    None; a note gives the reason."""
     path = PATHS[name](cfg, trace, options)
     reason = "it has no update stage on flash"
     if isinstance(path, UpdatingPath):
@@ -324,7 +331,8 @@ def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
 
 
 def samples_per_step(path: Path, trace: Trace) -> int:
-    """Return the samples of one step: the trace's, unless the path changes the global batch."""
+    """Return the number of samples in one step: that of the trace, unless the path changes the
+    global batch."""
     return int(getattr(path, "global_batch", trace.samples_per_step))
 
 
@@ -337,7 +345,7 @@ def _report_progress(
     steps: int,
     bound: Bound,
 ) -> None:
-    """Report progress as simulated time relative to the closed form."""
+    """Report progress as the simulated time divided by the time of the closed form."""
     step_record = trace.steps[step]
     begin = system.now
     length = ps_from_seconds(step_record.forward_s + step_record.backward_s + bound.seconds) or 1
@@ -361,7 +369,7 @@ def compare(
     strict: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> Comparison:
-    """Run the paths and return the comparison.
+    """Run the paths, and return the comparison.
 
     A path named in ``paths`` that cannot run raises Unavailable. A path that was not named, or any
     path if not ``strict``, gets a row with the reason. ``sampled``: extrapolate the update stage
@@ -439,7 +447,8 @@ def compare(
 def _vary(
     trace: Trace, cfg: Config, options: Options, results: Sequence[Result], pair: tuple[str, str]
 ) -> tuple[tuple[Swing, ...], Odds]:
-    """Return the swings of the assumed constants, and the uncertainty of the headline."""
+    """Return the effect of each assumed constant on the headline (swings), and the uncertainty of
+    its energy ratio."""
 
     def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
         path, short = PATHS[name](changed, trace, options), amortized(changed)
@@ -464,7 +473,8 @@ def _vary(
 
 
 def step_count(trace: Trace, steps: int | None) -> int:
-    """Return the number of steps to run. Raises InputError unless the trace has that many."""
+    """Return the number of steps to run. Raises InputError if the trace has fewer than
+    ``steps``."""
     if steps is None:
         return len(trace.steps) if trace.timing_source == "recorded" else 1
     if not 1 <= steps <= len(trace.steps):

@@ -22,10 +22,10 @@ from ondie.emu.paths.statement import Work
 FJ_PER_J = 1e15
 DRIVE_PART, HOST_PART, COMPUTE_PART = "drive", "host", "compute"
 HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
-"""Components of the host's power outside forward and backward."""
+"""Names of the components of the host's energy outside forward and backward."""
 ACCELERATOR_WAITING = "accelerator waiting"
 DRIVES_IN_TRAINING = ("ISP training", "waiting ISP", "waiting controller")
-"""Components of COMPUTE_PART that the drives take."""
+"""Names of those components of COMPUTE_PART that the drives consume."""
 
 PRICES = frozenset(
     (
@@ -40,13 +40,15 @@ PRICES = frozenset(
 
 
 def is_price(key: str) -> bool:
-    """Return True if a leaf is an energy constant or a power that has no effect on time."""
+    """Return True if a configuration key is an energy constant or a power, neither of which affects
+    time."""
     return key.startswith("energy.") or key in PRICES
 
 
 @dataclass(frozen=True)
 class Component:
-    """Energy of one component: quantity x constant. mW x ps = fJ, bits x fJ/bit = fJ."""
+    """Energy of one component: a quantity times the constant ``key``. Units: mW x ps = fJ, bits x
+    fJ/bit = fJ."""
 
     name: str
     group: str
@@ -54,7 +56,7 @@ class Component:
     quantity: int
 
     def joules(self, cfg: Config) -> tuple[float, float, float]:
-        """Return the energy as (low, typical, high) in J."""
+        """Return the energy of the component in J: (low, typical, high)."""
         low, typical, high = bounds(cfg, self.key)
         return (
             self.quantity * low / FJ_PER_J,
@@ -64,7 +66,8 @@ class Component:
 
 
 def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
-    """Return (low, value, high) of a leaf; the value three times if the leaf has no range."""
+    """Return (low, typical, high) of a configuration key; three equal values if the key has no
+    range."""
     leaf = cfg.leaf(key)
     value = float(leaf.value)
     if leaf.low is None or leaf.high is None:
@@ -74,29 +77,30 @@ def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Times:
-    """Times of a run that powers are charged for, ps."""
+    """Times of a run during which powers are charged, ps."""
 
     training: int
-    """From the start of a step to the end of its forward and backward, summed over steps."""
+    """Time from the start of a step to the end of its forward and backward, summed over
+    the steps."""
     rest: int
-    """Time of the steps outside ``training``."""
+    """Remaining time of the steps, after forward and backward."""
     cpu_busy: int
     """Part of ``rest`` in which the host's CPU computes."""
     isp_training: int
     """Busy time of the in-storage processors in forward and backward, summed over drives."""
     isp_rest: int
-    """Their other busy time, summed over drives."""
+    """Busy time of the in-storage processors outside forward and backward, summed over drives."""
 
 
 TRAINING = ("forward", "backward")
-"""Phases in which the accelerator computes."""
+"""Names of the phases in which the accelerator computes."""
 
 
 def times(totals: Totals, work: Work) -> Times:
     """Return the times of a run.
 
-    A system has one host CPU, which runs one job at a time, so the sum of its jobs is the union of
-    their times. Jobs of forward and backward are not among them.
+    A system has one host CPU, which runs one job at a time. The time in which it is busy is
+    therefore the sum of its jobs, which do not include those of forward and backward.
     """
     whole = training = 0
     for spans in totals.steps:
@@ -116,7 +120,7 @@ def times(totals: Totals, work: Work) -> Times:
 
 
 def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
-    """Return the components of a run, without those whose quantity is 0."""
+    """Return the energy components of a run whose quantity is not 0."""
     counters = totals.counters
     page = totals.page_bytes * 8
     read = (
@@ -197,30 +201,32 @@ def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules of a run as (low, typical, high)."""
+    """Energy of a run by group, in J as (low, typical, high)."""
 
     drive: tuple[float, float, float]
-    """The drive's operations and transfers, and its idle power outside forward and backward."""
+    """Energy of the drives' operations and transfers, and of their idle power outside forward and
+    backward."""
     host: tuple[float, float, float]
-    """Host DRAM, and the power of host and waiting accelerator outside forward and backward."""
+    """Energy of host DRAM, and of host and waiting accelerator outside forward and backward."""
     compute: tuple[float, float, float]
-    """Host, accelerator and drives during forward and backward, without the bytes that move."""
+    """Energy of host, accelerator and drives during forward and backward, without that of data
+    transfers."""
     by_component: Mapping[str, tuple[float, float, float]]
 
     @property
     def drives(self) -> tuple[float, float, float]:
-        """Energy of the drives, including what they take during forward and backward."""
+        """Energy of the drives in the whole step, including forward and backward."""
         found = [span for name, span in self.by_component.items() if name in DRIVES_IN_TRAINING]
         return _sum([self.drive, *found])
 
     @property
     def storage_and_host(self) -> tuple[float, float, float]:
-        """Energy of drive and host outside forward and backward."""
+        """Energy of drives and host, excluding forward and backward."""
         return _sum([self.drive, self.host])
 
     @property
     def all(self) -> tuple[float, float, float]:
-        """Energy of all groups, including forward and backward."""
+        """Energy of the whole step, including forward and backward."""
         return _sum([self.drive, self.host, self.compute])
 
 
@@ -233,7 +239,8 @@ def _sum(parts: list[tuple[float, float, float]]) -> tuple[float, float, float]:
 
 
 def energy(cfg: Config, totals: Totals, work: Work) -> Energy:
-    """Return the energy of a run; low and high take all constants at that end of their ranges."""
+    """Return the energy of a run. The low (high) energy takes all constants at the low (high) end
+    of their ranges."""
     parts = components(cfg, totals, work)
     joules = {part.name: part.joules(cfg) for part in parts}
     groups = {

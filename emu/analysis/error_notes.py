@@ -12,8 +12,8 @@ from ondie.emu.engine.core.totals import Totals
 
 
 def damaged(totals: Totals) -> bool:
-    """Return True if a run used wrong bytes: uncorrectable pages, or wrong bits in reservoir pages
-    as used, without ECC or after it."""
+    """Return True if a run used wrong bytes: pages that ECC could not correct, or wrong bits in
+    reservoir pages that were used without correction."""
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
 
 

@@ -31,8 +31,8 @@ def reduced(trace: Trace, count: int, *, name: str, training: float) -> Trace:
     """Return the trace's first step, reduced to ``count`` parameters, without payload.
 
     Every trainable tensor is reduced in proportion, so that parameter groups keep their shares. The
-    times of forward and backward are multiplied by ``training``. The weight decay of a group is the
-    largest of all steps, because a path that needs decay passes in one step makes them in each.
+    times of forward and backward are multiplied by ``training``. The weight decay of a group is its
+    largest in any step, because a path that needs vector passes for decay makes them in every step.
     """
     first = trace.steps[0]
     step = dataclasses.replace(
@@ -57,13 +57,15 @@ def reduced(trace: Trace, count: int, *, name: str, training: float) -> Trace:
 
 
 def _hyper(trace: Trace, group: int) -> dict[str, float | bool]:
-    """Return the group's hyperparameters of the first step, with the largest decay of all steps."""
+    """Return the hyperparameters of a parameter group in the first step, with the group's largest
+    weight decay in any step."""
     decay = max((step.hyper[group].get(DECAY, 0.0) for step in trace.steps), key=abs)
     return {**trace.steps[0].hyper[group], **({DECAY: decay} if decay else {})}
 
 
 def _shared(trace: Trace, count: int) -> tuple[Tensor, ...]:
-    """Return the trainable tensors reduced to ``count`` parameters, without empty ones."""
+    """Return the trainable tensors reduced to ``count`` parameters in total; tensors that become
+    empty are omitted."""
     whole, found = trace.n_params, []
     for tensor in trace.trainable:
         begin = tensor.offset * count // whole
@@ -78,10 +80,10 @@ def _shared(trace: Trace, count: int) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Record that a result is extrapolated: parameters of the pieces, and the error.
+    """Record of an extrapolation: the parameters of the simulated pieces, and the error.
 
-    ``error`` is the deviation of the held-out piece's time from the time that the other pieces
-    predict, relative to the range of their times.
+    ``error``: deviation of the held-out piece's time from the time that the other pieces predict,
+    relative to the range of the pieces' times.
     """
 
     params: tuple[int, ...]
@@ -89,7 +91,7 @@ class Sampled:
 
     @property
     def words(self) -> str:
-        """Note for the row of the result."""
+        """Note on the extrapolation for the row of the result."""
         millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
             f"sampled: extrapolated from pieces of {millions} million parameters; the middle "
@@ -100,7 +102,7 @@ class Sampled:
 def extend(
     found: Pieces, run: Callable[[Piece], Ledger], each: Callable[..., Iterable[Any]] = map
 ) -> tuple[Ledger, Sampled]:
-    """Return the ledger of the whole model and how it was extrapolated.
+    """Return the ledger of the whole model, and a record of the extrapolation.
 
     ``run`` simulates a piece and returns its checked ledger. ``each`` applies ``run`` to all
     pieces, as `map` does; the largest piece comes first.

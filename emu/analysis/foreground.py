@@ -34,7 +34,7 @@ from ondie.traces import Trace, block_edit
 from ondie.traces.block_model import BlockTrace
 
 FEWEST_REQUESTS = 100
-"""Smallest number of requests of a kind for which latencies are reported."""
+"""Minimum number of requests of one kind for which latencies are reported."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Interference:
 
     @property
     def slower(self) -> float:
-        """Relative increase of the update time caused by the requests."""
+        """Relative increase of the update time that the requests cause."""
         return self.seconds[1] / self.seconds[0] - 1
 
 
@@ -88,9 +88,8 @@ class ForegroundRequests:
         self.feed.load()
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        """Yield the trace's commands repeatedly.
-
-        The pause between two passes is the mean time between two commands.
+        """Yield the commands of the trace again and again. The pause between two passes is the mean
+        time between two commands.
         """
         commands = Commands(self.trace, self.most, self.loop)
         shift = 0
@@ -105,7 +104,8 @@ class ForegroundRequests:
             shift += last + max(last // max(len(commands) - 1, 1), 1)
 
     def supply(self, plan_done: bool) -> bool:
-        """Collect completions and load more requests (engine.run.system.ForegroundFeed)."""
+        """Collect completed requests and submit more requests. Implements
+        engine.run.system.ForegroundFeed."""
         self.feed.collect()
         if plan_done and not self.ended:
             self.ended = True
@@ -116,7 +116,8 @@ class ForegroundRequests:
         return drained
 
     def done(self) -> np.ndarray:
-        """Return the issued requests, REQUEST[n]. Raises SimulationError if one is outstanding."""
+        """Return the issued requests, REQUEST[n]. Raises SimulationError if a request is not
+        complete."""
         self.system.foreground = None  # drops the reference that keeps the drive's memory
         self.feed.collect()
         self.system.check_finished()
@@ -125,7 +126,8 @@ class ForegroundRequests:
         return found
 
     def _book(self, found: np.ndarray) -> None:
-        """Add the requests' pages and bytes to the planned totals, which must cover both."""
+        """Add the pages and bytes of the requests to the planned totals, so that the totals cover
+        plan and requests."""
         page = self.system.geometry.page_bytes
         pages = (found["offset"] + found["size"] - 1) // page - found["offset"] // page + 1
         for op, what, way in ((READ, "read_pages", "up"), (WRITE, "program_pages", "down")):
@@ -135,9 +137,10 @@ class ForegroundRequests:
 
 
 def fitted(trace: BlockTrace, room: int) -> BlockTrace:
-    """Return the trace with whole sectors, wrapped to an address space of ``room`` bytes.
+    """Return the block trace in whole sectors, wrapped to an address space of ``room`` bytes.
 
-    Raises InputError for several devices, no requests, or a request larger than ``room``.
+    Raises InputError if the trace has several devices, no requests, or a request larger than
+    ``room``.
     """
     if len(trace.devices) > 1:
         raise InputError(
@@ -226,9 +229,10 @@ def _felt(
 
 
 def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | None]:
-    """Return the latencies in us, arrival to completion, of requests that arrived by ``until`` ps.
+    """Return the latencies in us, from arrival to completion, of the requests that arrived by
+    ``until`` (ps).
 
-    Keyed "read" and "write"; None for fewer than FEWEST_REQUESTS.
+    The keys are "read" and "write"; the value is None for fewer than FEWEST_REQUESTS requests.
     """
     out: dict[str, dict[str, float] | None] = {}
     for kind, op in (("read", READ), ("write", WRITE)):
@@ -239,7 +243,7 @@ def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | Non
 
 
 def data(found: Interference) -> dict[str, Any]:
-    """Return the record for result.json."""
+    """Return the interference record for result.json."""
     if found.reason is not None:
         return {"name": found.name, "status": "n/a", "reason": found.reason}
     return {

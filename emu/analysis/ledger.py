@@ -16,28 +16,28 @@ from ondie.emu.engine.core.totals import Totals
 
 @dataclass(frozen=True)
 class Ledger:
-    """Totals and mean times per step of one path."""
+    """Totals of one path's run and its mean times per step."""
 
     totals: Totals
     samples: int
-    """Training samples per step."""
+    """Number of training samples per step."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """Mean seconds per step of each phase, without the time hidden by an earlier phase; "step" is
-    the whole step."""
+    """Mean time of each phase per step in seconds, without the time in which an earlier phase hides
+    it; "step" is the whole step."""
 
     @property
     def steps(self) -> int:
         return len(self.totals.steps)
 
     def per_step(self, counter: str) -> float:
-        """Return the mean of a counter per step."""
+        """Return the mean of a counter per step of the run."""
         return self.totals.counters[counter] / self.steps
 
     @property
     def update_s(self) -> float:
-        """Mean seconds of the update stage, from the first gradient byte down to the last program.
-
-        If nodes exchange gradients: from the start of the exchange to the last node's update.
+        """Mean time of the update stage per step, seconds: from the first gradient byte sent down
+        to the last program. If nodes exchange gradients, from the start of the exchange to the end
+        of the last node's update.
         """
         return self.phases_s.get("synchronise", 0.0) + self.phases_s.get("update", 0.0)
 
@@ -52,9 +52,8 @@ class Ledger:
 
     @property
     def overlapped_s(self) -> float:
-        """Mean seconds per step in which a phase overlaps an earlier one.
-
-        Without any overlap, a step would be longer by this time.
+        """Mean time per step, in seconds, in which a phase overlaps an earlier one. A step without
+        any overlap would be longer by this time.
         """
         spans = [
             step_spans[name]
@@ -66,10 +65,11 @@ class Ledger:
         return max(whole - sum(self.phases_s.get(name, 0.0) for name in ORDER), 0.0)
 
     def overlaps(self) -> dict[tuple[str, str], float]:
-        """Return the mean seconds per step in which two phases overlap, keyed (later, earlier).
+        """Return the mean time per step, in seconds, in which two phases overlap, by (later,
+        earlier) phase.
 
-        A phase lasts from its first start to its last end. Later and earlier refer to ORDER. Pairs
-        without overlap are omitted.
+        A phase lasts from its first start to its last end. "Later" and "earlier" refer to ORDER.
+        Pairs without overlap are omitted.
         """
         found: dict[tuple[str, str], int] = defaultdict(int)
         for spans in self.totals.steps:
@@ -101,7 +101,8 @@ class Ledger:
 
     @property
     def waf(self) -> float | None:
-        """Write amplification: pages programmed over pages requested; None if none were written."""
+        """Write amplification factor: pages programmed divided by pages that the host requested to
+        write. None if no pages were written."""
         counters = self.totals.counters
         computed = counters["bpp_pages"] + counters["stored_pages"] + counters["kept_pages"]
         asked = evaluate("written_pages", counters) + computed
@@ -114,8 +115,8 @@ class Ledger:
         return (counters["program_pages"] + computed + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
-        """Return, per resource class, the share of the phase's time that its busiest member worked
-        for the phase."""
+        """Return, by resource class, the share of the phase's time in which the class's busiest
+        member worked for the phase."""
         length = sum(
             stop - start
             for spans in self.totals.steps
@@ -130,10 +131,10 @@ class Ledger:
         }
 
     def bound_by(self, phase: str | None = None) -> tuple[str, float]:
-        """Return (busiest resource class, its share) of a phase.
+        """Return (busiest resource class, its busy share) in a phase; by default in the longer part
+        of the update stage.
 
-        The default phase is the longer part of the update stage. A share below one half means that
-        the phase is bound by latency.
+        A share below one half means that the phase is bound by latency.
         """
         longer = max(("update", "synchronise"), key=lambda name: self.phases_s.get(name, 0.0))
         shares = self.utilisation(phase or longer)

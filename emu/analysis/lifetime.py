@@ -28,16 +28,16 @@ YEAR_S = 8760 * 3600
 RATED, RATED_RETENTION = "rated", "flash.rated_retention"
 RETENTION, RESERVOIR_RETENTION = "flash.retention", "ftl.reservoir_retention"
 RESERVOIR_PAGES = ("bpp_pages", "stored_pages", "kept_pages", "landed_pages")
-"""Counters of pages programmed in the optimizer's reservoir; all others use the mapping table."""
+"""Counters of pages programmed in the optimizer's reservoir; all other counters of programmed pages
+are of pages in the mapping table."""
 BITS_PER_CELL = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
-"""Bits per cell; flash in pSLC mode is TLC flash that stores one bit."""
+"""Bits per cell by cell type; flash in pSLC mode is TLC flash that stores one bit."""
 Interval = tuple[float, float, float]
 
 
 def spread(worn: Sequence[Sequence[int]]) -> dict[str, tuple[int, float, int]]:
-    """Return (least, mean, most) erases of a "plane" and of a "die".
-
-    ``worn`` has the erases of each plane, by die.
+    """Return the (least, mean, most) erases of a "plane" and of a "die". ``worn``: erases of each
+    plane, by die.
     """
     planes = [erases for die in worn for erases in die]
     dies = [sum(die) for die in worn]
@@ -58,31 +58,36 @@ class Lifetime:
     """
 
     written_bytes: float
-    """Bytes programmed per step, including garbage collection, padding and mapping pages."""
+    """Bytes programmed into flash per step, including garbage collection, padding and mapping
+    pages."""
     rated_bytes: Interval
     """Rated bytes of all drives: nominal capacity times cycles. The cycles of the reservoir and of
-    the rest are weighted by this path's writes."""
+    the other blocks are weighted by the bytes that this path writes to each."""
     steps: Interval | None
-    """Steps until the rated bytes are written; None if nothing is written."""
+    """Number of steps until the rated bytes are written; None if nothing is written."""
     years: Interval | None
-    """Years of 8,760 hours of training, at the simulated time of a step."""
+    """Lifetime in years of 8,760 hours of training, at the simulated time of a step; None if
+    nothing is written."""
     state_bytes: int
-    """Bytes of the pages and super-pages that hold the states, all drives."""
+    """Bytes of the pages and super-pages that hold weights and states, over all drives."""
     share: float
     """``state_bytes`` as a share of the nominal capacity."""
     tlc_bytes: int
-    """Capacity of the states' cells as TLC, in bytes."""
+    """Bytes that the cells of the states would store as TLC."""
     pslc_bytes: int
-    """Capacity as TLC, in bytes, of the cells that the states would need in pSLC mode."""
+    """Bytes, as TLC, of the cells that the states would occupy in pSLC mode."""
     wear_out_steps: float | None = None
-    """Steps until every block of flash reaches its typical cycles."""
+    """Number of steps until every block of flash reaches its typical cycles, if all blocks wear
+    equally."""
     reservoir_steps: tuple[float, float] | None = None
-    """Steps until the first block reserved for the path reaches its typical cycles, regardless of
-    the others: (with wear leveling as configured, as laid out without it)."""
+    """Number of steps until the first of the blocks that only this path uses reaches its typical
+    cycles, regardless of all other blocks: (with wear leveling as configured, without wear
+    leveling)."""
 
 
 def programmed_bytes(totals: Totals) -> int:
-    """Return the bytes of all pages programmed in a run, for any reason."""
+    """Return the bytes of all pages programmed in a run, including garbage collection and mapping
+    pages."""
     counters = totals.counters
     pages = counters["program_pages"] + counters["gc_program_pages"] + counters["failed_pages"]
     pages += (
@@ -92,14 +97,15 @@ def programmed_bytes(totals: Totals) -> int:
 
 
 def reservoir_bytes(totals: Totals) -> int:
-    """Return the bytes of pages programmed in the optimizer's reservoir in a run."""
+    """Return the bytes of the pages programmed in the optimizer's reservoir in a run."""
     return sum(totals.counters[name] for name in RESERVOIR_PAGES) * totals.page_bytes
 
 
 def gain(cfg: Config, required: str, rated: str) -> Interval:
-    """Return the cycles for the ``required`` retention over those for the ``rated`` one.
+    """Return the cycles for the ``required`` retention divided by those for the ``rated``
+    retention: (low, typical, high).
 
-    (low, typical, high); 1 if the two are equal or ``required`` is RATED.
+    The ratio is 1 if the two are equal or ``required`` is RATED.
     """
     if required in (RATED, rated):
         return 1.0, 1.0, 1.0
@@ -112,10 +118,11 @@ def gain(cfg: Config, required: str, rated: str) -> Interval:
 
 
 def cycles(cfg: Config, key: str = RETENTION) -> Interval:
-    """Return the program/erase cycles of a block at the retention that ``key`` requires.
+    """Return the program/erase cycles of a block at the retention that the key ``key`` requires:
+    (low, typical, high).
 
-    (low, typical, high); low and high cover the ranges of the rated cycles, of the rated retention
-    and of the required retention.
+    Low and high cover the ranges of the rated cycles, of the rated retention and of the required
+    retention.
     """
     required, rated = cfg.leaf(key), cfg.leaf(RATED_RETENTION)
     ends = [
@@ -132,10 +139,10 @@ def cycles(cfg: Config, key: str = RETENTION) -> Interval:
 
 
 def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
-    """Return the effective cycles of a drive that is written as in this run.
+    """Return the effective cycles of a drive that is written as in this run: (low, typical, high).
 
-    Programmed bytes over the share of lifetime that they use, in the reservoir and in the mapped
-    part.
+    They are the programmed bytes divided by the share of lifetime that they use, in the reservoir
+    and in the mapped blocks.
     """
     inside, every = reservoir_bytes(totals), programmed_bytes(totals)
     behind, own = cycles(cfg), cycles(cfg, RESERVOIR_RETENTION)
@@ -153,10 +160,10 @@ def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
 def lifetime(
     cfg: Config, book: Ledger, on_flash: bool = True, share: Share | None = None
 ) -> Lifetime:
-    """Return the lifetime of the drives under a path's run.
+    """Return the lifetime of the drives if they run a path all the time.
 
-    ``on_flash``: the pages that hold data are those of the states. ``share``: distribution of the
-    path's programs over the blocks reserved for it.
+    ``on_flash``: True if the pages that hold data are those of the states. ``share``: distribution
+    of the path's programs over the blocks that only this path uses.
     """
     totals = book.totals
     written = programmed_bytes(totals) / book.steps

@@ -37,7 +37,7 @@ from ondie.emu.paths.statement import Work
 
 DRAWS = 20_000
 DECADE = 10.0
-"""Factor above which the law "mixed" draws a range log-uniformly."""
+"""Ratio of the ends of a range above which the law "mixed" draws log-uniformly."""
 DRAW_LAWS = ("mixed", "triangular")
 """Laws of the draws. mixed: triangular with its mode at the typical value, but log-uniform for
 ranges wider than a DECADE, where a triangle would put nearly all of its weight into the uppermost
@@ -51,40 +51,44 @@ TOGETHER = (
     ("energy.nand_read", "energy.nand_program", "energy.nand_erase"),
     ("energy.pe_add", "energy.pe_multiply"),
 )
-"""Groups of constants that share a draw, so that all lie equally far into their ranges: a link that
-is fast in one direction is fast in both, and so on. The host's two powers are drawn one by one."""
+"""Groups of constants that share a draw, so that each is at the same position in its range: a link
+that is fast in one direction is fast in the other too. The two powers of the host are drawn
+separately."""
 DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
-"""Scopes outside forward and backward."""
+"""Scopes of the energy ratio, both without forward and backward: the drives alone; the drives and
+the host."""
 WHOLE_STEP = "step"
-"""Scope of the whole step, with host and accelerator."""
+"""Scope of the energy ratio of the whole step, with host and accelerator."""
 POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
-"""Smallest factor; used for a component that has quantity 0 at an end."""
+"""Smallest factor of a quantity; it replaces the factor 0 if a component vanishes at an end of a
+range."""
 
 Values = Mapping[str, np.ndarray]
 Ends = tuple[float | None, float | None]
-"""Values at the (low, high) end of a range."""
+"""Values at the (low, high) end of a range; None at an end at which a path cannot run."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A constant with a range. An end at which a path cannot run is replaced by ``typical``."""
+    """A constant with its range. If a path cannot run at an end, that end is replaced by
+    ``typical``."""
 
     key: str
     low: float
     typical: float
     high: float
     choice: bool
-    """Whether no values exist between low, typical and high."""
+    """True if the constant is a choice of low, typical or high without values in between."""
     texts: tuple[str, str]
     """The (low, high) ends as text, with units."""
     swing: Swing | None
-    """Effect of the constant on time; None for prices."""
+    """Effect of the constant on time; None if the constant is a price (an energy or power)."""
 
     def draw(self, seed: int, law: str) -> np.ndarray:
-        """Return values drawn by the law, float64[DRAWS].
+        """Return values drawn by ``law``, float64[DRAWS].
 
-        A choice returns its places: -1 low, 0 typical, +1 high.
+        A choice returns positions instead: -1 for low, 0 for typical, 1 for high.
         """
         name = next((group[0] for group in TOGETHER if self.key in group), self.key)
         uniform = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(DRAWS)
@@ -106,11 +110,12 @@ class Span:
 
     @property
     def wide(self) -> bool:
-        """True if the range spans more than a decade; False for a choice."""
+        """True if the ends of the range differ by more than DECADE; False for a choice."""
         return not self.choice and self.low > 0 and self.high / self.low > DECADE
 
     def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the position of each value toward the low and toward the high end, 0 to 1."""
+        """Return the position of each value between typical and low, and between typical and high,
+        0 to 1 each."""
         if self.choice:
             return (values < 0).astype(float), (values > 0).astype(float)
         scale = np.log if self.low > 0 else np.asarray
@@ -123,9 +128,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Bar:
-    """Ratios of the baseline to the rival with one constant at either end of its range.
+    """Ratios of baseline to rival with one constant at either end of its range.
 
-    The other constants have their typical values. None at an end at which a path cannot run.
+    All other constants have their typical values. The ratio is None at an end at which a path
+    cannot run.
     """
 
     key: str
@@ -136,43 +142,46 @@ class Bar:
     drive: Ends
     speedup: Ends
     step: Ends
-    """Energy ratio of the whole step."""
+    """Energy ratio of the whole step, at the low and the high end."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Energy of the baseline over that of the rival, over all draws."""
+    """Distribution of the energy of the baseline divided by that of the rival, over all draws."""
 
     typical: float
     probability: float
-    """Probability that the ratio is above 1: the rival takes less energy."""
+    """Share of the draws in which the ratio is above 1, that is, the rival takes less energy."""
     error: float
-    """Standard error of the probability, from the number of draws only."""
+    """Standard error of ``probability`` that follows from the number of draws alone."""
     quantiles: tuple[float, float, float]
-    """5 %, 50 % and 95 % of the ratio."""
+    """5 %, 50 % and 95 % quantiles of the ratio."""
 
 
 ALONE, IN_PROPORTION, EQUAL = "alone", "in proportion", "equal"
-"""How the host powers of a crossing vary: one alone, both in their typical ratio, or both with the
-same value, as for a host whose CPU draws as much while it waits."""
+"""Ways to vary the host powers until both paths take equal energy: one power alone, both in their
+typical ratio, or both with equal values (as for a host whose CPU draws the same power while it
+waits)."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Host power at which both paths take equal energy; all other constants are typical."""
+    """Power of the host at which both paths take equal energy; all other constants have their
+    typical values."""
 
     keys: tuple[str, ...]
-    """The powers that vary."""
+    """Configuration keys of the powers that are varied."""
     vary: str
-    """ALONE, IN_PROPORTION or EQUAL."""
+    """Way in which the powers are varied: ALONE, IN_PROPORTION or EQUAL."""
     watts: tuple[float, ...] | None
-    """Power in W of each key; None if no power makes the energies equal."""
+    """Power of each key in W at which the energies are equal; None if there is no such power."""
     below: str
-    """Path that takes less energy below that power, or at any power if ``watts`` is None."""
+    """Path that takes less energy at lower powers, or at any power if ``watts`` is None."""
     above: str
     quantiles: tuple[float, float, float] | None = None
-    """5 %, 50 % and 95 % quantiles over the draws of all other constants, in W; for a single power
-    only. Negative: no power of 0 or more makes the energies equal."""
+    """5 %, 50 % and 95 % quantiles of the power in W over the draws of all other constants; only if
+    a single power is varied. A negative quantile means that no power of 0 or more makes the
+    energies equal."""
 
 
 @dataclass(frozen=True)
@@ -181,14 +190,14 @@ class Odds:
 
     pair: tuple[str, str]
     drawn: int
-    """Number of constants drawn."""
+    """Number of constants that were drawn."""
     answers: Mapping[str, Mapping[str, Answer]]
-    """Law -> DRIVE_ALONE or WITH_HOST -> answer."""
+    """Law of the draws -> scope (such as DRIVE_ALONE) -> distribution of the energy ratio."""
     crossings: tuple[Crossing, ...]
     bars: tuple[Bar, ...]
     ratios: tuple[float, float, float]
-    """Typical energy ratio with host, energy ratio of the drive alone, and speedup: the origin of
-    the bars."""
+    """Ratios at typical constants, from which the bars start: energy ratio with host, energy ratio
+    of the drives alone, and speedup."""
 
 
 class Pair:
@@ -218,7 +227,7 @@ class Pair:
             )
             for name, (book, work) in runs.items()
         }
-        """Energy of forward and backward, J, at typical constants."""
+        """Energy of forward and backward in J by path, at typical constants."""
         self.prices = {
             part.key: float(cfg.leaf(part.key).value)
             for parts in self.parts.values()
@@ -238,14 +247,16 @@ class Pair:
 
     @property
     def deciding(self) -> list[Span]:
-        """Constants that change the energy of at least one path at one end or more."""
+        """Constants for which the energy of at least one path changes between the ends of the
+        range."""
         return [span for span in self.spans if span.swing is None or any(_factors(span.swing))]
 
     def joules(self, values: Values, powers: bool = True) -> dict[str, dict[str, np.ndarray]]:
-        """Return path -> group -> J for arrays of constants' values, all of equal length.
+        """Return the energy in J by path and group, for arrays of values of the constants, all of
+        equal length.
 
-        For choices, the values are places. Constants that are not named are typical. ``powers``:
-        include the host's power.
+        For choices, the values are positions (-1, 0, 1). Constants without values are typical.
+        ``powers``: include the power of the host.
         """
         count = _length(values)
         timed = [
@@ -270,12 +281,13 @@ class Pair:
         return out
 
     def both(self, values: Values, powers: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Return the energy of drive and host in J, of the baseline and of the rival."""
+        """Return the energy of drives and host in J for the baseline and for the rival, float64[n]
+        each."""
         base, rival = (j[DRIVE_PART] + j[HOST_PART] for j in self.joules(values, powers).values())
         return base, rival
 
     def ratios(self, values: Values) -> dict[str, np.ndarray]:
-        """Return the energy ratios, baseline over rival, by scope."""
+        """Return the energy ratios, baseline over rival, by scope, float64[n]."""
         base, rival = self.joules(values).values()
         training = tuple(self.training.values())
         return {
@@ -287,15 +299,16 @@ class Pair:
         }
 
     def power_keys(self) -> tuple[str, ...]:
-        """Return the keys of the host's powers that at least one of the paths draws."""
+        """Return the keys of those host powers that contribute to the energy of at
+        least one path."""
         parts = [part for parts in self.parts.values() for part in parts]
         return tuple(
             dict.fromkeys(part.key for name in POWERS for part in parts if part.name == name)
         )
 
     def slopes(self, values: Values) -> dict[str, np.ndarray]:
-        """Return, by key of the host's power, the additional J of the baseline over the rival per
-        W."""
+        """Return, by key of the host power, the energy (J) by which the baseline exceeds the rival
+        per W of this power."""
         out: dict[str, np.ndarray] = {}
         gap = _minus(self.both(values, powers=False))
         keys = self.power_keys()
@@ -314,7 +327,8 @@ def _length(values: Values) -> int:
 
 
 def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
-    """Return the factors at the (low, high) end; empty at an end at which nothing changes."""
+    """Return the factors of the quantities at the (low, high) end; empty at an end at which no
+    quantity changes."""
     return tuple(
         ends if any(ends.values()) else {} for ends in (swing.factors_at_low, swing.factors_at_high)
     )
@@ -340,7 +354,8 @@ def _span(leaf: Leaf, swing: Swing | None) -> Span:
 def assess(
     cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], swings: Sequence[Swing], seed: int
 ) -> Odds:
-    """Draw the constants and return the uncertainty. ``runs`` has the baseline, then the rival."""
+    """Draw the constants, and return the uncertainty of the energy ratio. ``runs``: the run of the
+    baseline, then that of the rival."""
     pair = Pair(cfg, runs, swings)
     base, rival = pair.pair
     typical = {name: float(scope_values[0]) for name, scope_values in pair.ratios({}).items()}
@@ -369,14 +384,13 @@ def _answer(typical: float, ratio: np.ndarray) -> Answer:
 
 
 def rounded(value: float) -> float:
-    """Round to DIGITS significant digits."""
+    """Return ``value`` rounded to DIGITS significant digits."""
     return float(f"{float(value):.{DIGITS}g}")
 
 
 def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
-    """Return the crossings of both host powers in proportion and equal, and of each alone.
-
-    Energy is linear in these powers.
+    """Return the crossings for both host powers in proportion, both equal, and each alone. Energy
+    is linear in these powers.
     """
     typical = {key: pair.prices[key] / 1e3 for key in pair.power_keys()}
     gap = float(_minus(pair.both({}, powers=False))[0])
@@ -410,10 +424,8 @@ def _crossing(
     slope: float,
     spread: tuple[float, float, float] | None = None,
 ) -> Crossing:
-    """Return a crossing.
-
-    ``at_zero``: additional J of the baseline over the rival without these powers. ``slope``: its
-    increase with these powers.
+    """Return one crossing. ``at_zero``: energy (J) by which the baseline exceeds the rival if these
+    powers are 0. ``slope``: increase of that difference with these powers.
     """
     base, rival = pair.pair
     if min(watts) <= 0:
@@ -425,13 +437,14 @@ def _crossing(
 
 
 def quantiles(values: np.ndarray) -> tuple[float, float, float]:
-    """Return the 5 %, 50 % and 95 % quantiles."""
+    """Return the 5 %, 50 % and 95 % quantiles of ``values``."""
     low, middle, high = (rounded(value) for value in np.quantile(values, (0.05, 0.5, 0.95)))
     return low, middle, high
 
 
 def bars(pair: Pair, speedup: float) -> list[Bar]:
-    """Return a bar for every constant with a range, widest change of the energy ratio first."""
+    """Return a bar for every constant with a range; the bar with the largest change of the energy
+    ratio is first."""
     count = 2 * len(pair.spans)
     values: dict[str, np.ndarray] = {}
     for i, span in enumerate(pair.spans):
@@ -459,6 +472,7 @@ def bars(pair: Pair, speedup: float) -> list[Bar]:
 
 
 def width(ends: Ends, typical: float) -> float:
-    """Return the ratio between the ends of a bar, at least 1; a missing end is typical."""
+    """Return the ratio between the ends of a bar, at least 1; an end that is None counts as
+    typical."""
     low, high = (typical if value is None else value for value in ends)
     return max(low / high, high / low)

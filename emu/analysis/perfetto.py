@@ -20,9 +20,8 @@ def events(
     phases: Sequence[str],
     title: str,
 ) -> list[dict[str, Any]]:
-    """Return the trace events of one path's run; process 0 is the host.
-
-    ``lines`` are LINE records. ``leaf_name`` returns (device or -1, name) of a resource.
+    """Return the trace events of one path's run; process 0 is the host. ``lines``: LINE records.
+    ``leaf_name``: function from a resource to (device or -1, name).
     """
     out: list[dict[str, Any]] = []
     leaves = {int(leaf): leaf_name(int(leaf)) for leaf in np.unique(lines["leaf"])}
@@ -51,10 +50,9 @@ def events(
 
 
 def merge(runs: Sequence[tuple[list[dict[str, Any]], int]]) -> str:
-    """Return the JSON text of several runs; each run has separate processes.
-
-    ``runs`` are (events, intervals dropped for lack of room). The metadata has the sum of the
-    dropped intervals.
+    """Return the JSON text of several runs; each run gets separate processes. ``runs``: (events,
+    number of intervals that were dropped because the timeline was full). The metadata holds the sum
+    of the dropped intervals.
     """
     merged: list[dict[str, Any]] = []
     offset = 0

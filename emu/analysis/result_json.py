@@ -37,7 +37,7 @@ from ondie.emu.units import fmt_time
 
 
 def odds_data(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the content of result.json for the uncertainty; None if it was not computed."""
+    """Return the uncertainty for result.json; None if it was not computed."""
     if comparison.odds is None:
         return None
     odds = comparison.odds
@@ -105,24 +105,24 @@ LATENCY_BOUND = 0.5
 
 
 UNUSUAL = 0.2
-"""Relative deviation from the median time of forward and backward above which a note is given."""
+"""Relative deviation of forward and backward from their median time above which a note is given."""
 
 
 def seconds(value: float) -> str:
-    """Format seconds with three digits and a suitable unit."""
+    """Format seconds with three significant digits and a suitable unit."""
     return fmt_time(value * 1e12)
 
 
 def speedup(base: Result, rival: Result) -> float:
-    """Return the time of the baseline's update stage over that of the rival."""
+    """Return the speedup: time of the baseline's update stage divided by that of the rival."""
     assert base.ledger is not None and rival.ledger is not None
     return base.ledger.update_s / rival.ledger.update_s
 
 
 def update_speedup(comparison: Comparison, result: Result) -> float | None:
-    """Return the time of the baseline's update stage over that of a path.
+    """Return the speedup of a path's update stage over that of the baseline.
 
-    None if there is no baseline, or the two stages are not of the same kind.
+    Returns None if there is no baseline, or if the two stages cannot be compared.
     """
     base = comparison.result(comparison.swing_pair[0]) if comparison.swing_pair else None
     if (
@@ -136,14 +136,14 @@ def update_speedup(comparison: Comparison, result: Result) -> float | None:
 
 
 def energy_ratio(base: Result, rival: Result) -> float:
-    """Return the typical energy of drive and host outside forward and backward, baseline over
-    rival."""
+    """Return the typical energy of drives and host, excluding forward and backward: baseline
+    divided by rival."""
     assert base.energy is not None and rival.energy is not None
     return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
 
 
 def headline_words(comparison: Comparison) -> str:
-    """Return one sentence with the result and the number of assumed constants."""
+    """Return the headline: one sentence with the result and the number of assumed constants."""
     assumed = len(comparison.cfg.assumed())
     tail = f"{assumed} of {len(comparison.cfg.leaves())} constants are assumed"
     if comparison.swing_pair is None:
@@ -169,10 +169,11 @@ def headline_words(comparison: Comparison) -> str:
 
 
 def headline_numbers(comparison: Comparison) -> dict[str, float]:
-    """Return the ratios of baseline to rival; empty if there are not two paths to compare.
+    """Return the ratios of baseline to rival by name; empty if there are not two paths to compare.
 
-    Times of the update stage, of the step outside forward and backward, and of the whole step;
-    typical energies outside forward and backward, and of the whole step.
+    The ratios of times are those of the update stage, of the step outside forward and backward, and
+    of the whole step. The ratios of typical energies are those outside forward and backward and of
+    the whole step.
     """
     if comparison.swing_pair is None:
         return {}
@@ -193,13 +194,13 @@ def headline_numbers(comparison: Comparison) -> dict[str, float]:
 
 
 def outside_training_s(book: Ledger) -> float:
-    """Return the mean seconds of a step outside forward and backward."""
+    """Return the mean time of a step outside forward and backward, seconds."""
     spent = book.phases_s
     return book.step_s - spent.get("forward", 0.0) - spent.get("backward", 0.0)
 
 
 def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]:
-    """Return the metrics of a path, per step: name -> value and unit."""
+    """Return the metrics of a path per step, by name, as {"value": ..., "unit": ...}."""
     assert result.ledger is not None and result.energy is not None and result.work is not None
     book, totals, steps = result.ledger, result.ledger.totals, comparison.steps
     counters = totals.counters
@@ -280,7 +281,7 @@ def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]
 
 
 def result_data(comparison: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
-    """Return the content of result.json."""
+    """Return the content of result.json for a comparison."""
     asked = {} if target_s is None else {"target": target_data(comparison, target_s)}
     return asked | {
         "schema_version": SCHEMA_VERSION,
@@ -326,7 +327,8 @@ HIDDEN = ("seed", "pairs", "host_batch", "shares")
 
 
 def options_data(options: Options) -> dict[str, Any]:
-    """Return the path options for result.json, without HIDDEN (the seed is stored separately)."""
+    """Return the options of the paths for result.json, without those in HIDDEN (the seed is stored
+    elsewhere)."""
     return {name: value for name, value in asdict(options).items() if name not in HIDDEN}
 
 
@@ -343,7 +345,8 @@ def _swing_data(swing: Swing) -> dict[str, Any]:
 
 
 def _reservoir_data(comparison: Comparison, result: Result) -> dict[str, Any] | None:
-    """Return the wear of the blocks reserved for a path; None if it has none or did not run."""
+    """Return the wear of the blocks that only this path uses; None if the path has no such blocks
+    or did not run."""
     if result.ledger is None or result.share is None:
         return None
     own = lifetime(comparison.cfg, result.ledger, share=result.share).reservoir_steps or (
@@ -434,10 +437,10 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def unusual(comparison: Comparison) -> str | None:
-    """Return a note if forward and backward of the steps that ran take an unusual time.
+    """Return a note if forward and backward took an unusual time in the steps that ran, else None.
 
-    The reference is the median of the recorded steps. The first step of a run differs, for example,
-    while the accelerator warms up. None if the deviation is at most UNUSUAL.
+    The reference is the median of the recorded steps. The first step of a run deviates, for
+    example, while the accelerator warms up. A deviation of at most UNUSUAL is not reported.
     """
     every = [
         step_record.forward_s + step_record.backward_s for step_record in comparison.trace.steps

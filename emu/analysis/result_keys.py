@@ -198,7 +198,8 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].weights.equal_bits_to_recorded_share": ("1", "share of weights equal to the "
                                                           "recorded ones; null: none"),
 }  # fmt: skip
-"""Key -> (unit, meaning); "": text or no unit, "1": a ratio."""
+"""Table of the keys of result.json: key -> (unit, meaning). Unit "" means text or no unit, "1"
+means a ratio."""
 
 METRICS: dict[str, tuple[str, str]] = {
     "step_s": ("s", "time of a step"),
@@ -246,18 +247,19 @@ METRICS: dict[str, tuple[str, str]] = {
         "J/sample", "energy per training sample, by scope",
     ),
 }  # fmt: skip
-"""Keys of paths[].metrics, each an object with `value` and `unit` -> (unit, meaning)."""
+"""Table of the keys of paths[].metrics: key -> (unit, meaning). Each value is an object with
+`value` and `unit`."""
 
 
 def expand(key: str) -> Iterator[str]:
-    """Expand a key of a table: yield one key per combination of its names."""
+    """Yield every key that a table's ``key`` covers: one per combination of the names in braces."""
     parts = re.split(r"\{(.*?)\}", key)
     for names in itertools.product(*(part.split(",") for part in parts[1::2])):
         yield "".join(itertools.chain(*itertools.zip_longest(parts[::2], names, fillvalue="")))
 
 
 def describe() -> str:
-    """Return both tables as text with the columns key, unit and meaning."""
+    """Return both tables as text: for each key a line with its unit and a line with its meaning."""
     rows = [
         *RESULT_KEYS.items(),
         *((f"paths[].metrics.{key}", row) for key, row in METRICS.items()),

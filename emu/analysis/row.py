@@ -22,9 +22,9 @@ KINDS = {
     SHOWN: "shown: neither fitted nor checked",
     IDENTITY: "identity: follows by arithmetic from inputs, other rows or our own models",
 }
-"""Kinds of rows in the order of their tables, and the titles of these tables."""
+"""Kinds of rows in the order in which their tables are printed, with the titles of these tables."""
 RATIO = "x"
-"""Unit of a ratio: above 1 it is a gain, below 1 a loss."""
+"""Unit of a row that is a ratio; above 1 it is a gain, below 1 a loss."""
 Progress = Callable[[str, float], None] | None
 
 
@@ -53,9 +53,8 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """Relative difference, predicted over published - 1.
-
-        Infinite if published is 0 and predicted is not; NaN if nothing is published.
+        """Relative difference of prediction and expectation: predicted / published - 1. Infinite if
+        published is 0 and predicted is not; NaN if nothing is published.
         """
         if self.published is None:
             return math.nan
@@ -65,9 +64,9 @@ class Row:
 
     @property
     def misses(self) -> bool:
-        """True for a check row or an identity with a tolerance that is outside of it.
-
-        A check row also misses if a published gain comes out as a loss, or a loss as a gain.
+        """True if a check row, or an identity row with a tolerance, is outside its tolerance. A
+        check row also misses if the simulation predicts a loss where a gain is published, or vice
+        versa.
         """
         if self.kind not in (CHECK, IDENTITY) or self.tolerance is None:
             return False
@@ -77,14 +76,15 @@ class Row:
 
     @property
     def turned(self) -> bool:
-        """True for a check row whose ratio is on the other side of 1 than the published one."""
+        """True for a check row whose predicted ratio is on the other side of 1 than the published
+        ratio."""
         if self.kind != CHECK or self.unit != RATIO:
             return False
         assert self.published is not None
         return (self.published - 1) * (self.predicted - 1) < 0
 
     def data(self) -> dict[str, Any]:
-        """Return the row as --json writes it."""
+        """Return the row as a dictionary for --json."""
         return {
             "suite": self.suite,
             "name": self.name,
@@ -122,7 +122,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return the cells of a row of the table."""
+    """Return the cells of one row of the table, in the order of the columns."""
     gated = row.kind in (CHECK, IDENTITY) and row.tolerance is not None
     return (
         row.name,

@@ -24,24 +24,26 @@ from ondie.emu.units import InputError
 from ondie.traces import Trace
 
 SAMPLE_STRIPES = 3
-"""Super-pages per die in the sample of paths through the controller."""
+"""Number of super-pages per die in the sample, for paths that update through the controller."""
 BLOCK_PAGES = 4
-"""Pages per block in the sample."""
+"""Number of pages per block in the sample."""
 DIE_STRIPES = 16
-"""Super-pages per die in the sample if the dies update. Work overlaps only after the first stripe
-of a die, so a shorter sample shows too little overlap. (A full run shows slightly more.)"""
+"""Number of super-pages per die in the sample, for paths that update on the dies. Work overlaps
+only after the first stripe of a die, so a shorter sample would show too little overlap; a full run
+shows slightly more."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Leaves that have no effect while ``key`` has ``value``; "errors.*" is the whole section."""
+    """Configuration keys that have no effect while ``key`` has ``value``; "errors.*" means the
+    whole section."""
 
     key: str
     value: Value
     leaves: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Return True if ``name`` is one of these leaves; False for ``key`` itself."""
+        """Return True if ``name`` is one of the keys without effect; False for ``key`` itself."""
         section = name.partition(".")[0]
         return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
 
@@ -60,8 +62,8 @@ IDLE_KEYS = (
         ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),
     ),
 )  # fmt: skip
-"""Conditions under which assumed constants are counted but not varied, because nothing reads
-them."""
+"""Conditions under which assumed constants have no effect; they are then counted as assumed but not
+varied."""
 
 
 USER_CHOICES = frozenset(
@@ -74,25 +76,26 @@ USER_CHOICES = frozenset(
         "ftl.reservoir_retention",
     )  # fmt: skip
 )
-"""Keys that the user decides: their ranges are the possible choices, not an uncertainty."""
+"""Keys that the user chooses: their ranges are the possible choices, not an uncertainty."""
 
 HOST_POWERS = ("host.update_power", "host.wait_power")
-"""Powers that are varied, each alone, whatever their source: they often decide the energy."""
+"""Powers of the host that are varied one by one even if they are not assumed, because they often
+decide the energy."""
 
 Factors = Mapping[str, Mapping[str, float]]
-"""Path -> energy component -> quantity as a factor of its typical value."""
+"""Path -> energy component -> quantity divided by the component's typical quantity."""
 
 
 def unfelt(cfg: Config) -> tuple[str, ...]:
-    """Return the assumed leaves with a range that change no result of this configuration, in
-    order."""
+    """Return the assumed constants with a range that do not affect the results of this
+    configuration, in the order of the configuration."""
     idle = [rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value]
     ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
     return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
 
 
 def published_ranges(cfg: Config) -> list[Leaf]:
-    """Return the leaves that are not assumed but have a range and may affect time."""
+    """Return the constants that have a range and may affect time although they are not assumed."""
     idle = [rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value]
     return [
         leaf
@@ -105,7 +108,8 @@ def published_ranges(cfg: Config) -> list[Leaf]:
 
 @dataclass(frozen=True)
 class Swing:
-    """Headline at either end of one assumed constant's range, as factors of its typical value."""
+    """Headline with one constant at either end of its range: speedup and energy ratio divided by
+    their typical values."""
 
     key: str
     low: str
@@ -115,30 +119,32 @@ class Swing:
     energy_at_low: float | None
     energy_at_high: float | None
     factors_at_low: Factors = field(default_factory=dict, repr=False)
-    """Factors of the quantities that change; empty if a path cannot run or nothing changes."""
+    """Factors of the quantities that change at the low end; empty if a path cannot run or no
+    quantity changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
     times_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Path -> time of its update stage as a factor of its typical time; empty as above."""
+    """Time of each path's update stage at the low end divided by its typical time; empty if a path
+    cannot run or no time changes."""
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def speedup_width(self) -> float:
-        """Largest change of the speedup, as a factor of at least 1."""
+        """Largest change of the speedup between the ends, as a factor of at least 1."""
         return _widest(self.speedup_at_low, self.speedup_at_high)
 
     @property
     def energy_width(self) -> float:
-        """Largest change of the energy ratio, as a factor of at least 1."""
+        """Largest change of the energy ratio between the ends, as a factor of at least 1."""
         return _widest(self.energy_at_low, self.energy_at_high)
 
     @property
     def width(self) -> float:
-        """Larger of ``speedup_width`` and ``energy_width``."""
+        """Larger one of ``speedup_width`` and ``energy_width``."""
         return max(self.speedup_width, self.energy_width)
 
     @property
     def fails(self) -> bool:
-        """True if one of the two paths cannot run at an end of the range."""
+        """True if one of the headline's two paths cannot run at an end of the range."""
         return self.speedup_at_low is None or self.speedup_at_high is None
 
 
@@ -147,7 +153,7 @@ def _widest(*ratios: float | None) -> float:
 
 
 def sample_params(trace: Trace, cfg: Config) -> int:
-    """Return the number of parameters of the sample."""
+    """Return the number of parameters of the sample that is simulated to vary the constants."""
     geometry = Geometry.of(cfg)
     stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
     whole = stripes * geometry.dies * (geometry.page_bytes // VALUE_BYTES) * cfg.system.devices
@@ -157,7 +163,8 @@ def sample_params(trace: Trace, cfg: Config) -> int:
 def amortized(cfg: Config) -> Config:
     """Return the configuration with shorter blocks and a proportionally shorter erase time.
 
-    A sample that is shorter than a block then has the same share of erases as a long run.
+    With these, a sample that fills less than one block spends the same share of its time on erases
+    as a long run.
     """
     shorter = max(cfg.flash.pages_per_block // BLOCK_PAGES, 1)
     return cfg.replace(
@@ -169,16 +176,18 @@ def amortized(cfg: Config) -> Config:
 
 
 def sample(trace: Trace, cfg: Config) -> Trace:
-    """Return the trace's first step, reduced to :func:`sample_params` parameters.
+    """Return the trace's first step, reduced to :func:`sample_params` parameters, without payload,
+    forward and backward.
 
     Every die has SAMPLE_STRIPES super-pages (DIE_STRIPES if the dies update), or fewer if the trace
-    has fewer parameters. No payload, no forward and backward.
+    has fewer parameters.
     """
     return reduced(trace, sample_params(trace, cfg), name="sample", training=0.0)
 
 
 class Headline:
-    """(update-stage speedup, energy ratio) of a rival over a baseline, for any configuration.
+    """Simulates (update-stage speedup, energy ratio) of a rival over a baseline, for any
+    configuration.
 
     ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortized`;
     energy is charged for the same blocks. ``fits`` raises InputError if a configuration cannot run
@@ -207,7 +216,7 @@ class Headline:
     def _amortized(self, cfg: Config) -> Config:
         """Return `amortized` of ``cfg``, cached for the last configuration of each thread.
 
-        The cache avoids the check of all leaves, which costs as much as a run.
+        The cache avoids the check of all configuration keys, which takes as long as a run.
         """
         known = getattr(self._last, "pair", (None, cfg))
         if known[0] is not cfg:
@@ -226,11 +235,11 @@ class Headline:
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
     def times(self, cfg: Config, trace: Trace) -> dict[str, float]:
-        """Return path -> seconds of its update stage."""
+        """Return the time of each path's update stage in seconds."""
         return {name: self._simulated(name, cfg, trace)[0].update_s for name in self.pair}
 
     def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
-        """Return path -> component -> quantity that energy is charged for."""
+        """Return, by path and energy component, the quantity for which energy is charged."""
         found, short = {}, self._amortized(cfg)
         for name in self.pair:
             book, work = self._simulated(name, cfg, trace)
@@ -241,11 +250,11 @@ class Headline:
 
 
 def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
-    """Return the swings of speedup and energy ratio, widest first.
+    """Return the swings of speedup and energy ratio; the widest comes first.
 
-    Covers each assumed leaf with a range, except those of :func:`unfelt`, the leaves of
-    :func:`published_ranges`, and HOST_POWERS. Leaves with an end at which a path cannot run come
-    first; such an end has the value None. Of the assumed leaves, only a name may have no range.
+    They cover each assumed constant with a range, except those of :func:`unfelt`, the constants of
+    :func:`published_ranges`, and HOST_POWERS. Constants with an end at which a path cannot run come
+    first; such an end has the value None. An assumed constant without a range must be a name.
     """
     idle = unfelt(cfg)
     varied = [key for key in cfg.assumed() if key.low is not None and key.key not in idle]
@@ -290,7 +299,8 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
 def changes(
     typical: Mapping[str, Mapping[str, int]], found: Mapping[str, Mapping[str, int]]
 ) -> Factors:
-    """Return the quantities that differ from their typical values, as multiples of these values."""
+    """Return the quantities that differ from their typical values, divided by these values, by path
+    and component."""
     return {
         path: {
             name: found[path].get(name, 0) / amount

@@ -22,34 +22,38 @@ from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_rate, fmt_time, pa
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a path meets the target step time, and the bandwidth that would."""
+    """Statement on whether a path meets the target step time, and on the drive bandwidth that would
+    meet it."""
 
     path: str
     step_s: float
     met: bool
     fixed_s: float
-    """Part of a step that does not depend on the drive."""
+    """Time of a step that does not depend on the drive, seconds."""
     left_s: float
-    """Part of the target that is left for the drive."""
+    """Time of the target that remains for the drive, seconds."""
     where: str
-    """Where bytes are counted: on the "link" or in the "flash"."""
+    """Place where bytes are counted: "link" or "flash"."""
     read_bytes: float
     written_bytes: float
-    """Bytes of a step outside forward and backward."""
+    """Bytes written per step outside forward and backward."""
     has_bytes_per_s: float | None
-    """Rate of reads and writes together in the simulated run."""
+    """Rate of reads and writes together in the simulated run, bytes per second; None if none was
+    measured."""
     needed_bytes_per_s: float | None
-    """Rate of reads and writes together that meets the target; None if no rate does."""
+    """Rate of reads and writes together that meets the target, bytes per second; None if no rate
+    does."""
 
 
 def duration(text: str, place: str) -> float:
-    """Parse a duration such as "3.5", "3.5 s" or "500 ms"; return seconds. Raises InputError."""
+    """Return the seconds of a duration such as "3.5", "3.5 s" or "500 ms". Raises InputError for
+    other text."""
     plain = text.strip().replace(".", "", 1).isdecimal()
     return parse(f"{text} s" if plain else text, KINDS["ps"], place) / 1e12
 
 
 def seconds(text: str) -> float:
-    """Parse the value of --target-step; return seconds. Raises InputError."""
+    """Return the seconds of the value of --target-step. Raises InputError for an invalid value."""
     found = duration(text, "--target-step")
     if not found:
         raise InputError(f"--target-step {text}: must be more than 0; write for example 3.5")
@@ -66,9 +70,8 @@ def verdicts(comparison: Comparison, target_s: float) -> list[Verdict]:
 
 
 def verdict(result: Result, book: Ledger, target_s: float) -> Verdict:
-    """Return the verdict on one path.
-
-    Bytes are counted on the link if the host updates the weights, otherwise inside the drive.
+    """Return the verdict on one path. Bytes are counted on the link if the host updates the
+    weights, otherwise in the flash.
     """
     spent, totals, steps = book.phases_s, book.totals, book.steps
     passes = [spent.get("forward", 0.0), spent.get("backward", 0.0)]
@@ -121,9 +124,8 @@ def verdict(result: Result, book: Ledger, target_s: float) -> Verdict:
 
 
 def _moved(book: Ledger, resource: str, phase: str) -> float:
-    """Return the bytes per step of a resource that belong to a phase.
-
-    The resource's bytes are divided among phases in proportion to its busy time.
+    """Return the bytes per step of a resource that belong to ``phase``. The bytes of the resource
+    are divided among the phases in proportion to its busy time in each.
     """
     busy = {
         phase_name: ps for (phase_name, name), ps in book.totals.busy_ps.items() if name == resource
@@ -159,12 +161,13 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
 
 
 def needed(judged: Verdict) -> float | None:
-    """Return the required rate; None if the target is met."""
+    """Return the rate that meets the target, bytes per second; None if the run already meets the
+    target."""
     return None if judged.met else judged.needed_bytes_per_s
 
 
 def answer(judged: Verdict) -> str:
-    """Return the verdict as a table cell."""
+    """Return the verdict as the text of a table cell."""
     if judged.met:
         return "yes"
     return "no" if judged.needed_bytes_per_s is not None else "no drive is"

@@ -30,16 +30,16 @@ from ondie.traces import Trace
 MOST_KEYS = 2
 MOST_POINTS = 64
 ALL_PATHS = "all"
-"""Path name of a row for a point at which no path ran."""
+"""Path name of a row that says that no path could run at a point."""
 REF = "given on the command line"
 OPTIONS = {"format": formats.checked}
-"""Check function by key, for keys that are path options instead of configuration constants."""
+"""Check function of each sweep key that is an option of the paths, not a configuration key."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A key of the configuration or of CHOICES, its values, and their spelling in the
-    configuration."""
+    """One axis of a sweep: a configuration key or a key of OPTIONS, its values, and the values as
+    texts."""
 
     key: str
     values: tuple[Value, ...]
@@ -48,39 +48,42 @@ class Axis:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One path at one point; if the path cannot run there, the results are None."""
+    """Result of one path at one point of a sweep; if the path cannot run there, the figures are
+    None."""
 
     values: tuple[str, ...]
-    """Values of the axes, in axis order."""
+    """Values of the axes at this point, as texts, in the order of the axes."""
     path: str
     reason: str | None = None
     update_s: float | None = None
     update_share: float | None = None
-    """Update stage as a share of the step."""
+    """Time of the update stage divided by the time of the step."""
     step_s: float | None = None
     speedup: float | None = None
-    """Speedup of the update stage over host offload at the same point."""
+    """Speedup of the update stage over serial host offload at the same point."""
     energy_drive_j: tuple[float, float, float] | None = None
-    """J per step outside forward and backward: low, typical, high."""
+    """Energy of drives and host per step in J, excluding forward and backward: (low, typical,
+    high)."""
     energy_drive_and_host_j: tuple[float, float, float] | None = None
     samples_per_s: float | None = None
     energy_step_j: tuple[float, float, float] | None = None
-    """J per step, including forward and backward: low, typical, high."""
+    """Energy per step in J, including forward and backward: (low, typical, high)."""
     energy_sample_j: tuple[float, float, float] | None = None
-    """J per sample, including forward and backward: low, typical, high."""
+    """Energy per sample in J, including forward and backward: (low, typical, high)."""
     bound_by: str | None = None
     bound_by_share: float | None = None
     target: Verdict | None = None
     capacity_bytes: int | None = None
-    """Nominal capacity of a drive at this point; derived from the flash unless it was given."""
+    """Nominal capacity of a drive at this point, bytes; derived from the flash unless the
+    configuration states it."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All rows of a sweep, and its inputs."""
+    """All rows of a sweep, and the inputs of the sweep."""
 
     cfg: Config
-    """Configuration without the values of the axes; the options are without them as well."""
+    """Configuration without the values of the axes; ``options`` do not contain them either."""
     trace: Trace
     options: Options
     steps: int
@@ -90,9 +93,9 @@ class Sweep:
 
 
 def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
-    """Return the axes of `--sweep key=a,b,c`, in order.
+    """Return the axes that `--sweep key=a,b,c` names, in order.
 
-    Raises InputError for an unknown key, a missing value, a value of the wrong kind, a key or value
+    Raises InputError for an unknown key, a missing value, a value of the wrong type, a key or value
     that is named twice, or too many keys or points.
     """
     if len(texts) > MOST_KEYS:
@@ -133,7 +136,7 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
 def _values(
     name: str, parts: Sequence[str], place: str
 ) -> tuple[tuple[Value, ...], tuple[str, ...]]:
-    """Return the values of a key and their spelling."""
+    """Return the values of a key, and the values as texts."""
     if name in OPTIONS:
         try:
             names = tuple(OPTIONS[name](part) for part in parts)
@@ -157,7 +160,8 @@ def sweep(
     target_s: float | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Sweep:
-    """Run the comparison at every point. Raises InputError if it runs at none."""
+    """Run the comparison at every point, and return the sweep. Raises InputError if no path runs at
+    any point."""
     rows: list[SweepRow] = []
     options = options or Options()
     n_steps = 0
@@ -224,7 +228,7 @@ def _rows(comparison: Comparison, texts: tuple[str, ...], target_s: float | None
 
 
 def data(found: Sweep) -> dict[str, Any]:
-    """Return the content of sweep.json."""
+    """Return the content of sweep.json for a sweep."""
     return {
         "schema_version": SCHEMA_VERSION,
         "ondie_version": version("ondie"),

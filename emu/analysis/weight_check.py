@@ -17,11 +17,13 @@ from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.traces import Trace
 
 TOLERANCE = 16
-"""Largest allowed distance to the recorded weights, in 2**-24 x max(|w|, sum of learning rates)."""
+"""Largest allowed distance to the recorded weights, in units of 2**-24 x max(|w|, sum of learning
+rates)."""
 
 
 class Mismatch(RuntimeError):
-    """The final weights of a path differ from the expected ones: a defect. No result is written."""
+    """Exception: the final weights of a path differ from the expected weights, which is a defect.
+    No result is written."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,21 @@ class Weights:
     equal_bits: int
     elements: int
     delivered_equal_bits: int | None
-    """Weights at the host with equal bits after the last step; None if no such check was made (for
-    example because the path sends none)."""
+    """Number of weights at the host that equal those of the reference in every bit after the last
+    step. None if this was not checked, for example because the path sends no weights."""
     recorded_distance: float | None
-    """Largest distance to the recorded weights, in units of 2**-24 max(|w|, sum of learning
-    rates)."""
+    """Largest distance to the recorded weights, in units of 2**-24 max(|w|, sum of learning rates);
+    None if there are none."""
     recorded_equal_share: float | None
 
 
 def compare_weights(
     path: Path, arithmetic: Arithmetic, steps: int, damaged: bool = False
 ) -> Weights:
-    """Compare the weights on flash with the same kernel outside the emulator.
+    """Compare the weights on flash with those of the same kernel run outside the emulator.
 
-    Raises Mismatch if they differ, unless pages were ``damaged`` (reported by the drive as
-    uncorrectable, or wrong bits where nothing corrects them).
+    Raises Mismatch if they differ, unless pages were ``damaged``: reported by the drive as
+    uncorrectable, or with wrong bits where nothing corrects them.
     """
     final = path.finish()
     assert final is not None
@@ -85,7 +87,7 @@ def compare_weights(
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """Return the bits of an array's values as unsigned integers."""
+    """Return the bits of the values of an array as unsigned integers of the same size."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 

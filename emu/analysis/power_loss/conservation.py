@@ -18,7 +18,7 @@ from ondie.emu.nand import timing
 
 
 def undone(system: System) -> np.ndarray:
-    """Return the plan rows that were issued and are not done."""
+    """Return the plan rows that were issued but are not complete."""
     ring = system.arrays.row.view(np.ndarray)
     ids = np.arange(system.rows_done, system.next_row) & (len(ring) - 1)
     found = ring[ids]
@@ -26,7 +26,7 @@ def undone(system: System) -> np.ndarray:
 
 
 def stop_clocks(system: System) -> None:
-    """Remove busy time after the cut, which was booked in advance, from the utilization."""
+    """Remove busy time that was booked in advance, and lies after the cut, from the utilization."""
     arrays, now = system.arrays, system.now
     reg = arrays.reg
     for at, die in enumerate(arrays.die):
@@ -51,19 +51,20 @@ def _take_back(use: np.ndarray, phase: int, leaf: int, ps: int) -> None:
 
 
 SETTLED_STATIONS = {"link down": stages.DOWN, "link up": stages.UP, "DRAM": stages.DRAM}
-"""Stations of a drive whose bytes are settled, as named in Totals.bytes_by."""
+"""Stations of a drive whose bytes are corrected after a cut, by their name in Totals.bytes_by."""
 SETTLED_CHANNELS = {"channels in": "size_in", "channels out": "size_out"}
-"""Fields of a channel whose bytes are settled, summed over a drive's channels."""
+"""Fields of a channel whose bytes are corrected after a cut, by their name in Totals.bytes_by; they
+are summed over a drive's channels."""
 LOST_NAMES = {station_quantity(name): name for name in (*SETTLED_STATIONS, *SETTLED_CHANNELS)}
 
 
 def settle_books(system: System, planes: int) -> dict[str, int]:
-    """Balance the totals of a system that stopped during a step; return the lost work.
+    """Balance the totals of a system that stopped during a step; return the lost work by name.
 
-    Planned work that is not done is removed from the plan. Work that was started and not done is
-    removed from the counters and returned, by counter or by name in Totals.bytes_by. ``planes``:
-    pages of a stripe. Raises Imbalance if the missing amount does not match the operations in
-    progress.
+    Planned work that was not completed is removed from the plan. Work that was started and not
+    completed is removed from the counters; it is returned by the name of its counter or by the name
+    in Totals.bytes_by. ``planes``: pages of a stripe. Raises Imbalance if the missing amount does
+    not match the operations in progress.
     """
     left = undone(system)
     begun = left[left["state"] == plan_rows.STARTED]
@@ -101,13 +102,15 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
 
 
 def _named(prefix: str, amounts: np.ndarray) -> dict[str, int]:
-    """Return amounts by PLANNED, with names such as planned_read_pages."""
+    """Return the amounts of a drive by name: ``prefix`` plus a name of PLANNED, such as
+    planned_read_pages."""
     names = (f"{prefix}_{name}" for name in PLANNED)
     return {name: int(amount) for name, amount in zip(names, amounts, strict=True)}
 
 
 def _started_bytes(begun: np.ndarray) -> dict[str, int]:
-    """Return the bytes that the rows in progress on a drive's dies transfer, by kind of row."""
+    """Return the bytes that the given rows, which are in progress on the dies of a drive, transfer,
+    by kind of row."""
     return {
         f"started_{name}": int(begun[column][begun["kind"] == kind].sum())
         for name, column, kind in (
@@ -120,7 +123,8 @@ def _started_bytes(begun: np.ndarray) -> dict[str, int]:
 
 
 class _Drive:
-    """Counters and bytes of one drive of a system, read and written as quantities."""
+    """Counters and bytes of one drive of a system, as named quantities that can be read and
+    written."""
 
     def __init__(self, system: System, dev: int) -> None:
         geometry = system.geometry
@@ -130,7 +134,7 @@ class _Drive:
         self.channels = slice(dev * geometry.channels, (dev + 1) * geometry.channels)
 
     def read(self) -> dict[str, int]:
-        """Return counters, bytes of stations and constants."""
+        """Return the counters, the bytes of the stations, and the constants, by name."""
         arrays = self.system.arrays
         return {
             **{name: int(count) for name, count in zip(COUNTERS, self.count, strict=True)},
@@ -147,7 +151,7 @@ class _Drive:
         }
 
     def write(self, quantities: dict[str, int]) -> None:
-        """Write back counters and bytes of stations."""
+        """Set the counters and the bytes of the stations to ``quantities``."""
         arrays = self.system.arrays
         self.count[:] = [quantities[name] for name in COUNTERS]
         for name, station in SETTLED_STATIONS.items():

@@ -43,41 +43,44 @@ class Cut:
     torn_programs: int
     torn_erases: int
     again: int
-    """Further power cuts during the recovery from this one."""
+    """Number of further power cuts during the recovery from this cut."""
     training: tuple[tuple[int, int], ...]
-    """(phase, end in ps) of the accelerator's unfinished work, which continues."""
+    """(phase, end in ps) of the accelerator's unfinished work; the accelerator continues without
+    interruption."""
     lost: Mapping[str, int]
-    """Bytes and pages of operations that started and did not end, by counter and resource."""
+    """Bytes and pages of operations that started and did not complete, by counter and resource."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Cost of a recovery, and the point from which the step continues."""
+    """Cost of a recovery, and the position from which the step continues."""
 
     cut: Cut
     seconds: float
     scanned: int
-    """Super-pages whose out-of-band data were read."""
+    """Number of super-pages whose out-of-band data were read."""
     checked: int
-    """Super-pages whose data were read as well."""
+    """Number of super-pages whose data were read as well."""
     refused: int
-    """Places that are programmed but have no complete super-page: torn by this cut or an earlier
-    one, or in a block that was half erased."""
+    """Number of places that are programmed but hold no complete super-page, because a cut tore them
+    or because their block was partly erased."""
     padded: int
     kept: int
-    """Super-pages that already hold the interrupted step; they are not updated again."""
+    """Number of super-pages that already hold the results of the interrupted step; they are not
+    updated again."""
     resent_bytes: int
     """Gradient bytes that the host sends a second time."""
     cursors: tuple[np.ndarray, ...] = field(repr=False)
-    """First super-page of each die to be updated, counted on the die: int64[dies] by device."""
+    """Index on each die of the first super-page to be updated, int64[dies] by device."""
     undone: bool = False
-    """Whether the step starts again and its results so far are discarded (pe.atomicity = undo)."""
+    """True if the step starts again and its previous results are discarded
+    (pe.atomicity = undo)."""
     made: tuple[frozenset[int], ...] = field(default=(), repr=False)
-    """By device: parities and commit records that already hold the interrupted step."""
+    """Parities and commit records that already hold the interrupted step, by device."""
 
 
 def check_cut(path: Path, after: int | None) -> None:
-    """Raise InputError if a power cut after ``after`` events cannot be simulated."""
+    """Raise InputError if a power cut after ``after`` events of this path cannot be simulated."""
     if after is None:
         return
     if not isinstance(path, OnDie) or path.name != OnDie.name:
@@ -91,9 +94,11 @@ def check_cut(path: Path, after: int | None) -> None:
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
-    """Cut the power of a system: tear pages on flash by seed, and settle the totals.
+    """Cut the power of a system: tear the pages in progress on flash, at random by ``seed``, and
+    settle the totals.
 
-    ``before``: the earlier cut from which the system was recovering. Its losses are added.
+    ``before``: the earlier cut from which the system was recovering; its losses are added to those
+    of this cut.
     """
     assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
     rng = np.random.default_rng((seed, system.now))
@@ -115,7 +120,7 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 
 
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
-    """Return the plan rows of the rest of a step, from the point that recovery found."""
+    """Yield the plan rows of the rest of a step, from the position that the recovery found."""
     assert isinstance(path, OnDie)
     return recovery_plan.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
@@ -126,10 +131,8 @@ def sent(system: System) -> int:
 
 
 def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery]) -> Work:
-    """Return a run's work including repeated work.
-
-    Repeated are stripes that were computed and not programmed, and gradients that the host sent
-    again.
+    """Return the work of a run including repeated work: stripes that were computed but not
+    programmed, and gradients that the host sent again.
     """
     if not found:
         return work
@@ -151,7 +154,7 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
 
 
 def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
-    """Return a run's totals including the lost work, on which energy was spent as well."""
+    """Return the totals of a run including the lost work, which took energy too."""
     counters, bytes_by = dict(totals.counters), dict(totals.bytes_by)
     for power_cut in cuts:
         for name, amount in power_cut.lost.items():
@@ -161,9 +164,9 @@ def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
 
 
 def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple[int, int, int]:
-    """Tear the pages of array operations in progress at the cut.
+    """Tear the pages of the array operations that were in progress at the cut.
 
-    Returns (programs, erases, pages of the programs).
+    Returns (programs torn, erases torn, pages of these programs).
     """
     arrays, geometry = system.arrays, system.geometry
     programs = erases = pages = 0
@@ -206,9 +209,9 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
 
 
 def _next_place(system: System, die: int) -> int:
-    """Return the place that a die programs next (ftl/reservoir.py).
+    """Return the place of its reservoir that a die programs next (ftl/reservoir.py).
 
-    A parity or record that is being programmed gets its place only when the program is done.
+    A parity or record that is being programmed gets its place only when the program is complete.
     """
     arrays, geometry = system.arrays, system.geometry
     place = int(arrays.pool["r_next"][die])
@@ -221,7 +224,7 @@ def _next_place(system: System, die: int) -> int:
 def _tear_program(
     payload: Reservoir, dev: int, at: At, made: Made, rng: np.random.Generator
 ) -> None:
-    """Tear the pages of a super-page whose array program was in progress."""
+    """Tear the pages of a super-page that was being programmed."""
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(at, spare.slot)
         members = None if made.members is None else made.members[i]
@@ -229,7 +232,7 @@ def _tear_program(
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:
-    """Return (phase, end in ps) of the accelerator's rows that are not done."""
+    """Return (phase, end in ps) of the accelerator's rows that are not complete."""
     end = int(system.arrays.fifo["free_at"][stages.ACCELERATOR])
     left = []
     for row in undone(system):

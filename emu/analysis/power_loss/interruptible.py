@@ -27,23 +27,23 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Contents and cost of a checkpoint read from the reservoir."""
+    """Contents of a checkpoint that was read from the reservoir, and its cost."""
 
     vectors: dict[str, np.ndarray] | None
-    """Weights ("w") and states, [n_params] as stored; None for a run without bytes."""
+    """Weights ("w") and states, [n_params], as stored; None for a run without payload."""
     seconds: float
     bytes_up: int
-    """Bytes up the link, in whole pages."""
+    """Bytes sent over the link to the host, in whole pages."""
 
 
 class Interruptible:
-    """A run whose power may fail; ``cut_after`` is a number of events."""
+    """Base of a run whose power may fail after a given number of events (``cut_after``)."""
 
     path: Path
     system: System
     clock: StepClock
     cut: power.Cut | None = None
-    """The last power cut, until :meth:`recover` succeeds; otherwise None."""
+    """The last power cut, until :meth:`recover` succeeds; None if there is none."""
     recoveries: list[power.Recovery]
     _to_resume: power.Recovery | None = None
     _step = 0
@@ -57,20 +57,22 @@ class Interruptible:
             raise InputError("a step is under way; call resume() first")
 
     def powered_step(self, i: int, cut_after: int | None) -> bool:
-        """Run the plan of step i, which has started; return False if the power fails before its
-        end."""
+        """Run the plan of step i, which has started. Return True if the step ends, False if the
+        power fails before its end."""
         self._step, self._sent = i, power.sent(self.system)
         return self._ended(self.path.plan(i), cut_after)
 
     def _ended(self, plan: Iterable[Any], cut_after: int | None) -> bool:
-        """Run a plan to the end of the step; return False if the power fails before."""
+        """Run a plan to the end of the step. Return True if the step ends, False if the power fails
+        first."""
         if not self._powered(lambda: self.system.run(plan), cut_after):
             return False
         self.clock.end(self.system.now)
         return True
 
     def _powered(self, work: Callable[[], object], cut_after: int | None) -> bool:
-        """Call ``work``; return False if the power fails before it ends."""
+        """Call ``work``. Return True if it ends, False if the power fails after ``cut_after``
+        events."""
         self.system.events_left = cut_after
         try:
             work()
@@ -84,11 +86,11 @@ class Interruptible:
         return False
 
     def recover(self, cut_after: int | None = None) -> power.Recovery | None:
-        """Recover from a power cut: build a system from the contents of the flash.
+        """Recover from a power cut: build a new system from the contents of the flash.
 
-        Returns the report with the point from which the step continues; the caller must then call
-        :meth:`resume`. Returns None if the power fails again, after ``cut_after`` events. Raises
-        Unrecoverable.
+        Returns the report with the position from which the step continues; the caller must then
+        call :meth:`resume`. Returns None if the power fails again, after ``cut_after`` events.
+        Raises Unrecoverable.
         """
         if self.cut is None:
             raise InputError("nothing to recover: the power has not been cut")
@@ -105,7 +107,8 @@ class Interruptible:
         return found
 
     def resume(self, cut_after: int | None = None) -> bool:
-        """Run the rest of the step in which the power was cut; returns as :meth:`step` does."""
+        """Run the rest of the step in which the power was cut; the result is that of
+        :meth:`step`."""
         found = self._to_resume
         if found is None:
             raise InputError("no step to resume; call recover() first")

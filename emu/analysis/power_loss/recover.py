@@ -34,7 +34,7 @@ from ondie.emu.paths.on_die.registers import At, Reservoir
 
 
 class Revival:
-    """Recovery of a system from the flash of one that lost power."""
+    """Recovery of a path: builds a new system from the flash of a system that lost power."""
 
     def __init__(self, path: Path, dead: System, happened: Cut) -> None:
         assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
@@ -63,9 +63,8 @@ class Revival:
         self.system.on_log = self._on_log
 
     def run(self) -> None:
-        """Scan, check doubtful data, pad, and build the mapping table.
-
-        Raises engine.run.driver.PowerCut, Unrecoverable.
+        """Scan the flash, check doubtful data, pad open blocks, and build the mapping table. Raises
+        engine.run.driver.PowerCut, Unrecoverable.
         """
         geometry, path = self.system.geometry, self.path
         heads = range(0, geometry.reservoir_blocks * geometry.pages, geometry.pages)
@@ -114,11 +113,12 @@ class Revival:
 
     @property
     def attempt(self) -> int:
-        """Number of the latest attempt at the interrupted step that left data on any drive."""
+        """Number of the latest attempt at the interrupted step that wrote data to any drive."""
         return max(scan.sequence for scan in self.scans.values()) // ATTEMPT
 
     def _conclude(self) -> dict[tuple[int, int], DieState]:
-        """Return the state of each die, by (device, die). Raises Unrecoverable."""
+        """Return the state of each die, by (device, die), as concluded from the data read. Raises
+        Unrecoverable."""
         states: dict[tuple[int, int], DieState] = {}
         step, undone = self.old.step, self.undone
         for dev, stripes in enumerate(self.path.stripes):
@@ -152,9 +152,8 @@ class Revival:
         return all(can_undo(scan, self._expected(*at), step) for at, scan in self.scans.items())
 
     def found(self, sent_before: int) -> Recovery:
-        """Return the report.
-
-        ``sent_before``: value of :func:`sent` at the start of the step, or of the rest of a step.
+        """Return the report of the recovery. ``sent_before``: value of :func:`sent` at the start of
+        the step, or of the resumed rest of the step.
         """
         path, happened = self.path, self.happened
         vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
@@ -211,10 +210,8 @@ class Revival:
                     store.spoil(page)
 
     def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """Set the plane roles of each block.
-
-        Roles are as found in a block with complete data; otherwise they follow from the block's
-        erase count.
+        """Set the plane roles of each block: those found in complete data of the block, otherwise
+        those that follow from its number of erases.
         """
         arrays, geometry = self.system.arrays, self.system.geometry
         rotate = int(arrays.cfg.rotate[0])
@@ -226,7 +223,8 @@ class Revival:
                 block["turned"][dev * geometry.dies + die, b] = turned
 
     def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """Build the controller's tables, and the payload that follows the log from here on."""
+        """Build the controller's tables, and the payload that applies the engine's log from here
+        on."""
         arrays, geometry = self.system.arrays, self.system.geometry
         valid = arrays.valid.reshape(-1, geometry.all_blocks)[:, geometry.blocks :]
         block = arrays.block["dirty"].reshape(-1, geometry.all_blocks)
@@ -260,9 +258,8 @@ class Revival:
         self.path.payload = new
 
     def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
-        """Return the super-pages of the stripes found on each die.
-
-        Without a move between dies, they are the same as before the cut.
+        """Return the stripe map of each device, from the stripes found on each die. Unless stripes
+        moved between dies, it equals the map before the cut.
         """
         dies = self.system.geometry.dies
         out = []
@@ -280,7 +277,7 @@ class Revival:
 
 
 def _same_cells(path: OnDie, dead: System) -> System:
-    """Return a new system with only the clock, the totals and the cells of another one."""
+    """Return a new system that has only the clock, the totals and the flash cells of ``dead``."""
     old = dead.arrays
     system = path.system(True, len(old.line) if int(old.reg["line_on"][0]) else 0)
     new = system.arrays
