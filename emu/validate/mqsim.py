@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ondie.emu.analysis.row import CHECK, SHOWN, Progress, Row
+from ondie.emu.analysis.row import CHECK, Progress, Row
 from ondie.emu.units import InputError
 
 
@@ -46,12 +46,16 @@ def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both"
             made += mq.run_recorded(case, simulate)
         if runs != "recorded":
             made += mq.run_own(case, simulate)
-        source = f"{case.name}: {case.description}; MQSim (A. Tavakkol et al., FAST 2018)"
+        source = (
+            f"{case.name}: {case.description}; MQSim (A. Tavakkol et al., FAST 2018); "
+            f"{case.tolerance.reason}"
+        )
+        place = f"MQSim's result of case {case.name}, cases.json"
         rows += [
             Row(
                 "mqsim", f"{row.case}, {row.run}: {row.name}",
-                SHOWN if row.tolerance is None else CHECK,
-                row.theirs, row.ours, row.unit, row.tolerance, source,
+                row.kind, row.theirs, row.ours, row.unit, row.tolerance, source,
+                place if row.kind == CHECK else "",
             )
             for row in made
         ]  # fmt: skip

@@ -9,6 +9,15 @@ A folder has cases.json, configs/NAME.ssdconfig.xml and configs/NAME.workload.xm
 recorded, it also has requests/NAME.*.npz (trace_flow.read_recorded). A run with recorded addresses
 is compared with the statistics of the recorded requests. A run with own addresses is compared with
 the statistics of MQSim's whole run.
+
+Rows with a tolerance are checks, except those that follow from inputs or from another row:
+- the number of requests, if the workload states it;
+- the rate of an open loop, which its arrivals determine;
+- the mean latency of a closed loop, the queue depth over the rate (Little's law);
+- the latencies of reads or of writes, if there are no others: those of all requests;
+- of the mean latencies of all requests, of reads and of writes, one, by the numbers of both;
+- the number of collections, the pages written over the pages of a block, with the write
+  amplification.
 """
 
 from __future__ import annotations
@@ -24,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ondie.emu.analysis.row import CHECK, IDENTITY, SHOWN
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.nvme.request import READ
 from ondie.emu.replay.mqsim.flow import Flow
@@ -52,14 +62,33 @@ class Tolerance:
     collections: float | None = None
     latency: float | None = None
     """Mean latency and IOPS of the second half."""
+    reason: str = (
+        "tolerances stated before the comparison: 1 % of rate and mean for the same addresses, 3 % "
+        "for own ones, since other draws are as valid; p99 5 % and 10 %, because 20 of 2,000 "
+        "requests decide it"
+    )
 
 
 PLAIN = Tolerance()
-COLLECTING = Tolerance(waf=0.02, collections=0.03, latency=0.25)
+COLLECTING = Tolerance(
+    waf=0.02,
+    collections=0.03,
+    latency=0.25,
+    reason="tolerances stated before the comparison: write amplification 2 %, collections 3 %; "
+    "25 % of rate and latency, because requests queue behind collections, which multiplies a "
+    "difference",
+)
+_ALONE = (
+    "tolerances stated before the comparison: 1 %, 3 % with own addresses, p99 5 %: one at a time"
+)
 TOLERANCES = {
-    "V01": Tolerance(p99=(0.05, 0.05)),
-    "V20": Tolerance(p99=(0.05, 0.05)),
-    "V05": Tolerance(rate=(0.01, 0.12)),  # its starting address selects one of two steady states
+    "V01": Tolerance(p99=(0.05, 0.05), reason=_ALONE),
+    "V20": Tolerance(p99=(0.05, 0.05), reason=_ALONE),
+    "V05": Tolerance(
+        rate=(0.01, 0.12),
+        reason="tolerances stated before the comparison: 1 %, 12 % with own addresses, because the "
+        "starting address selects one of two steady states, 17 % apart; p99 5 % and 10 %",
+    ),
 }
 """Tolerances of single cases; all others have COLLECTING if MQSim collected blocks, else PLAIN."""
 
@@ -99,7 +128,8 @@ class Case:
 class CaseRow:
     """One number of a case: MQSim's value and the simulation's.
 
-    ``tolerance``: relative; None means that the number is shown, not checked.
+    ``tolerance``: relative; None means that the number is shown, not checked. ``follows``: the
+    number follows from inputs or from another row.
     """
 
     case: str
@@ -109,6 +139,14 @@ class CaseRow:
     ours: float
     unit: str
     tolerance: float | None
+    follows: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Kind of the row: shown, identity or check."""
+        if self.tolerance is None:
+            return SHOWN
+        return IDENTITY if self.follows else CHECK
 
     @property
     def difference(self) -> float:
@@ -130,7 +168,7 @@ class CaseRow:
             "case": self.case,
             "run": self.run,
             "name": self.name,
-            "kind": "shown" if self.tolerance is None else "check",
+            "kind": self.kind,
             "published": self.theirs,
             "predicted": self.ours,
             "unit": self.unit,
@@ -215,15 +253,15 @@ def own_rows(
     """
     ours = statistics(run.requests, run.counters, half=run.half, wall_s=0.0, config={})
     theirs, allowed = case.expected, case.tolerance
-    rows = _Rows(case.name, OWN, 1, allowed)
+    rows = _Rows(case.name, OWN, 1, allowed, made)
     fixed = all(flow.stop_ps is None for flow in made)
     number = 0.0 if fixed else allowed.rate[1]
-    rows.counted("requests", theirs["served"], ours["requests"], "", number)
+    rows.counted("requests", theirs["served"], ours["requests"], "", number, follows=fixed)
     checked = not case.collects
     rows.rate("IOPS", theirs["iops"], ours["iops"], checked)
     rows.latencies("", _theirs(theirs), ours["latency_us"], checked)
     half, mine = theirs["last_half"], ours["second_half"]
-    rows.counted("second half: IOPS", half["iops"], mine["iops"], "1/s", allowed.latency)
+    rows.rate("second half: IOPS", half["iops"], mine["iops"], case.collects, allowed.latency)
     rows.latencies("second half: ", _theirs(half), mine["latency_us"], False)
     if case.collects:
         _collection_rows(rows, case, ours)
@@ -245,11 +283,14 @@ def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
         whole_allowed = (None, None)
         rows.counted("second half: WAF", half["WAF"], mine["waf"], "", allowed.waf)
         erased, moved = mine["flash"]["erases"], mine["flash"]["gc_writes"]
-        rows.counted("second half: collections", half["gc_exec"], erased, "", allowed.collections)
+        rows.counted(
+            "second half: collections", half["gc_exec"], erased, "", allowed.collections,
+            follows=True,
+        )  # fmt: skip
         rows.counted("second half: pages moved", half["gc_moves"], moved, "", None)
     rows.counted("WAF", theirs["WAF_whole_run"], ours["waf"], "", whole_allowed[0])
     erased = ours["flash"]["erases"]
-    rows.counted("collections", theirs["gc_executions"], erased, "", whole_allowed[1])
+    rows.counted("collections", theirs["gc_executions"], erased, "", whole_allowed[1], follows=True)
 
 
 def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,24 +305,34 @@ def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
 class _Rows:
     """Collects the rows of one run of one case. ``way``: 0 for recorded, 1 for own addresses."""
 
-    def __init__(self, case: str, run: str, way: int, allowed: Tolerance) -> None:
+    def __init__(
+        self, case: str, run: str, way: int, allowed: Tolerance, flows: Sequence[Flow]
+    ) -> None:
         self.case, self.run, self.way, self.allowed = case, run, way, allowed
+        closed = [flow.depth is not None for flow in flows]
+        self.all_closed, self.any_closed = all(closed), any(closed)
         self.made: list[CaseRow] = []
 
     def counted(
         self, name: str, theirs: float | None, ours: float | None, unit: str,
-        tolerance: float | None,
+        tolerance: float | None, *, follows: bool = False,
     ) -> None:  # fmt: skip
         """Add a row, unless MQSim does not report the number or both values are 0."""
         if theirs is None or theirs == ours == 0:
             return
         if ours is None:
             raise SimulationError(f"{self.case}, {self.run}: {name}: division by zero")
-        self.made.append(CaseRow(self.case, self.run, name, theirs, ours, unit, tolerance))
+        row = CaseRow(self.case, self.run, name, theirs, ours, unit, tolerance, follows)
+        self.made.append(row)
 
-    def rate(self, name: str, theirs: Any, ours: Any, checked: bool) -> None:
-        """Add a row of a rate (1/s)."""
-        self.counted(name, theirs, ours, "1/s", self.allowed.rate[self.way] if checked else None)
+    def rate(
+        self, name: str, theirs: Any, ours: Any, checked: bool, allowed: float | None = None
+    ) -> None:
+        """Add a row of a rate (1/s). ``allowed``: the tolerance; default: that of rates."""
+        tolerance = self.allowed.rate[self.way] if allowed is None else allowed
+        self.counted(
+            name, theirs, ours, "1/s", tolerance if checked else None, follows=not self.any_closed
+        )
 
     def latencies(
         self, prefix: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], checked: bool
@@ -291,6 +342,8 @@ class _Rows:
         If ``checked``, mean and p99 are checked. In the second half of a collecting run, the mean
         of all requests is checked. All other latencies are shown.
         """
+        alone = theirs["read"] is None or theirs["write"] is None
+        others = {"read", "write"} if alone else set()
         for kind in REQUEST_KINDS:
             known, mine = theirs[kind], ours[kind]
             if known is None and mine is None:
@@ -306,7 +359,17 @@ class _Rows:
                 tolerance = allowed if checked else None
                 if prefix and kind == "all" and name == "mean":
                     tolerance = self.allowed.latency
-                self.counted(f"{prefix}{kind}: {name}", known[name], mine[name], "us", tolerance)
+                self.counted(
+                    f"{prefix}{kind}: {name}", known[name], mine[name], "us", tolerance,
+                    follows=kind in (self.implied(alone) if name == "mean" else others),
+                )  # fmt: skip
+
+    def implied(self, alone: bool) -> set[str]:
+        """Return the kinds of requests whose mean latency follows from other rows. ``alone``: there
+        are only reads or only writes."""
+        if alone:
+            return {"read", "write"} | ({"all"} if self.all_closed else set())
+        return {"all"} | ({"write"} if self.all_closed else set())
 
     def requests(self, theirs: np.ndarray, ours: np.ndarray) -> None:
         """Add the rows that compare requests one by one; both arrays are REQUEST[n], ordered by
@@ -340,7 +403,7 @@ def recorded_rows(
         raise SimulationError(
             f"{case.name}, {RECORDED}: {len(theirs)} requests in MQSim's run, {len(ours)} in this"
         )
-    rows = _Rows(case.name, RECORDED, 0, case.tolerance)
+    rows = _Rows(case.name, RECORDED, 0, case.tolerance, made)
     closed = any(flow.depth is not None for flow in made)
     rows.rate("IOPS", _rate(theirs, closed), _rate(ours, closed), True)
     rows.latencies("", _latencies(theirs), _latencies(ours), True)

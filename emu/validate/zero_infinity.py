@@ -1,5 +1,8 @@
 """ZeRO-Infinity's bytes and times compared with the simulation's: `ondie validate zero`.
 
+All rows are identities: the path plans the bytes of DeepSpeed's swapper, which the device counts;
+the links are set to the measured rates; the times are those of closed forms.
+
 Owns these rows, and the measurement of a drive's rate when it only reads or only writes. Does not
 own the path (paths/offload/path.py).
 Source: DeepSpeed's NVMe swappers; DeepNVMe's published rates.
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.analysis.compare import Run, run_path
-from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.analysis.row import IDENTITY, SHOWN, Progress, Row
 from ondie.emu.compute import host_cpu
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core import plan_rows
@@ -116,10 +119,10 @@ def byte_rows(progress: Progress) -> Iterator[Row]:
         for name, (words, expected) in columns.items():
             if expected or found[name]:
                 text = f"{case.name}: {words}"
-                yield Row("zero", text, CHECK, expected, found[name], "B/param", 0, BYTES_SOURCE)
+                yield Row("zero", text, IDENTITY, expected, found[name], "B/param", 0, BYTES_SOURCE)
         total = case.gradient + case.parameters + case.read + case.written
         yield Row(
-            "zero", f"{case.name}: total", CHECK, total, sum(found.values()), "B/param", 0,
+            "zero", f"{case.name}: total", IDENTITY, total, sum(found.values()), "B/param", 0,
             BYTES_SOURCE,
         )  # fmt: skip
 
@@ -157,7 +160,7 @@ RATES = ("4 Gparam/s", "0.4 Gparam/s")
 """Rates of CPU Adam: that of a large server, and one that makes the CPU the bottleneck."""
 INPUTS = (
     "DeepNVMe's measured rates of all drives together (DeepSpeed); the links of the emulated "
-    "drives are set to them"
+    "drives are set to them, and the rows return them"
 )
 TIMED_PARAMS = 60_000_000
 PIPELINED_PARAMS = 4 << 20
@@ -280,7 +283,7 @@ class Timed:
             for each in (form,) if form else ("pipelined", "half duplex"):
                 _, closed, source = FORMS[each]
                 yield Row(
-                    "zero", f"{self.name}: {each}", CHECK if form else SHOWN,
+                    "zero", f"{self.name}: {each}", IDENTITY if form else SHOWN,
                     closed(stages, n / PIPELINED_PARAMS), took, "s", 0.02 if form else None,
                     source if form else NEITHER,
                 )  # fmt: skip
@@ -299,7 +302,7 @@ def time_rows(progress: Progress) -> Iterator[Row]:
                 ("read", drives.read, timed.read), ("written", drives.write, timed.write),
             ):  # fmt: skip
                 text = f"{drives.name}: {what} alone"
-                yield Row("zero", text, FIT, given, found / 1e9, "GB/s", 0.02, INPUTS)
+                yield Row("zero", text, IDENTITY, given, found / 1e9, "GB/s", 0.02, INPUTS)
         yield from timed.rows("serial", "pipelined")
     for i, (preset, forms) in enumerate(PRESETS.items()):
         if progress is not None:

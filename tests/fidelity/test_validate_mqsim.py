@@ -43,12 +43,40 @@ def test_each_case_in_both_ways(capsys, cases):
     assert f"{len(rows)} rows, 0 outside" in done.out and "MISS" not in done.out
     for case in NAMES:
         mine = {row["name"]: row for row in rows if row["name"].startswith(case)}
+        kind = "identity" if case == "V16" else "check"  # V16's arrivals are in its trace
         for way, allowed in (("recorded", 0.01), ("own", 0.03)):
             rate = mine[f"{case}, {way} addresses: IOPS"]
-            assert (rate["kind"], rate["tolerance"], rate["suite"]) == ("check", allowed, "mqsim")
+            assert (rate["kind"], rate["tolerance"], rate["suite"]) == (kind, allowed, "mqsim")
             assert rate["published"] > 1000 and case in rate["source"]
+            assert rate["place"] == ("" if kind == "identity" else
+                                     f"MQSim's result of case {case}, cases.json")  # fmt: skip
         at = mine[f"{case}, recorded addresses: requests within 1%"]
         assert at["kind"] == "shown" and at["tolerance"] is None and at["predicted"] > 0.5
+
+
+def test_identities_follow_from_other_rows(capsys, cases):
+    """The trace's rate and count are inputs; a depth of one is one over the latency; the mean of
+    all is that of reads and writes, whose numbers are in the trace."""
+    _, rows = run(capsys, cases(), "--own", "--quiet")
+    found = {row["name"].replace(" own addresses:", ""): row for row in rows}
+    kinds = {name: row["kind"] for name, row in found.items() if row["kind"] != "shown"}
+    assert {name for name, kind in kinds.items() if kind == "check"} == {
+        "V01, IOPS", "V01, all: p99", "V20, IOPS", "V20, all: p99", "V16, all: p99",
+        "V16, read: mean", "V16, read: p99", "V16, write: mean", "V16, write: p99",
+    }  # fmt: skip
+    assert set(kinds.values()) == {"check", "identity"}
+    for case, only in (("V01", "read"), ("V20", "write")):
+        rate, mean = (found[f"{case}, {name}"]["predicted"] for name in ("IOPS", "all: mean"))
+        assert rate * mean == pytest.approx(1e6, rel=1e-4)
+        for name in ("mean", "p99"):
+            alone = found[f"{case}, {only}: {name}"]["predicted"]
+            assert alone == found[f"{case}, all: {name}"]["predicted"]
+    reads, writes, every = (
+        found[f"V16, {kind}: mean"]["predicted"] for kind in ("read", "write", "all")
+    )
+    share = (writes - every) / (writes - reads)
+    assert share == pytest.approx(0.65, abs=0.01)  # 65 % of the trace are reads
+    assert found["V16, requests"]["published"] == 50_000
 
 
 @pytest.mark.parametrize(("flag", "left"), [("--recorded", "own"), ("--own", "recorded")])

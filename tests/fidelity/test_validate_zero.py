@@ -43,13 +43,13 @@ def test_the_table(rows, name):
     """Counted by the drives' own counters, exact."""
     for column, expected in zip(COLUMNS, TABLE[name], strict=True):
         row = rows[f"{name}: {column}"]
-        assert (row.kind, row.tolerance, row.unit) == ("check", 0, "B/param")
+        assert (row.kind, row.tolerance, row.unit) == ("identity", 0, "B/param")
         assert row.published == row.predicted == expected
 
 
 def test_every_row_is_within_its_tolerance(rows):
     assert not [row.name for row in rows.values() if row.misses]
-    timed = [row for row in rows.values() if row.unit == "s" and row.kind == "check"]
+    timed = [row for row in rows.values() if row.unit == "s" and row.kind == "identity"]
     assert len(timed) == 2 * 8 + 6 + 4 and {row.tolerance for row in timed} == {0.02}
     shown = {name for name, row in rows.items() if row.kind == "shown"}
     assert shown == {
