@@ -312,7 +312,7 @@ def run_whole(
     path = PATHS[name](cfg, trace, options)
     reason = "it has no update stage on flash"
     if isinstance(path, UpdatingPath):
-        reason = path.unsampled() or "its pieces would be as long"
+        reason = path.unsampled() or "its pieces would be as long as the model"
     found = run_path(name, cfg, trace, options, steps=1, payload=False, progress=progress)
     return dataclasses.replace(found, notes=(*found.notes, f"simulated as a whole: {reason}"))
 
@@ -388,7 +388,9 @@ def compare(
     payload = trace.payload == "recorded"
     if sampled and (payload or n_steps > 1 or timeline):
         what = "a timeline" if timeline else f"{n_steps} steps" if n_steps > 1 else "a payload"
-        raise InputError(f"--sampled: pieces of {trace.name} cannot give {what}")
+        raise InputError(
+            f"--sampled: {trace.name} with {what} cannot be extrapolated; remove --sampled"
+        )
     for name in chosen if paths and strict else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 

@@ -24,7 +24,7 @@ def error_notes(totals: Totals, weights: Weights | None) -> list[str]:
     notes = []
     if counters["retried_pages"]:
         again = counters["retry_read_pages"] + counters["soft_read_pages"]
-        notes += [f"{counters['retried_pages']} pages took {again} additional reads"]
+        notes += [f"{counters['retried_pages']} pages needed {again} additional reads"]
     if counters["uncorrectable_pages"]:
         notes += [
             f"{counters['uncorrectable_pages']} pages could not be corrected: "

@@ -147,7 +147,7 @@ def fitted(trace: BlockTrace, room: int) -> BlockTrace:
             f"{trace.source}: requests of {len(trace.devices)} devices; use requests of one device"
         )
     if not len(trace):
-        raise InputError(f"{trace.source}: no requests")
+        raise InputError(f"{trace.source}: the block trace has no requests")
     if room < int(trace.size.max()):
         raise InputError(
             f"{trace.source}: a request of {int(trace.size.max())} bytes; the path leaves {room} "

@@ -139,7 +139,9 @@ def _moved(book: Ledger, resource: str, phase: str) -> float:
 def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
     """Fill ``table`` with the verdicts and return it."""
     table.title = f"Drive bandwidth required for a step of {fmt_time(target_s * 1e12)}"
-    for column in ("step", "fast enough", "fixed part", "left", "reads + writes", "simulated rate"):
+    for column in (
+        "step", "fast enough", "fixed part", "left for drive", "reads + writes", "simulated rate",
+    ):  # fmt: skip
         table.add_column(column, justify="right")
     table.add_column("required rate", justify="right")
     for each in found:
@@ -170,7 +172,7 @@ def answer(judged: Verdict) -> str:
     """Return the verdict as the text of a table cell."""
     if judged.met:
         return "yes"
-    return "no" if judged.needed_bytes_per_s is not None else "no drive is"
+    return "no" if judged.needed_bytes_per_s is not None else "no, with any drive"
 
 
 def target_data(comparison: Comparison, target_s: float) -> dict[str, Any]:

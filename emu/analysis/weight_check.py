@@ -80,7 +80,7 @@ def compare_weights(
             not distance <= TOLERANCE and not damaged and path.lossless
         ):  # `not <=` also catches NaN, which occurs where only one of the two is finite
             raise Mismatch(
-                f"{path.name}: weights lie {distance:.3g} units of 2**-24 max(|w|, sum of learning "
+                f"{path.name}: weights are {distance:.3g} units of 2**-24 max(|w|, sum of learning "
                 f"rates) from the recorded ones; the limit is {TOLERANCE}"
             )
     return Weights(equal, len(reference), delivered, distance, share)

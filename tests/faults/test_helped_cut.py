@@ -211,7 +211,9 @@ def test_records_that_contradict_the_host():
     run.step(1)
     assert not run.step(2, cut_after=40)
     run.path.payload.step += 1
-    with pytest.raises(Unrecoverable, match="the records name step 2 as done, but step 4 was"):
+    with pytest.raises(
+        Unrecoverable, match="the commit records say that step 2 is complete, but step 4 was"
+    ):
         run.recover()
 
 

@@ -57,7 +57,7 @@ def test_retries_cost_time_and_leave_the_weights_right():
     assert counters["uncorrectable_pages"] == 0
     assert found.ledger.step_s > plain.ledger.step_s
     assert found.energy.drive[1] > plain.energy.drive[1]
-    assert any(f"took {counters['retry_read_pages']} additional reads" in x for x in found.notes)
+    assert any(f"needed {counters['retry_read_pages']} additional reads" in x for x in found.notes)
 
 
 def test_nothing_corrects_what_a_die_computes_with():

@@ -54,7 +54,7 @@ class Interruptible:
         if self.cut is not None:
             raise InputError("the drive has no power; call recover() and resume() first")
         if self._to_resume is not None:
-            raise InputError("a step is under way; call resume() first")
+            raise InputError("a step is interrupted; call resume() first")
 
     def powered_step(self, i: int, cut_after: int | None) -> bool:
         """Run the plan of step i, which has started. Return True if the step ends, False if the

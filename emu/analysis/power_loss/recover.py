@@ -144,7 +144,8 @@ class Revival:
         step, done = self.old.step, max(scan.committed for scan in self.scans.values())
         if done not in (step - 1, step):
             raise Unrecoverable(
-                f"the records name step {done} as done, but step {step} was under way"
+                f"the commit records say that step {done} is complete, but step {step} was "
+                "interrupted"
             )
         if done == step or not self.path.guarded[0].undo:
             return False
