@@ -1,8 +1,8 @@
-"""The machine: an emulated computational storage device and everything that trains through it.
+"""The emulator: an emulated computational storage device and the training that uses it.
 
-Owns the package name `ondie.emu`; imports nothing, so that starting the command stays cheap.
-Does not work as a top-level `emu`, a name that belongs to other distributions.
-Source: PEP 420 (namespace packages): `ondie` itself has no `__init__`.
+Owns the package name `ondie.emu`; it imports nothing, so that the command starts fast. It cannot be
+imported as a top-level `emu`, a name that belongs to other distributions. Source: PEP 420
+(namespace packages): `ondie` itself has no `__init__`.
 """
 
 if __name__ == "emu":

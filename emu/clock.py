@@ -11,7 +11,7 @@ from ondie.kernels.jit import inline
 
 PS_PER_S = 10**12
 NEVER = 1 << 62
-"""A time later than every event."""
+"""A time (ps) that is later than every event."""
 _SCALE_LIMIT = 1 << 27
 
 
@@ -33,15 +33,17 @@ def rate_scale(bytes_per_s: int) -> tuple[int, int]:
 
 @inline
 def transfer_ps(n_bytes, scale, shift):
-    """Return the time of ``n_bytes`` at a rate from :func:`rate_scale`, ps, rounded up."""
+    """Return the time in ps, rounded up, to transfer ``n_bytes`` at a rate from
+    :func:`rate_scale`.
+    """
     return (n_bytes * scale + (1 << shift) - 1) >> shift
 
 
 def ps_from_seconds(seconds: float) -> int:
-    """Return a measured duration in seconds as the nearest picosecond."""
+    """Convert a measured duration in seconds to the nearest whole picosecond."""
     return round(seconds * PS_PER_S)
 
 
 def seconds(ps: int) -> float:
-    """Return a duration in ps as seconds, for reports only."""
+    """Convert a duration in ps to seconds, for reports only."""
     return ps / PS_PER_S

@@ -44,7 +44,7 @@ from ondie.kernels.torch_optimizer import KernelOptimizer, array_of, tensor_of
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
-"""Paths that store weights and states on flash."""
+"""Update paths that CSDOptimizer accepts: those that store weights and states on flash."""
 
 
 class Live(Trace):
@@ -97,7 +97,9 @@ class CSDOptimizer(KernelOptimizer):
         for name in {"backend", "isa", "threads"} & hyper.keys():
             raise KernelError(f"{name} is not available: the drive computes the update")
         if isinstance(device, Config) and settings:
-            raise InputError("settings: only for a preset name; apply them to the Config instead")
+            raise InputError(
+                "settings: cannot be combined with a Config; use Config.replace or the name of a preset"
+            )
         self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
@@ -127,7 +129,7 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def held(self) -> list[torch.Tensor]:
-        """All parameters, in their order on the drive."""
+        """All parameters of the model, in their order on the drive."""
         return [param for group in self.param_groups for param in group["params"]]
 
     @torch.no_grad()
@@ -163,7 +165,7 @@ class CSDOptimizer(KernelOptimizer):
         return loss
 
     def _described(self) -> Step:
-        """Return the record of the coming step."""
+        """Return the trace's record of the next step: hyperparameters, samples and times."""
         return Step(
             index=0, loss=None, samples=self._samples, forward_s=self._seconds[0],
             backward_s=self._seconds[1], optimizer_s=0.0, ready_s=None,
@@ -181,7 +183,11 @@ class CSDOptimizer(KernelOptimizer):
         return found.pop()
 
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
-        """Return the path on a new drive that holds the current weights and states."""
+        """Return a run of the path on a new drive that is filled with the current weights and
+        states.
+
+        ``step`` and ``gradient`` (float32[n_params]) are those of the first step.
+        """
         groups = [
             (param, i) for i, group in enumerate(self.param_groups) for param in group["params"]
         ]
@@ -205,18 +211,22 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def _block(self) -> int:
-        """Alignment of tensors on the drive, in parameters."""
+        """Alignment of each tensor in the drive's layout, in parameters."""
         return BLOCK if self.layout.format.codes else 1
 
     def _spans(self) -> Iterator[tuple[torch.Tensor, int, int]]:
-        """Yield each parameter with its start and end on the drive."""
+        """Yield each parameter with its first and last position (exclusive) in the drive's
+        layout.
+        """
         at = 0
         for param in self.held:
             yield param, at, at + param.numel()
             at += -(-param.numel() // self._block) * self._block
 
     def _flat(self, tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
-        """Return tensors in the layout of the drive, float32[n_params]."""
+        """Return ``tensors`` as one vector in the drive's layout, float32[n_params]; padding
+        is 0.
+        """
         spans = list(self._spans())
         end = -(-spans[-1][2] // self._block) * self._block
         out = np.zeros(end, np.float32)
@@ -226,7 +236,10 @@ class CSDOptimizer(KernelOptimizer):
         return out
 
     def _initial(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the weights and states with which the drive is filled, by slot."""
+        """Return the arrays with which the drive is filled, by slot ("w" and the states).
+
+        ``weights``: float32[n_params]. States that the optimizer does not have yet are 0.
+        """
         slots = {slot.name: slot for slot in self.layout.slots if slot.name != "g"}
         zeros = dict(zip(self.kernel.states, self.kernel.zeros(len(weights)), strict=True))
         found = {"w": weights.copy()} | zeros
@@ -245,7 +258,7 @@ class CSDOptimizer(KernelOptimizer):
         self._run.path.trace = self._run.arithmetic.trace = trace
 
     def _take_back(self, run: Run) -> None:
-        """Copy the weights from the drive into the model."""
+        """Copy the weights from the drive into the parameters of the model."""
         assert run.arithmetic is not None
         weights = run.path.delivered()
         if weights is None:
@@ -274,7 +287,7 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def recoveries(self) -> tuple[Recovery, ...]:
-        """Cost of each power cut so far."""
+        """Costs of the power cuts so far, in their order."""
         return () if self._run is None else tuple(self._run.recoveries)
 
     @property
@@ -296,7 +309,7 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def run(self) -> Run:
-        """The current run of the path. Raises KernelError before the first step."""
+        """The run of the update path on the drive. Raises KernelError before the first step."""
         if self._run is None:
             raise KernelError("no step has run yet")
         return self._run
@@ -334,14 +347,14 @@ class CSDOptimizer(KernelOptimizer):
         return super().state_dict() | {"format": self.layout.name}
 
     def _stored(self, name: str) -> np.ndarray:
-        """Return a vector by slot name from the drive's pages."""
+        """Return the vector in slot ``name`` as it is stored in the drive's pages."""
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
         assert payload is not None
         found: np.ndarray = payload.stored(name)
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load states as KernelOptimizer does; the drive is later filled with them.
+        """Load states as KernelOptimizer does; the first step fills the drive with them.
 
         Raises KernelError after the first step.
         """

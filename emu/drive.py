@@ -51,17 +51,17 @@ class Drive(Driver):
         )
         super().__init__(cfg, arrays)
         self.lpns = int(self.arrays.cfg.lpns[0])
-        """Number of logical pages."""
+        """Number of logical pages of the drive."""
         self.store = PageStore(self.geometry.page_bytes) if payload else None
         self.cached = CachedBytes()
-        """Bytes in the drive's DRAM."""
+        """Contents of the pages in the drive's data cache."""
         self.buffer: np.ndarray | None = None
         self._reached = 0
         self.requested_pages = {queues.READ: 0, queues.WRITE: 0}
-        """Pages of all accepted commands, by operation."""
+        """Number of pages of all accepted commands, by operation (READ, WRITE)."""
         self._next_id = 0  # row of the next command
         self._private_buffers: dict[int, np.ndarray] = {}
-        """Buffers of read() and write() calls, by row id."""
+        """Buffers of the calls of read() and write() that have not completed, by row id."""
         self._last_arrival = 0
         self._waiting: list[np.ndarray] = []  # accepted commands that are not in the ring yet
         self._open = np.zeros(0, np.int64)  # ids of unreported commands in the ring
@@ -80,7 +80,10 @@ class Drive(Driver):
         self._submit(commands, None)
 
     def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
-        """Check and accept commands; ``own`` is the buffer of read() or write()."""
+        """Check and accept commands;
+
+        ``own`` is the buffer of read() or write(), None for submit().
+        """
         self.check_power()
         slots = 0 if self.buffer is None else len(self.buffer)
         limits = command_check.Limits(
@@ -127,7 +130,7 @@ class Drive(Driver):
         return loaded
 
     def _plan(self, ids: np.ndarray, commands: np.ndarray) -> np.ndarray:
-        """Return the plan rows of commands with the given row ids."""
+        """Return the plan rows (PLAN[n]) of commands (COMMAND[n]) with the given row ids."""
         plan = np.zeros(len(commands), plan_rows.PLAN)
         size = commands["n"] * self.geometry.page_bytes
         plan["id"] = ids
@@ -153,13 +156,15 @@ class Drive(Driver):
 
     @property
     def now(self) -> int:
-        """Simulation time reached, ps. Later commands must not arrive before it."""
+        """Simulation time reached (ps); later commands must not arrive before this time."""
         return self._reached
 
     def run_until(self, t_ps: int = NEVER - 1, max_events: int | None = None) -> int:
-        """Handle events up to ``t_ps``, at most ``max_events``; return their number.
+        """Handle at most ``max_events`` events up to time ``t_ps``; return the number of events
+        handled.
 
-        Raises InputError if writes wait for space that garbage collection cannot free.
+        Raises InputError if ``t_ps`` is before ``now``, or if writes wait for space that garbage
+        collection cannot free.
         """
         self.check_power()
         if t_ps < self.now:
@@ -172,9 +177,9 @@ class Drive(Driver):
         return count
 
     def run(self, max_events: int | None = None) -> int:
-        """Run until no work is left, at most ``max_events``; return the number of events.
+        """Handle events until no work is left, at most ``max_events``; return the number handled.
 
-        The clock stays at the last event.
+        The clock stays at the time of the last event.
         """
         before = self.now
         count = self.run_until(NEVER - 1, max_events)
@@ -255,7 +260,10 @@ class Drive(Driver):
         return pages
 
     def _run_command(self, op: int, lpn: int, pages: np.ndarray) -> None:
-        """Run one command on ``pages`` at the current time until the device is idle."""
+        """Run one command on ``pages`` (uint8[n, page_bytes]) now, until the device is idle.
+
+        ``op``: READ fills ``pages``, WRITE stores them. Raises InputError without payload.
+        """
         if self.store is None:
             raise InputError("this device keeps no payload; Drive(cfg, payload=True) does")
         command = np.zeros(1, queues.COMMAND)
@@ -276,7 +284,7 @@ class Drive(Driver):
         return None if entry == 0 else self.store.read(entry - 1).copy()
 
     def take_log(self, records: np.ndarray) -> None:
-        """Apply the log of page operations to the stored bytes."""
+        """Apply the engine's log of page operations (``records``) to the stored bytes."""
         if self.store is None:
             return
         for entry in events.entries(records):
@@ -289,7 +297,9 @@ class Drive(Driver):
                 self._copy_bytes(self.store, entry)
 
     def _copy_bytes(self, store: PageStore, entry: events.LogEntry) -> None:
-        """Copy bytes between the buffer of a command and the pages of flash."""
+        """Copy the bytes of a logged operation between the buffer of its command and the pages of
+        flash.
+        """
         what, lpn, count = entry.what, entry.lpn, entry.n
         command = self._ring[entry.row & (len(self._ring) - 1)]
         buffer, at = self._private_buffers.get(entry.row), lpn - int(command["lpn"])
@@ -332,7 +342,8 @@ class Drive(Driver):
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
 
     def _misplaced(self, store: PageStore) -> list[str]:
-        """Return each mapped page that is not on flash under its logical page number, in words.
+        """Return a sentence for each mapped page that is not on flash under its logical page
+        number.
 
         Translation pages have no stored bytes and are not checked.
         """

@@ -151,7 +151,10 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
 
 
 def known_names(word: str, options: Iterable[str]) -> str:
-    """Return the part of an error message that names the valid options, the most similar first."""
+    """Return the end of an error message, which names the valid options and the most similar one.
+
+    ``word``: the option that the user gave.
+    """
     names = list(options)
     near = nearest(word, names)
     listed = ", ".join(names)
@@ -311,7 +314,10 @@ def _terminating(value: Fraction) -> str | None:
 
 
 def _three(value: float, kind: Kind, units: tuple[str, ...]) -> str:
-    """Format `value` base units with three significant digits in the largest unit of size <= it."""
+    """Format ``value`` base units with three significant digits.
+
+    The unit is the largest of ``units`` that is not larger than the value.
+    """
     amount = Fraction(value)
     if amount == 0:
         return f"0 {units[0]}"
@@ -375,8 +381,11 @@ SI_PREFIXES = ((1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-
 
 
 def si_prefix(value: float) -> tuple[float, str]:
-    """Return (scale, prefix) with which a value is at least 1, for a column or axis of one unit:
-    0.025 -> (0.001, "m"). A value below the smallest prefix has that prefix."""
+    """Return (scale, prefix) of the SI prefix with which a value is at least 1.
+
+    It serves a column or axis of one unit: 0.025 -> (0.001, "m"). A value below the smallest prefix
+    has that prefix.
+    """
     return next((each for each in SI_PREFIXES if value >= each[0]), SI_PREFIXES[-1])
 
 

@@ -55,21 +55,21 @@ MODELS: dict[str, tuple[ModuleType, str]] = {
     "MobileNetV2": (mobilenet, "adam"),
     "GPT": (gpt, "adamw"),
 }
-"""Training script and optimizer operation of each model, longest training first."""
+"""Training script and optimizer operation by model; the longest training is first."""
 MOST_EXPOSURE = 10**12
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Training without errors, and the keys from which the flips of its page reads are drawn."""
+    """Results of a training without errors, and the keys of the random draws of its page reads."""
 
     trained: Trained
     keys: np.ndarray
-    """uint64[steps, page reads per step]."""
+    """Key of the random draw of every page read, uint64[steps, page reads per step]."""
 
 
 def device(mode: str, rate: float, exposure: int) -> Config:
-    """Return the configuration of a run's drive."""
+    """Return the configuration of the drive for a mode of protection and a raw bit error rate."""
     return load_preset(DEVICE).replace(
         {
             "pe.protection": MODES[mode], "errors.kind": "rate", "errors.rate": rate,
@@ -79,12 +79,18 @@ def device(mode: str, rate: float, exposure: int) -> Config:
 
 
 def train(model: str, mode: str, rate: float, exposure: int, seed: int, steps: int) -> Trained:
-    """Train on the drive and return the results; ``rate`` 0 trains without errors."""
+    """Train a model on the emulated drive and return the results.
+
+    ``rate``: raw bit error rate; 0 trains without errors.
+    """
     return _trained(model, device(mode, rate, exposure), seed, steps)[0]
 
 
 def plain(model: str, seed: int, steps: int) -> Plain:
-    """Train without errors, and read the pages of ``steps`` steps again to get their keys."""
+    """Train a model without errors; also return the keys of the random draws of its page reads.
+
+    The keys come from a second simulation of the page reads of ``steps`` steps.
+    """
     cfg = device(BYPASSED, 0.0, 1)
     trained, optimizer = _trained(model, cfg, seed, steps)
     run = optimizer.run
@@ -92,7 +98,7 @@ def plain(model: str, seed: int, steps: int) -> Plain:
 
 
 def _trained(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, CSDOptimizer]:
-    """Train on the drive ``cfg``; return the results and the optimizer."""
+    """Train a model on a drive with configuration ``cfg``; return the results and the optimizer."""
     script, op = MODELS[model]
     made: list[CSDOptimizer] = []
 
@@ -135,7 +141,10 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 
 
 def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
-    """Return (wrong bits of the array, wrong bits after correction) by step, int64[steps, 2]."""
+    """Return the number of wrong bits by step, int64[steps, 2].
+
+    Column 0 counts the wrong bits of the flash array, column 1 those that remain after correction.
+    """
     cfg = device(mode, rate, exposure)
     flips: np.ndarray = pe_protection.wrong_bits_by_step(
         keys, rate, cfg.flash.page_bytes, *pe_protection.code(cfg), exposure
@@ -145,7 +154,7 @@ def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray
 
 @dataclass
 class Suite:
-    """All runs of one call."""
+    """All runs of one call of `run_study`: each model, mode, rate and seed."""
 
     steps: int
     seeds: Sequence[int]
@@ -212,14 +221,20 @@ class Suite:
                     yield max(silent, key=lambda k: (k[2], -k[3]))
 
     def _train(self, cells: Mapping[Any, Cell], keys: Sequence[Any]) -> None:
-        """Train the runs ``keys`` and store their results in ``cells``."""
+        """Train the runs with these ``keys`` (model, mode, rate, seed) and store their results in
+        ``cells``.
+        """
         wanted = [(*key[:3], self.exposure, key[3], self.steps) for key in keys]
         for (model, mode, rate, _, seed, _), found in self._each(train, wanted):
             cell = cells[model, mode, rate, seed]
             cell.trained = cell.run = found
 
     def _each(self, work: Any, wanted: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
-        """Run ``work`` in the worker processes; yield (arguments, result), report the progress."""
+        """Call ``work`` with each tuple of arguments in the worker processes and report the
+        progress.
+
+        Yields (arguments, result) in the order of completion.
+        """
         for arguments, found in self.run(work, wanted):
             self._done += 1
             if self.progress is not None:
@@ -228,7 +243,7 @@ class Suite:
 
 
 def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
-    """Raise InputError for invalid arguments."""
+    """Raise InputError for arguments of `run_study` that are out of range or not distinct."""
     if steps < 1:
         raise InputError(f"steps: {steps}; must be at least 1")
     if not seeds or len(set(seeds)) < len(seeds):
@@ -253,9 +268,9 @@ def run_study(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes], list[Any]]:
-    """Train all runs; return the rows, the figure's files by suffix, and the tables.
+    """Train all runs and return the rows, the files of the figure by suffix, and the tables.
 
-    Raises InputError.
+    ``save`` converts a figure to files. Raises InputError for invalid arguments.
     """
     check(steps, seeds, rates, exposure)
     ordered = sorted(rates)

@@ -30,23 +30,24 @@ MODES = {
     "on-die ECC": "on_die_ecc",
     "controller's ECC": "controller_ecc",
 }
-"""Value of pe.protection for each mode name."""
+"""Mode of protection: its name in tables, and its value of pe.protection."""
 CLAIMED = 1e-8
-"""Upper limit of pSLC's raw bit error rate, so that ECC can be bypassed (OptimStore, HPCA 2023)."""
+"""Raw bit error rate below which OptimStore (HPCA 2023) places pSLC, so that it bypasses ECC."""
 DOUBT = 0.01
-"""Probability that any flip count of one call lies outside its interval."""
+"""Probability that at least one flip count of a call lies outside its interval."""
 LAST = 10  # the final loss is the mean of the last tenth of the steps
 DISTANCE = 0.03
-"""Largest share of the loss reduction that a training may miss; above it, the training departs.
+"""Maximum share of the loss reduction that a training may miss; above it, the training departs.
 
 Two trainings that differ only in rounding (FP32 with torch's rounding and with this project's, 200
 steps, seeds 1, 2 and 3) ended at most 1.3 % (GPT) and 1.2 % (MobileNetV2) of the loss reduction
-apart. The limit is slightly more than twice that."""
+apart. The limit is slightly more than twice that.
+"""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of a training on the drive."""
+    """Results of one training on the emulated drive."""
 
     losses: tuple[float, ...]
     """Loss of every step, up to the first NaN."""
@@ -54,9 +55,9 @@ class Trained:
     steps: int
     """Number of completed steps."""
     raw: int
-    """Wrong bits of the array that the drive counted in the optimizer's pages."""
+    """Number of wrong bits of the flash array in the optimizer's pages, as counted by the drive."""
     left: int
-    """Wrong bits that remained after correction."""
+    """Number of wrong bits in the optimizer's pages that remained after correction."""
     met: bool
     """True if a NaN comparator would have changed a value."""
     update_s: float
@@ -67,36 +68,39 @@ class Trained:
 
 @dataclass
 class Cell:
-    """Run with one model, mode, rate and seed."""
+    """One run: a model with a mode of protection, an error rate and a seed."""
 
     flips: np.ndarray
-    """Flips drawn before training, int64[steps, 2]: wrong bits of the array, remaining ones."""
+    """Bits flipped in each step, drawn before training, int64[steps, 2].
+
+    Column 0 counts the wrong bits of the flash array, column 1 those that remain after correction.
+    """
     trained: Trained | None = None
-    """Results of the run: of its own training, or of the training that replaces it."""
+    """Results of this run: of its training, or of the training that replaces it."""
     run: Trained | None = None
-    """Results of the run's own training; None if another training replaces it."""
+    """Results of the training of this run; None if another training replaces it."""
 
     @property
     def raw(self) -> int:
-        """Wrong bits of the array over all steps."""
+        """Number of drawn wrong bits of the flash array over all steps."""
         return int(self.flips[:, 0].sum())
 
     @property
     def left(self) -> int:
-        """Wrong bits that remain after correction over all steps."""
+        """Number of drawn wrong bits that remain after correction, over all steps."""
         return int(self.flips[:, 1].sum())
 
 
 @dataclass(frozen=True)
 class Found:
-    """Results of all runs of one call."""
+    """Results of all runs of one call of `run_study`."""
 
     cells: Mapping[tuple[str, str, float, int], Cell]
     """Runs by (model, mode, rate, seed)."""
     plain: Mapping[tuple[str, int], Trained]
-    """Trainings without errors by (model, seed)."""
+    """Results of the trainings without errors, by (model, seed)."""
     readings: Mapping[tuple[str, int], int]
-    """Number of page reads by (model, seed)."""
+    """Number of page reads of a training, by (model, seed)."""
     page_bits: int
     rates: Sequence[float]
     seeds: Sequence[int]
@@ -109,11 +113,13 @@ class Found:
         return sorted({model for model, _ in self.plain})
 
     def group(self, model: str, mode: str, rate: float) -> list[Cell]:
-        """Return the runs of all seeds."""
+        """Return the runs of all seeds for a model, a mode and an error rate."""
         return [self.cells[model, mode, rate, seed] for seed in self.seeds]
 
     def missed(self, model: str, mode: str, rate: float) -> list[float]:
-        """Return the missed share of the loss reduction for each seed."""
+        """Return, for each seed, the share of the error-free loss reduction that the training
+        misses.
+        """
         cells = zip(self.seeds, self.group(model, mode, rate), strict=True)
         return [share(cell.trained, self.plain[model, seed], self.steps) for seed, cell in cells]
 
@@ -123,24 +129,25 @@ class Found:
 
     @property
     def label(self) -> str:
-        """Suffix for rates in names and titles: the exposure, if it is not 1."""
+        """Suffix of row names and titles that gives the exposure; empty if the exposure is 1."""
         return "" if self.exposure == 1 else f", exposure x {self.exposure:,}"
 
 
 def written(rate: float) -> str:
-    """Format a rate, such as 1e-8."""
+    """Format an error rate in scientific notation, such as 1e-8."""
     return np.format_float_scientific(rate, trim="-", exp_digits=1)
 
 
 def named(found: Found, model: str, mode: str, rate: float) -> str:
-    """Return the row name of the trainings of all seeds."""
+    """Return the name of the row for a model, a mode and an error rate."""
     return f"{model}, {mode}, {written(rate)}{found.label}"
 
 
 def end(trained: Trained, steps: int) -> float:
-    """Return the final loss: the mean of the last tenth of ``steps``.
+    """Return the final loss of a training: the mean of the last tenth of ``steps``.
 
-    If the training ended early or above its first loss, return the first loss: nothing was learned.
+    If the training ended early or above its first loss, nothing was learned, and the first loss is
+    returned.
     """
     first = trained.losses[0]
     if len(trained.losses) < steps or math.isnan(trained.losses[-1]):
@@ -187,7 +194,11 @@ def interval(n: int, p: float, doubt: float) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Flips:
-    """Expected and drawn flips of the array in all trainings of a model at one rate."""
+    """Number of bit flips of the flash array in all trainings of a model at one error rate.
+
+    ``expected``: error rate times bits read. ``least`` and ``most``: interval that must contain
+    ``drawn``.
+    """
 
     expected: float
     least: int
@@ -196,9 +207,9 @@ class Flips:
 
 
 def flips(found: Found, model: str, rate: float) -> Flips:
-    """Return the number of flips and the interval in which it must lie.
+    """Return the drawn and expected flips of a model, and the interval for the drawn ones.
 
-    DOUBT applies to all intervals of the call together.
+    All intervals of a call hold together with probability 1 - DOUBT.
     """
     n, p = found.bits(model), min(rate * found.exposure, MOST_RBER)
     doubt = DOUBT / (len(found.models) * len(found.rates))
@@ -240,8 +251,10 @@ def rows(found: Found) -> list[Row]:
                 counted += abs(cell.run.raw - done[0]) + abs(cell.run.left - done[1])
                 ahead += int(done[0])
                 runs += 1
-        name = f"{model}{found.label}: flips of the drive other than the {ahead:,} predicted"
-        source = f"the predicted flips are those that the drive had in {runs} trainings"
+        name = f"{model}{found.label}: flips on the drive that differ from the {ahead:,} predicted"
+        source = (
+            f"flips that the drive counted in {runs} trainings compared with those drawn before"
+        )
         out.append(Row("errors", name, CHECK, 0, float(counted), "flips", 0, source))
     for (model, mode, rate, seed), cell in found.cells.items():
         if cell.left or cell.run is None:
@@ -250,7 +263,9 @@ def rows(found: Found) -> list[Row]:
         wrong = int((cell.run.weights.view("u4") != plain.weights.view("u4")).sum())
         wrong += sum(a != b for a, b in zip(cell.run.losses, plain.losses, strict=True))
         name = f"{named(found, model, mode, rate)}, seed {seed}: {cell.raw:,} flips, 0 left"
-        source = "trained runs in which no flip remains: weights and losses that differ"
+        source = (
+            "run without remaining flips: weights and losses that differ from those without errors"
+        )
         out.append(Row("errors", name, CHECK, 0, float(wrong), "numbers", 0, source))
     for model in found.models:
         low = float(np.mean([end(found.plain[model, s], found.steps) for s in found.seeds]))
@@ -268,20 +283,20 @@ def rows(found: Found) -> list[Row]:
         for mode in MODES:
             from_rate = departs(found, model, mode)
             if from_rate is not None:
-                name = f"{model}, {mode}{found.label}: training departs from"
-                source = (
-                    f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the reduction"
-                )
+                name = f"{model}, {mode}{found.label}: lowest rate at which training departs"
+                source = f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the loss reduction"
                 out.append(Row("errors", name, SHOWN, CLAIMED, from_rate, "rate", None, source))
     return out
 
 
 def tables(found: Found) -> list[Table]:
-    """Return two tables: the missed loss reduction by model, rate and protection; the costs."""
+    """Return two tables: the missed loss reduction by model, rate and mode; the cost of each
+    mode.
+    """
     title = (
         f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
         f"{plural(len(found.seeds), 'seed')}{found.label}\n"
-        "missed share of the loss reduction; =: no flip remains, as without errors"
+        "missed share of the loss reduction; =: equal to training without errors, as no flip remains"
     )
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in ("model", "rate", "flips", "expected", "interval", *MODES):
@@ -300,7 +315,7 @@ def tables(found: Found) -> list[Table]:
             end_section=True,
         )  # fmt: skip
     costs = Table(
-        title="Cost of the protection: update stage and drive, per step",
+        title="Cost of the protection per step: time of the update stage, energy of the drive",
         title_justify="left", title_style="bold",
     )  # fmt: skip
     for column in ("model", "protection", "update stage", "drive"):
@@ -315,7 +330,9 @@ def _from(rate: float | None, most: float) -> str:
 
 
 def _cell(found: Found, model: str, mode: str, rate: float) -> str:
-    """Return the table cell of the trainings of all seeds."""
+    """Return the text of a table cell: mean missed share, and how many seeds depart or end in
+    NaN.
+    """
     cells = found.group(model, mode, rate)
     left = sum(cell.left for cell in cells)
     if not left:
@@ -332,7 +349,7 @@ def _cell(found: Found, model: str, mode: str, rate: float) -> str:
 
 
 def _costs(found: Found) -> Iterator[tuple[str, str, Trained]]:
-    """Yield (model, mode, training) for each model and protection that was trained."""
+    """Yield (model, mode, results) for each model and mode that was trained, to show its cost."""
     for model in found.models:
         yield model, "none", found.plain[model, found.seeds[0]]
         for mode in MODES:

@@ -30,11 +30,12 @@ STEPS, SEEDS = 1000, (1, 2, 3)
 LAST = 10  # the loss at the end is the mean of the last tenth of the steps
 PLAIN = "fp32"
 APART = 0.04
-"""Tolerance, relative, between the final losses of two trainings that differ mostly in rounding.
+"""Relative tolerance between the final losses of trainings that differ mostly in rounding.
 
 Training is chaotic: FP32 with torch's rounding (gpt.train(None)) differed from FP32 with this
 project's rounding by 1.9 %, 1.2 % and 1.3 % for the seeds 1, 2 and 3. The tolerance is twice the
-largest of these, so a single row shows only that a format does not break training."""
+largest of these, so a single row shows only that a format does not break training.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ VARIANTS = {
     "on die, 1 Newton step": Variant("adamw_on_die", newton=1, distance=APART),
     "on die, 2 Newton steps": Variant("adamw_on_die", newton=2, distance=APART),
 }
-"""Variants by name. The on-die arithmetic has no eps."""
+"""Variants of the update by name; the operation adamw_on_die has no parameter eps."""
 
 Losses = Mapping[tuple[str, int], Sequence[float]]
-"""Loss of every step, by (variant, seed)."""
+"""Losses of every step of the trainings, by (variant, seed)."""
 
 
 def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
@@ -104,7 +105,7 @@ def losses(
 
 
 def end(loss: Sequence[float]) -> float:
-    """Return the mean loss of the last tenth of the steps."""
+    """Return the final loss of a training: the mean loss of the last tenth of the steps."""
     return float(np.mean(loss[-max(1, len(loss) // LAST) :]))
 
 
@@ -133,7 +134,10 @@ def run_study(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes]]:
-    """Train all variants; return the rows and the figure's files by suffix. Raises InputError."""
+    """Train all variants and return the rows and the files of the figure by suffix.
+
+    ``save`` converts a figure to files. Raises InputError for invalid arguments.
+    """
     if steps < 1:
         raise InputError(f"steps: {steps}; must be at least 1")
     if not seeds or len(set(seeds)) < len(seeds):
@@ -182,5 +186,5 @@ def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str,
         curve.legend(fontsize=8)
         apart.axhline(0, color="black", linewidth=1)
         apart.set(xlabel="step", ylabel="relative to FP32 of the same seed")
-        apart.set_title("Distance from FP32; area: least to largest of the seeds", fontsize=9)
+        apart.set_title("Relative distance from FP32; area: range of the seeds", fontsize=9)
         return save(figure)

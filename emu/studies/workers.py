@@ -58,7 +58,8 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
 def _deaf() -> Iterator[None]:
     """Block SIGINT in processes that are started inside this context.
 
-    Only the parent handles the interrupt; here it is pending until the context ends.
+    Only the parent handles the interrupt. In the parent, an interrupt remains pending until the
+    context ends.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -68,9 +69,9 @@ def _deaf() -> Iterator[None]:
 
 
 def _follow() -> None:
-    """Exit this worker when the parent process ends, even if the parent is killed.
+    """Exit this worker process when its parent ends, even if the parent was killed.
 
-    ProcessPoolExecutor does not notify its workers of this.
+    ProcessPoolExecutor does not stop the workers of a killed parent.
     """
 
     def wait() -> None:

@@ -158,8 +158,8 @@ def test_rows():
     assert [row.predicted for row in ends.values()] == pytest.approx([2 + low / 2, 4.0, low, low])
     departs = {row.name: row.predicted for row in rows if "departs" in row.name}
     assert departs == {
-        "GPT, ECC bypassed: training departs from": 1e-6,
-        "GPT, NaN comparator: training departs from": 1e-6,
+        "GPT, ECC bypassed: lowest rate at which training departs": 1e-6,
+        "GPT, NaN comparator: lowest rate at which training departs": 1e-6,
     }
     json.dumps([row.data() for row in rows], allow_nan=False)
 
