@@ -98,7 +98,8 @@ class CSDOptimizer(KernelOptimizer):
             raise KernelError(f"{name} is not available: the drive computes the update")
         if isinstance(device, Config) and settings:
             raise InputError(
-                "settings: cannot be combined with a Config; use Config.replace or the name of a preset"
+                "settings: cannot be combined with a Config; use Config.replace, or give the name "
+                "of a preset as device"
             )
         self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):

@@ -284,7 +284,10 @@ def rows(found: Found) -> list[Row]:
             from_rate = departs(found, model, mode)
             if from_rate is not None:
                 name = f"{model}, {mode}{found.label}: lowest rate at which training departs"
-                source = f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the loss reduction"
+                source = (
+                    f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the "
+                    "loss reduction"
+                )
                 out.append(Row("errors", name, SHOWN, CLAIMED, from_rate, "rate", None, source))
     return out
 
@@ -296,7 +299,7 @@ def tables(found: Found) -> list[Table]:
     title = (
         f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
         f"{plural(len(found.seeds), 'seed')}{found.label}\n"
-        "missed share of the loss reduction; =: equal to training without errors, as no flip remains"
+        "missed share of the loss reduction; =: no flip remains, equal to training without errors"
     )
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in ("model", "rate", "flips", "expected", "interval", *MODES):
