@@ -38,10 +38,10 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Loop:
-    """Issue of requests.
+    """Rule that says when the requests of a trace are submitted.
 
-    Closed loop: ``depth`` outstanding, timestamps ignored. Open loop (``depth`` None): each request
-    at its time in the trace divided by ``speed``.
+    A closed loop keeps ``depth`` requests outstanding and ignores the timestamps. In an open loop
+    (``depth`` is None), each request arrives at its timestamp divided by ``speed``.
     """
 
     depth: int | None
@@ -52,9 +52,10 @@ class Loop:
 class BlockReplayed:
     """Result of a block replay.
 
-    requests: REQUEST[n], those of the trace in its order, with all times. done: result of the
-    player. busy: utilization by resource as a share of the simulated time. notes: changes to the
-    trace.
+    requests: REQUEST[n], the requests of the trace in its order, with all times. done: result of
+    the player. half: the counters at the start of the second half, None if requests were split.
+    busy: utilization by resource as a share of the simulated time. notes: changes to the trace.
+    config: the configuration that ran.
     """
 
     requests: np.ndarray
@@ -116,9 +117,10 @@ def replay_block(
 
 
 def of_replay(cfg: Config) -> Config:
-    """Return the configuration with one drive and zero host time per request.
+    """Return ``cfg`` for a replay: with one drive and no host time per request.
 
-    A block trace is recorded after the host time. A host.io_submit set by the user is kept.
+    The requests of a block trace were recorded after the host time. A value of host.io_submit that
+    the user has set is kept.
     """
     changes: dict[str, Any] = {"system.devices": 1}
     if cfg.leaf("host.io_submit").source != "set":
@@ -133,13 +135,19 @@ def capacity(cfg: Config) -> int:
 
 
 def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, list[str]]:
-    """Return the trace on whole sectors of a drive of ``size`` bytes, and the changes made."""
+    """Return the trace with whole sectors within a drive of ``size`` bytes, and notes on the
+    changes.
+
+    ``footprint``: "refuse" raises InputError for a request past the end of the drive, "wrap" takes
+    its offset modulo the size. Raises InputError also for a trace of several devices.
+    """
     if footprint not in FOOTPRINTS:
         raise InputError(f"footprint {footprint!r}: use {' or '.join(FOOTPRINTS)}")
     if len(trace.devices) > 1:
         raise InputError(
             f"{trace.source}: requests of {len(trace.devices)} devices "
-            f"({', '.join(trace.devices[:8])}): --volume NAME takes one, --side-by-side all"
+            f"({', '.join(trace.devices[:8])}); select one with "
+            "--volume NAME, or concatenate them with --side-by-side"
         )
     known = len(trace.notes)
     trace = whole_sectors(trace)
@@ -178,16 +186,18 @@ def whole_sectors(trace: BlockTrace) -> BlockTrace:
         "whole sectors"
     ]
     if empty.any():
-        notes += [f"{empty.sum()} of them are trims of less than a sector and were dropped"]
+        notes += [
+            f"{empty.sum()} of these requests are trims of less than a sector and were dropped"
+        ]
     columns = replace(trace, offset=offset, size=np.where(empty, SECTOR_BYTES, size))
     return block_edit.take(columns, ~empty, notes=(*trace.notes, *notes))
 
 
 def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
-    """Set ftl.partial_pages to sectors if requests cover parts of pages, and return the notes.
+    """Set ftl.partial_pages to "sectors" if requests cover parts of pages; return notes on this.
 
-    Sectors are then tracked, so that a write reads the rest of the old page, and only the requested
-    sectors leave a die. A value set by the user is kept.
+    With "sectors", a write reads the rest of the old page, and only the requested sectors leave a
+    die. A value that the user has set is kept.
     """
     page, data = mapping_unit(cfg), trace.op <= WRITE
     parts = data & ((trace.offset % page != 0) | (trace.size % page != 0))
@@ -196,13 +206,18 @@ def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
         return cfg, []
     count = f"{parts.sum()} requests cover parts of pages of {page} bytes"
     if leaf.source == "set":
-        return cfg, [f"{count}: processed as whole pages (ftl.partial_pages=whole)"]
+        return cfg, [
+            f"{count}: processed as whole pages, because ftl.partial_pages is set to whole"
+        ]
     changed = cfg.replace({"ftl.partial_pages": "sectors"}, ref="the trace covers parts of pages")
-    return changed, [f"{count}: ftl.partial_pages=sectors"]
+    return changed, [f"{count}; ftl.partial_pages was set to sectors"]
 
 
 class Commands:
-    """Conversion of the requests of a trace to commands of at most ``most`` bytes, and back."""
+    """Commands of at most ``most`` bytes that are made from the requests of a trace.
+
+    `chunks` splits the requests, and `merged` combines the commands to requests again.
+    """
 
     def __init__(self, trace: BlockTrace, most: int, loop: Loop) -> None:
         self.trace = trace
@@ -215,21 +230,23 @@ class Commands:
 
     def _check_times(self) -> None:
         if not self.trace.timed:
-            raise InputError(f"{self.trace.source}: the trace has no times; use --queue-depth N")
+            raise InputError(
+                f"{self.trace.source}: the trace has no timestamps; use --queue-depth N"
+            )
         if not 0 < self.loop.speed < np.inf:
             raise InputError(f"--speed {self.loop.speed}: use a value above 0")
         last = float(self.trace.arrival_ps[-1]) / self.loop.speed
         if last >= NEVER:
             raise InputError(
                 f"--speed {self.loop.speed}: the last request would arrive after "
-                f"{last / 1e12:.3g} s"
+                f"{last / 1e12:.3g} s, which the clock cannot count; use a larger value"
             )
 
     def __len__(self) -> int:
         return int(self.pieces.sum())
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Yield the commands as REQUEST[n] arrays in the trace's order."""
+        """Yield the commands in the order of the trace, as arrays REQUEST[n]."""
         step = max(MAX_CHUNK // int(self.pieces.max()), 1)
         for part in self.trace.parts(step):
             yield self._chunk(part)
@@ -254,8 +271,10 @@ class Commands:
         return out
 
     def merged(self, done: np.ndarray) -> np.ndarray:
-        """Return REQUEST[n] of the trace from its commands: from the first start to the last
-        end."""
+        """Return the requests of the trace, REQUEST[n], from their completed commands ``done``.
+
+        A request lasts from the first start to the last end of its commands.
+        """
         first = np.cumsum(self.pieces) - self.pieces
         out = done[first]
         if len(done) > len(out):
@@ -268,10 +287,10 @@ class Commands:
 
 
 def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
-    """Return the utilization of each resource as shares of ``ps``.
+    """Return the utilization of each resource as shares of the simulated time ``ps``.
 
-    For the members of a resource: the mean, the maximum, and the part of the mean used by garbage
-    collection. Resources that were never busy are omitted.
+    The values of a resource are the mean and the maximum over its members (such as dies), and the
+    part of the mean that garbage collection used. Resources that were never busy are omitted.
     """
     geometry, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
     use = arrays.use.astype(np.float64) / max(ps, 1)

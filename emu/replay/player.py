@@ -31,10 +31,11 @@ COPIED = ("arrival", "offset", "size", "op", "stream")
 
 @dataclass
 class Source:
-    """Requests for one queue pair.
+    """Source of the requests of one queue pair.
 
-    ``depth``: largest number outstanding; ``closed``: a request arrives when there is room,
-    otherwise at its arrival time. ``chunks``: REQUEST[n], arrivals in order.
+    ``chunks``: REQUEST[n], with arrivals in order. ``depth``: maximum number of outstanding
+    requests. ``closed``: a request arrives when fewer are outstanding; otherwise it arrives at its
+    arrival time. No request is issued before ``start_ps`` or after ``stop_ps``.
     """
 
     chunks: Iterator[np.ndarray]
@@ -50,10 +51,10 @@ class Source:
 class Replayed:
     """Result of a replay.
 
-    ``requests``: REQUEST[n] per source, in its order, those that were issued. ``counters`` by name
-    (counters.COUNTERS), ``half``: the counters at the requested completion. ``loop_s``: wall time
-    of the event loop alone, ``loop_cpu_s``: its processor time; ``warmed_s``: wall time of
-    compiling the loop, or loading it from the cache, beforehand.
+    ``requests``: REQUEST[n] for each source, in its order, of all issued requests. ``counters``:
+    counters by name (counters.COUNTERS). ``half``: the counters at the requested completion.
+    ``loop_s``: wall time of the event loop alone; ``loop_cpu_s``: its processor time. ``warmed_s``:
+    wall time of compiling the loop, or loading it from the cache, beforehand.
     """
 
     requests: list[np.ndarray]
@@ -69,7 +70,8 @@ class Replayed:
 class RequestFeed:
     """Loads requests of sources into the queue pairs of a drive, and collects completed requests.
 
-    The drive of ``arrays`` has one queue pair per source. ``state`` is the driver's.
+    ``arrays``: the drive, which has one queue pair for each source. ``state``: the state of the
+    engine that `Driver` holds.
     """
 
     def __init__(self, arrays: Arrays, state: Any, sources: Sequence[Source]) -> None:
@@ -92,28 +94,30 @@ class RequestFeed:
 
     @property
     def drained(self) -> bool:
-        """True if a queue pair has issued all loaded requests and may get more."""
+        """True if a queue pair has issued all loaded requests and its source may have more."""
         return bool(self.arrays.reg["source_drained"][0])
 
     def issue(self) -> None:
-        """Issue the loaded requests that may be issued now."""
+        """Issue the loaded requests that can be issued at the current time."""
         self.arrays.reg["source_drained"] = 0
         for source in range(len(self.sources)):
             queue_pair.issue(self.state, source)
 
     def load(self) -> None:
-        """Load requests, as many as there is room for, and issue those that may be issued now."""
+        """Load as many requests as the rings have room for, and issue those that can be
+        issued now.
+        """
         for source in range(len(self.sources)):
             self._load(source)
         self.issue()
 
     def end(self) -> None:
-        """Stop issuing requests."""
+        """Stop issuing requests at the current time."""
         self.arrays.pair["more"] = 0
         self.arrays.pair["stop"] = np.minimum(self.arrays.pair["stop"], self.arrays.reg["now"][0])
 
     def _load(self, source: int) -> None:
-        """Load as many requests as the ring of pair ``source`` takes."""
+        """Load as many requests as the ring of queue pair ``source`` has room for."""
         pair = self.arrays.pair
         while pair["more"][source]:
             room = self.ring - int(pair["loaded"][source] - pair["tail"][source])
@@ -136,12 +140,14 @@ class RequestFeed:
             pair["loaded"][source] += len(part)
 
     def collect(self) -> None:
-        """Collect the requests that are done."""
+        """Collect the completed requests of all queue pairs."""
         for source in range(len(self.sources)):
             self._collect(source)
 
     def _collect(self, source: int) -> None:
-        """Collect the requests of pair ``source`` that are done, up to the oldest that is not."""
+        """Collect the completed requests of queue pair ``source``, up to the oldest outstanding
+        one.
+        """
         tail = int(self.arrays.pair["tail"][source])
         if tail == self.collected[source]:
             return
@@ -155,12 +161,15 @@ class RequestFeed:
         self.collected[source] = tail
 
     def requests(self) -> list[np.ndarray]:
-        """Return REQUEST[n] per source: those collected so far."""
+        """Return the requests collected so far, REQUEST[n] for each source."""
         return [done[:count] for done, count in zip(self._done, self.collected, strict=True)]
 
 
 class Player(Driver):
-    """Runs sources on a drive described by ``arrays``, built with one queue pair per source."""
+    """Runs the requests of sources on a drive.
+
+    ``arrays``: the drive, built with one queue pair for each source.
+    """
 
     def __init__(self, arrays: Arrays, cfg: Config, sources: Sequence[Source]) -> None:
         super().__init__(cfg, arrays)
@@ -174,11 +183,11 @@ class Player(Driver):
         half: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Replayed:
-        """Run to the end. ``half``: copy the counters when that many requests are done.
+        """Simulate until all requests are done, and return the result.
 
-        ``progress`` is called with the number of requests done and the clock in ps. Raises
-        InputError for a full drive, or a request past its end; Imbalance if a conservation law
-        fails.
+        ``half``: number of completions at which the counters are copied. ``progress`` is called
+        with the number of requests done and the clock in ps. Raises InputError for a full drive, or
+        a request past its end; Imbalance if a conservation law fails.
         """
         self._half, self._progress = half, progress
         warmed_s = self.warm_up()
@@ -197,7 +206,10 @@ class Player(Driver):
         )
 
     def supply(self) -> bool:
-        """Load requests if a queue pair has issued all that were loaded."""
+        """Load requests if a queue pair has issued all loaded ones; return True if so.
+
+        Also copies the counters when the requested number of requests is done.
+        """
         drained = self.feed.drained
         if drained:
             self.feed.load()
@@ -206,10 +218,10 @@ class Player(Driver):
         return drained
 
     def batch_limit(self) -> int:
-        """Return the largest number of events that cannot pass the half of the requests, as long as
-        the counters must be copied there.
+        """Return the maximum number of events to handle before `supply` is called again.
 
-        A completion takes at least one event.
+        While the counters must still be copied at a completion, this is at most the number of
+        completions until then, because each completion takes at least one event.
         """
         if self._half is None or self._half_counters is not None:
             return super().batch_limit()
@@ -221,13 +233,15 @@ class Player(Driver):
         return self._half - int(self.arrays.count[:, counters.COMMANDS_DONE].sum())
 
     def report(self) -> None:
-        """Collect completed requests and report their number."""
+        """Collect completed requests and report their number and the clock to the progress
+        callback.
+        """
         self.feed.collect()
         if self._progress is not None:
             self._progress(sum(self.feed.collected), self.now)
 
     def warm_up(self) -> float:
-        """Compile the event loop and the issue of requests. Return the seconds that this took."""
+        """Compile the event loop and the issue of requests; return the wall time of this (s)."""
         begin = time.perf_counter()
         super().warm_up()
         self.feed.issue()
@@ -239,7 +253,7 @@ class Player(Driver):
         return {name: int(values) for name, values in zip(counters.COUNTERS, total, strict=True)}
 
     def _check(self) -> None:
-        """Check the conservation laws when no event is left. Raises Imbalance or InputError."""
+        """Check the conservation laws after the last event. Raises Imbalance or InputError."""
         self.check_finished()
         done = self.feed.requests()
         sizes = {

@@ -28,24 +28,30 @@ LOG_COLUMNS = {
     "end_ps": "end",
     "status": "status",
 }
-"""Column and field of REQUEST.
+"""Field of REQUEST for each column of the log.
 
-start: entry of the request into the submission queue; status: NVMe status of its completion, 0, or
-641 = 0x281 for an unrecovered read error.
+start: time at which the request entered the submission queue. status: NVMe status of its
+completion: 0, or 641 (0x281) for an unrecovered read error.
 """
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".h5", ".hdf5")
 LINES = 1 << 16
 
 
 def check_log_path(path: Path) -> None:
-    """Raise InputError or TraceError for a path or file name that cannot be written."""
+    """Raise InputError or TraceError if the log cannot be written to ``path``.
+
+    The name must end in one of ENDINGS.
+    """
     if not path.name.endswith(ENDINGS):
         raise InputError(f"--log {path}: use a file name that ends in {' or '.join(ENDINGS)}")
     check_target(path)
 
 
 def write(requests: np.ndarray, path: Path) -> None:
-    """Write REQUEST[n] in the given order. Raises InputError or TraceError on failure."""
+    """Write requests (REQUEST[n]) to a log file in the given order.
+
+    The suffix selects CSV or HDF5. Raises InputError or TraceError if the file cannot be written.
+    """
     if path.suffix in (".h5", ".hdf5"):
         _write_hdf5(requests, path)
     else:

@@ -1,12 +1,12 @@
-"""Statistics of a run: rates, latencies, percentiles, and the same over the second half.
+"""Statistics of a run: rates, latencies, percentiles, for the whole run and its second half.
 
 Owns the fields of `--json`, for MQSim's workloads and for replayed traces. Does not own counting
-(the simulation) or MQSim's elements (mqsim/result_xml.py).
-Source: none; percentiles are those of Hyndman, Fan, The American Statistician 50(4), 1996, type 7,
-with linear interpolation.
+(the simulation) or MQSim's elements (mqsim/result_xml.py). Source: none; percentiles are those of
+Hyndman, Fan, The American Statistician 50(4), 1996, type 7, with linear interpolation.
 
-The second half is that of the completions: with n requests, those from number n // 2 on in order of
-completion, and the time from the first of these completions to the last.
+The second half is that of the completions: with n requests, those from number n
+
+2 on in order of completion, and the time from the first of these completions to the last.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FLASH_COUNTS = (
     "map_writes",
     "erases",
 )
-"""Counters that a run must provide: pages read and programmed, blocks erased."""
+"""Counters that a run must provide: pages read, pages programmed and blocks erased."""
 PADDING = "padding_writes"
-"""Pages programmed without data to complete word lines; counted as 0 if absent."""
+"""Counter of pages programmed without data to complete word lines; 0 if a run lacks it."""
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 REQUEST_KINDS = {"all": None, "read": READ, "write": WRITE}
 I64 = npt.NDArray[np.int64]
@@ -52,12 +52,12 @@ def statistics(
 ) -> dict[str, Any]:
     """Return the statistics of a run as `--json` writes them; None where a divisor is zero.
 
-    requests: REQUEST[n] per flow, all with their times. flash: the counters FLASH, and possibly
-    more. half: the counters at the first completion of the second half, if known. since: "start"
-    for latencies from the entry into the submission queue, MQSim's device response time; "arrival"
-    for latencies from the host's request, its end-to-end delay. Needs 18 bytes per request in
-    addition to the requests. Raises SimulationError for a request without completion, or times out
-    of order.
+    requests: REQUEST[n] for each flow, all with their times. flash: the counters FLASH_COUNTS, and
+    possibly more. half: the counters at the first completion of the second half, if known. since:
+    start of a latency. "start" is the entry into the submission queue (MQSim's device response
+    time); "arrival" is the arrival at the host (MQSim's end-to-end delay). Needs 18 bytes of memory
+    for each request in addition to ``requests``. Raises SimulationError for a request without
+    completion, or times out of order.
     """
     _check(requests, flash)
     end = np.concatenate([flow["end"] for flow in requests])
@@ -123,8 +123,12 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
 
 
 def _second_half(end: I64) -> npt.NDArray[np.bool_]:
-    """Return a mask of the completions number n // 2 or later; ties are resolved by request
-    order."""
+    """Return a mask of the second half: completions number n
+
+    2 or later, bool[n].
+
+    ``end``: time of each completion. Equal times are ordered by request.
+    """
     count = len(end)
     place = count // 2
     bound = np.partition(end, place)[place]
@@ -136,7 +140,7 @@ def _second_half(end: I64) -> npt.NDArray[np.bool_]:
 
 
 def _moved(flow: np.ndarray) -> int:
-    """Return the bytes read and written."""
+    """Return the number of bytes that the requests of a flow read and write."""
     return int(flow["size"][flow["op"] <= WRITE].sum())
 
 
@@ -154,9 +158,10 @@ def _ns(ps: int) -> float:
 
 
 def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return summary() of all requests, reads and writes; None for a kind without requests.
+    """Return the summary of latencies of all requests, of reads and of writes.
 
-    latency: int64[n], ps; op: READ, WRITE, ... of each, or whether it is a write.
+    A kind without requests has None. latency: int64[n], ps. op: operation of each request (READ,
+    WRITE, ...).
     """
     out: dict[str, Any] = {}
     for kind, wanted in REQUEST_KINDS.items():
@@ -166,7 +171,9 @@ def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def summary(latency: I64) -> dict[str, float]:
-    """Return mean, percentiles and maximum in us of int64[n] ps, n at least 1."""
+    """Return mean, percentiles and maximum (us) of latencies in ps, int64[n]; n must be at
+    least 1.
+    """
     quantiles = np.percentile(latency, list(QUANTILES.values())) / PS_PER_US
     return {
         "mean": float(latency.mean(dtype=np.float64)) / PS_PER_US,
@@ -176,7 +183,10 @@ def summary(latency: I64) -> dict[str, float]:
 
 
 def write_amplification(flash: Mapping[str, int]) -> float | None:
-    """Return pages programmed divided by pages written by the user; None without user writes."""
+    """Return the write amplification: pages programmed over pages written by the user.
+
+    None without user writes.
+    """
     written = flash["user_writes"]
     if not written:
         return None
@@ -186,6 +196,6 @@ def write_amplification(flash: Mapping[str, int]) -> float | None:
 
 
 def peak_rss_bytes() -> int:
-    """Return the largest resident memory of this process so far."""
+    """Return the peak resident memory of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -399,7 +399,7 @@ def test_what_a_flow_need_not_state(tmp_path):
 def test_ids_beyond_the_geometry(tmp_path, name, value, count):
     made, d = scenario(tmp_path, flow_xml(), flow_xml(**{name: value})), drive(tmp_path)
     refused(lambda: check_scenario(made, d), "wl.xml: line ", "flow 1 of scenario 1",
-            f"{name} is {value}", f"has {count}: 0 to {count - 1}")  # fmt: skip
+            f"{name} is {value}", f"has {count}; use ids from 0 to {count - 1}")  # fmt: skip
 
 
 def test_a_flow_and_a_drive_that_do_not_fit(tmp_path):

@@ -212,7 +212,7 @@ def test_an_iolog_without_times_runs_in_a_closed_loop(capsys, tmp_path):
     again = run(capsys, path, "--from", "fio")
     assert "8 requests are kept outstanding" in again.err  # host.io_queue_depth
     refused(here(capsys, "replay", path, "--from", "fio", "--open", *settings(), "--quiet"),
-            "a.log", "has no times")  # fmt: skip
+            "a.log", "has no timestamps")  # fmt: skip
 
 
 def test_a_drive_in_steady_state_collects(capsys, tmp_path, rng):

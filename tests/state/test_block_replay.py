@@ -182,11 +182,11 @@ def test_collection_has_its_share(rng):
 @pytest.mark.parametrize(
     ("given", "loop", "says"),
     [
-        (trace((0, READ, 0, 512), timed=False), Loop(None), "has no times"),
+        (trace((0, READ, 0, 512), timed=False), Loop(None), "has no timestamps"),
         (trace((0, READ, 0, 512)), Loop(None, 0.0), "--speed 0.0"),
         (trace((0, READ, 0, 512), (10**17, READ, 0, 512)), Loop(None, 1e-3), "--speed 0.001"),
         (columns([(0, READ, 0, 512, 0), (0, READ, 0, 512, 1)], ("a", "b")), CLOSED,
-         r"2 devices \(a, b\): --volume NAME"),
+         r"2 devices \(a, b\); select one with --volume NAME"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_replayed(given, loop, says):

@@ -19,19 +19,21 @@ from ondie.emu.replay.mqsim.workload_xml import FlowParameters
 
 @dataclass(frozen=True)
 class Range:
-    """Sectors first to last, both included."""
+    """Range of sectors on the drive, from ``first`` to ``last``; both belong to the range."""
 
     first: int
     last: int
 
     @property
     def sectors(self) -> int:
-        """Number of sectors."""
+        """Number of sectors in the range."""
         return self.last - self.first + 1
 
     def base(self, page: int) -> int:
-        """Return the first sector of the first page (``page`` sectors); it may precede the
-        range."""
+        """Return the first sector of the page in which the range begins.
+
+        The sector may precede the range. ``page``: sectors of a page.
+        """
         return self.first - self.first % page
 
     def pages(self, page: int) -> int:
@@ -40,7 +42,7 @@ class Range:
 
 
 def ranges(drive: Drive, flows: Sequence[FlowParameters]) -> list[Range]:
-    """Return the address range of each flow."""
+    """Return the range of sectors of each flow on the drive."""
     listed = Counter(plane for flow in flows for plane in flow.planes)
     found, first = [], 0
     for flow in flows:

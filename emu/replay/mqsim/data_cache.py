@@ -23,11 +23,14 @@ KEPT = {
     "WRITE_CACHE": mqsim_cache.WRITES,
     "WRITE_READ_CACHE": mqsim_cache.READS | mqsim_cache.WRITES,
 }
-"""Bits of ``zone.caching`` by caching mode."""
+"""Bits of ``zone.caching`` (READS, WRITES) for each value of Device_Level_Data_Caching_Mode."""
 
 
 def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
-    """Return the sizes of the shared cache or the caches of the flows; None if no flow has one."""
+    """Return the sizes of the data cache, or of each flow's part;
+
+    None if no flow uses the cache.
+    """
     if not any(KEPT[flow.parameters.device_level_data_caching_mode] for flow in flows):
         return None
     groups = len(flows) if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
@@ -44,7 +47,10 @@ def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
 
 
 def divide(arrays: Arrays, flows: Sequence[Flow]) -> None:
-    """Set the mode and the cache of each flow; mark pages that the drive holds as programmed."""
+    """Set the caching mode and the cache of each flow.
+
+    Also mark all pages that the drive contains at the start as programmed.
+    """
     if arrays.cfg["cache"][0] == 0:
         return
     groups = len(arrays.cache)

@@ -20,10 +20,10 @@ from ondie.emu.replay.mqsim.workload_xml import FlowParameters
 class Flow:
     """Requests of one flow, and the rule by which they are issued.
 
-    Closed loop (depth is a number): `depth` requests at ISSUE_PS, then one with each completion;
-    their arrivals are NOT_YET. Open loop (depth is None): each at its arrival; arrivals never
-    decrease. No request is issued after stop_ps. total: number of requests; None where only the
-    simulation determines it, as in a closed loop with a stop.
+    Closed loop (`depth` is a number): `depth` requests are issued at ISSUE_PS, and one more at each
+    completion; the arrivals are NOT_YET. Open loop (`depth` is None): each request is issued at its
+    arrival, and arrivals never decrease. No request is issued after `stop_ps`. `total`: number of
+    requests; None if only the simulation determines it, as in a closed loop with a stop.
     """
 
     stream: int
@@ -35,29 +35,29 @@ class Flow:
     stop_ps: int | None
     source: Callable[[], Iterator[np.ndarray]]
     notes: tuple[str, ...] = ()
-    """Text on changed or dropped requests."""
+    """Notes for the user on requests that were changed or dropped."""
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Return the requests as REQUEST[n] arrays with n from 1 to MAX_CHUNK, from the first one.
+        """Return the requests of the flow from the first one, as arrays REQUEST[n].
 
-        Each call yields the same requests, without end in a closed loop with a stop. The caller may
-        change the arrays.
+        n is from 1 to MAX_CHUNK. Each call returns the same requests; in a closed loop with a stop,
+        they never end. The caller may change the arrays.
         """
         return self.source()
 
 
 ISSUE_PS = 1000
-"""Time at which a closed loop issues its first requests: 1 ns, as in MQSim."""
+"""Time at which a closed loop issues its first requests (ps): 1 ns, as in MQSim."""
 
 
 def total(flows: Sequence[Flow]) -> int | None:
-    """Return the number of requests of all flows, or None if one is not known."""
+    """Return the number of requests of all flows; None if a flow's number is unknown."""
     known = [flow.total for flow in flows if flow.total is not None]
     return sum(known) if len(known) == len(flows) else None
 
 
 def half_way(flows: Sequence[Flow]) -> int | None:
-    """Return the number of completions at which the counters are copied for the second half.
+    """Return the number of completions after which the counters are copied for the second half.
 
     The first completion of the second half is included. None if the number of requests is not known
     beforehand.

@@ -28,8 +28,8 @@ def flows(
 ) -> list[Flow]:
     """Return the flows that the scenario describes, checked against the drive.
 
-    Traces are searched in the current folder, as by MQSim, then in the workload's and in `folders`.
-    Raises InputError or TraceError, one line, for a scenario that cannot run.
+    Trace files are searched in the current folder, as by MQSim, then in the folder of the workload
+    and in `folders`. Raises InputError or TraceError, one line, for a scenario that cannot run.
     """
     check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)
@@ -50,8 +50,8 @@ def flows(
 def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list[Flow]:
     """Return the scenario's flows with recorded requests instead of generated ones.
 
-    Closed loops keep their queue depth, the others the arrival times. Raises InputError for
-    requests that do not fit.
+    Closed-loop flows keep their queue depth; the other flows use the recorded arrival times. Raises
+    InputError for requests that do not fit.
     """
     check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)
@@ -59,7 +59,7 @@ def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list
     if most >= len(scenario.flows):
         raise InputError(
             f"{recorded.source}: flow {most}: scenario {scenario.number} of {scenario.source} has "
-            f"{len(scenario.flows)}"
+            f"only {len(scenario.flows)} flows"
         )
     made = []
     seen = sata.seen(drive, scenario.flows)

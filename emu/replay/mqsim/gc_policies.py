@@ -21,18 +21,18 @@ from ondie.emu.replay.mqsim.mrg32k3a import below
 from ondie.kernels.jit import njit
 
 LEAST_LOT, REPEATED_LOT, DRAWN_LOT = 6, 7, 8
-"""Indices in ``st.lots``."""
+"""Indices in ``st.lots``: required invalid pages, whether draws are repeated, draws of RGA."""
 ENDLESS = 1000
-"""Draws per block after which RGA stops because too few blocks are safe."""
+"""Number of draws, per block of a plane, after which RGA stops because too few blocks are safe."""
 MOST_REPEATS = 100
-"""Draws per block after which repeated draws stop because no block is worth collecting."""
+"""Number of draws, per block of a plane, after which the search for a block to collect ends."""
 
 
 @njit
 def safe(st, b):
     """Return True if block ``b`` is neither being written nor being collected.
 
-    MQSim ignores the programs of blocks that garbage collection writes.
+    Where draws are not repeated, this ignores programs of garbage collection, as MQSim does.
     """
     block = st.block[b]
     if block.state == FREE:
@@ -44,15 +44,16 @@ def safe(st, b):
 
 @njit
 def invalid(st, block):
-    """Return the invalid pages of block ``block``; 0 if it cannot be collected."""
+    """Return the number of invalid pages of ``block``; 0 if the block cannot be collected."""
     return st.cfg[0].block_pages - st.valid[block] if collectable(st, block) else 0
 
 
 @njit
 def rga(st, unit):
-    """Return the block with the most invalid pages of floor(log2(blocks)) distinct safe blocks.
+    """Select a victim in plane ``unit`` by RGA (d-choices).
 
-    Returns -1 if none of them has any.
+    Draws floor(log2(blocks)) distinct safe blocks and returns the one with the most invalid pages,
+    or -1 if none of them has any.
     """
     cfg = st.cfg[0]
     drawn_blocks = 0
@@ -85,10 +86,12 @@ def rga(st, unit):
 
 @njit
 def drawn(st, unit, full, least):
-    """Draw a safe block, full if ``full``, with at least ``least`` invalid pages.
+    """Draw a victim at random: a safe block of plane ``unit`` with at least ``least`` invalid
+    pages.
 
-    The last block drawn is taken after as many draws as there are blocks. If it has no invalid
-    page, any block with one is drawn where draws are repeated; otherwise -1.
+    ``full``: the block must be full. After as many draws as the plane has blocks, the last block is
+    taken. If that has no invalid page, draws are repeated until a block has one, if the
+    configuration repeats draws; otherwise -1 is returned.
     """
     cfg = st.cfg[0]
     first = first_block(st, unit)
@@ -111,23 +114,25 @@ def drawn(st, unit, full, least):
 
 @njit
 def random(st, unit):
-    """Return any safe block."""
+    """Select a victim by RANDOM: a safe block of plane ``unit``, drawn at random."""
     return drawn(st, unit, False, 0)
 
 
 @njit
 def random_p(st, unit):
-    """Return any safe block that is full."""
+    """Select a victim by RANDOM_P: a safe block that is full, drawn at random."""
     return drawn(st, unit, True, 0)
 
 
 @njit
 def random_pp(st, unit):
-    """Return any safe block that is full and has the required number of invalid pages."""
+    """Select a victim by RANDOM_PP: a safe, full block with the required number of invalid
+    pages.
+    """
     return drawn(st, unit, True, st.lots[LEAST_LOT])
 
 
 def policy(name: str) -> str:
-    """Return GC_Block_Selection_Policy as a value of ftl.gc_policy."""
+    """Return the value of ftl.gc_policy for a value of GC_Block_Selection_Policy."""
     known = {"GREEDY": "greedy", "FIFO": "fifo"}
     return known.get(name) or f"{Path(__file__).resolve()}:{name.lower()}"

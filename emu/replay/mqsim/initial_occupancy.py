@@ -30,11 +30,17 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]
 CROWDED = 1.1
-"""Ratio of pages of a range to wanted pages below which drawing them one by one takes too long."""
+"""Least ratio of the pages of a range to the wanted pages at which pages are drawn one by one.
+
+With fewer pages in the range, drawing takes too long.
+"""
 
 
 def occupied(drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> list[Occupied]:
-    """Return the pages that each flow occupies of its ``pages`` logical pages, from 0."""
+    """Return the logical pages that each flow occupies before the run.
+
+    ``pages``: number of logical pages of each flow. The pages of a flow are numbered from 0.
+    """
     return [
         _of_flow(drive, flow, flow_pages) for flow, flow_pages in zip(flows, pages, strict=True)
     ]
@@ -71,7 +77,10 @@ def _synthetic(
 
 
 def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
-    """Return the hot and cold regions: the first share h of the range gets 1 - h of the writes."""
+    """Return the hot and the cold region of the occupied pages ``lpns``.
+
+    A share ``hot`` of the first ``room`` pages gets 1 - ``hot`` of the writes.
+    """
     share = float((lpns < room * hot).mean())
     if not 0 < share < 1:
         return (Region(1.0, 1.0),)
@@ -79,10 +88,10 @@ def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
 
 
 def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
-    """Return the first distinct pages that the flow's requests touch, at most ``wanted``,
-    ascending.
+    """Return the first ``wanted`` distinct pages that the flow's requests touch, in ascending
+    order.
 
-    Of a trace, whose requests end, pages that are read come first.
+    The requests of a trace end; of a trace, pages that are read come before those that are written.
     """
     base = flow.range.base(page // 512) * 512
     seen = np.zeros(pages, np.bool_)
@@ -107,7 +116,7 @@ def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
 
 
 def _filled_up(lpns: I64, pages: int, wanted: int, rng: np.random.Generator) -> I64:
-    """Return ``wanted`` pages: ``lpns`` and other pages chosen at random."""
+    """Return ``wanted`` pages: ``lpns``, completed by other pages that are chosen at random."""
     if len(lpns) >= wanted:
         return lpns
     others = np.setdiff1d(np.arange(pages), lpns)

@@ -36,7 +36,10 @@ _STEPS: tuple[tuple[int, Matrix], ...] = (
 
 
 def start(seed: int) -> State:
-    """Return the state of a seed from 0: int64[6], the last three residues of each component."""
+    """Return the state of the generator for ``seed``, 0 or more: int64[6].
+
+    The state has the last three residues of each of the two components.
+    """
     jumps, squarings = seed // 200 + 1, seed % 200
     state = np.zeros(6, np.int64)
     for component, (m, step) in enumerate(_STEPS):
@@ -56,7 +59,10 @@ def start(seed: int) -> State:
 
 @functools.lru_cache(4096)
 def _product(a: Matrix, b: Matrix, m: int) -> Matrix:
-    """Return a @ b modulo m in 64 bits: sums wrap around, remainders keep their sign."""
+    """Return the matrix product a @ b modulo m as MQSim computes it.
+
+    Sums wrap around at 64 bits, and remainders keep the sign of the sum.
+    """
     rows = []
     for row in a:
         out = []
@@ -76,7 +82,7 @@ def _wrapped(x: int) -> int:
 
 @njit
 def uniform(state):
-    """Return the next number of state ``state``, float64 in (0, 1)."""
+    """Draw a uniform random number in (0, 1), float64; advances ``state``."""
     p = (A12 * state[1] + A13 * state[0]) % M1
     state[0] = state[1]
     state[1] = state[2]
@@ -93,21 +99,24 @@ def uniform(state):
 
 @njit
 def below(state, n):
-    """Return an integer from 0 to ``n`` - 1, int64."""
+    """Draw an integer from 0 to ``n`` - 1 with equal probabilities, int64; advances ``state``."""
     return np.int64(np.float64(n) * uniform(state))
 
 
 @njit
 def exponential(state, mean):
-    """Return a number of an exponential distribution, float64."""
+    """Draw a number from the exponential distribution with this mean, float64; advances
+    ``state``.
+    """
     return -mean * math.log(uniform(state))
 
 
 @njit
 def normal(state, spare, mean, deviation):
-    """Return a number of a normal distribution, float64.
+    """Draw a number from the normal distribution, float64; advances ``state``.
 
-    ``spare``: float64[1], the second number of the last polar step, 0 if there is none.
+    ``spare``: float64[1], the second number of the last step of the polar method; 0 if there is
+    none.
     """
     z = spare[0]
     if z != 0.0:

@@ -51,14 +51,14 @@ class P:
 
 @dataclass(frozen=True)
 class Parameter:
-    """Field with its annotation."""
+    """A parameter of MQSim together with the dataclass field that holds its value."""
 
     attribute: str
     type: Any
     p: P
 
     def right(self) -> str:
-        """Return the allowed values as text."""
+        """Return a phrase that says which values are allowed, such as "use true or false"."""
         if self.type is bool:
             return "use true or false"
         if self.p.choices:

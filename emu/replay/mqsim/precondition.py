@@ -28,12 +28,11 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 def laid(
     arrays: Arrays, cfg: Config, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
 ) -> bool:
-    """Place the initial pages of the flows. Return False, with nothing changed, if that is
-    impossible.
+    """Place the pages that the flows hold before the run; return True if this is possible.
 
-    ``pages``: logical pages of each flow. It is impossible if a flow is a trace, needs nearly all
-    of its pages, or more than fits, or if so few blocks would stay free that no write could be
-    placed.
+    ``pages``: number of logical pages of each flow. Returns False, with nothing changed, if a flow
+    is a trace, needs nearly all of its pages or more than fit, or if so few blocks would stay free
+    that no write could be placed.
     """
     wanted: list[tuple[Synthetic, np.ndarray]] = []
     for flow, flow_pages in zip(flows, pages, strict=True):
@@ -80,7 +79,11 @@ def laid(
 def _share(
     drive: Drive, cfg: Config, parameters: Synthetic, most: float
 ) -> precondition_blocks.F64 | None:
-    """Return the shares of blocks by valid pages for a flow's addresses and the drive's policy."""
+    """Return the share of blocks with 0, 1, ... valid pages for a flow, [pages per block + 1].
+
+    It depends on the flow's addresses and on the drive's victim selection policy. ``most``: largest
+    occupancy of all flows. None if the model has no solution.
+    """
     fill = parameters.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
     low, blocks = cfg.ftl.gc_low_blocks + 1, drive.block_no_per_plane
     kind = distribution(parameters)

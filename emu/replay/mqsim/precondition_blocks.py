@@ -29,9 +29,9 @@ STEP, CLOSE, STEPS = 1e-3, 1e-10, 10_000
 def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: float) -> F64 | None:
     """Return the share of blocks with 0 .. ``pages`` valid pages under uniform writes, [pages + 1].
 
-    ``fill``: valid pages over all pages of a plane; ``low``: free blocks at which collection
-    starts; ``most``: largest occupancy of a flow, which is RANDOM_PP's condition. None where
-    RANDOM_PP's closed form has no solution.
+    ``fill``: valid pages over all pages of a plane. ``low``: free blocks at which collection
+    starts. ``most``: largest occupancy of a flow, which determines the condition of RANDOM_PP. None
+    if the closed form of RANDOM_PP has no solution.
     """
     rho = fill / (1 - low / blocks)
     if policy in ("RANDOM", "RANDOM_P"):
@@ -43,8 +43,12 @@ def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: f
 
 
 def _choices(pages: int, rho: float, d: int) -> F64:
-    """Return the shares for the best of ``d`` random blocks, by Euler steps of w[i], the share of
-    blocks with at least i valid pages."""
+    """Return the share of blocks by valid pages if collection takes the best of ``d`` random
+    blocks.
+
+    Solves the mean-field model by Euler steps of w[i], the share of blocks with at least i valid
+    pages. ``rho``: valid pages over the pages of blocks in use.
+    """
     numbers = np.arange(pages + 1)
     start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in numbers])
     w = np.zeros(pages + 2)
@@ -63,8 +67,11 @@ def _choices(pages: int, rho: float, d: int) -> F64:
 
 
 def _random(pages: int, rho: float) -> F64:
-    """Return the shares for a random block: differences of the shares of blocks with at most i
-    valid pages."""
+    """Return the share of blocks by valid pages if collection takes a random block.
+
+    The shares are differences of the shares of blocks with at most i valid pages. ``rho``: valid
+    pages over the pages of blocks in use.
+    """
     total = np.zeros(pages + 1)
     for i in range(pages + 1):
         j = np.arange(i + 1, pages + 1)
@@ -74,7 +81,11 @@ def _random(pages: int, rho: float) -> F64:
 
 
 def _random_some(pages: int, rho: float, least: int) -> F64 | None:
-    """Return the shares for a random block with ``least`` invalid pages, in closed form."""
+    """Return the share of blocks by valid pages if collection takes a random block among some.
+
+    A block can be taken if it has at least ``least`` invalid pages. ``rho``: valid pages over all
+    pages. None if the closed form has no solution.
+    """
     harmonic = sum(1 / j for j in range(least + 1, pages + 1))
     a = pages - least - pages * harmonic
     b = rho * harmonic + 1 - rho
@@ -93,8 +104,11 @@ def _random_some(pages: int, rho: float, least: int) -> F64 | None:
 
 
 def stretched(share: F64, hot: float) -> F64:
-    """Return the shares where the first ``hot`` (share) of the addresses get 1 - ``hot`` of the
-    writes: ``share`` stretched about its mean."""
+    """Return the share of blocks by valid pages for hot and cold addresses.
+
+    The first addresses, a share ``hot``, get 1 - ``hot`` of the writes. The result is ``share``,
+    the distribution for uniform writes, stretched about its mean.
+    """
     pages = len(share) - 1
     ratio = math.sqrt((1 - hot) / hot)
     numbers = np.arange(pages + 1)
@@ -105,15 +119,17 @@ def stretched(share: F64, hot: float) -> F64:
 
 
 def in_order(pages: int, rho: float) -> F64:
-    """Return the shares for sequential writes: blocks are full or empty."""
+    """Return the share of blocks by valid pages for sequential writes: blocks are full or empty."""
     share = np.zeros(pages + 1)
     share[0], share[pages] = 1 - rho, rho
     return share
 
 
 def moved_to(share: F64, mean: float) -> F64:
-    """Return the distribution shifted by whole pages toward a ``mean`` share of valid pages. The
-    share of full blocks does not change."""
+    """Return the distribution ``share`` shifted by whole pages, so that its mean is about ``mean``.
+
+    ``mean``: valid pages over the pages of a block. The share of full blocks does not change.
+    """
     pages = len(share) - 1
     now = float((share * (np.arange(pages + 1) / pages)).sum())
     if abs(now - mean) * pages <= 0.9999:
@@ -130,8 +146,11 @@ def moved_to(share: F64, mean: float) -> F64:
 
 
 def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
-    """Return the valid pages of each of at most ``goal`` blocks, descending, ``wanted`` pages in
-    total; None where they do not fit."""
+    """Return the number of valid pages of each block, descending, int64[blocks].
+
+    At most ``goal`` blocks with the distribution ``share`` get ``wanted`` pages in total. None if
+    the pages do not fit.
+    """
     pages = len(share) - 1
     number = (share * goal).astype(np.int64)
     missing = max(wanted - int((number * np.arange(pages + 1)).sum()), 0)
@@ -155,8 +174,10 @@ def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
 
 @dataclass(frozen=True)
 class Plane:
-    """Pages of a flow in one plane. lpns: from 0, ascending; valid: number of valid pages per
-    block."""
+    """Pages of a flow in one plane before the run.
+
+    lpns: logical page numbers from 0, ascending. valid: number of valid pages of each block.
+    """
 
     stream: int
     unit: int
@@ -167,10 +188,11 @@ class Plane:
 def planned(
     arrays: Arrays, cfg: Config, stream: int, lpns: I64, share: F64, part: float
 ) -> list[Plane] | None:
-    """Return the planes of a stream that holds the pages ``lpns``, or None where pages do not fit.
+    """Return the placement of the pages ``lpns`` in the planes of a stream; None if they do not
+    fit.
 
-    ``lpns``: int64[n], numbered from 0 within the stream, ascending; ``part``: share of each plane
-    that belongs to the stream.
+    ``lpns``: int64[n], numbered from 0 within the stream, ascending. ``share``: share of blocks by
+    valid pages. ``part``: share of each plane that belongs to the stream.
     """
     geometry = Geometry.of(cfg)
     zone = arrays.zone[stream]
@@ -190,8 +212,10 @@ def planned(
 
 
 def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
-    """Write the pages from the last to the first, block after block; the rest of each block is
-    invalid. The next block is left open."""
+    """Place the pages of a plane in the flash arrays, block after block, the last page first.
+
+    The other pages of each block are invalid. The block after the last one becomes the open block.
+    """
     geometry = Geometry.of(cfg)
     unit, valid = plane.unit, plane.valid
     pool, front = arrays.pool[unit], arrays.front[plane.stream, unit]

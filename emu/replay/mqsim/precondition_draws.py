@@ -25,8 +25,10 @@ I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
 """Share of the hot region above which addresses are treated as uniform."""
 CROWDED = 1.1
-"""Minimum ratio of the pages of a range to the wanted pages: with fewer pages, drawing takes too
-long."""
+"""Least ratio of the pages of a range to the wanted pages at which pages are drawn.
+
+With fewer pages in the range, drawing takes too long.
+"""
 
 
 def distribution(parameters: Synthetic) -> str:
@@ -41,13 +43,16 @@ def distribution(parameters: Synthetic) -> str:
 
 @dataclasses.dataclass
 class _Space:
-    """Range of sectors from which addresses are drawn, in pages of ``page`` sectors."""
+    """Range of sectors from which addresses are drawn.
+
+    ``first``, ``last``: sectors. ``page``: sectors of a page.
+    """
 
     first: int
     last: int
     page: int
     beyond: int = 1
-    """Pages at the end of the range that are not counted as available."""
+    """Number of pages at the end of the range that are not counted as available."""
 
     @property
     def base(self) -> int:
@@ -58,16 +63,19 @@ class _Space:
         return self.last // self.page - self.beyond
 
     def widened(self, share: float) -> None:
-        """Extend the range to the whole range of the flow, of which ``share`` is the working
-        set."""
+        """Extend the range to all addresses of the flow.
+
+        ``share``: the working set as a share of these addresses.
+        """
         self.last = self.first + int(float(self.last - self.first) / share)
         self.beyond = 0
 
 
 def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | None:
-    """Return ``wanted`` pages (a few more where requests span several), ascending from 0.
+    """Return the logical pages that a flow holds before the run, ascending, numbered from 0.
 
-    ``page``: sectors per page. None where ``wanted`` is nearly all pages of the range.
+    ``page``: sectors of a page. ``wanted``: number of pages; a few more are returned if the last
+    request covers several. None if ``wanted`` is nearly all pages of the range.
     """
     shape = synthetic_flow.shape_of(flow.stream, parameters, flow.range, frozenset(), flow.name)
     header = shape[0]
@@ -105,8 +113,10 @@ def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | 
 
 
 def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot: bool) -> I64:
-    """Return the pages that requests touch, up to ``wanted``; ``hot``: take all hot pages in order
-    and draw only cold ones."""
+    """Return the pages that generated requests touch, until at least ``wanted`` pages are found.
+
+    ``hot``: take all hot pages in order and draw only the cold ones.
+    """
     header = shape[0]
     first = int(header["first"])
     rng, spare = synthetic_flow.generators(parameters), np.zeros(1)
@@ -134,9 +144,11 @@ def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot
 
 
 def _until(found: I64, start: I64, size: I64, page: int, wanted: int) -> I64:
-    """Return the pages found so far plus those of requests, up to and including the request that
-    reaches ``wanted`` pages. ``start``, ``size``: sectors, counted from the first sector of the
-    range."""
+    """Return the pages ``found`` and those of further requests, until ``wanted`` pages are reached.
+
+    The pages of the request that reaches ``wanted`` are all included. ``start``, ``size``: sectors
+    of the requests, counted from the first sector of the range.
+    """
     low = start // page
     count = (start + size - 1) // page - low + 1
     rows = np.repeat(np.arange(len(start)), count)

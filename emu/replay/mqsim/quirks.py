@@ -2,11 +2,10 @@
 
 Owns the list: the behavior of MQSim, the correct behavior, whether it can be reproduced here, and
 the runs to which it applies. Does not own the implementation: each module implements its quirks by
-name.
-Source: MQSim's source at its published state of October 2022, and runs of it.
+name. Source: MQSim's source at its published state of October 2022, and runs of it.
 
-Without --quirks a run is correct. With it the quirks marked ASKED are reproduced. KEPT quirks are
-always reproduced: users rely on them as the meaning of a parameter. NAMED quirks are not
+Without --quirks a run is correct. With --quirks, the quirks marked ASKED are reproduced. KEPT
+quirks are always reproduced: users rely on them as the meaning of a parameter. NAMED quirks are not
 reproduced: in most of them MQSim crashes, stalls or loses requests, or the effect depends on memory
 addresses.
 """
@@ -27,7 +26,12 @@ Met = Callable[[Drive, Scenario], bool]
 
 @dataclass(frozen=True)
 class Quirk:
-    """One deviation. `parameters`: MQSim's names of the parameters concerned, empty for results."""
+    """One deviation of MQSim from its parameters.
+
+    `parameters`: MQSim's names of the parameters concerned, empty for results. `does`: behavior of
+    MQSim. `right`: correct behavior. `treatment`: ASKED, KEPT or NAMED. `met`: returns True for a
+    run to which the quirk applies.
+    """
 
     name: str
     parameters: tuple[str, ...]
@@ -37,7 +41,10 @@ class Quirk:
     met: Met
 
     def line(self, asked: bool) -> str:
-        """Return the quirk in one line, with its treatment here."""
+        """Return a line that describes the quirk, with its treatment in this run.
+
+        ``asked``: whether --quirks is given.
+        """
         done = {
             ASKED: "reproduced here" if asked else "reproduced here with --quirks",
             KEPT: "reproduced here",
@@ -158,7 +165,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "address_alias", (),
         "restores the upper half of a sector number one bit too low, so that addresses from "
-        "2 TiB on alias others", "64-bit addresses", ASKED,
+        "2 TiB on become equal to others", "64-bit addresses", ASKED,
         lambda d, s: d.planes * d.plane_sectors(1) > 2**32,
     ),
     Quirk(
@@ -390,15 +397,21 @@ QUIRKS: tuple[Quirk, ...] = (
 
 
 def obeyed(asked: bool) -> frozenset[str]:
-    """Return the names of the quirks that must be reproduced."""
+    """Return the names of the quirks that must be reproduced;
+
+    ``asked``: whether --quirks is given.
+    """
     return frozenset(quirk.name for quirk in QUIRKS if asked and quirk.treatment == ASKED)
 
 
 def met(drive: Drive, scenario: Scenario) -> list[Quirk]:
-    """Return the quirks that apply to this run in MQSim."""
+    """Return the quirks that MQSim has in a run of this scenario on this drive."""
     return [quirk for quirk in QUIRKS if quirk.met(drive, scenario)]
 
 
 def lines(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
-    """Return a line for each quirk that applies to this run."""
+    """Return a line for each quirk that applies to a run of this scenario on this drive.
+
+    ``asked``: whether --quirks is given.
+    """
     return [quirk.line(asked) for quirk in met(drive, scenario)]

@@ -45,8 +45,10 @@ COMMAND_COUNTS = {
     "Total_GC_Executions": "collections",
     "Total_WL_Executions": "levelings",
 }
-"""MQSim's name and this project's counter; single-plane and multi-plane commands are counted
-separately."""
+"""This project's counter for each of MQSim's command counts.
+
+Single-plane and multi-plane commands are counted separately.
+"""
 
 MOVES = {
     "Average_Page_Movement_For_GC": ("gc_writes", "collections"),
@@ -55,7 +57,7 @@ MOVES = {
 
 
 def flow_lines(flows: Sequence[Flow], requests: Sequence[np.ndarray]) -> list[str]:
-    """Return two lines per flow: requests, then both mean times."""
+    """Return two lines for each flow: the number of requests, then both mean times (us)."""
     lines = []
     for flow, done in zip(flows, requests, strict=True):
         response, delay = (int((done["end"] - done[since]).mean(dtype=np.float64)) // PS_PER_US
@@ -84,7 +86,10 @@ def result_file(
     counters: Mapping[str, int],
     quirks: frozenset[str] = frozenset(),
 ) -> bytes:
-    """Return the result file of one scenario. Quirk reproduced: whole_seconds."""
+    """Return the content of the result file of one scenario.
+
+    Quirk reproduced: whole_seconds.
+    """
     root = ET.Element("MQSim_Results")
     host = ET.SubElement(root, "Host")
     end = max(int(done["end"].max()) for done in requests)
@@ -134,10 +139,11 @@ def _ftl(counters: Mapping[str, int]) -> dict[str, str]:
 
 
 def response_log(done: np.ndarray, period_ps: int) -> str:
-    """Return the response time log of one flow.
+    """Return the content of the response time log of one flow.
 
-    Columns: time in us, mean device response time and end-to-end delay in us since the previous
-    line. A line is written at the first completion after each period; a period starts at a line.
+    The columns are the time, the mean device response time and the mean end-to-end delay since the
+    previous line, all in us. A line is written at the first completion after each period; the next
+    period starts at that line.
     """
     lines = ["SimulationTime(us)\tReponseTime(us)\tEndToEndDelay(us)"]
     order = np.argsort(done["end"], kind="stable")

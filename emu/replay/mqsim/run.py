@@ -32,9 +32,9 @@ class Run(NamedTuple):
     """Result of a simulation.
 
     requests: REQUEST[n] per flow, in the order of the flow, with all times. counters: at least
-    statistics.FLASH, and result_xml.COMMANDS where counted. half: the counters at completion number
-    flow.half_way(flows), None if that is not known. warmed_s: wall time of compilation, which is
-    not part of the simulation.
+    statistics.FLASH_COUNTS, and result_xml.COMMAND_COUNTS where counted. half: the counters at
+    completion number half_way(flows), None if that number is not known. warmed_s: wall time of
+    compilation, which is not part of the simulation.
     """
 
     requests: list[np.ndarray]
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
-"""Function that runs the flows on a drive; the names are the quirks to reproduce."""
+"""Function that simulates flows on a drive; its last argument is the quirks to reproduce."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def read_pair(
 
 
 def remarks(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
-    """Return the remarks for the user before a scenario runs; `asked`: --quirks.
+    """Return the remarks for the user before a scenario runs; `asked`: whether --quirks is given.
 
-    These are parameters without effect, and the quirks that apply.
+    The remarks name parameters without effect, and the quirks that apply.
     """
     ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
@@ -92,10 +92,10 @@ def run_scenario(
     asked: bool = False,
     folders: Sequence[str | os.PathLike[str]] = (),
 ) -> Outcome:
-    """Run one scenario; `asked`: --quirks.
+    """Run one scenario and return its results; `asked`: whether --quirks is given.
 
-    Raises InputError or TraceError for a scenario that cannot run, SimulationError if the
-    accounting check fails.
+    `folders`: further folders to search for trace files. Raises InputError or TraceError for a
+    scenario that cannot run, SimulationError if the accounting check fails.
     """
     names = quirks.obeyed(asked)
     drive = drives.scenario_drive(drive, scenario.number)
@@ -118,7 +118,7 @@ def run_scenario(
 
 
 def base_name(scenario: Scenario) -> str:
-    """Return the name of the workload file up to its last point, as MQSim does."""
+    """Return the path of the workload file up to its last point, as MQSim does."""
     folder, name = os.path.split(scenario.source)
     return os.path.join(folder, name.rpartition(".")[0] or name)
 

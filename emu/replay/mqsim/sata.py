@@ -21,12 +21,15 @@ F = TypeVar("F", bound=FlowParameters)
 
 
 def used(drive: Drive) -> bool:
-    """Return True if the drive has this interface."""
+    """Return True if the drive has a SATA interface."""
     return drive.host_interface_type == "SATA"
 
 
 def seen(drive: Drive, flows: Sequence[F]) -> list[F]:
-    """Return the flows' parameters as the drive's interface applies them."""
+    """Return the parameters of the flows as the drive's host interface applies them.
+
+    With SATA, all flows use all planes, class HIGH and the first flow's caching mode.
+    """
     if not used(drive):
         return list(flows)
     return [
@@ -44,7 +47,10 @@ def seen(drive: Drive, flows: Sequence[F]) -> list[F]:
 
 
 def streams(drive: Drive, flows: Sequence[Flow]) -> list[Flow]:
-    """Return the streams that the drive distinguishes: each flow, or one over all addresses."""
+    """Return the streams that the drive distinguishes.
+
+    These are the flows, or with SATA a single stream over the addresses of all flows.
+    """
     if not used(drive):
         return list(flows)
     whole = Range(flows[0].range.first, flows[-1].range.last)

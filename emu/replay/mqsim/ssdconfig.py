@@ -43,12 +43,15 @@ HOST_SET, DEVICE_SET, FLASH_SET = (
 
 @dataclass(frozen=True)
 class Drive:
-    """Every parameter of ssdconfig.xml by its name in lower case, times in ps, rates per s."""
+    """The parameters of ssdconfig.xml as fields with the name in lower case.
+
+    Times are in ps, and rates per second.
+    """
 
     # fmt: off
     # --- Host_Parameter_Set
     pcie_lane_bandwidth_bytes_per_s: Annotated[
-        int, P("PCIe_Lane_Bandwidth", "payload and overhead of one lane, each way",
+        int, P("PCIe_Lane_Bandwidth", "rate of one lane in each direction, payload and overhead",
                "GB/s", 0, 1000, 10**9, default="0.4")]
     pcie_lane_count: Annotated[int, P("PCIe_Lane_Count", "lanes", least=1, most=64, default="4")]
     sata_processing_delay_ps: Annotated[
@@ -59,7 +62,8 @@ class Drive:
         "to the results",
                 default="false")]
     response_time_logging_period_length_ps: Annotated[
-        int, P("ResponseTime_Logging_Period_Length", "time between two lines of that log",
+        int, P("ResponseTime_Logging_Period_Length", "time between two lines "
+               "of the log of response times",
                least=1, most=10**15, default="400000", **NS)]
     # --- Device_Parameter_Set
     seed: Annotated[int, P("Seed", "seed of the drive's random choices", default="123")]
@@ -118,7 +122,7 @@ class Drive:
                choices=("OUT_OF_ORDER", "PRIORITY_OUT_OF_ORDER", "FLIN"),
                default="OUT_OF_ORDER")]
     overprovisioning_ratio: Annotated[
-        float, P("Overprovisioning_Ratio", "share of the pages not exported", most=1,
+        float, P("Overprovisioning_Ratio", "share of the pages that are not exported", most=1,
                  default="0.07")]
     gc_exec_threshold: Annotated[
         float, P("GC_Exec_Threshold", "share of free blocks below which collection starts",
@@ -134,26 +138,31 @@ class Drive:
         "is urgent",
                 default="true")]
     gc_hard_threshold: Annotated[
-        float, P("GC_Hard_Threshold", "share of free blocks below which it is urgent", most=1,
+        float, P("GC_Hard_Threshold", "share of free blocks below which collection "
+                 "is urgent", most=1,
                  default="0.005")]
     dynamic_wearleveling_enabled: Annotated[
         bool, P("Dynamic_Wearleveling_Enabled", "the least worn free block is opened first",
                 default="true")]
     static_wearleveling_enabled: Annotated[
-        bool, P("Static_Wearleveling_Enabled", "blocks of cold data are moved", default="true")]
+        bool, P("Static_Wearleveling_Enabled", "blocks of cold data are moved "
+                "(static wear leveling)", default="true")]
     static_wearleveling_threshold: Annotated[
         int, P("Static_Wearleveling_Threshold", "difference in erase counts that "
-        "starts it", least=1,
+        "starts wear leveling", least=1,
                default="100")]
     preferred_suspend_erase_time_for_read_ps: Annotated[
-        int, P("Preferred_suspend_erase_time_for_read", "time left from which a read suspends it",
+        int, P("Preferred_suspend_erase_time_for_read", "least time left "
+               "of an erase that a read suspends",
                most=10**12, default="700000",
                aliases=("Prefered_suspend_erase_time_for_read",), **NS)]
     preferred_suspend_erase_time_for_write_ps: Annotated[
-        int, P("Preferred_suspend_erase_time_for_write", "time left from which a write suspends it",
+        int, P("Preferred_suspend_erase_time_for_write", "least time left "
+               "of an erase that a write suspends",
                most=10**12, default="700000", **NS)]
     preferred_suspend_write_time_for_read_ps: Annotated[
-        int, P("Preferred_suspend_write_time_for_read", "time left from which a read suspends it",
+        int, P("Preferred_suspend_write_time_for_read", "least time left "
+               "of a program that a read suspends",
                most=10**12, default="100000", **NS)]
     flash_channel_count: Annotated[int, P("Flash_Channel_Count", "", least=1, most=1024,
                                           default="8")]
@@ -211,7 +220,7 @@ class Drive:
     # fmt: on
 
     source: str = dataclasses.field(default="", compare=False)
-    """Path of the file, for errors."""
+    """Path of the file from which the drive was read, for error messages."""
 
     @property
     def planes(self) -> int:
@@ -225,7 +234,7 @@ class Drive:
 
     @property
     def page_sectors(self) -> int:
-        """512-byte sectors of a page."""
+        """Number of 512-byte sectors of a page."""
         return self.page_capacity_bytes // SECTOR_BYTES
 
     @property
@@ -235,7 +244,9 @@ class Drive:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of channels, chips, dies and planes that the ids of a flow select from."""
+        """Numbers of channels, chips, dies and planes, by the parameter whose ids select from
+        them.
+        """
         return {
             "channel_ids": self.flash_channel_count,
             "chip_ids": self.chip_no_per_channel,
@@ -244,12 +255,17 @@ class Drive:
         }
 
     def plane_sectors(self, share: int) -> int:
-        """Return the sectors of a plane that each of ``share`` flows that use it may address."""
+        """Return the number of sectors in a plane that each flow can address.
+
+        ``share``: number of flows that use the plane.
+        """
         whole = self.block_no_per_plane * self.page_no_per_block * self.page_sectors
         return int(whole * (1.0 - self.overprovisioning_ratio) * 1.0 / share)
 
     def bad(self, attribute: str, words: str) -> InputError:
-        """Return the error that names file, parameter and value."""
+        """Return an InputError that names the file, the parameter and its value, followed by
+        ``words``.
+        """
         return _bad(self.source, attribute, getattr(self, attribute), words)
 
 
@@ -263,7 +279,7 @@ _PLACE = {k.attribute: at for at, k in enumerate(_ALL)}
 SETS: dict[str, tuple[Parameter, ...]] = {
     name: _ALL[_PLACE[first] : _PLACE[last] + 1] for name, (first, last) in _SETS.items()
 }
-"""Parameters of each set of the file."""
+"""Parameters by the set of ssdconfig.xml to which they belong."""
 
 
 def read_drive(path: str | os.PathLike[str]) -> Drive:
@@ -338,8 +354,10 @@ def _bad(where: str, attribute: str, value: Any, words: str) -> InputError:
 
 
 def check_drive(drive: Drive) -> None:
-    """Raise InputError, naming the parameter, for combinations that are invalid or not
-    supported."""
+    """Raise InputError for combinations of parameters that are invalid or not supported.
+
+    The message names the file, the parameter and its value.
+    """
     page, width = drive.page_capacity_bytes, drive.flash_channel_width_bytes
     if page % SECTOR_BYTES:
         near = max(SECTOR_BYTES, round(page / SECTOR_BYTES) * SECTOR_BYTES)
@@ -378,23 +396,26 @@ REFUSED: list[tuple[str, Any, str]] = [
         "MQSim ends with an exception; use OUT_OF_ORDER or PRIORITY_OUT_OF_ORDER",
     ),
 ]
-"""Rejected values: attribute, value, supported values."""
+"""Rejected values: attribute, value, and a phrase that names the supported values."""
 
 
 def spelled_out(drive: Drive) -> dict[str, Any]:
-    """Return the drive for the results: attribute and value."""
+    """Return the parameters of the drive for the results, by attribute."""
     return {key.attribute: getattr(drive, key.attribute) for key in _ALL}
 
 
 def scenario_drive(drive: Drive, number: int) -> Drive:
-    """Return the drive of scenario `number`, from 1: MQSim's Seed grows by 2 with each."""
+    """Return the drive of scenario `number`, counted from 1.
+
+    In MQSim, the seed grows by 2 with each scenario.
+    """
     return dataclasses.replace(drive, seed=drive.seed + 2 * (number - 1))
 
 
 def map_entries(drive: Drive) -> int:
-    """Return the entries of the cached mapping table.
+    """Return the number of entries of the cached mapping table.
 
-    An entry holds two page numbers and a bit per sector.
+    An entry has two page numbers and a bit for each sector.
     """
     bits = math.ceil(math.log2(drive.physical_pages) * 2 + drive.page_sectors)
     return drive.cmt_capacity_bytes // -(-bits // 8)

@@ -16,7 +16,10 @@ from ondie.emu.replay.mqsim.workload_xml import Scenario
 
 @dataclass(frozen=True)
 class Refusal:
-    """Parameter of the drive, the condition of its rejection, and the supported values."""
+    """A feature that is rejected: its parameter, when it is rejected, and what is supported.
+
+    `words`: a phrase that names the supported values.
+    """
 
     attribute: str
     refused: Callable[[Drive, Scenario], bool]
@@ -36,11 +39,13 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
 ]
-"""A row is removed when the drive supports the feature."""
+"""Features that are rejected; remove an entry when the drive supports its feature."""
 
 
 def check_supported(drive: Drive, scenario: Scenario) -> None:
-    """Raise InputError for the first refusal, with file, parameter and values."""
+    """Raise InputError for the first rejected feature, with file, parameter and supported
+    values.
+    """
     for row in REFUSALS:
         if row.refused(drive, scenario):
             raise drive.bad(row.attribute, row.words)

@@ -60,10 +60,10 @@ SHAPE = np.dtype(
 
 @njit
 def fill(out, shape, rng, spare):
-    """Draw as many requests as ``out`` (REQUEST[n]) holds.
+    """Draw as many requests as ``out`` (REQUEST[n]) holds, and write them to ``out``.
 
-    ``shape``: SHAPE[1], which keeps the state; ``rng``: int64[6, 6], a generator per use;
-    ``spare``: float64[1] (mrg32k3a.normal).
+    ``shape``: SHAPE[1], parameters and state of the flow. ``rng``: int64[6, 6], a generator for
+    each use. ``spare``: float64[1], see mrg32k3a.normal.
     """
     header = shape[0]
     first = header["first"]
@@ -170,7 +170,7 @@ def synthetic_flow(
 def shape_of(
     stream: int, parameters: Synthetic, range_: Range, quirks: frozenset[str], where: str
 ) -> np.ndarray:
-    """Return SHAPE[1] of the flow at its start.
+    """Return SHAPE[1], the parameters and the initial state of the flow.
 
     Raises InputError for requests that do not fit the addresses.
     """
@@ -209,7 +209,10 @@ def shape_of(
 
 
 def _interval(parameters: Synthetic, quirks: frozenset[str], where: str) -> float:
-    """Return the mean interval of Poisson arrivals in ns."""
+    """Return the mean interval of Poisson arrivals in ns.
+
+    Quirk reproduced: whole_rate. Raises InputError for a rate that MQSim rounds to zero.
+    """
     sectors = parameters.average_request_size_bytes // SECTOR_BYTES
     if "whole_rate" not in quirks:
         return parameters.average_request_size_bytes * NS_PER_S / parameters.bandwidth_bytes_per_s
@@ -224,8 +227,11 @@ def _interval(parameters: Synthetic, quirks: frozenset[str], where: str) -> floa
 
 
 def generators(parameters: Synthetic) -> np.ndarray:
-    """Return int64[6, 6]: the initial generator of each use, with consecutive seeds from p.seed
-    on."""
+    """Return the initial state of the generator of each use, int64[6, 6].
+
+    The generators of the uses that the flow needs have consecutive seeds from ``parameters.seed``
+    on.
+    """
     uses = [TYPE, ADDRESS]
     if parameters.address_distribution == "RANDOM_HOTCOLD":
         uses += [HOT_ADDRESS, HOT_CHOICE]
@@ -270,6 +276,9 @@ def _chunks(
 
 
 def alias(out: np.ndarray) -> None:
-    """Apply MQSim's 64-bit sector numbers, whose upper half is put back one bit too low."""
+    """Change the offsets of requests as MQSim's quirk address_alias does.
+
+    MQSim puts the upper half of a 64-bit sector number back one bit too low.
+    """
     sector = out["offset"] // SECTOR_BYTES
     out["offset"] = ((sector & 0xFFFFFFFF) | (sector >> 32 << 31)) * SECTOR_BYTES

@@ -1,9 +1,9 @@
 """Translation of MQSim's drive and flows to this project's engine.
 
-Owns the meaning of each of its parameters here. Does not own files (ssdconfig.py, workload_xml.py),
-requests (flow.py) or the engine.
-Source: MQSim's source; its command times follow from the NV-DDR2 constants tCS 20, tWC 25, tWB 100,
-tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6, tWPSTH 15 ns.
+Owns the meaning that each parameter of MQSim has in this engine. Does not own files (ssdconfig.py,
+workload_xml.py), requests (flow.py) or the engine. Source: MQSim's source; its command times follow
+from the NV-DDR2 constants tCS 20, tWC 25, tWB 100, tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6,
+tWPSTH 15 ns.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
 MOST_NUMBERED = 32
-"""Most sectors of a page with skewed numbering: two pages then fit in 64 bits."""
+"""Maximum sectors of a page for the quirk pages_of_flows: the bits of two pages fit in 64 bits."""
 MOST_REQUESTS = 65535
-"""Largest number of requests of an open loop that the host holds."""
+"""Maximum number of outstanding requests of an open loop."""
 MOST_TRANSACTIONS = 1 << 20
-"""Largest number of transactions for requests of open loops: 128 MiB."""
+"""Maximum number of transactions for the requests of open loops; they take 128 MiB."""
 STOP = 10
-"""Free blocks of a plane below which MQSim's host writes wait; also the most collections."""
+"""Number of free blocks of a plane below which the host writes of MQSim wait.
+
+It is also the maximum number of concurrent collections.
+"""
 TR_MORE = 20 * PS_PER_NS
-"""Time that MQSim adds to an array read."""
+"""Time that MQSim adds to every array read (ps)."""
 READ_REQUEST = 4
-"""Payload whose message takes the 32 bytes of a read request, including packet overhead."""
+"""Bytes of payload of a read request's message; with packet overhead the message takes 32 bytes."""
 CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
 RANKED = ("PRIORITY_OUT_OF_ORDER",)
 STEADY = {
@@ -61,11 +64,14 @@ STEADY = {
     "RANDOM_PP": "random_some",
     "FIFO": "fifo",
 }
-"""Policy whose steady state the drive starts in, by GC_Block_Selection_Policy."""
+"""Victim selection policy of the steady state in which the drive starts.
+
+The keys are values of GC_Block_Selection_Policy.
+"""
 
 
 def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
-    """Return the drive as a configuration of this project."""
+    """Return MQSim's drive as a configuration of this project."""
     rate = drive.channel_transfer_rate_hz * drive.flash_channel_width_bytes
     if "channel_rates_rounded" in quirks:
         per_byte = 1000 // (drive.channel_transfer_rate_hz // 10**6)  # of each byte of the width
@@ -164,7 +170,10 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
 
 
 def _more(drive: Drive, what: str) -> tuple[int, int]:
-    """Return the additional time of a middle and an upper page over the lowest page."""
+    """Return how much longer a middle and an upper page take than the lowest page (ps).
+
+    ``what``: "read" or "program".
+    """
     low, middle, upper = (
         getattr(drive, f"page_{what}_latency_{kind}_ps") for kind in ("lsb", "csb", "msb")
     )
@@ -172,8 +181,10 @@ def _more(drive: Drive, what: str) -> tuple[int, int]:
 
 
 def cycles(planes: int) -> dict[int, np.ndarray]:
-    """Return command and address times of 1 .. ``planes`` planes in ps, by operation; index 0 is
-    0."""
+    """Return the time (ps) of command and address cycles by operation, int64[planes + 1].
+
+    Index n is the time of a command on n planes; index 0 is 0.
+    """
     numbers = np.arange(1, planes + 1)
     ns = {
         READ: 20 + 150 * numbers + 500 * (numbers - 1) + 120,
@@ -184,7 +195,10 @@ def cycles(planes: int) -> dict[int, np.ndarray]:
 
 
 def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
-    """Build the drive with its zones, ready for the flows."""
+    """Return the configuration and the arrays of a drive that is ready to run the flows.
+
+    The drive is divided into zones of the flows and filled as Enabled_Preconditioning says.
+    """
     streams = sata.streams(drive, flows)
     unused = len(flows) - len(streams)
     cfg = configuration(drive, len(streams), quirks)
@@ -226,14 +240,15 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
 
 
 def zone_start(drive: Drive, flow: Flow) -> int:
-    """Return the byte at which the first page of the flow begins."""
+    """Return the position on the drive, in bytes, at which the first page of the flow begins."""
     return flow.range.base(drive.page_sectors) * 512
 
 
 def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]) -> int:
-    """Return the bytes by which a flow begins inside a page, if it numbers pages from there.
+    """Return the number of bytes by which a flow begins inside a page, for quirk pages_of_flows.
 
-    0 with a data cache, or with pages of which two exceed one bit per sector in 64 bits.
+    Returns 0 without the quirk, with a data cache, and for pages of which two have more than 64
+    sectors.
     """
     if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
         return 0
@@ -243,11 +258,11 @@ def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]
 
 
 def outstanding(flows: Sequence[Flow], sectors: int) -> int:
-    """Return the number of transactions that the requests of open loops may have at once.
+    """Return the number of transactions that the requests of open loops can need at the same time.
 
-    A drive that is behind can then queue them on arrival: two per request and one per page
-    (``sectors`` sectors) that a request of mean size touches; a request of a trace counts as one
-    page.
+    A drive that is slower than the arrivals can then queue all of them. A request needs two
+    transactions and one for each page (``sectors`` sectors) that a request of mean size touches; a
+    request of a trace counts as one page.
     """
     wanted = 0
     for flow in flows:
@@ -265,7 +280,7 @@ def outstanding(flows: Sequence[Flow], sectors: int) -> int:
 def _filled(
     cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
 ) -> None:
-    """Fill the drive with the pages that its flows have written before."""
+    """Fill the drive with the pages that its flows hold before the run."""
     if not precondition.laid(arrays, cfg, drive, flows, pages):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
@@ -305,10 +320,11 @@ def _zones(
 
 
 def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) -> None:
-    """Open three blocks of each stream in every plane: write frontiers at the start.
+    """Open three blocks of each stream in every plane, in which writing starts.
 
-    They are for host writes, for translation pages, some of which are already written, and for
-    garbage collection. As many blocks are reserved for flows without a stream; those stay empty.
+    The blocks are for host writes, for translation pages, some of which are already written, and
+    for garbage collection. As many blocks are reserved for flows without a stream; those stay
+    empty.
     """
     streams = len(pages)
     entry = math.ceil((math.log2(drive.physical_pages) + drive.page_sectors) / 8)
@@ -352,7 +368,7 @@ def simulate(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> Run:
-    """Run the flows; ``quirks``: names of the quirks to reproduce.
+    """Simulate the flows on the drive; ``quirks``: names of the quirks to reproduce.
 
     ``progress`` is called with the number of requests done and the clock in ps.
     """
@@ -361,7 +377,7 @@ def simulate(
 
 
 def half(done: Replayed) -> dict[str, int] | None:
-    """Return the counters at half way in MQSim's terms."""
+    """Return the counters at the start of the second half, with MQSim's names; None if unknown."""
     return None if done.half is None else counters(done.half)
 
 
@@ -371,7 +387,7 @@ def played(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> Replayed:
-    """Run the flows and return the full result of the player."""
+    """Simulate the flows on the drive and return the full result of the player."""
     cfg, arrays = prepared(drive, flows, quirks)
     sources = [
         Source(
@@ -390,7 +406,7 @@ def played(
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:
-    """Return the flash operations in MQSim's terms: user, collection, mapping."""
+    """Return the flash operations with MQSim's names, split into user, collection and mapping."""
     return {
         "user_reads": count["read_pages"] + count["merge_read_pages"],
         "user_writes": count["program_pages"],

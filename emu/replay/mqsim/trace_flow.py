@@ -31,9 +31,10 @@ _COMPRESSED = ("", ".gz", ".xz")
 
 
 def find_trace(name: str, folders: Sequence[str | os.PathLike[str]], place: str) -> Path:
-    """Return the first file named by File_Path in `folders`, plain or compressed.
+    """Return the path of the trace that File_Path names, plain or compressed.
 
-    `place` is the prefix of the error.
+    ``folders`` are searched in order. Raises InputError, which begins with ``place``, if no file
+    exists.
     """
     tried = [Path(folder) / (name + end) for folder in folders for end in _COMPRESSED]
     for path in tried:
@@ -66,11 +67,13 @@ def trace_flow(
     count = whole * (share or parameters.percentage_to_be_executed) // 100
     if not count:
         raise parameters.bad(
-            where, "percentage_to_be_executed", f"none of the {whole} requests of {path}"
+            where, "percentage_to_be_executed", f"leaves none of the {whole} requests of {path}"
         )
     period = int(trace.arrival_ps[count - 1])
     if period * rounds > INT64_MAX:
-        raise parameters.bad(where, "relay_count", "the last round ends beyond 106 days")
+        raise parameters.bad(
+            where, "relay_count", "the last round ends after the clock's maximum of 106 days"
+        )
     offset, notes = _inside(trace.offset[:count], trace.size[:count], range_, quirks, str(path))
     once = _records(stream, trace.arrival_ps[:count], offset, trace.size[:count], trace.op[:count])
     if "address_alias" in quirks:
@@ -108,7 +111,11 @@ def _records(stream: int, arrival: I64 | int, offset: I64, size: I64, op: np.nda
 def _inside(
     offset: I64, size: I64, range_: Range, quirks: frozenset[str], path: str
 ) -> tuple[I64, tuple[str, ...]]:
-    """Return offsets on the drive, with all requests within the range, and the changes made."""
+    """Return offsets within the flow's range (bytes on the drive), and notes on the changes.
+
+    ``offset``, ``size``: bytes, counted from the start of the flow. Raises InputError for a request
+    that is too large.
+    """
     notes = []
     most = min(range_.sectors, MOST_SECTORS)
     large = size > most * SECTOR_BYTES
@@ -117,7 +124,11 @@ def _inside(
         raise InputError(
             f"{path}: request {i}: size is {size[i] // SECTOR_BYTES} sectors; must be at most "
             f"{most} "
-            + ("(MQSim keeps 16 bits)" if most == MOST_SECTORS else "(the flow has no more)")
+            + (
+                "(MQSim stores the size in 16 bits)"
+                if most == MOST_SECTORS
+                else "(the size of the flow's range)"
+            )
         )
     sector = offset // SECTOR_BYTES
     beyond = sector > range_.last - range_.first
@@ -137,10 +148,10 @@ def _inside(
 
 @dataclass(frozen=True)
 class Recorded:
-    """Requests of a run of MQSim in order of arrival, with their latency; columns of length n.
+    """Requests that were recorded in a run of MQSim, in order of arrival; columns of length n.
 
-    arrival_ps, latency_ps: int64. offset, size: int64, bytes, on the drive. op: int32, READ or
-    WRITE. stream: int32, flow. source: the file.
+    arrival_ps, latency_ps: int64. offset, size: int64, bytes on the drive. op: int32, READ or
+    WRITE. stream: int32, number of the flow. source: name of the file.
     """
 
     arrival_ps: I64
@@ -160,7 +171,7 @@ class Recorded:
         return Recorded(**columns, source=self.source)
 
     def records(self) -> np.ndarray:
-        """Return REQUEST[n] with their times."""
+        """Return the recorded requests as REQUEST[n], with arrival, start and end."""
         out = _records(0, self.arrival_ps, self.offset, self.size, self.op)
         out["stream"], out["start"] = self.stream, self.arrival_ps
         out["end"] = self.arrival_ps + self.latency_ps
@@ -172,7 +183,7 @@ _NAMES = ("arrival_ns", "latency_ns", "lba", "sectors", "is_read")
 
 
 def read_recorded(path: str | os.PathLike[str]) -> Recorded:
-    """Read requests from an .npz file.
+    """Read recorded requests from an .npz file.
 
     Columns: arrival_ns, latency_ns, lba and sectors (of 512 B), is_read and optionally flow. Raises
     InputError for another kind of file, or invalid columns.
@@ -225,8 +236,8 @@ def recorded_flow(
 ) -> Flow:
     """Return a flow that repeats the recorded requests of one flow.
 
-    They are issued in order with `depth` outstanding, or at their arrival if `depth` is None.
-    Raises InputError for a request outside the addresses.
+    The requests are issued in order with `depth` outstanding, or at their arrival if `depth` is
+    None. Raises InputError for a request outside the addresses of the flow.
     """
     rows = np.flatnonzero(recorded.stream == stream)
     offset, size = recorded.offset[rows], recorded.size[rows]

@@ -56,7 +56,7 @@ class FlowParameters:
 
     @property
     def planes(self) -> set[tuple[int, int, int, int]]:
-        """(channel, chip, die, plane) of each plane of the flow."""
+        """The planes of the flow, each as (channel, chip, die, plane)."""
         return {
             (channel, chip, die, plane)
             for channel in self.channel_ids
@@ -66,7 +66,9 @@ class FlowParameters:
         }
 
     def bad(self, where: str, attribute: str, words: str) -> InputError:
-        """Return the error that names file, flow, parameter and value."""
+        """Return an InputError that names the flow (``where``), parameter and value, followed by
+        ``words``.
+        """
         parameter = next(key for key in parameters(type(self)) if key.attribute == attribute)
         value = spelled(parameter, getattr(self, attribute))
         return InputError(f"{where}: {parameter.p.name} is {value}: {words}")
@@ -74,7 +76,7 @@ class FlowParameters:
 
 @dataclass(frozen=True)
 class Synthetic(FlowParameters):
-    """Parameters of a generated flow."""
+    """Parameters of a flow whose requests are generated."""
 
     # fmt: off
     working_set_percentage: Annotated[
@@ -118,13 +120,13 @@ class Synthetic(FlowParameters):
 
     @property
     def closed_loop(self) -> bool:
-        """True if each completion issues the next request."""
+        """True if the flow issues its next request at a completion; False for Poisson arrivals."""
         return self.synthetic_generator_type == "QUEUE_DEPTH"
 
 
 @dataclass(frozen=True)
 class TraceBased(FlowParameters):
-    """Parameters of a flow replayed from a trace."""
+    """Parameters of a flow whose requests are read from a trace."""
 
     # fmt: off
     file_path: Annotated[
@@ -143,17 +145,20 @@ class TraceBased(FlowParameters):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Flows that run concurrently; number counts from 1. lines: line at which each flow starts."""
+    """Flows that run concurrently.
+
+    `number` counts from 1. `lines`: line of the file at which each flow starts.
+    """
 
     number: int
     flows: tuple[FlowParameters, ...]
     source: str = dataclasses.field(default="", compare=False)
     lines: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     skipped: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-    """Parameters that were skipped, with the reason."""
+    """Parameters that were skipped, each with the reason."""
 
     def place(self, flow: int) -> str:
-        """Return the prefix of an error about a flow."""
+        """Return the beginning of an error message about a flow: file, line, flow and scenario."""
         line = f"line {self.lines[flow]}: " if self.lines else ""
         return f"{self.source}: {line}flow {flow} of scenario {self.number}"
 
@@ -161,7 +166,7 @@ class Scenario:
 def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
     """Read the scenarios of a workload.xml, which run one after the other.
 
-    Raises InputError, one line, with file, line, parameter, value and the allowed values; a
+    Raises InputError, one line, with file, line, parameter, value and the allowed values. A
     parameter may be missing only where it has no effect.
     """
     where = os.fspath(path)
@@ -213,7 +218,7 @@ def _flow(element: Element, where: str) -> FlowParameters:
 
 
 def _matters(parameter: Parameter, said: dict[str, Any]) -> bool:
-    """Return True if a parameter has an effect given the others, or has no default."""
+    """Return True if a parameter has an effect, given the values ``said`` of the others."""
     kind = said.get("synthetic_generator_type")
     match parameter.attribute:
         case "percentage_of_hot_region":
@@ -243,20 +248,21 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
             raise flow.bad(
                 where,
                 "percentage_of_hot_region",
-                "all requests would go to one region; use 1 to 99 with RANDOM_HOTCOLD",
+                "all requests would address one region; use 1 to 99 with RANDOM_HOTCOLD",
             )
     if not flow.stop_time_ps and not flow.total_requests_to_generate:
         raise flow.bad(
             where,
             "total_requests_to_generate",
-            "the flow has no request; must be at least 1, or a Stop_Time",
+            "the flow has no request; use a value of at least 1, or set Stop_Time",
         )
 
 
 def check_scenario(scenario: Scenario, drive: Drive) -> None:
     """Raise InputError, one line, for a scenario that the drive cannot run.
 
-    Causes are ids beyond its geometry, caches that are too small, planes without room.
+    Reasons are ids that the drive does not have, caches that are too small, and planes without room
+    for the blocks of all flows.
     """
     for at, flow in enumerate(scenario.flows):
         where = scenario.place(at)
@@ -264,7 +270,9 @@ def check_scenario(scenario: Scenario, drive: Drive) -> None:
             ids, count = getattr(flow, attribute), drive.counts[attribute]
             if ids[-1] >= count:
                 raise flow.bad(
-                    where, attribute, f"the drive ({drive.source}) has {count}: 0 to {count - 1}"
+                    where,
+                    attribute,
+                    f"the drive ({drive.source}) has {count}; use ids from 0 to {count - 1}",
                 )
         mode = flow.device_level_data_caching_mode
         if mode != "TURNED_OFF" and drive.caching_mechanism == "SIMPLE":
@@ -303,7 +311,7 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
 
 
 def spelled_out(flow: FlowParameters) -> dict[str, Any]:
-    """Return the flow for the results: attribute and value."""
+    """Return the parameters of the flow for the results, by attribute."""
     values = {key.attribute: getattr(flow, key.attribute) for key in parameters(type(flow))}
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()

@@ -26,7 +26,10 @@ _NAMESPACES = ("xmlns", "xmlns:", "xsi:", "xsd:", "xml:")
 
 @dataclass
 class Element:
-    """Element: name, line of its start, text without surrounding blanks, children."""
+    """An element of a document.
+
+    name; line: line of its start; text: text without surrounding blanks; children.
+    """
 
     name: str
     line: int
@@ -34,7 +37,10 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def only(self, name: str, where: str) -> Element:
-        """Return the one child of this name. Raises InputError for none, or several."""
+        """Return the only child with this name.
+
+        Raises InputError if there is none, or more than one.
+        """
         found = [child for child in self.children if child.name == name]
         if len(found) == 1:
             return found[0]
@@ -98,7 +104,7 @@ def _bytes(where: str) -> bytes:
 
 
 class _Tree:
-    """Builds Elements from expat's events."""
+    """Builds a tree of Elements from the events of the parser expat."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -145,7 +151,10 @@ class _Tree:
 
 
 def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Iterator[Element]:
-    """Yield the children that hold a value, without those named in `folders`."""
+    """Yield the children that hold a value; the names in `folders` are omitted.
+
+    Raises InputError for another child that has elements inside.
+    """
     for child in element.children:
         if child.name in folders:
             continue
