@@ -24,14 +24,20 @@ TAKES = ("lr", "eps", "lr_decay", "weight_decay", "maximize")
 
 
 def fold(values: Mapping[str, float], step: int, form: str) -> list[float]:
-    """Return the coefficients lr, l2, eps; see ONDIE_ADAGRAD in csrc/ondie.h."""
+    """Return the coefficients of a step: lr, l2, eps.
+
+    ONDIE_ADAGRAD in csrc/ondie.h defines them.
+    """
     sign = -1.0 if values["maximize"] else 1.0
     lr = values["lr"] / (1.0 + (step - 1) * values["lr_decay"])
     return [sign * lr, sign * values["weight_decay"], values["eps"]]
 
 
 def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w and v in place; w, g, v: float32[n]; coef: the coefficients of `fold`."""
+    """Update w and v in place with AdaGrad in NumPy.
+
+    w, g, v: float32[n]; coef: the coefficients of `fold`.
+    """
     (v,) = states
     lr, l2, eps = coef
     if l2 != 0:
@@ -42,7 +48,7 @@ def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> 
 
 @njit(forceinline=True)
 def adagrad_loop(w, g, v, coef, once):
-    """Update w and v in place; ``once`` selects the torch form."""
+    """Update w and v in place with AdaGrad; ``once`` selects the torch form."""
     lr, l2, eps = coef[0], coef[1], coef[2]
     with_l2 = l2 != 0
     for i in range(w.size):
@@ -54,13 +60,13 @@ def adagrad_loop(w, g, v, coef, once):
 
 @njit
 def numba_canonical(w, g, v, coef):
-    """Update w and v in place in the canonical form."""
+    """Update w and v in place with AdaGrad in the canonical form."""
     adagrad_loop(w, g, v, coef, False)
 
 
 @njit
 def numba_torch(w, g, v, coef):
-    """Update w and v in place in the torch form."""
+    """Update w and v in place with AdaGrad in the torch form."""
     adagrad_loop(w, g, v, coef, True)
 
 

@@ -22,9 +22,9 @@ TAKES = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
 
 
 def fold(values: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[float]:
-    """Return beta1, c1, beta2, c2, eps, l2, decay, step, root, sign.
+    """Return the coefficients of a step: beta1, c1, beta2, c2, eps, l2, decay, step, root, sign.
 
-    See ONDIE_ADAM in csrc/ondie.h.
+    ONDIE_ADAM in csrc/ondie.h defines them.
     """
     sign = -1.0 if values["maximize"] else 1.0
     l2 = 0.0 if decoupled else values["weight_decay"]
@@ -41,7 +41,10 @@ def fold(values: Mapping[str, float], step: int, form: str, decoupled: bool) -> 
 
 
 def numpy_canonical(w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w, m and v in place; w, g, m, v: float32[n]; coef: the coefficients of `fold`."""
+    """Update w, m and v in place with Adam in the canonical form, in NumPy.
+
+    w, g, m, v: float32[n]; coef: the coefficients of `fold`.
+    """
     m, v = states
     beta1, c1, beta2, c2, eps, l2, decay, step, root, _ = coef
     if l2 != 0:
@@ -52,7 +55,7 @@ def numpy_canonical(w: Array, g: Array, states: States, coef: Array) -> None:
 
 
 def numpy_torch(w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w, m and v in place in the torch form; arguments as in `numpy_canonical`."""
+    """Update w, m and v in place with Adam in the torch form; arguments as in `numpy_canonical`."""
     m, v = states
     _, c1, beta2, c2, eps, l2, decay, step, root, sign = coef
     g = sign * g
@@ -65,7 +68,7 @@ def numpy_torch(w: Array, g: Array, states: States, coef: Array) -> None:
 
 @njit
 def numba_canonical(w, g, m, v, coef):
-    """Update w, m and v in place in the canonical form."""
+    """Update w, m and v in place with Adam in the canonical form."""
     beta1, c1, beta2, c2, eps = coef[0], coef[1], coef[2], coef[3], coef[4]
     l2, decay, step, root = coef[5], coef[6], coef[7], coef[8]
     with_l2 = l2 != 0
@@ -80,7 +83,7 @@ def numba_canonical(w, g, m, v, coef):
 
 @njit
 def numba_torch(w, g, m, v, coef):
-    """Update w, m and v in place in the torch form."""
+    """Update w, m and v in place with Adam in the torch form."""
     c1, beta2, c2, eps = coef[1], coef[2], coef[3], coef[4]
     l2, decay, step, root, sign = coef[5], coef[6], coef[7], coef[8], coef[9]
     with_l2 = l2 != 0
@@ -98,7 +101,7 @@ def numba_torch(w, g, m, v, coef):
 
 
 def _definition(decoupled: bool) -> Definition:
-    """Return the definition of Adam, or of AdamW if ``decoupled``."""
+    """Return the definition of Adam, or of AdamW if ``decoupled`` is True."""
     return Definition(
         states=("m", "v"),
         takes=TAKES,

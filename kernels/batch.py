@@ -25,10 +25,10 @@ PART = np.dtype([(name, np.uintp) for name in PLACES] + [("n", np.uint64), ("fir
 
 
 class Table:
-    """Parts that are updated in one call.
+    """Parts (tensors or pages) that are updated in one call.
 
     `tensors`, `pages` and `one` create tables. A table keeps its arrays alive. The caller must not
-    resize them.
+    resize the arrays.
     """
 
     def __init__(self, kernel: Update, parts: np.ndarray, arrays: list[tuple[np.ndarray, ...]]):
@@ -75,11 +75,12 @@ class Table:
 
 
 def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
-    """Return a table of tensors; each part lists its arrays in the order of `kernel.slots`.
+    """Return a table with one part for each tensor.
 
-    The order is w, g, states, out. Elements are numbered consecutively over all tensors, which
-    matters only for stochastic rounding. Raises KernelError for arrays that the kernel rejects and
-    for arrays that are not aligned to their elements.
+    parts: the arrays of each tensor in the order of `kernel.slots` (w, g, states, out). Elements
+    are numbered consecutively over all tensors, which matters only for stochastic rounding. Raises
+    KernelError for arrays that the kernel rejects and for arrays that are not aligned to their
+    elements.
     """
     rows = np.zeros(len(parts), PART)
     places = [PLACES[at] for at in kernel.places]
@@ -115,7 +116,7 @@ def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
 
 
 def one(kernel: Update, *arrays: np.ndarray) -> Table:
-    """Return a table of one tensor, for repeated calls on the same arrays."""
+    """Return a table of a single tensor, for repeated calls on the same arrays."""
     return tensors(kernel, [arrays])
 
 
@@ -134,7 +135,8 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
         or (page % BLOCK and any(one_slot.share > 1 for one_slot in kernel.slots))
     ):
         raise KernelError(
-            f"page: {page} parameters, expected a whole part of {count}, in blocks of {BLOCK}"
+            f"page: {page} parameters; must divide the {count} parameters of an array, "
+            f"in blocks of {BLOCK}"
         )
     kernel.apart(arrays)
     order = np.asarray(order)

@@ -2,8 +2,8 @@
 
 This module owns FP16 and BF16 casts of flat arrays in NumPy, Numba and C. All backends return the
 same bits, keep denormals and map NaN to NaN. It does not use processor conversions that flush
-denormals.
-Source: IEEE 754-2019 binary16; bfloat16 is the upper half of binary32. Results equal torch's casts.
+denormals. Source: IEEE 754-2019 binary16; bfloat16 is the upper half of binary32. Results equal
+torch's casts.
 
 FP16 arrays have NumPy's float16 type. NumPy has no bfloat16, so BF16 values are stored as uint16.
 """
@@ -148,14 +148,17 @@ def widen(
 
 
 def _format(form: str) -> np.dtype:
-    """Return the dtype of a 16-bit format. Raises KernelError."""
+    """Return the NumPy dtype of a 16-bit format. Raises KernelError for another name."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
     return FORMATS[form]
 
 
 def _target(count: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
-    """Return ``out`` after checking it, or a new array. Raises KernelError."""
+    """Return ``out`` after a check of its type and size, or a new array if ``out`` is None.
+
+    Raises KernelError.
+    """
     if out is None:
         return np.empty(count, dtype)
     flat("out", out, dtype, writable=True)
@@ -167,7 +170,7 @@ def _target(count: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
 def _cast(
     name: str, x: np.ndarray, y: np.ndarray, backend: str, isa: str | None, threads: int
 ) -> None:
-    """Run one cast from ``x`` to ``y`` on a backend."""
+    """Run the cast ``name`` from array ``x`` to array ``y`` on a backend."""
 
     def work(start: int, stop: int) -> None:
         source, target = x[start:stop], y[start:stop]

@@ -42,30 +42,30 @@ from numba.core.serialize import dumps
 KEEP_BYTES = 256 << 20
 """Size limit of the folder in bytes; the least recently used files are deleted first."""
 STALE_SECONDS = 3600.0
-"""Age in seconds at which the temporary file of a killed process is deleted."""
+"""Age in seconds from which a temporary file counts as that of a killed process and is deleted."""
 _HEADER = b"ondie compiled code 1\n"
 _COMPILER = ("code_cache", "direct", "jit", "parts", "pipeline")
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype, enum.Enum)
 
 
 def _warn(message: str) -> None:
-    """Show a message as a RuntimeWarning."""
+    """Emit a message as a RuntimeWarning."""
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 say: Callable[[str], None] = _warn
-"""Callback that shows a message about the cache folder. A program may replace it."""
+"""Callback that receives each message about the cache folder. A program may replace it."""
 
 
 @cache
 def not_stored(place: Path, reason: str | None) -> None:
-    """Report, once per process and reason, that code is not stored in the folder."""
+    """Report that compiled code is not stored in folder ``place``, once per process and reason."""
     say(f"compiled code is not stored in {place}: {reason}")
 
 
 @cache
 def folder() -> Path | None:
-    """Return the folder of compiled code, or None with a message if it cannot be created."""
+    """Return the folder of compiled code; None, with a message, if it cannot be created."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     place = Path(base).absolute() / "ondie" / "compiled"
     try:
@@ -80,7 +80,10 @@ def folder() -> Path | None:
 
 
 def _code(code: types.CodeType, documented: bool) -> Iterator[bytes]:
-    """Yield the relevant parts of a function's bytecode, without line numbers and docstring."""
+    """Yield the parts of a function's bytecode that affect compilation.
+
+    Line numbers are left out, and the docstring, which a function has if ``documented``.
+    """
     yield code.co_code
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_name)
     yield repr(names).encode()
@@ -133,7 +136,7 @@ def _function(value: Any) -> types.FunctionType | None:
 
 
 class Closure:
-    """A function and all functions that are compiled with it.
+    """A function and all functions that are compiled together with it.
 
     count: number of functions. digest: hash of their bytecode and of the constants that they use.
     """
@@ -164,7 +167,7 @@ class Closure:
         self.digest = self._hash.digest()
 
     def _add(self, part: bytes) -> None:
-        """Add bytes with their length to the hash."""
+        """Add ``part``, preceded by its length, to the hash."""
         self._hash.update(len(part).to_bytes(8, "little") + part)
 
     def _constant(self, value: Any) -> None:
@@ -200,9 +203,9 @@ def _compiler() -> bytes:
 
 
 def _source(kind: Any) -> bytes:
-    """Return the source of the ondie module that defines a type; b"" for types from elsewhere.
+    """Return the source of the ondie module that defines a type; b"" for other types.
 
-    The module determines how values of the type are lowered.
+    That module determines how values of the type are compiled.
     """
     module = sys.modules.get(type(kind).__module__)
     name = getattr(module, "__name__", "")
@@ -214,7 +217,7 @@ def _source(kind: Any) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all. Raises OSError."""
+    """Write a file completely or not at all. Raises OSError if it cannot be written."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
         try:
             file.write(content)
@@ -243,10 +246,10 @@ def _sweep(place: Path) -> None:
 
 
 class CodeCache(_Cache):
-    """Numba's interface to the stored code of one function.
+    """Storage of the compiled code of one function, with the interface of Numba's cache.
 
-    CodeCache calls missed(count) before a function and its helpers, ``count`` functions in all, are
-    compiled. It calls stored() after the compilation.
+    Before a function and its helpers, ``count`` functions in all, are compiled, missed(count) is
+    called. After the compilation, stored() is called.
     """
 
     def __init__(
@@ -273,7 +276,7 @@ class CodeCache(_Cache):
     def flush(self) -> None: ...
 
     def path(self, signature: Any, context: Any) -> Path | None:
-        """Return the path of the code for a signature; None without a cache folder."""
+        """Return the path of the file for a signature; None without a cache folder."""
         place = folder()
         if place is None:
             return None
@@ -286,7 +289,7 @@ class CodeCache(_Cache):
         return place / f"{self._function.__name__}-{digest.hexdigest()[:24]}.code"
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return the compiled result for a signature, or None."""
+        """Return the stored result of compilation for a signature; None if there is none."""
         path = self.path(signature, context)
         found = None if path is None else self._load(path, context)
         if found is None:
@@ -294,7 +297,7 @@ class CodeCache(_Cache):
         return found
 
     def _load(self, path: Path, context: Any) -> Any:
-        """Return the compiled result in a file; None if it is missing or damaged."""
+        """Return the result of compilation in a file; None if the file is missing or damaged."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -319,7 +322,7 @@ class CodeCache(_Cache):
         return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        """Store a compiled result."""
+        """Store the result of a compilation in its file."""
         self._stored()
         path = self.path(signature, data.target_context)
         if path is None or data.library.has_dynamic_globals:

@@ -33,9 +33,10 @@ FRACTION, UNSURE = 15, 4  # ONDIE_CODE_FRACTION, ONDIE_CODE_UNSURE
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive places first .. last of a map that lie on one line.
+    """Consecutive numbers of a code map that are equally spaced.
 
-    The number at place p is float32(fma(slope, p, offset)). A piece of one place has slope 0.
+    Place p is the position of a number in the map, from ``first`` to ``last``. The number at place
+    p is float32(fma(slope, p, offset)). A piece of one place has slope 0.
     """
 
     first: int
@@ -46,14 +47,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Codes:
-    """A map from codes to numbers.
+    """A code map: the number that each 8-bit code represents, and tables for fast conversion.
 
-    The p-th number has the code ``base`` + p; in a signed map its negative has ``base`` - p.
+    The p-th number has the code ``base`` + p; in a signed map, its negative has the code ``base`` -
+    p.
 
     value: float32[256], increasing. zero: code of the smallest magnitude. middle: float32[255], the
-    largest float that does not exceed the mean of two neighboring values. bucket: int32[2 *
-    BUCKETS]. line: float32[2, LINES]. limit: float32[LINES]. to_line: float32[3, LINES]. For the
-    last four see ondie_codes in csrc/ondie.h. least: magnitudes below it get the code ``zero``.
+    largest float that does not exceed the mean of two neighboring values. least: magnitudes below
+    it get the code ``zero``. The other tables are explained at ondie_codes in csrc/ondie.h: bucket,
+    int32[2 * BUCKETS]; line, float32[2, LINES]; limit, float32[LINES]; to_line, float32[3, LINES].
     """
 
     base: int
@@ -84,10 +86,11 @@ def dynamic_pieces(signed: bool) -> list[Piece]:
 
 
 def linear_pieces(signed: bool) -> list[Piece]:
-    """Return equal steps up to 1: from -1 with one extra code below it, or from 1/256.
+    """Return the piece of linear quantization: equal steps up to 1.
 
-    The map of second moments has no 0, after Li, Chen and Zhu, NeurIPS 2023. A second moment that
-    is rounded to 0 makes the update as large as 1 / eps, which ends training.
+    The signed map begins at -1 and has one more code below that. The unsigned map, for second
+    moments, begins at 1/256: it has no 0, after Li, Chen and Zhu, NeurIPS 2023. A second moment
+    that is rounded to 0 makes the update as large as 1 / eps, which ends training.
     """
     return [Piece(0, 128, 1 / 127, 0.0)] if signed else [Piece(1, 256, 1 / 256, 0.0)]
 
@@ -97,7 +100,10 @@ PIECES = {"dynamic": dynamic_pieces, "linear": linear_pieces}
 
 @cache
 def codes(name: str, signed: bool) -> Codes:
-    """Return the map "dynamic" or "linear", signed or unsigned. Raises KernelError."""
+    """Return the code map "dynamic" or "linear", signed or unsigned.
+
+    Raises KernelError for an unknown name.
+    """
     if name not in MAPS:
         raise unknown("map", name, MAPS)
     pieces = PIECES[name](signed)
@@ -118,10 +124,11 @@ def codes(name: str, signed: bool) -> Codes:
 
 
 def _lines(pieces: list[Piece]) -> NDArray[np.float32]:
-    """Return slope and offset of a place, indexed by the lower bits of its binary exponent.
+    """Return the slope and the offset that convert a place to its number, float32[2, LINES].
 
-    float32[2, LINES]. The product of a place and a slope and the sum with the offset are exact in
-    float64; rounding once to float32 therefore equals an fma.
+    The second index is the binary exponent of the place modulo LINES. The product of a place and a
+    slope and the sum with the offset are exact in float64; rounding once to float32 therefore
+    equals an fma.
     """
     line = np.zeros((2, LINES), np.float32)
     for piece in pieces:
@@ -137,12 +144,13 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
     The first result is float32[LINES], the magnitude at which the next line begins. The second one
     is float32[3, LINES]: slope, offset and largest place of each line.
 
-    The lines are those of the pieces. A line ends where the next number becomes the nearer one,
-    which is half a place beyond its last place. The limit is set slightly above that point, so that
-    FP32 treats both sides of it as undecided. A piece of a single number may use any line that
-    stays close to it and ends at the same point. The last piece is a single number; its distance
-    from the previous number is half of the previous line's step. It needs a line that crosses the
-    half place at the midpoint of the two numbers; this line may begin anywhere between them.
+    A line is the inverse of a piece. It ends where the first number of the next piece becomes the
+    nearest one, which is half a place after its last place. The limit is set slightly above that
+    point, so that FP32 treats both sides of the point as undecided. For a piece of a single number,
+    any line that stays close to the number and ends at the same point is correct. The last piece is
+    a single number; its distance from the previous number is half of the previous line's step. Its
+    line must cross the half place at the midpoint of the two numbers, and may begin anywhere
+    between them.
     """
     ends = [piece.slope * piece.last + piece.offset for piece in pieces]
     starts = [piece.slope * piece.first + piece.offset for piece in pieces]
@@ -178,9 +186,10 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
 
 
 def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
-    """Return, for each bucket of magnitudes, the code at its lower end and where the code changes.
+    """Return a table that gives the code of a magnitude in each bucket, int32[BUCKETS].
 
-    int32[BUCKETS]: the code in the bits from 17 up, the position of the change in the lower 17.
+    An entry has the code at the lower end of the bucket in the bits from 17 up, and in the lower 17
+    bits the position in the bucket at which the code changes. ``negative``: for negative numbers.
     """
     edges = (np.arange(LEAST, LEAST + BUCKETS, dtype=np.uint32) << 16).view(np.float32)
     edges[0] = 0.0
@@ -204,12 +213,14 @@ def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
 
 
 def numpy_decode(code: np.ndarray, scale: np.ndarray, code_map: Codes) -> NDArray[np.float32]:
-    """Return the numbers, float32[n], of codes uint8[n] with one scale per block."""
+    """Return the numbers, float32[n], that the codes uint8[n] with one scale per block
+    represent.
+    """
     return code_map.value[code] * np.repeat(scale, BLOCK)[: code.size]
 
 
 def numpy_encode(x: np.ndarray, code: np.ndarray, scale: np.ndarray, code_map: Codes) -> None:
-    """Encode float32[n] in codes ``code`` and scales ``scale``, one per block."""
+    """Encode float32[n]: write the codes to ``code`` and the scale of each block to ``scale``."""
     padded = np.zeros(scale.size * BLOCK, np.float32)
     padded[: x.size] = x
     blocks = np.abs(padded).reshape(-1, BLOCK)
@@ -221,14 +232,14 @@ def numpy_encode(x: np.ndarray, code: np.ndarray, scale: np.ndarray, code_map: C
 
 @njit
 def numba_decode(q, scale, x, value):
-    """Decode one block: codes ``q`` with one scale to float32 ``x``."""
+    """Decode one block: write the numbers of the codes ``q`` with ``scale`` to float32 ``x``."""
     for i in range(q.size):
         x[i] = value[q[i]] * scale
 
 
 @njit
 def numba_encode(x, q, bucket, zero):
-    """Encode one block: float32 ``x`` to codes ``q``; return the scale."""
+    """Encode one block: write the codes of float32 ``x`` to ``q``; return the scale."""
     scale = np.float32(0)
     broken = False
     for i in range(x.size):

@@ -27,13 +27,16 @@ def _is_part(function: Any) -> bool:
 
 
 def declare(context: Any, module: Any, described: Any) -> Any:
-    """Return the part with this description in a module; declare it if it is missing."""
+    """Return the LLVM function of a part in a module; declare it if it is missing.
+
+    ``described``: Numba's description of the function (name and types).
+    """
     packer = context.get_arg_packer(described.argtypes)
     returned = ir.VoidType()
     if described.restype != types.none:
         if isinstance(described.restype, Optional):
             raise errors.TypingError(
-                f"{described.qualname} returns {described.restype}; must return a number on "
+                f"{described.qualname} returns {described.restype}; a part must return a number on "
                 "every path"
             )
         returned = context.data_model_manager[described.restype].get_return_type()
@@ -47,7 +50,10 @@ def declare(context: Any, module: Any, described: Any) -> Any:
 
 
 def caller(described: Any, libraries: list[Any]) -> Callable[..., Any]:
-    """Return the code generator that Numba uses for a call of the part."""
+    """Return the code generator that Numba calls to compile a call of a part.
+
+    ``libraries``: the libraries that a caller must link.
+    """
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         function = declare(context, builder.module, described)
@@ -64,7 +70,7 @@ def caller(described: Any, libraries: list[Any]) -> Callable[..., Any]:
 
 
 class _Convention(CPUCallConv):
-    """Numba's calling convention, except for parts."""
+    """Numba's calling convention, in which parts return their value directly."""
 
     def get_arguments(self, function: Any) -> Any:
         return function.args if _is_part(function) else super().get_arguments(function)
@@ -106,14 +112,20 @@ class _Context(CPUContext):
         return _Convention(self)
 
     def get_abi_sizeof(self, kind: Any) -> int:
-        """Return the size of an LLVM type, memoized: LLVM parses a module to find it."""
+        """Return the size of an LLVM type in bytes.
+
+        The sizes are memoized, because LLVM parses a module to compute one.
+        """
         if kind not in self._sizes:
             self._sizes[kind] = super().get_abi_sizeof(kind)
         return self._sizes[kind]
 
 
 class PartLower(Lower):
-    """Lowers a part. Emits nothing for reference counts of values that hold no references."""
+    """Lowers a part to LLVM's intermediate representation.
+
+    It emits no reference counting for values that hold no references.
+    """
 
     _counted_types: ClassVar[dict[Any, bool]] = {}
 

@@ -13,7 +13,10 @@ class KernelError(ValueError):
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> KernelError:
-    """Return the error for a name that is not in `known`; it suggests the closest known name."""
+    """Return a KernelError for ``name``, which is not in ``known``; it suggests the closest name.
+
+    ``what``: what the name denotes, such as "operation".
+    """
     names = list(known)
     near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""

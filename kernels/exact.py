@@ -1,8 +1,8 @@
 """FP32 multiply-add with one or two roundings, and the bits of a float, for NumPy and Numba.
 
-This module owns these primitives. It does not contain kernels.
-Source: Boldo & Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
-rounding to odd", IEEE Trans. Computers 57(4), 2008; Knuth's two-sum.
+This module owns these primitive functions. It does not contain kernels. Source: Boldo & Melquiond,
+"Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans.
+Computers 57(4), 2008; Knuth's two-sum.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def fused(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Any:
 
 
 def rounded(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Any:
-    """Return a * b + c with the product and the sum each rounded to float32."""
+    """Return a * b + c in float32; the product and the sum are each rounded."""
     return np.multiply(a, b, dtype=np.float32) + c
 
 
@@ -45,14 +45,14 @@ def _bits(x: np.float32) -> np.int32:
 
 
 def _floating(word: np.int32) -> np.float32:
-    """Return the float32 with the given bits."""
+    """Return the float32 number whose bits are the int32 ``word``."""
     return np.int32(word).view(np.float32)
 
 
 def _compiled() -> tuple[Any, Any, Any]:
-    """Return fma, bits and floating as intrinsics for compiled code.
+    """Return the functions fma, bits and floating as intrinsics for compiled code.
 
-    Each one compiles to one instruction if the processor has it.
+    Each of them compiles to one instruction if the processor has it.
     """
 
     @intrinsic
@@ -85,5 +85,8 @@ fma, bits, floating = (fused, _bits, _floating) if config.DISABLE_JIT else _comp
 
 @njit(forceinline=True)
 def compiled_mad(a, b, c, once):
-    """Return `fused` if `once`, else `rounded`, for scalars in compiled code."""
+    """Return a * b + c for float32 scalars in compiled code.
+
+    The result is rounded once if ``once`` is True, as by `fused`; else twice, as by `rounded`.
+    """
     return fma(a, b, c) if once else a * b + c

@@ -20,7 +20,10 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Format:
-    """Storage of weights, gradient and states; ``out`` is a 16-bit copy of the weights, or NONE."""
+    """A storage format: types of the weights, the gradient and the states.
+
+    ``out``: type of a 16-bit copy of the weights, or NONE.
+    """
 
     name: str
     w: int

@@ -27,7 +27,10 @@ LANES = 32  # ONDIE_NORM_LANES
 
 
 def numpy_unscale(g: Array, factor: np.float32) -> bool:
-    """Multiply float32[n] by a factor in place; return True if it was not finite."""
+    """Multiply a gradient, float32[n], by a factor in place.
+
+    Returns True if an element was infinite or NaN before.
+    """
     found = not np.isfinite(g).all()
     g *= factor
     return found
@@ -51,7 +54,10 @@ def numpy_squares(g: Array) -> np.ndarray:
 
 @njit
 def numba_unscale(g, factor):
-    """Multiply float32[n] by a factor in place; return True if it was not finite."""
+    """Multiply a gradient, float32[n], by a factor in place.
+
+    Returns True if an element was infinite or NaN before.
+    """
     found = 0
     for i in range(g.size):
         if bits(g[i]) & 0x7F800000 == 0x7F800000:
@@ -118,7 +124,10 @@ def clip(
 
 
 def _scaled(g: Array, factor: np.float32, backend: str, isa: str | None, threads: int) -> bool:
-    """Multiply a gradient by a factor in place; return True if it was not finite."""
+    """Multiply a gradient by a factor in place on a backend.
+
+    Returns True if an element was infinite or NaN before.
+    """
     flat("g", g, np.float32, writable=True)
 
     def work(start: int, stop: int) -> bool:
@@ -160,7 +169,9 @@ def norm(g: Array, backend: str = "auto", isa: str | None = None, threads: int =
 
 
 def _total(partial: np.ndarray) -> float:
-    """Return the pairwise sum; its order depends only on the number of blocks."""
+    """Return the sum of an array, added in pairs; the order depends only on the number of
+    blocks.
+    """
     while partial.size > 1:
         if partial.size % 2:
             partial = np.append(partial, 0.0)

@@ -1,8 +1,8 @@
-"""Hyperparameter checks.
+"""Checks of the hyperparameters of an operation.
 
-This module owns the check of a mapping of hyperparameters against those of an operation. It does
-not fold them into coefficients; each operation does.
-Source: names and ranges follow PyTorch's optimizers, with betas as beta1 and beta2.
+This module owns the check of a mapping of hyperparameters against those that an operation takes. It
+does not convert them to coefficients; each operation does that. Source: names and ranges follow
+PyTorch's optimizers, with betas as beta1 and beta2.
 """
 
 import math
@@ -35,7 +35,7 @@ OPTIONAL = {
 
 
 def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict[str, float]:
-    """Return the values of `takes` in double precision, with defaults filled in.
+    """Return the hyperparameters in ``takes`` as floats, with defaults for missing ones.
 
     A hyperparameter of another operation is accepted only if it is zero and so has no effect.
     Raises KernelError naming the first key that is unknown, missing or out of range.
@@ -65,7 +65,10 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
 
 
 def checked_step(op: str, step: float) -> int:
-    """Return a step number, counted from 1, as int. Raises KernelError for any other value."""
+    """Return a step number, counted from 1, as int.
+
+    Raises KernelError for a number below 1 or a fraction.
+    """
     if not (isinstance(step, int | float) and math.isfinite(step) and step == int(step) >= 1):
         raise KernelError(f"{op}: step = {step!r}; must be a whole number, at least 1")
     return int(step)

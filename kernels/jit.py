@@ -26,7 +26,10 @@ from .parts import (
 )
 
 LARGE = 100
-"""Helper count from which a function takes seconds to compile; `on_compile` reports progress."""
+"""Number of helpers from which a function takes seconds to compile.
+
+`on_compile` reports the progress of such a compilation.
+"""
 
 
 def _nothing(done: int, total: int) -> None: ...
@@ -40,7 +43,9 @@ The first call has 0 compiled functions, the last one has the total. A program m
 
 
 class _Progress:
-    """Progress of the current compilation."""
+    """Progress of the current compilation: numbers of functions, and whether to re-enable
+    collection.
+    """
 
     total = 0
     done = 0
@@ -62,7 +67,7 @@ def _missed(count: int) -> None:
 
 
 def _stored() -> None:
-    """End the compilation: report it and re-enable garbage collection."""
+    """Report the end of the compilation and re-enable garbage collection."""
     if _Progress.total:
         on_compile(_Progress.total, _Progress.total)
         _Progress.total = 0
@@ -71,14 +76,14 @@ def _stored() -> None:
 
 
 def _lowered() -> None:
-    """Count one more lowered part."""
+    """Report that one more part has been lowered."""
     if _Progress.total:
         _Progress.done = min(_Progress.done + 1, _Progress.total - 1)
         on_compile(_Progress.done, _Progress.total)
 
 
 def _cached(dispatcher: Any, plain: Any, options: Any) -> Any:
-    """Return a dispatcher or callback after replacing Numba's cache with CodeCache."""
+    """Return a Numba dispatcher or callback after replacing its cache with a CodeCache."""
     dispatcher._cache = CodeCache(plain, repr(options), _missed, _stored)
     return dispatcher
 
@@ -93,7 +98,9 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
     """
     for banned in ("fastmath", "parallel"):
         if options.get(banned):
-            raise KernelError(f"njit: {banned}={options[banned]!r} changes results; leave it out")
+            raise KernelError(
+                f"njit: {banned}={options[banned]!r} would change results; leave it out"
+            )
     compiler = options.pop("part", PartCompiler)
     cached = options.pop("cache", True)
     rules = {"error_model": "numpy", "nogil": True, "boundscheck": False, "forceinline": False}
@@ -135,7 +142,7 @@ def inline(function: Callable[..., Any]) -> Any:
 def cold(function: Callable[..., Any]) -> Any:
     """Compile a rarely called function of a hot loop with :func:`njit`.
 
-    It is never inlined. The compiler moves the call out of the loop's hot path.
+    The function is never inlined, and the compiler moves its calls out of the loop's hot path.
     """
     return njit(part=ColdCompiler)(function)
 
@@ -143,13 +150,16 @@ def cold(function: Callable[..., Any]) -> Any:
 def apart(function: Callable[..., Any]) -> Any:
     """Compile a large function of a hot loop with :func:`njit`.
 
-    It is never inlined, so the loop stays small.
+    The function is never inlined, so that the loop stays small.
     """
     return njit(part=ApartCompiler)(function)
 
 
 def callback(signature: Any, function: Any) -> Any:
-    """Return numba.cfunc of a compiled function, cached like :func:`njit`; it has ``address``."""
+    """Return numba.cfunc of a compiled function, cached as by :func:`njit`.
+
+    The attribute ``address`` of the result is the address for C code.
+    """
     plain = getattr(function, "py_func", function)
     options = {"error_model": "numpy", "nopython": True}
     parts = (signature.args, signature.return_type)

@@ -55,7 +55,7 @@ def choose(backend: str, isa: str | None) -> tuple[str, str | None]:
     if backend != "c":
         if isa is not None:
             raise KernelError(
-                f"isa: {isa!r} given with backend {backend!r}; only backend 'c' has one"
+                f"isa {isa!r}: backend {backend!r} has no instruction sets; use backend 'c'"
             )
         return backend, None
     if lib is None:
@@ -67,17 +67,24 @@ def choose(backend: str, isa: str | None) -> tuple[str, str | None]:
     if isa not in ISAS:
         raise unknown("isa", isa, ISAS)
     if isa not in isas():
-        raise KernelError(f"isa {isa!r}: this processor runs {', '.join(isas())}")
+        raise KernelError(f"isa {isa!r}: this processor runs only {', '.join(isas())}")
     return backend, isa
 
 
 def pointer(ctype: str = "float[]") -> Callable[[np.ndarray], Any]:
-    """Return a function from a contiguous array to a C pointer that keeps the array alive."""
+    """Return a function that converts a contiguous array to a C pointer.
+
+    The pointer keeps the array alive. ``ctype``: C type of the memory.
+    """
     return partial(ffi.from_buffer, ffi.typeof(ctype))
 
 
 def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
-    """Return ondie_<name> with isa and `leading` bound; it raises KernelError for a bad status."""
+    """Return a function that calls the C function ondie_<name>.
+
+    The instruction set and ``leading`` are its first arguments. The function raises KernelError for
+    a status other than 0.
+    """
     compiled = partial(getattr(lib, f"ondie_{name}"), ISAS.index(isa or "base"), *leading)
 
     def call(*arguments: Any) -> None:
@@ -87,7 +94,10 @@ def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Call ondie_<name> without an instruction set; arrays become pointers to their elements."""
+    """Call the C function ondie_<name>, which has no instruction set, and return its result.
+
+    Arrays are passed as pointers to their elements.
+    """
     kinds = {"f4": "float[]", "u4": "uint32_t[]"}
     given = [
         ffi.from_buffer(kinds[array.dtype.str[1:]], array)
@@ -99,16 +109,16 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def raise_status(name: str, status: int) -> None:
-    """Raise KernelError for a status other than 0."""
+    """Raise KernelError if the status of the C function ``name`` is not 0."""
     if status == 0:
         return
     if status == lib.ONDIE_OVERLAP:
         raise KernelError(f"{name}: two of the arrays share memory; pass separate ones")
-    raise KernelError(f"{name}: status {status}")
+    raise KernelError(f"{name}: the C function returned status {status}")
 
 
 PLACES = ("w", "g", "a", "b", "out", "scale_a", "scale_b")
-"""Names of the arrays of ondie_part, in order."""
+"""Names of the arrays of the C record ondie_part, in order."""
 
 
 def places(names: Sequence[str], states: Sequence[str]) -> tuple[int, ...]:
@@ -121,7 +131,7 @@ def places(names: Sequence[str], states: Sequence[str]) -> tuple[int, ...]:
 
 @cache
 def maps(name: str) -> Any:
-    """Return ondie_codes[2] of a code map: the signed map, then the unsigned one."""
+    """Return the tables of a code map as C records ondie_codes[2]: signed, then unsigned."""
     from .codes import codes
 
     found = ffi.new("ondie_codes[2]")
@@ -136,7 +146,7 @@ def maps(name: str) -> Any:
 
 
 class Caller:
-    """ondie_update bound to one instruction set, operation, variant and code map."""
+    """The C function ondie_update with its instruction set, operation, variant and code map."""
 
     def __init__(self, isa: str | None, op: str, variant: int, codes: str):
         number = getattr(lib, f"ONDIE_{op.upper()}")
@@ -149,7 +159,7 @@ class Caller:
         self, places: tuple[int, ...], arrays: Sequence[np.ndarray], coef: np.ndarray,
         threads: int, first: int, key: int,
     ) -> None:  # fmt: skip
-        """Update the arrays; `places` gives the index of each one in PLACES."""
+        """Update one tensor; `places` gives the index of each array in PLACES."""
         at = ffi.from_buffer
         pointers = [ffi.NULL] * 7
         for place, array in zip(places, arrays, strict=True):
@@ -159,7 +169,7 @@ class Caller:
         )
 
     def bound(self, parts: np.ndarray, coef: np.ndarray, threads: int) -> Callable[[int], int]:
-        """Return a function that updates parts; it takes a key and returns a status.
+        """Return a function that updates all parts; its argument is a key and its result a status.
 
         parts: records of type ondie_part. Pointers are cast once. The caller keeps `parts` and
         `coef` alive.
@@ -171,7 +181,7 @@ class Caller:
         return partial(lib.ondie_update, call)
 
     def check(self, status: int) -> None:
-        """Raise KernelError for a status other than 0."""
+        """Raise KernelError if the status of an update is not 0."""
         raise_status(self._name, status)
 
 
@@ -180,7 +190,8 @@ def limit(
 ) -> Callable[..., None]:
     """Return a function that calls ondie_limit on the arrays of an update, in slot order.
 
-    ondie_limit moves the bytes of an update with almost no arithmetic. Scales are excluded.
+    ondie_limit reads and writes the bytes of an update with almost no arithmetic. Scales are
+    excluded.
     """
     each = [0] * len(PLACES)
     for place, slot in zip(places, slots, strict=True):

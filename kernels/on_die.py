@@ -36,7 +36,7 @@ BOUNDS = (3.44e-2, 1.76e-3, 4.8e-6, 3e-7)
 
 @dataclass(frozen=True)
 class Pass:
-    """One vector pass: additions and multiplications per value, and values read and written."""
+    """One vector pass: arithmetic operations per value, and values that it reads and writes."""
 
     name: str
     adds: int
@@ -51,10 +51,10 @@ VMUL = Pass("VMUL", adds=0, multiplies=1, reads=2)
 
 
 def isqrt_pass(newton: int) -> Pass:
-    """Return the pass of the inverse square root.
+    """Return the pass of the inverse square root with ``newton`` Newton steps.
 
-    It takes a shift and a subtraction, three multiplications and one subtraction per Newton step,
-    and one multiplication by 0.5 if there is any Newton step.
+    The pass takes a shift and a subtraction, three multiplications and one subtraction per Newton
+    step, and one multiplication by 0.5 if there is any Newton step.
     """
     return Pass("ISQRT", adds=1 + newton, multiplies=3 * newton + (newton > 0), reads=1)
 
@@ -69,7 +69,7 @@ PASSES: dict[str, tuple[Pass, ...]] = {
     "adagrad": (QVS, ISQRT, VMUL, LVS),
 }
 COUPLED_DECAY = LVS
-"""Extra pass that adds weight decay to the gradient (all operations except adamw)."""
+"""Extra pass that adds weight decay to the gradient; all operations except adamw can have it."""
 OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
     "sgd": (("w", "g"),),
     "momentum": (("m", "g"), ("w", "m")),
@@ -78,14 +78,19 @@ OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
     "adamw": (("m", "g"), ("v", "g"), ("t", "v"), ("t", "m"), ("w", "t")),
     "adagrad": (("v", "g"), ("t", "v"), ("t", "g"), ("w", "t")),
 }
-"""(v1, v2) of each pass: the vector that the pass writes, and the second vector that it reads.
+"""Operands (v1, v2) of each pass, by operation.
 
-g is the gradient, t a temporary vector.
+v1 is the vector that the pass writes, v2 the second vector that it reads. g is the gradient, t a
+temporary vector.
 """
 
 
 def passes(op: str, coupled_decay: bool = False, newton: int = 1) -> tuple[Pass, ...]:
-    """Return the passes of an operation; coupled_decay adds weight decay to the gradient."""
+    """Return the vector passes of an operation, in order.
+
+    coupled_decay: whether weight decay is added to the gradient. newton: Newton steps of the
+    inverse square root.
+    """
     found = tuple(isqrt_pass(newton) if p.name == "ISQRT" else p for p in PASSES[op])
     if coupled_decay and op != "adamw":
         return (COUPLED_DECAY, *found)
@@ -93,14 +98,14 @@ def passes(op: str, coupled_decay: bool = False, newton: int = 1) -> tuple[Pass,
 
 
 def operands(op: str, coupled_decay: bool = False) -> tuple[tuple[str, str], ...]:
-    """Return (v1, v2) of each of the :func:`passes`, in the same order."""
+    """Return the operands (v1, v2) of the :func:`passes` of an operation, in the same order."""
     if coupled_decay and op != "adamw":
         return (("g", "w"), *OPERANDS[op])
     return OPERANDS[op]
 
 
 def numpy_isqrt(x: Array, newton: int) -> Array:
-    """Return the fast inverse square root of float32[n]."""
+    """Return the fast inverse square root of each element of float32[n]."""
     y = (np.uint32(MAGIC) - (x.view(np.uint32) >> 1)).view(np.float32)
     half = np.float32(0.5) * x
     for _ in range(newton):
@@ -119,9 +124,9 @@ def numba_isqrt(x, newton):
 
 
 def fold_adam(values: Mapping[str, float], step: int, decoupled: bool) -> list[float]:
-    """Return beta1, c1, beta2, c2, newton, l2, decay, step; see ONDIE_DIE_ADAM in csrc/ondie.h.
+    """Return the coefficients of a step: beta1, c1, beta2, c2, newton, l2, decay, step.
 
-    Raises KernelError for beta2 = 0.
+    ONDIE_DIE_ADAM in csrc/ondie.h defines them. Raises KernelError for beta2 = 0.
     """
     beta1, c1, beta2, c2, _, l2, decay, size, _, _ = adam.fold(
         {**values, "eps": 0.0}, step, "canonical", decoupled
@@ -133,14 +138,20 @@ def fold_adam(values: Mapping[str, float], step: int, decoupled: bool) -> list[f
 
 
 def fold_adagrad(values: Mapping[str, float], step: int) -> list[float]:
-    """Return lr, l2, newton; see ONDIE_DIE_ADAGRAD in csrc/ondie.h."""
+    """Return the coefficients of a step: lr, l2, newton.
+
+    ONDIE_DIE_ADAGRAD in csrc/ondie.h defines them.
+    """
     sign = -1.0 if values["maximize"] else 1.0
     lr = sign * values["lr"] / (1.0 + (step - 1) * values["lr_decay"])
     return [-lr, sign * values["weight_decay"], values["newton"]]
 
 
 def numpy_adam(w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w, m and v in place; float32[n]; coef: the coefficients of `fold_adam`."""
+    """Update w, m and v in place with Adam as the die computes it, in NumPy.
+
+    w, g, m, v: float32[n]; coef: the coefficients of `fold_adam`.
+    """
     m, v = states
     beta1, c1, beta2, c2, newton, l2, decay, step = coef
     if l2 != 0:
@@ -151,7 +162,10 @@ def numpy_adam(w: Array, g: Array, states: States, coef: Array) -> None:
 
 
 def numpy_adagrad(w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w and v in place; float32[n]; coef: the coefficients of `fold_adagrad`."""
+    """Update w and v in place with AdaGrad as the die computes it, in NumPy.
+
+    w, g, v: float32[n]; coef: the coefficients of `fold_adagrad`.
+    """
     (v,) = states
     lr, l2, newton = coef
     if l2 != 0:
@@ -186,7 +200,7 @@ def numba_adagrad(w, g, v, coef):
 
 
 def _adam(decoupled: bool) -> Definition:
-    """Return the definition of Adam, or of AdamW if ``decoupled``, on the die."""
+    """Return the definition of Adam on the die, or of AdamW if ``decoupled`` is True."""
     return Definition(
         states=("m", "v"),
         takes=("lr", "beta1", "beta2", "weight_decay", "maximize", "newton"),

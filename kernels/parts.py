@@ -30,11 +30,11 @@ from .direct import PartLower, caller
 from .pipeline import UNUSED, passes
 
 GROUP = 16
-"""Number of modules that are linked into one at a time."""
+"""Number of LLVM modules in a group that is linked into one module."""
 
 
 class _Part(JITCodeLibrary):
-    """Code of one function and its callees; not linked, not optimized, not executable."""
+    """LLVM code of one function and of its callees: not linked, not optimized, not executable."""
 
     _shared_module: Any
 
@@ -42,17 +42,17 @@ class _Part(JITCodeLibrary):
         self._linking_libraries.append(library)
 
     def _optimize_functions(self, module: Any) -> None:
-        """Leave the code as it is; the whole program optimizes it again anyway."""
+        """Leave the code as it is, because the whole program is optimized later."""
 
     def finalize(self) -> None:
         self._finalized = True
 
     def own(self) -> Any:
-        """Return the module of this function alone."""
+        """Return the LLVM module of this function without its callees."""
         return self._final_module
 
     def _get_module_for_linking(self) -> Any:
-        """Return the module linked with all callees, for libraries without parts."""
+        """Return this module linked with all callees, for libraries that do not use parts."""
         if self._shared_module is None:
             module = self._final_module.clone()
             for library in _parts(self._linking_libraries):
@@ -65,14 +65,14 @@ class _Part(JITCodeLibrary):
 
 
 class _Whole(JITCodeLibrary):
-    """Code of a function that Python calls, linked with all its parts."""
+    """LLVM code of a function that Python calls, linked with all its parts."""
 
     _shared_module: Any
     scalar = False
-    """True if the program has no loop that gains from vector instructions.
+    """True if no loop of the program gains from vector instructions.
 
-    The vectorizers then do not run. They would add a second form of each loop that is never used,
-    and code that prepares its inputs.
+    Then the vectorizers do not run. They would add a second form of each loop that is never used,
+    and code that prepares the inputs of that form.
     """
 
     def add_linking_library(self, library: Any) -> None:
@@ -104,8 +104,9 @@ class _Whole(JITCodeLibrary):
         self._finalize_final_module()
 
     def _get_module_for_linking(self) -> Any:
-        """Return the IR that the cache stores with the machine code: the public names, without
-        code.
+        """Return the LLVM module that the cache stores with the machine code.
+
+        The module declares the public names and has no code.
         """
         if self._shared_module is None:
             private = (llvm.Linkage.internal, llvm.Linkage.private)
@@ -125,7 +126,7 @@ class _Whole(JITCodeLibrary):
 
 
 def _parts(direct: list[Any]) -> list[Any]:
-    """Return the direct libraries and those that their parts need, without duplicates."""
+    """Return the libraries in ``direct`` and those that their parts need, without duplicates."""
     found: dict[Any, None] = {}
     ahead = list(reversed(direct))
     while ahead:
@@ -139,10 +140,10 @@ def _parts(direct: list[Any]) -> list[Any]:
 
 
 def _merged(modules: list[Any]) -> Any:
-    """Link modules, in order, into one. They are used up.
+    """Link LLVM modules, in order, into one module; the given modules become unusable.
 
-    To link a module, LLVM visits the whole module into which it is linked. Groups keep that one
-    small.
+    To link a module, LLVM visits the whole module into which it is linked. Linking in groups keeps
+    that module small.
     """
     while len(modules) > 1:
         groups = [modules[i : i + GROUP] for i in range(0, len(modules), GROUP)]
@@ -154,7 +155,7 @@ def _merged(modules: list[Any]) -> Any:
 
 
 def _link(module: Any, library: Any) -> None:
-    """Link the code of a library into a module."""
+    """Link the code of a library into an LLVM module."""
     if isinstance(library, _Part):
         module.link_in(library.own(), preserve=True)
     else:
@@ -163,18 +164,18 @@ def _link(module: Any, library: Any) -> None:
 
 
 def _library(state: Any, kind: type) -> None:
-    """Set the library into which a function is lowered."""
+    """Create the library of type ``kind`` into which the function of ``state`` is lowered."""
     state.library = kind(state.targetctx.codegen(), state.func_id.func_qualname)
     state.library.enable_object_caching()
 
 
 class _Name:
-    """Key by which compiled callers find a part."""
+    """Key by which compiled callers find the code of a part."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerPart(NativeLowering):
-    """Lowering pass of a part."""
+    """Compiler pass that lowers a function to a part."""
 
     _name = "lower_part"
 
@@ -196,7 +197,7 @@ class _LowerPart(NativeLowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerApart(_LowerPart):
-    """Lowering pass of a part that is never inlined."""
+    """Compiler pass that lowers a function to a part that is never inlined."""
 
     _name = "lower_apart"
     attributes: tuple[str, ...] = ("noinline",)
@@ -211,7 +212,7 @@ class _LowerApart(_LowerPart):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerCold(_LowerApart):
-    """Lowering pass of a rarely called part."""
+    """Compiler pass that lowers a function to a rarely called part."""
 
     _name = "lower_cold"
     attributes = ("cold", "noinline")
@@ -219,7 +220,7 @@ class _LowerCold(_LowerApart):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerWhole(NativeLowering):
-    """Lowering pass of a whole program."""
+    """Compiler pass that lowers a function that Python calls, as a whole program."""
 
     _name = "lower_whole"
 
@@ -230,7 +231,7 @@ class _LowerWhole(NativeLowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerScalar(NativeLowering):
-    """Lowering pass of a whole program without vector instructions."""
+    """Compiler pass that lowers a whole program without vector instructions."""
 
     _name = "lower_scalar"
 
@@ -242,7 +243,7 @@ class _LowerScalar(NativeLowering):
 
 @contextmanager
 def _as_it_is(context: Any) -> Iterator[None]:
-    """Let Numba's refresh of a context do nothing."""
+    """Disable Numba's refresh of a context inside the block."""
     context.refresh = lambda: None
     try:
         yield
@@ -251,10 +252,10 @@ def _as_it_is(context: Any) -> Iterator[None]:
 
 
 class PartCompiler(CompilerBase):
-    """Lowers a function that compiled code calls; its callers may inline it.
+    """Compiler of a function that compiled code calls; its callers may inline it.
 
-    Numba looks for new declarations before it compiles a function. If a program is being typed that
-    calls the part, the program has just done so.
+    Numba looks for new declarations before it compiles a function. This is skipped if a program
+    that calls the part is being typed, because the program has just done so.
     """
 
     lowering: type = _LowerPart
@@ -271,39 +272,39 @@ class PartCompiler(CompilerBase):
 
 
 class ApartCompiler(PartCompiler):
-    """Lowers a function that is never inlined into its callers."""
+    """Compiler of a function that is never inlined into its callers."""
 
     lowering = _LowerApart
 
 
 class ColdCompiler(PartCompiler):
-    """Lowers a rarely called function; its calls leave the hot path of its callers."""
+    """Compiler of a rarely called function; its calls leave the hot path of its callers."""
 
     lowering = _LowerCold
 
 
 class WholeCompiler(CompilerBase):
-    """Compiles a function that Python calls, together with its parts."""
+    """Compiler of a function that Python calls, together with its parts."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerWhole, UNUSED)
 
 
 class ScalarCompiler(CompilerBase):
-    """Compiles a function that Python calls, without vector instructions."""
+    """Compiler of a function that Python calls, without vector instructions."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerScalar, UNUSED)
 
 
 def _wide(kind: Any) -> Any:
-    """Return int64 for a signed integer type, else the type itself."""
+    """Return int64 for a signed integer type; return any other type unchanged."""
     kind = unliteral(kind)
     return types.int64 if kind in types.signed_domain else kind
 
 
 class Function(CPUDispatcher):
-    """A compiled function: compiled callers use it as a part, Python as a whole program.
+    """A compiled function: compiled callers use it as a part, and Python as a whole program.
 
     ``whole`` returns the dispatcher that compiles the function for Python and finds it in the
     cache; most functions never need it. ``lowered`` is called after each part is lowered.
@@ -326,12 +327,17 @@ class Function(CPUDispatcher):
         self._known: set[Any] = set()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Return one part for integers of any width; the call widens them to int64."""
+        """Return the declaration of one part for integers of any width; a call widens them to
+        int64.
+        """
         args = tuple(_wide(kind) for kind in args)
         return super().get_call_template(args, {key: _wide(kind) for key, kind in kws.items()})
 
     def compile(self, sig: Any) -> Any:
-        """Compile the part for a signature and return it. The caller holds the compiler lock."""
+        """Compile the part for a signature and return its entry point.
+
+        The caller holds the compiler lock.
+        """
         args, returned = sigutils.normalize_signature(sig)
         known = self.overloads.get(tuple(args))
         if known is not None:

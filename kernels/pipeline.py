@@ -1,8 +1,8 @@
-"""Compiler passes by which a function is lowered.
+"""Compiler passes that lower a function.
 
-This module owns the list of passes and their runner. It does not lower functions (parts.py,
-direct.py) and does not decide how a function is compiled (jit.py).
-Source: Numba's default pipeline and pass manager.
+This module owns the list of passes and the pass manager that runs them. It does not lower functions
+(parts.py, direct.py) and does not decide how a function is compiled (jit.py). Source: Numba's
+default pipeline and pass manager.
 
 Numba's pass manager verifies, times and reports every pass. For four hundred small functions that
 are compiled one inside the other, this overhead exceeds the time of type inference.
@@ -40,11 +40,11 @@ They handle closures, ``with`` blocks, exceptions, branches on literals and arra
 
 
 class _Signatures:
-    """Memo of the signatures of one operator; replaces ``get_call_type`` of its function type.
+    """Memo of the call signatures of one operator, such as ``+``, by argument types.
 
-    Numba tries each template of an operator, up to about a hundred, when it types an occurrence of
-    the operator and again when it lowers it. The signature depends only on the argument types.
-    Failures are not memoized.
+    It replaces ``get_call_type`` of the operator's type in Numba. Numba tries each template of an
+    operator, up to about a hundred, when it types an occurrence of the operator and again when it
+    lowers it. The signature depends only on the argument types. Failures are not memoized.
     """
 
     def __init__(self, function: Any) -> None:
@@ -66,7 +66,7 @@ class _Signatures:
 
 
 class _Resolver:
-    """Resolves calls in a typing context; gives each operator that it meets a memo."""
+    """Resolves calls in a typing context, and gives each operator a memo at its first call."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -80,7 +80,10 @@ class _Resolver:
 
 
 def _is_operator(function: Any) -> bool:
-    """Return True for Numba's type of a function of the module ``operator``, of bool and of int."""
+    """Return True if ``function`` is Numba's type of an operator.
+
+    Operators are the functions of the module ``operator``, and bool and int.
+    """
     if type(function) is not types.Function:
         return False
     key = function.typing_key
@@ -88,14 +91,17 @@ def _is_operator(function: Any) -> bool:
 
 
 def _remember_operators(context: Any) -> None:
-    """Install the memos of operators in a typing context, once."""
+    """Install the memos of operators in a typing context, unless it has them already."""
     if not isinstance(context.resolve_function_type, _Resolver):
         context.resolve_function_type = _Resolver(context)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _ToSingleAssignments(ReconstructSSA):
-    """Numba's pass without lifetimes of variables, which IRLegalization computes afresh."""
+    """Numba's pass ReconstructSSA without the lifetimes of variables.
+
+    The pass IRLegalization computes the lifetimes later.
+    """
 
     _name = "to_single_assignments"
 
@@ -108,7 +114,10 @@ class _ToSingleAssignments(ReconstructSSA):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _StripPhis(PreLowerStripPhis):
-    """Numba's pass without lifetimes of variables, which IRLegalization computes afresh."""
+    """Numba's pass PreLowerStripPhis without the lifetimes of variables.
+
+    The pass IRLegalization computes the lifetimes later.
+    """
 
     _name = "strip_phis"
 
@@ -119,7 +128,7 @@ class _StripPhis(PreLowerStripPhis):
 
 
 class _Passes(PassManager):
-    """A pass manager that runs passes in order without timing and verification."""
+    """A pass manager that runs the passes in order, without timing and verification."""
 
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
@@ -130,7 +139,10 @@ class _Passes(PassManager):
 
 
 def passes(state: Any, lowering: type, left_out: tuple[str, ...]) -> list[Any]:
-    """Return Numba's passes with the given lowering pass and without those in ``left_out``."""
+    """Return a list with the pass manager: Numba's passes with ``lowering`` as the lowering pass.
+
+    The passes named in ``left_out`` are omitted.
+    """
     _remember_operators(state.typingctx)
     manager = _Passes("parts")
     replaced = {NativeLowering: lowering}

@@ -25,15 +25,19 @@ MOMENTUM = ("lr", "momentum", "dampening", "weight_decay", "maximize")
 
 
 def fold_sgd(values: Mapping[str, float], step: int, form: str) -> list[float]:
-    """Return lr, l2; see ONDIE_SGD in csrc/ondie.h."""
+    """Return the coefficients of a step of SGD: lr, l2.
+
+    ONDIE_SGD in csrc/ondie.h defines them.
+    """
     sign = -1.0 if values["maximize"] else 1.0
     return [sign * values["lr"], sign * values["weight_decay"]]
 
 
 def fold_momentum(values: Mapping[str, float], step: int, form: str) -> list[float]:
-    """Return lr, l2, mu, c1; see ONDIE_MOMENTUM in csrc/ondie.h.
+    """Return the coefficients of a step of momentum: lr, l2, mu, c1.
 
-    In step 1, mu is -0 to keep the sign of a zero gradient.
+    ONDIE_MOMENTUM in csrc/ondie.h defines them. In step 1, mu is -0 to keep the sign of a zero
+    gradient.
     """
     sign = -1.0 if values["maximize"] else 1.0
     mu, c1 = (-0.0, 1.0) if step == 1 else (values["momentum"], 1.0 - values["dampening"])
@@ -41,14 +45,20 @@ def fold_momentum(values: Mapping[str, float], step: int, form: str) -> list[flo
 
 
 def fold_nesterov(values: Mapping[str, float], step: int, form: str) -> list[float]:
-    """Return lr, l2, mu, c1, look; see ONDIE_NESTEROV in csrc/ondie.h."""
+    """Return the coefficients of a step of Nesterov momentum: lr, l2, mu, c1, look.
+
+    ONDIE_NESTEROV in csrc/ondie.h defines them.
+    """
     sign = -1.0 if values["maximize"] else 1.0
     _, l2, mu, c1 = fold_momentum(values, step, form)
     return [sign * values["lr"], l2, mu, c1, sign * values["momentum"]]
 
 
 def numpy_sgd(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w in place; w, g: float32[n]; coef: the coefficients of `fold_sgd`."""
+    """Update w in place with SGD in NumPy.
+
+    w, g: float32[n]; coef: the coefficients of `fold_sgd`.
+    """
     lr, l2 = coef
     if l2 != 0:
         g = mad(w, l2, g)
@@ -56,7 +66,10 @@ def numpy_sgd(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None
 
 
 def numpy_momentum(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w and m in place; w, g, m: float32[n]; coef: the coefficients of `fold_momentum`."""
+    """Update w and m in place with momentum in NumPy.
+
+    w, g, m: float32[n]; coef: the coefficients of `fold_momentum`.
+    """
     (m,) = states
     lr, l2, mu, c1 = coef
     if l2 != 0:
@@ -66,7 +79,10 @@ def numpy_momentum(mad: Mad, w: Array, g: Array, states: States, coef: Array) ->
 
 
 def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
-    """Update w and m in place; w, g, m: float32[n]; coef: the coefficients of `fold_nesterov`."""
+    """Update w and m in place with Nesterov momentum in NumPy.
+
+    w, g, m: float32[n]; coef: the coefficients of `fold_nesterov`.
+    """
     (m,) = states
     lr, l2, mu, c1, look = coef
     if l2 != 0:
@@ -77,7 +93,7 @@ def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, coef: Array) ->
 
 @njit(forceinline=True)
 def sgd_loop(w, g, coef, once):
-    """Update w in place; ``once`` selects the torch form."""
+    """Update w in place with SGD; ``once`` selects the torch form."""
     lr, l2 = coef[0], coef[1]
     with_l2 = l2 != 0
     for i in range(w.size):
@@ -87,7 +103,7 @@ def sgd_loop(w, g, coef, once):
 
 @njit(forceinline=True)
 def momentum_loop(w, g, m, coef, once, nesterov):
-    """Update w and m in place; ``once`` selects the torch form."""
+    """Update w and m in place with momentum; ``once`` selects the torch form."""
     lr, l2, mu, c1 = coef[0], coef[1], coef[2], coef[3]
     look = coef[4] if nesterov else coef[3]
     with_l2 = l2 != 0

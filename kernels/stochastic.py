@@ -32,12 +32,12 @@ def _hash(x: int) -> int:
 
 
 def key(step: int, seed: int = 0) -> int:
-    """Return the 32-bit key of a step of a run; steps count from 1."""
+    """Return the 32-bit key of the random bits of a step; steps count from 1."""
     return _hash((_hash(seed & MASK) + (seed >> 32 & MASK) * HIGH + step * SPREAD) & MASK)
 
 
 def numpy_draws(n: int, first: int, key: int) -> NDArray[np.uint32]:
-    """Return 32 random bits for each element first .. first + n. uint32[n]."""
+    """Return 32 random bits for each of the elements first .. first + n - 1, uint32[n]."""
     i = np.arange(first, first + n, dtype=np.uint64)
     x = (i + (i >> np.uint64(32)) * HIGH + key) & MASK
     x = ((x ^ (x >> np.uint64(16))) * FIRST) & MASK
@@ -46,14 +46,14 @@ def numpy_draws(n: int, first: int, key: int) -> NDArray[np.uint32]:
 
 
 def numpy_to_bf16(x: np.ndarray, more: np.ndarray) -> NDArray[np.uint16]:
-    """Round float32[n] to BF16 (uint16[n]) with 16 random bits per element in ``more``."""
+    """Round float32[n] to BF16 (uint16[n]); ``more`` has 16 random bits for each element."""
     wide = x.view(np.uint32)
     return np.where(np.isnan(x), (wide >> 16) | 0x40, (wide + more) >> 16).astype(np.uint16)
 
 
 @njit
 def draw(i, key):
-    """Return 32 random bits of element ``i``."""
+    """Return 32 random bits for element ``i`` of a step with this key."""
     x = (i + (i >> 32) * HIGH + key) & MASK
     x = ((x ^ (x >> 16)) * FIRST) & MASK
     x = ((x ^ (x >> 15)) * SECOND) & MASK
@@ -62,7 +62,10 @@ def draw(i, key):
 
 @njit
 def numba_to_bf16(x, y, first, key, shift):
-    """Round float32 ``x`` to BF16 bits in ``y`` at random; ``first``: number of x[0]."""
+    """Round float32 ``x`` stochastically and write the BF16 bits to uint16 ``y``.
+
+    ``first``: number of the element x[0]. ``shift``: position of the 16 random bits of an element.
+    """
     for i in range(x.size):
         word = np.int64(bits(x[i])) & MASK
         if word & 0x7FFFFFFF > 0x7F800000:

@@ -20,25 +20,31 @@ MOST_THREADS = 1024  # maximum number of threads; ONDIE_THREADS
 
 
 def checked(threads: int) -> int:
-    """Return a number of threads. Raises KernelError outside 1 .. MOST_THREADS."""
+    """Return ``threads`` if it is a valid number of threads.
+
+    Raises KernelError for a number outside 1 .. MOST_THREADS.
+    """
     if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise KernelError(f"threads: {threads!r}; must be from 1 to {MOST_THREADS}")
     return threads
 
 
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Return a pool of idle threads, which is kept for the next call."""
+    """Return a pool of threads, which is kept for later calls."""
     return _pool(threads, os.getpid())
 
 
 @lru_cache(maxsize=8)
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
-    """Return the pool of a process; a forked child gets a new one."""
+    """Return the thread pool of process ``pid``; a forked child gets a new one."""
     return ThreadPoolExecutor(threads, thread_name_prefix="ondie-kernels")
 
 
 def chunks(count: int, threads: int) -> list[tuple[int, int]]:
-    """Cut [0, n) into at most `threads` runs of at least LEAST elements, at multiples of GRAIN."""
+    """Divide the elements 0 .. count - 1 into at most ``threads`` chunks (start, stop).
+
+    A chunk has at least LEAST elements and begins at a multiple of GRAIN.
+    """
     parts = max(1, min(checked(threads), count // LEAST))
     size = -(-count // parts)
     size += -size % GRAIN
@@ -50,7 +56,7 @@ def chunks(count: int, threads: int) -> list[tuple[int, int]]:
 
 
 def run(count: int, threads: int, work: Callable[[int, int], object]) -> list[object]:
-    """Call work(start, stop) for every chunk of [0, n) and return the results in order."""
+    """Call work(start, stop) for every chunk of ``count`` elements; return the results in order."""
     parts = chunks(count, threads)
     if len(parts) == 1:
         return [work(*parts[0])]

@@ -42,16 +42,16 @@ SHIFTS = (0, 8, 16)  # offset of the random bits that weight, first and second s
 
 
 def widened(stored: np.ndarray, kind: int) -> np.ndarray:
-    """Return a float32 copy of an array."""
+    """Return a float32 copy of a stored array; ``kind``: storage type of the array."""
     if kind == F32:
         return stored.copy()
     return numpy_from_fp16(stored.view(np.uint16)) if kind == H16 else numpy_from_bf16(stored)
 
 
 def narrowed(values: np.ndarray, stored: np.ndarray, kind: int, more: np.ndarray | None) -> None:
-    """Store float32 ``values`` in ``stored``.
+    """Store float32 ``values`` in the array ``stored``; ``kind``: storage type of the array.
 
-    ``more``: random bits, or None to round to nearest.
+    ``more``: random bits for stochastic rounding, or None to round to nearest.
     """
     if kind == F32:
         stored[:] = values
@@ -65,7 +65,7 @@ def numpy_update(
     plain: Callable[..., None], form: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
     coef: np.ndarray, first: int, key: int,
 ) -> None:  # fmt: skip
-    """Apply the float32 update ``plain`` to arrays of a format, in place.
+    """Apply the float32 update ``plain`` in place to arrays in a storage format.
 
     arrays: w, g, states, and out if the format has one. A coded state is followed by its scales.
     signs: for each state, whether it is signed.
@@ -105,7 +105,7 @@ WHAT = {
 
 @njit
 def plain(what, w, g, first, second, coef):
-    """Run the FP32 update of one operation."""
+    """Run the FP32 update of the operation ``what`` on float32 arrays."""
     if what == SGD:
         sgd.numba_sgd_canonical(w, g, coef)
     elif what == MOMENTUM:
@@ -120,7 +120,10 @@ def plain(what, w, g, first, second, coef):
 
 @njit
 def wide(stored, start, stop, kind, room):
-    """Return elements start .. stop of a stored array as float32, in place or in ``room``."""
+    """Return elements start .. stop - 1 of a stored array as float32.
+
+    FP32 elements are returned in place; others are converted into ``room``.
+    """
     if kind == F32:
         return stored[2 * start : 2 * stop].view(np.float32)
     values = room[: stop - start]
@@ -133,7 +136,10 @@ def wide(stored, start, stop, kind, room):
 
 @njit
 def back(values, stored, start, stop, kind, random, first, key, shift):
-    """Store float32 ``values`` as elements start .. stop of ``stored``."""
+    """Store float32 ``values`` as elements start .. stop - 1 of the array ``stored``.
+
+    FP32 elements are already in place.
+    """
     if kind == H16:
         numba_to_fp16(values, stored[start:stop])
     elif kind == B16 and random:
@@ -146,9 +152,9 @@ def back(values, stored, start, stop, kind, random, first, key, shift):
 def stored_tiles(
     what, count, w, g, first_state, second_state, out, coef, kinds, states, first, key
 ):
-    """Update stored arrays tile by tile.
+    """Update stored arrays tile by tile: convert to FP32, update, convert back.
 
-    kinds: int64[5], the storage kinds of w, g, states and out, and the stochastic rounding flag.
+    kinds: int64[5], the storage types of w, g, states and out, and the stochastic rounding flag.
     """
     wk, gk, sk, ok, random = kinds[0], kinds[1], kinds[2], kinds[3], kinds[4] != 0
     rooms = np.empty((4, TILE), np.float32)
@@ -172,9 +178,9 @@ def stored_tiles(
 def coded_tiles(
     what, w, g, first_state, second_state, scale_a, scale_b, coef, states, values, buckets, zeros
 ):
-    """Update arrays with coded states block by block.
+    """Update arrays with coded states block by block: decode, update, encode.
 
-    values, buckets, zeros: tables of the code maps of state a and state b.
+    values, buckets, zeros: tables of the code maps of the two states.
     """
     count = w.size
     first_room = np.empty(BLOCK, np.float32)
@@ -198,7 +204,10 @@ def numba_update(
     name: str, form: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
     coef: np.ndarray, first: int, key: int,
 ) -> None:  # fmt: skip
-    """Run `numpy_update` in Numba; ``name`` is the name of the operation in csrc/ondie.h."""
+    """Apply a float32 update in place to arrays in a storage format, in Numba.
+
+    Arguments as in `numpy_update`; ``name``: name of the operation in csrc/ondie.h, in lower case.
+    """
     w, g, *rest = arrays
     count = len(signs)
     if form.codes:

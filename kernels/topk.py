@@ -25,7 +25,7 @@ DIGIT = 1 << 16
 
 
 def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
-    """Return the indices, int64[k] in increasing order, of the k largest magnitudes."""
+    """Return the indices of the k largest magnitudes, int64[k], in increasing order."""
     sizes = g.view(np.uint32) & np.uint32(0x7FFFFFFF)
     order = np.argsort(~sizes, kind="stable")  # decreasing magnitude; ties by lower index
     return np.sort(order[:k])
@@ -33,7 +33,10 @@ def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
 
 @njit
 def reached(count, left):
-    """Return the digit that contains the ``left``-th largest, and how many lie above it."""
+    """Return the digit that contains the ``left``-th largest number, and how many lie above it.
+
+    ``count``: number of numbers with each digit. Numbers with a larger digit lie above.
+    """
     above = 0
     digit = count.size - 1
     while above + count[digit] < left:
@@ -44,7 +47,10 @@ def reached(count, left):
 
 @njit
 def numba_top_k(g, k, index, value):
-    """Write index and value of the k largest magnitudes, by counting 16-bit digits."""
+    """Write the indices and values of the k largest magnitudes of ``g`` to ``index`` and ``value``.
+
+    The selection counts the 16-bit digits of the magnitudes.
+    """
     count = np.zeros(DIGIT, np.int64)
     for i in range(g.size):
         count[(bits(g[i]) & 0x7FFFFFFF) >> 16] += 1
@@ -99,9 +105,9 @@ def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32
 
 
 def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
-    """Write the gradient that ``compress`` selected from to float32 ``g``, with zeros elsewhere.
+    """Write the gradient that ``compress`` reduced to indices and values to float32 ``g``.
 
-    Raises KernelError for an index beyond the end of ``g``.
+    All other elements of ``g`` become 0. Raises KernelError for an index beyond the end of ``g``.
     """
     flat("index", index, np.uint32)
     flat("value", value, np.float32)

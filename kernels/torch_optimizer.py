@@ -40,7 +40,7 @@ Back = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """Return the memory of a contiguous tensor as a flat array."""
+    """Return a contiguous tensor's memory as a flat NumPy array; bfloat16 becomes uint16."""
     flat = tensor.view(-1)
     if tensor.dtype == torch.bfloat16:
         return flat.view(torch.int16).numpy().view(np.uint16)
@@ -48,19 +48,19 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """Return the memory of an array as a tensor."""
+    """Return an array's memory as a tensor; uint16 becomes bfloat16."""
     if array.dtype == np.uint16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def _fits(tensor: torch.Tensor, slot: Slot) -> bool:
-    """Return True if the kernel can use the tensor's memory as this array of the update."""
+    """Return True if the kernel can use the memory of the tensor for array ``slot``."""
     return tensor.dtype == _TORCH[slot.dtype] and tensor.is_contiguous()
 
 
 def _cast(tensor: torch.Tensor, slot: Slot) -> torch.Tensor:
-    """Return a flat copy with the type of an array of the update."""
+    """Return a flat copy of a tensor with the type of array ``slot``."""
     return tensor.detach().reshape(-1).to(_TORCH[slot.dtype], copy=True)
 
 
@@ -100,7 +100,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         super().__init__(params, hyper)
 
     def _choose(self) -> None:
-        """Create the kernel."""
+        """Create the kernel from the chosen operation, backend, form and format."""
         self.kernel = get(**self._chosen)
         narrow = any(slot.name == "out" for slot in self.kernel.slots)
         self._shown = "out" if narrow else "w"  # the array that the model computes with
@@ -115,7 +115,11 @@ class KernelOptimizer(torch.optim.Optimizer):
             self._choose()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as torch does, with betas under the names that the defaults use."""
+        """Add a parameter group as torch does.
+
+        The betas of the group get the names that the defaults use: ``betas``, or ``beta1`` and
+        ``beta2``.
+        """
         group = dict(param_group)
         if "betas" in self.defaults and not group.keys().isdisjoint(_BETAS):
             given = self._spelled({"betas": group.get("betas", self.defaults["betas"])})
@@ -130,7 +134,7 @@ class KernelOptimizer(torch.optim.Optimizer):
             raise
 
     def _spelled(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return the hyperparameters under the names that the kernels use."""
+        """Replace ``betas`` in a dictionary of hyperparameters by ``beta1`` and ``beta2``."""
         if "betas" in found:
             try:
                 found["beta1"], found["beta2"] = found.pop("betas")
@@ -139,7 +143,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         return found
 
     def _hyper(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a group's hyperparameters under kernel names."""
+        """Return the hyperparameters of a group under the names that the kernels use."""
         return self._spelled({name: group[name] for name in group if name in self._names})
 
     @torch.no_grad()
@@ -193,7 +197,7 @@ class KernelOptimizer(torch.optim.Optimizer):
     def _table(
         self, parameters: list[torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]]
     ) -> tuple[Table, Back]:
-        """Return the table of an update and the (parameter, array) pairs to copy afterwards.
+        """Return the table of an update, and the pairs (parameter, new weights) to copy afterwards.
 
         ``fresh`` receives the state of each parameter.
         """
@@ -213,7 +217,10 @@ class KernelOptimizer(torch.optim.Optimizer):
     def _held(
         self, param: torch.Tensor, state: dict[str, Any], slot: Slot, back: Back
     ) -> torch.Tensor:
-        """Return the tensor for one array; append to ``back`` if the parameter needs a copy."""
+        """Return the tensor that the kernel uses for array ``slot`` of a parameter.
+
+        Appends to ``back`` if the new weights must be copied to the parameter.
+        """
         if slot.name in self.kernel.states:
             return state[slot.name]
         if slot.name == "g":
@@ -241,7 +248,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return torch's state dictionary plus the format of the states."""
+        """Return torch's state dictionary with the format of the states added."""
         return {**super().state_dict(), "format": self.kernel.format}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -37,7 +37,9 @@ def _definitions() -> dict[str, Definition]:
 
 @dataclass(frozen=True)
 class Slot:
-    """One array of an update: its name, its type, and the parameters per entry."""
+    """One array of an update: its name and type, parameters per entry, and whether it is
+    written.
+    """
 
     name: str
     dtype: np.dtype
@@ -45,7 +47,7 @@ class Slot:
     written: bool = True
 
     def size(self, count: int) -> int:
-        """Return the number of entries for ``count`` parameters."""
+        """Return the number of entries of the array for ``count`` parameters."""
         return -(-count // self.share)
 
 
@@ -128,11 +130,11 @@ class Update:
         return tuple(found)
 
     def coefficients(self, hyper_parameters: Mapping[str, float], step: int) -> Array:
-        """Fold hyperparameters into the scalars of step number `step`, counted from 1.
+        """Convert hyperparameters to the coefficients of step number `step`, counted from 1.
 
-        Everything is computed in double precision and rounded once to float32. Returns a 1-D
-        array whose length depends only on the operation. Raises KernelError naming the key that
-        is unknown, missing or out of range.
+        Everything is computed in double precision and rounded once to float32. Returns a 1-D array
+        whose length depends only on the operation. Raises KernelError naming the key that is
+        unknown, missing or out of range.
         """
         step = hyper.checked_step(self.op, step)
         values = hyper.checked(self.op, self._definition.takes, hyper_parameters)
@@ -183,7 +185,7 @@ class Update:
         first: int = 0,
         key: int | None = None,
     ) -> None:
-        """Update checked arrays, given in the order of `slots`."""
+        """Update arrays that are already checked, given in the order of `slots`."""
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
             raise KernelError(f"{self.op}: first = {first!r}; must be a whole number, at least 0")
@@ -221,7 +223,7 @@ class Update:
         return key
 
     def check_coef(self, coef: Array) -> None:
-        """Raise KernelError unless `coef` has the type and shape of `coefficients`' result."""
+        """Raise KernelError unless `coef` has the type and shape of a result of `coefficients`."""
         good = coef.dtype == _F32 and coef.shape == (self._definition.coefs,)
         if not good or coef.flags.num & (_CONTIGUOUS | _ALIGNED) != _CONTIGUOUS | _ALIGNED:
             raise KernelError(f"{self.op}: coef must be a result of coefficients()")
@@ -264,7 +266,10 @@ class Update:
         return tuple(array.copy() for array in arrays)
 
     def apart(self, arrays: Sequence[np.ndarray]) -> None:
-        """Raise KernelError for arrays that share memory. (C checks this for each part.)"""
+        """Raise KernelError if two of the arrays share memory.
+
+        The NumPy and Numba backends call this; C checks each part.
+        """
         for i, array in enumerate(arrays):
             for other in arrays[i + 1 :]:
                 if np.may_share_memory(array, other):
@@ -307,7 +312,7 @@ class Update:
 
 
 def _slots(states: tuple[str, ...], form: Format) -> tuple[Slot, ...]:
-    """Return the arrays of an update in a format, in order."""
+    """Return the arrays of an update in a storage format, in order: w, g, states, out."""
     found = [Slot("w", TYPES[form.w]), Slot("g", TYPES[form.g], written=False)]
     for name in states:
         found.append(Slot(name, TYPES[form.state]))

@@ -60,7 +60,7 @@ Contender = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on ``n`` parameters with a storage format and a shape."""
+    """An operation on ``n`` parameters with a storage format and a shape of the arrays."""
 
     op: str
     n: int
@@ -81,13 +81,14 @@ class Case:
         if self.shape == "tensors" and self.n < TENSORS:
             raise KernelError(f"size: {self.n} parameters; must be at least {TENSORS} for tensors")
         if self.shape == "pages" and self.n % PAGE:
-            raise KernelError(f"size: {self.n} parameters, expected whole pages of {PAGE}")
+            raise KernelError(f"size: {self.n} parameters; must be a multiple of {PAGE} for pages")
         if self.shape == "page" and self.n != PAGE:
-            raise KernelError(f"size: {self.n} parameters, expected a page: {PAGE}")
+            raise KernelError(f"size: {self.n} parameters; must be {PAGE} for page")
 
     @property
     def name(self) -> str:
-        """Return the case name used in rows: the operation, plus format and shape unless default.
+        """Name of the case in rows: the operation, plus format and shape if they are not the
+        defaults.
 
         The defaults are "fp32" and "flat".
         """
@@ -95,13 +96,14 @@ class Case:
         return "/".join([self.op, *more])
 
     def kernel(self, backend: str = "auto") -> Update:
-        """Return the update kernel that is measured."""
+        """Return the update kernel of the case on a backend."""
         return get(self.op, backend=backend, format=self.format)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the contenders, the anchor first, from the installed packages.
+        """Return the names of the contenders, the anchor first.
 
-        This call creates and imports nothing. `contenders` may omit other packages that fail.
+        The names follow from the packages that are installed; nothing is created or imported.
+        `contenders` may omit other packages that fail.
         """
         found: tuple[str, ...] = (LIMIT,) if native.lib is not None else ()
         for backend in reversed(backends()):
@@ -154,7 +156,7 @@ def torch_module() -> Any:
 
 
 def filled(kernel: Update, count: int) -> list[np.ndarray]:
-    """Return arrays of an update whose values stay finite and normal however often it runs."""
+    """Return the arrays of an update whose values stay finite and normal in any number of steps."""
     arrays = []
     for slot in kernel.slots:
         array = aligned_empty(slot.size(count), slot.dtype)
@@ -170,7 +172,7 @@ def filled(kernel: Update, count: int) -> list[np.ndarray]:
 
 
 def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Contender:
-    """Return a call with the DRAM traffic of an update.
+    """Return a function that has the DRAM traffic of an update with almost no arithmetic.
 
     For FP32 it uses the given arrays, whose values stay normal. For other formats it uses separate
     arrays, because it leaves meaningless values in them.
@@ -204,7 +206,7 @@ def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
 
 
 def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray) -> Contender:
-    """Return a call of a kernel on the arrays in the shape of the case."""
+    """Return a function that runs a kernel on the arrays in the shape of the case."""
     if case.shape == "flat":
         return partial(kernel.run, arrays, coef, case.threads, 0, KEY)
     if case.shape == "page":
@@ -220,12 +222,15 @@ def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray
 
 
 def sizes(count: int) -> list[int]:
-    """Return the number of parameters of each tensor."""
+    """Return the number of parameters of each of the TENSORS tensors."""
     return [count // TENSORS + (i < count % TENSORS) for i in range(TENSORS)]
 
 
 def cut(array: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
-    """Split an array into the tensors of a model; each tensor gets separate scales."""
+    """Split an array into the tensors of a model.
+
+    ``share``: parameters per entry; arrays of scales (share above 1) are new for each tensor.
+    """
     if share == 1:
         return np.array_split(array, TENSORS)
     return [np.ones(-(-count // share), array.dtype) for count in sizes(parameters)]
@@ -287,7 +292,7 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
 
 
 def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]) -> Any:
-    """Return a call of torch's fused operator, or None if this torch version has none."""
+    """Return a function that calls torch's fused operator; None if this torch version has none."""
     steps = [torch.tensor(10.0) for _ in w]
     options: dict[str, Any] = dict(HYPER[op])
     fixed = {"weight_decay": options.get("weight_decay", 0.0), "maximize": False}
@@ -306,7 +311,7 @@ def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]
 
 
 def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> Any:
-    """Return torch's optimizer on the given tensors; kind: "fused" or "foreach"."""
+    """Return a step of torch's optimizer on the given tensors; kind: "fused" or "foreach"."""
     classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
     options: dict[str, Any] = dict(HYPER[op])
     if "beta1" in options:

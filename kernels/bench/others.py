@@ -33,7 +33,7 @@ Make = Callable[[Any, str, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Other:
-    """A package, its names for m and v, and their type for each format that it supports."""
+    """A package with an optimizer: names of the states m and v, and their type in each format."""
 
     name: str  # the module name in lower case
     moments: tuple[str, str]
@@ -42,7 +42,7 @@ class Other:
     builds: bool = False  # compiles code on first use
 
     def installed(self) -> bool:
-        """Return True if the package is installed; it is not imported."""
+        """Return True if the package is installed; the package is not imported."""
         return find_spec(self.name.lower()) is not None
 
     def has(self, op: str, count: int, form: str) -> bool:
@@ -61,9 +61,9 @@ def contender(
     form: str,
     remark: Remark,
 ) -> Callable[[], object] | None:
-    """Return a step of the package's optimizer on separate memory.
+    """Return a function that takes a step of the package's optimizer on separate memory.
 
-    Return None and call ``remark`` if the optimizer fails or stores its states in another type.
+    Returns None and calls ``remark`` if the optimizer fails or stores its states in another type.
     """
     if other.builds and (reason := _build(other.name, tuple(sys.path))):
         remark(f"{other.name} is excluded from {op}, {form}: {reason}")
@@ -91,10 +91,11 @@ def contender(
 
 @cache
 def _build(name: str, path: tuple[str, ...]) -> str | None:
-    """Take a package's first step in a process of its own, which compiles its code.
+    """Take a package's first step in a separate process, which compiles the package's code.
 
-    Return the reason if it fails or takes longer than BUILD_S; its processes are then ended. A
-    build that waits for another one's lock would otherwise never end. ``path``: sys.path.
+    Returns None, or the reason if the step fails or takes longer than BUILD_S; the process and its
+    children are then ended. Without the limit, a build that waits for the lock of another build
+    would never end. ``path``: sys.path.
     """
     words = [sys.executable, "-c", f"from {__name__} import first_step; first_step({name!r})"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
@@ -106,7 +107,7 @@ def _build(name: str, path: tuple[str, ...]) -> str | None:
         try:
             process.wait(BUILD_S)
         except subprocess.TimeoutExpired:
-            return f"its code was not built within {BUILD_S:g} s"
+            return f"its code was not compiled within {BUILD_S:g} s"
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -115,7 +116,7 @@ def _build(name: str, path: tuple[str, ...]) -> str | None:
             return None
         said.seek(0)
         lines = said.read().decode("utf-8", "replace").strip().splitlines() or ["no message"]
-        return f"its code does not build: {lines[-1]}"
+        return f"its code does not compile: {lines[-1]}"
 
 
 def first_step(name: str) -> None:
@@ -129,7 +130,7 @@ def first_step(name: str) -> None:
 
 
 def _type(moment: Any) -> str:
-    """Return the dtype of a moment tensor; for torchao, that of its codes."""
+    """Return the name of the type of a moment tensor; for torchao, the type of its codes."""
     return str(getattr(getattr(moment, "codes", moment), "dtype", None))
 
 

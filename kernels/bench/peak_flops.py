@@ -30,7 +30,7 @@ TIMES = 20_000  # passes over the numbers: about 1 ms, so the start of threads i
 
 
 class Operations(NamedTuple):
-    """Arithmetic operations of one update per parameter."""
+    """Number of arithmetic operations of one update per parameter, by kind."""
 
     adds: int  # additions and subtractions
     multiplies: int
@@ -46,15 +46,15 @@ OPERATIONS = {
     "adamw": Operations(4, 8, 1, 1),
     "adagrad": Operations(3, 2, 1, 1),
 }
-"""Counts of the canonical definitions without the line that is skipped when l2 = 0.
+"""Number of arithmetic operations per parameter of each update, in the canonical form.
 
-Casts, codes and random bits of other formats are not counted, because they belong to the storage
-and not to the update.
+The line for l2 is not counted, because it is skipped when l2 = 0. Casts, codes and random bits of
+other formats are not counted, because they belong to the storage and not to the update.
 """
 
 
 def multiply_adds(values: Any, times: int) -> None:
-    """Run ``times`` passes of multiply-adds over ``values``; its values converge to 1."""
+    """Run ``times`` passes of multiply-adds over ``values`` (float32[n]), which converge to 1."""
     half = np.float32(0.5)
     for _ in range(times):
         for i in range(len(values)):
@@ -74,7 +74,7 @@ def compiled() -> Any:
 
 
 def peak(threads: int) -> tuple[Callable[[], object], int]:
-    """Return a call that runs only multiply-adds on ``threads`` threads, and its operations."""
+    """Return a function that runs only multiply-adds on ``threads`` threads, and its operations."""
     loop = compiled()
     arrays = [np.full(NUMBERS, 2, np.float32) for _ in range(threads)]
 

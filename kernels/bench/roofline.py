@@ -35,7 +35,7 @@ ACROSS = 3  # panels per row
 
 @dataclass
 class Column:
-    """The contenders of one case; they share one arithmetic intensity."""
+    """The contenders of one case, which have the same arithmetic intensity."""
 
     update: str  # operation and format
     shape: str
@@ -47,7 +47,7 @@ class Column:
 
 
 def columns(bench: Bench) -> list[Column]:
-    """Return the cases of a bench."""
+    """Return the cases of a bench, in the order of its rows."""
     found: dict[str, Column] = {}
     traffic = {row.name: row.value for row in bench.rows if row.unit == "GB/s"}
     for row in bench.rows:
@@ -111,7 +111,7 @@ def roofs(cases: Sequence[Column]) -> dict[int, float]:
 
 
 def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
-    """Draw all roofs; the roof of this panel's size is black."""
+    """Draw the roofs of all sizes; the roof for ``here`` parameters is black, the others gray."""
     top = max(column.peak for column in cases)
     axes.axhline(top, color="black", linewidth=1)
     axes.annotate(f"{PEAK}, {top:,.0f} Gop/s", (0.02, top), xycoords=("axes fraction", "data"),
@@ -130,7 +130,7 @@ def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
 
 
 def _points(axes: Axes, column: Column, markers: dict[str, str], color: Any) -> None:
-    """Draw the points of a case and the bar of its memory limit."""
+    """Draw the points of a case, and the bar of its memory limit."""
     if column.limit is not None:
         axes.plot(
             column.intensity,
@@ -147,7 +147,7 @@ def _points(axes: Axes, column: Column, markers: dict[str, str], color: Any) -> 
 
 
 def _limits(axes: Axes, cases: Sequence[Column]) -> None:
-    """Set the axis limits so that all points and the corners of the roofs are visible."""
+    """Set the limits of both axes so that all points and the corners of the roofs are visible."""
     top = max(column.peak for column in cases)
     ends = [column.intensity for column in cases] + [top / speed for speed in roofs(cases).values()]
     axes.set_xscale("log", base=2)
@@ -159,7 +159,9 @@ def _limits(axes: Axes, cases: Sequence[Column]) -> None:
 
 
 def _legend(markers: dict[str, str], colors: dict[str, Any]) -> list[Line2D]:
-    """Return one entry for each contender and one for each operation and format."""
+    """Return the entries of the legend: one for each contender, one for each operation and
+    format.
+    """
     found = [
         Line2D([], [], linestyle="", marker=marker, color="#606060", label=name)
         for name, marker in markers.items()
@@ -172,7 +174,7 @@ def _legend(markers: dict[str, str], colors: dict[str, Any]) -> list[Line2D]:
 
 
 def _colors(count: int) -> list[Any]:
-    """Return ``count`` distinct colors."""
+    """Return ``count`` distinct colors for matplotlib."""
     if count <= 10:
         return [f"C{i}" for i in range(count)]
     return [matplotlib.colormaps["turbo"](place) for place in np.linspace(0.03, 0.97, count)]

@@ -36,7 +36,10 @@ MOST_S = 0.3  # or of those that fit into this time
 
 @dataclass(frozen=True)
 class Row:
-    """One measured value. `ratio` is the value over the anchor's value, median over rounds."""
+    """One measured value of a contender.
+
+    `ratio` is the value divided by the value of `anchor`, median over rounds.
+    """
 
     name: str
     value: float
@@ -47,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """Measured rows, the machine, and remarks about omitted contenders."""
+    """Result of a bench: measured rows, the machine, and remarks about omitted contenders."""
 
     rows: list[Row]
     machine: dict[str, str | int]
@@ -95,7 +98,10 @@ def run_kernels(
                 f"free; must be at most {free_bytes() // need(1)}"
             )
     if not cases:
-        raise KernelError(f"{', '.join(ops)} with {', '.join(formats)}: nothing to measure")
+        raise KernelError(
+            f"{', '.join(ops)} with {', '.join(formats)}: no case to "
+            "measure; choose other operations or formats"
+        )
     bench = Bench([], machine(threads))
     for case in cases:
         rounds = repeat or (15 if case.n <= 10_000_000 else 7)
@@ -104,10 +110,10 @@ def run_kernels(
 
 
 def need(count: int) -> int:
-    """Return the bytes needed for n parameters.
+    """Return the bytes of memory that a case of n parameters needs.
 
-    Four arrays of the kernels, four of the memory-limit measurement, and four temporaries of NumPy
-    and torch's foreach.
+    The arrays are four of the kernels, four of the memory-limit measurement, and four temporaries
+    of NumPy and torch's foreach.
     """
     return count * 4 * 12
 
@@ -141,7 +147,7 @@ def machine(threads: int) -> dict[str, str | int]:
 
 
 def compiler() -> str:
-    """Return the compiler and flags of the C kernels, as the extension reports them."""
+    """Return the compiler of the C kernels and its flags, as the extension reports them."""
     if native.lib is None:
         return "none"
     said = getattr(native.lib, "ondie_compiler", None)
@@ -193,7 +199,10 @@ def _one(
 def _interleaved(
     contenders: dict[str, Contender], rounds: int, progress: Callable[[str], object]
 ) -> dict[str, list[float]]:
-    """Return seconds per call, one sample per contender and round; the order rotates each round."""
+    """Return the seconds per call of each contender, one sample for each round.
+
+    The contenders take turns, in an order that rotates in each round.
+    """
     calls: dict[str, int] = {}
     for name, call in contenders.items():
         progress(f"{name}, warming up")
@@ -216,7 +225,9 @@ def _interleaved(
 
 
 def timed(call: Contender, calls: int) -> float:
-    """Return seconds per call: the minimum of a few timings, because preemption only adds time."""
+    """Return the seconds per call: the minimum of a few timings, because preemption only adds
+    time.
+    """
     best, spent = math.inf, 0.0
     for _ in range(TIMINGS):
         start = time.perf_counter()
@@ -230,7 +241,7 @@ def timed(call: Contender, calls: int) -> float:
 
 
 def _rows(op: str, count: int, traffic: int, samples: dict[str, list[float]]) -> list[Row]:
-    """Return the rows of time and traffic of all contenders."""
+    """Return the rows of time per parameter and of traffic of all contenders."""
 
     def ratio(name: str, anchor: str) -> float:
         pairs = zip(samples[name], samples[anchor], strict=True)

@@ -186,9 +186,9 @@ def test_silence_is_for_c_and_children_too_and_ends():
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        ("import time; time.sleep(60)\n", "its code was not built within 0.5 s"),
-        ("raise RuntimeError('no compiler')\n", "does not build: RuntimeError: no compiler"),
-        ("import sys; sys.exit('ninja is missing')\n", "does not build: ninja is missing"),
+        ("import time; time.sleep(60)\n", "its code was not compiled within 0.5 s"),
+        ("raise RuntimeError('no compiler')\n", "does not compile: RuntimeError: no compiler"),
+        ("import sys; sys.exit('ninja is missing')\n", "does not compile: ninja is missing"),
     ],
 )
 def test_a_contender_that_does_not_build_is_given_up(package, monkeypatch, head, words):

@@ -96,7 +96,7 @@ def test_refused(backend):
     with pytest.raises(KernelError, match="tensor 1 is not aligned"):
         tensors(kernel, [good, [raw, *good[1:]]])
     for page, order, words in [
-        (1000, [0], "page: 1000 parameters, expected a whole part of 4096"),
+        (1000, [0], "page: 1000 parameters; must divide the 4096"),
         (0, [0], "page: 0 parameters"),
         (1024, [0, 4], "order: page 4; must be from 0 to 3"),
         (1024, [-1, 0], "order: page -1"),
