@@ -114,21 +114,19 @@ def test_a_script_may_change_its_folder(folder):
     assert leftovers(folder) == ["run.h5"]
 
 
-@pytest.mark.parametrize(
-    ("last", "code", "says"),
-    [
-        ("sys.exit(3)", 3, ""),
-        ("sys.exit('told so')", 1, "told so\n"),
+def test_a_failing_script_keeps_its_exit_code_and_leaves_nothing(folder, capfd, counts):
+    ways = [
         ("raise ValueError('my own')", 1, "ValueError: my own\n"),
         ("import os; os.kill(os.getpid(), 9)", 128 + 9, ""),
-    ],
-)
-def test_a_failing_script_keeps_its_exit_code_and_leaves_nothing(folder, capfd, last, code, says):
-    assert recorded(["project/train.py", "2", last]) == code
-    error = capfd.readouterr().err
-    assert error.endswith(says)
-    assert "bootstrap" not in error and "runpy" not in error
-    assert leftovers(folder) == []
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('told so')", 1, "told so\n"),
+    ]
+    for last, code, says in ways[: counts(2, 4)]:
+        assert recorded(["project/train.py", "2", last]) == code
+        error = capfd.readouterr().err
+        assert error.endswith(says)
+        assert "bootstrap" not in error and "runpy" not in error
+        assert leftovers(folder) == []
 
 
 def test_a_script_that_ends_well_is_recorded(folder, counts):
