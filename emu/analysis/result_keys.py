@@ -118,7 +118,8 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "answer.strategies[].step_s": ("s", "time of the whole step"),
     "answer.strategies[].samples_per_s": ("samples/s", "training throughput"),
     "answer.strategies[].{drives,all}_j_per_sample": (
-        "J/sample", "energy of the whole step (low, typical, high): drives; all with host and accelerator",
+        "J/sample",
+        "energy of a step (low, typical, high): of the drives; of drives, host and accelerator",
     ),
     "answer.strategies[].written_bytes_per_sample": ("B/sample", "bytes of all programmed pages"),
     "answer.strategies[].lifetime_years": (
