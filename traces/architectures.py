@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 
 class Use(NamedTuple):
-    """One parameter tensor, or (name None) work without parameters.
+    """One use of a parameter tensor in the forward pass, or (``name`` is None) work without
+    parameters.
 
-    `macs` is the number of multiply-accumulates per sample in the forward pass that use the tensor.
+    `macs` is the number of multiply-accumulates of this use per sample.
     """
 
     name: str | None
@@ -23,7 +24,10 @@ class Use(NamedTuple):
 
 
 def _linear(name: str, inputs: int, outputs: int, tokens: int, bias: bool = True) -> list[Use]:
-    """Return a dense layer whose weight is stored as (inputs, outputs), like GPT-2's Conv1D."""
+    """Return the uses of a dense layer: weight and, with `bias`, bias.
+
+    The weight has the shape (inputs, outputs), as in GPT-2's Conv1D.
+    """
     uses = [Use(f"{name}.weight", (inputs, outputs), inputs * outputs * tokens)]
     return [*uses, Use(f"{name}.bias", (outputs,), 0)] if bias else uses
 
@@ -34,12 +38,15 @@ def _norm(name: str, width: int, bias: bool = True) -> list[Use]:
 
 
 def _attention(queries: int, keys: int, width: int) -> Use:
-    """Return scores and weighted sum: two products of queries x keys x width."""
+    """Return the work of attention without parameters: the scores and the weighted sum.
+
+    Each of the two products takes queries x keys x width multiply-accumulates.
+    """
     return Use(None, (), 2 * queries * keys * width)
 
 
 def gpt(layers: int, hidden: int, context: int, tokens: int, vocabulary: int = 50257) -> list[Use]:
-    """Return GPT-2 or GPT-3 with its output head tied to the token embedding."""
+    """Return the tensors of GPT-2 or GPT-3; the output head is tied to the token embedding."""
     uses = [Use("wte.weight", (vocabulary, hidden), 0), Use("wpe.weight", (context, hidden), 0)]
     for i in range(layers):
         uses += _norm(f"h.{i}.ln_1", hidden)
@@ -54,7 +61,7 @@ def gpt(layers: int, hidden: int, context: int, tokens: int, vocabulary: int = 5
 
 
 def bert(layers: int, hidden: int, tokens: int, vocabulary: int = 30522) -> list[Use]:
-    """Return the BERT encoder with pooler, without pre-training heads."""
+    """Return the tensors of the BERT encoder with pooler, without pre-training heads."""
     uses = [
         Use("embeddings.word_embeddings.weight", (vocabulary, hidden), 0),
         Use("embeddings.position_embeddings.weight", (512, hidden), 0),
@@ -84,7 +91,7 @@ def t5(
     target: int,
     vocabulary: int = 32128,
 ) -> list[Use]:
-    """Return T5 1.0 with `layers` layers in the encoder and in the decoder.
+    """Return the tensors of T5 1.0 with `layers` layers in the encoder and in the decoder.
 
     inner = heads x d_kv. source, target: numbers of tokens.
     """

@@ -44,7 +44,10 @@ _PLUS, _POINT = ord("+"), ord(".")
 
 @dataclass
 class _Events:
-    """Requests so far, requeues (device, sector, sectors, line), and counts of all events."""
+    """Requests and requeues that have been read so far, and counts of all events.
+
+    Each requeue is (device, sector, sectors, line).
+    """
 
     event: str
     columns: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
@@ -55,7 +58,10 @@ class _Events:
 
 
 def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
-    """Add the requests from the events of one kind. Raises TraceError."""
+    """Add the requests of a file to ``out``: its events of one kind (``event``: D, Q or C).
+
+    Raises TraceError for a damaged file or one without such events.
+    """
     out.tick_ps = TICK_PS
     found = _Events(event)
     for table in tables:
@@ -83,7 +89,11 @@ def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
 
 
 def _event_rows(table: Table, found: _Events) -> I64:
-    """Return the rows that are events; they begin with a device, unlike rows of the summary."""
+    """Return the numbers of the rows that are events.
+
+    Such a row begins with a device, unlike a row of the summary. Raises TraceError for other rows
+    before the summary.
+    """
     filled = np.flatnonzero(table.count > 0)
     column = table.column("device", 0, filled)
     names: dict[str, int] = {}
@@ -117,7 +127,7 @@ def _event_rows(table: Table, found: _Events) -> I64:
 
 
 def _piece(table: Table, rows: I64, found: _Events, out: Collector) -> None:
-    """Collect the requests and requeues of one table."""
+    """Collect the requests and the requeues in the given rows of one table."""
     action = table.column("action", _ACTION, rows)
     kinds, codes = action.kinds()
     for i, kind in enumerate(kinds):
@@ -137,7 +147,7 @@ def _piece(table: Table, rows: I64, found: _Events, out: Collector) -> None:
 
 
 def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
-    """Collect the requests of the given event rows."""
+    """Collect the requests of the given rows, which are events of the selected kind."""
     ticks = table.column("time", _TIME, rows).decimals(DECIMALS)
     out.ordered(ticks, lambda: table.lines(rows))
     has = _has_sectors(table, rows)
@@ -165,7 +175,9 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
 
 
 def _has_sectors(table: Table, rows: I64) -> npt.NDArray[np.bool_]:
-    """Return for each row whether "SECTOR_BYTES + SECTORS" follows RWBS."""
+    """Return for each row whether a first sector, "+" and a number of sectors follow the column
+    RWBS.
+    """
     has = table.count[rows] > _SECTORS
     sign = table.column("sign", _SIGN, rows[has])
     has[has] = (sign.end - sign.start == 1) & (table.text[sign.start] == _PLUS)
@@ -175,7 +187,10 @@ def _has_sectors(table: Table, rows: I64) -> npt.NDArray[np.bool_]:
 def _where(
     table: Table, rows: I64, has: npt.NDArray[np.bool_], out: Collector
 ) -> tuple[npt.NDArray[np.int32], I64, I64]:
-    """Return device, first sector and number of sectors of rows; 0 and 0 for rows without."""
+    """Return the device, the first sector and the number of sectors of each row.
+
+    For rows without sectors, the last two are 0.
+    """
     device = table.column("device", 0, rows).names(out.devices)
     sector, sectors = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     most = BYTES_END // SECTOR_BYTES - 1
@@ -185,7 +200,11 @@ def _where(
 
 
 def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return RWBS as operation (-1: no sectors), whether a flush comes first, and whether FUA."""
+    """Return the meaning of the column RWBS for each row, in three arrays.
+
+    The arrays are the operation (-1 without sectors), whether a flush precedes it, and whether it
+    has FUA.
+    """
     kinds, codes = column.kinds()
     table = []
     for i, kind in enumerate(kinds):
@@ -202,7 +221,10 @@ def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np
 def _requeued(
     columns: dict[str, npt.NDArray[Any]], line: I64, requeues: I64, out: Collector
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of requeued entries: the last issue of the same sectors before each requeue."""
+    """Return a mask of the requests that the driver requeued, bool[n].
+
+    For each requeue, that is the last earlier request with the same device and sectors.
+    """
     # The flush of a pair is next to its write and is removed with it. A requeue therefore matches
     # the write of a pair, or a flush without a write.
     pair = np.zeros(len(line), bool)

@@ -142,7 +142,7 @@ def check_writing(path: str | os.PathLike[str], format: str) -> None:
 def _check_format(
     verb: str, path: str | os.PathLike[str], format: str, formats: tuple[str, ...]
 ) -> None:
-    """Raise TraceError for an unknown format."""
+    """Raise TraceError if ``format`` is not one of ``formats``; ``verb``: "read" or "write"."""
     if format not in formats:
         right = f"must be one of {', '.join(formats)}"
         raise TraceError(f"{path}: format {format!r} to {verb}: {right}")
@@ -152,14 +152,14 @@ def _check_options(
     path: str | os.PathLike[str], format: str, time_unit: str | None, event: str | None,
     wait: str | None,
 ) -> None:  # fmt: skip
-    """Raise TraceError for an option that the format does not have, or that is missing."""
+    """Raise TraceError if the format lacks a given option, or if a required option is missing."""
     units = ", ".join(mqsim.TICKS_PS)
     if (format == "mqsim") != (time_unit is not None):
         if time_unit is None:
             raise TraceError(
                 f"{path}: mqsim's format does not state its time unit (Time_Unit in MQSim's "
                 "workload "
-                f"file does): --time-unit, one of {units}, is needed"
+                f"file does): use --time-unit with one of {units}"
             )
         raise TraceError(f"{path}: {format}'s time unit is fixed: remove --time-unit {time_unit}")
     if time_unit is not None and time_unit not in mqsim.TICKS_PS:
@@ -175,7 +175,10 @@ def _check_options(
 def _fitted(
     trace: BlockTrace, path: str, format: str, drop: Collection[str]
 ) -> tuple[BlockTrace, list[str]]:
-    """Return the trace without dropped items, and notes. Raises TraceError if the rest fails."""
+    """Return the trace without the items in ``drop``, and notes on these.
+
+    Raises TraceError for contents that the format cannot store and ``drop`` does not name.
+    """
     notes = []
     for op, name in enumerate(OPS):
         n = int((trace.op == op).sum())

@@ -1,8 +1,7 @@
 """Block traces derived from others: one device, without an operation, merged devices, wrapped.
 
-This module owns the functions below. Each returns a new trace with notes on its changes. The module
-does not change times or access files.
-Source: this project.
+This module owns functions that each return a new trace with notes on its changes. The module does
+not change times or access files. Source: this project.
 """
 
 from __future__ import annotations
@@ -22,25 +21,34 @@ BESIDE = 1 << 20
 
 
 def take(trace: BlockTrace, rows: npt.NDArray[Any] | slice, **changes: Any) -> BlockTrace:
-    """Return the given rows in order, with changes to other fields."""
+    """Return a trace with the given rows of ``trace``, in order;
+
+    ``changes``: new values of fields.
+    """
     columns = {n: c[rows] for n in COLUMNS if (c := getattr(trace, n)) is not None}
     return replace(trace, **(columns | changes))
 
 
 def without(trace: BlockTrace, op: int) -> BlockTrace:
-    """Return all requests except those of one operation. Raises TraceError if none is left."""
+    """Return the trace without the requests of one operation. Raises TraceError if none is left."""
     return take(trace, trace.op != op)
 
 
 def head(trace: BlockTrace, count: int) -> BlockTrace:
-    """Return the first requests, at most `count`. Raises TraceError for a count below 1."""
+    """Return the trace with its first `count` requests only.
+
+    Raises TraceError for a count below 1.
+    """
     if count < 1:
         raise TraceError(f"limit {count}: must be at least 1")
     return take(trace, slice(0, count))
 
 
 def only(trace: BlockTrace, device: str) -> BlockTrace:
-    """Return the requests of one device. Raises TraceError that names the known devices."""
+    """Return the trace with the requests of one device only.
+
+    Raises TraceError, with the known devices, for an unknown device.
+    """
     if device not in trace.devices:
         known = ", ".join(trace.devices[:20]) + (", ..." if len(trace.devices) > 20 else "")
         raise TraceError(f"{trace.source}: device {device!r}: must be one of {known}")
@@ -49,16 +57,17 @@ def only(trace: BlockTrace, device: str) -> BlockTrace:
 
 
 def ends(trace: BlockTrace) -> list[int]:
-    """Return for each device the byte after the last byte that a request addresses."""
+    """Return for each device the offset after the last byte that a request addresses."""
     out = np.zeros(len(trace.devices), np.int64)
     np.maximum.at(out, trace.device, trace.offset + trace.size)
     return [int(end) for end in out]
 
 
 def beside(trace: BlockTrace) -> BlockTrace:
-    """Return all devices merged into one, in order, each at the next multiple of BESIDE.
+    """Return the trace with all devices merged into one.
 
-    Raises TraceError if the merged address space is too large.
+    The address spaces follow each other in the order of the devices; each begins at a multiple of
+    BESIDE bytes. Raises TraceError if the merged address space is too large.
     """
     bases, base = [], 0
     for end in ends(trace):
@@ -66,7 +75,8 @@ def beside(trace: BlockTrace) -> BlockTrace:
         base += -(-end // BESIDE) * BESIDE
     if base >= BYTES_END:
         raise TraceError(
-            f"{trace.source}: its devices take {base} bytes in a common address space: too many"
+            f"{trace.source}: its devices take {base} bytes in a common address "
+            "space; must be below 2**62"
         )
     offset = trace.offset + np.where(trace.op == FLUSH, 0, np.array(bases)[trace.device])
     places = ", ".join(f"{d} from {b}" for d, b in list(zip(trace.devices, bases, strict=True))[:8])
@@ -81,9 +91,10 @@ def beside(trace: BlockTrace) -> BlockTrace:
 
 
 def wrap(trace: BlockTrace, capacity: int) -> BlockTrace:
-    """Return offsets modulo `capacity` bytes; a request across the end becomes two requests.
+    """Return the trace with offsets modulo `capacity` bytes.
 
-    Both parts have the same arrival. Raises TraceError for a request larger than `capacity`.
+    A request across the end becomes two requests with the same arrival. Raises TraceError for a
+    request larger than `capacity`.
     """
     if capacity < 1:
         raise TraceError(f"offset wrap {capacity}: must be at least 1 byte")

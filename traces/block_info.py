@@ -19,9 +19,10 @@ ALIGNMENTS = (1, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 
 def block_info(trace: BlockTrace) -> dict[str, Any]:
-    """Return requests, times, operations, sizes, footprint, alignment, devices as a JSON-able dict.
+    """Return a summary of the trace as a dictionary for JSON.
 
-    Sizes are in bytes, span_s in seconds, response times in microseconds.
+    It has requests, times, operations, sizes, footprint, alignment and devices. Sizes are in bytes,
+    span_s in seconds, response times in microseconds.
     """
     n, span = len(trace), trace.span_ps
     data = (trace.op == READ) | (trace.op == WRITE)
@@ -63,7 +64,10 @@ def block_info(trace: BlockTrace) -> dict[str, Any]:
 
 
 def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
-    """Return the distinct bytes that the selected requests (bool[n]) touch, over all devices."""
+    """Return the number of distinct bytes that the selected requests touch, over all devices.
+
+    rows: bool[n].
+    """
     device, start = trace.device[rows], trace.offset[rows]
     end = start + trace.size[rows]
     order = np.lexsort((start, device))
@@ -76,7 +80,7 @@ def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
 
 
 def _union(start: I64, end: I64) -> int:
-    """Return the length of the union of intervals that are sorted by their starts."""
+    """Return the total length of the union of intervals, which must be sorted by their starts."""
     if not len(start):
         return 0
     covered = np.maximum.accumulate(end)
@@ -85,14 +89,17 @@ def _union(start: I64, end: I64) -> int:
 
 
 def _alignment(offset: I64) -> dict[str, int]:
-    """Return the number of reads and writes for each alignment of their offset."""
+    """Return the number of reads and writes by the alignment of their offset.
+
+    The alignment is the largest of ALIGNMENTS (bytes) that divides the offset.
+    """
     divides = np.array([offset % a == 0 for a in ALIGNMENTS]).sum(axis=0)
     counts = np.bincount(divides, minlength=len(ALIGNMENTS) + 1)[1:]
     return {str(a): int(c) for a, c in zip(ALIGNMENTS, counts, strict=True)}
 
 
 def _devices(trace: BlockTrace) -> dict[str, dict[str, int]]:
-    """Return the number of requests and the end of the used address space for each device."""
+    """Return, for each device, the number of requests and the end of the used addresses (bytes)."""
     requests = np.bincount(trace.device, minlength=len(trace.devices))
     end = np.zeros(len(trace.devices), np.int64)
     np.maximum.at(end, trace.device, trace.offset + trace.size)

@@ -30,18 +30,17 @@ PS_PER_S = 10**12
 
 @dataclass(frozen=True, eq=False)
 class BlockTrace:
-    """n requests; all columns have length n and are read-only.
+    """The requests to a drive, in order of arrival, as read-only columns of length n.
 
     arrival_ps: int64, non-decreasing, at least 0. All values are 0 if `timed` is false: the file
-    then has an order but no times, and only a closed loop can replay it.
-    op: int8, READ, WRITE, TRIM or FLUSH. offset, size: int64, bytes; size > 0, except for FLUSH,
-    whose offset and size are 0. device: int32, index into `devices`, the names in the source.
-    source: name of the file without its folder. format: the format in which it was read.
-    response_ps: int64 or None, the recorded time from arrival to completion.
-    fua: bool or None; a write with FUA completes on flash, not in a cache.
-    origin_ps: time of arrival 0 on the source's clock. It is a Python integer, because a clock that
-    starts in 1601 exceeds int64 in picoseconds.
-    notes: text on the requests and fields that reading omitted or changed.
+    then has an order but no times, and only a closed loop can replay it. op: int8, READ, WRITE,
+    TRIM or FLUSH. offset, size: int64, bytes; size > 0, except for FLUSH, whose offset and size are
+    0. device: int32, index into `devices`, the names in the source. source: name of the file
+    without its folder. format: the format in which it was read. response_ps: int64 or None, the
+    recorded time from arrival to completion. fua: bool or None; a write with FUA completes on
+    flash, not in a cache. origin_ps: time of arrival 0 on the source's clock. It is a Python
+    integer, because a clock that starts in 1601 exceeds int64 in picoseconds. notes: text on the
+    requests and fields that reading omitted or changed.
     """
 
     arrival_ps: I64
@@ -73,21 +72,26 @@ class BlockTrace:
 
     @property
     def span_ps(self) -> int:
-        """Time from the first to the last arrival, ps."""
+        """Time from the first to the last arrival (ps)."""
         return int(self.arrival_ps[-1] - self.arrival_ps[0]) if len(self) else 0
 
     def parts(self, step: int = 1 << 16) -> Iterator[slice]:
-        """Yield the rows in slices, for writers."""
+        """Yield slices that cover all rows in order;
+
+        ``step``: maximum number of rows of a slice.
+        """
         for start in range(0, len(self), step):
             yield slice(start, start + step)
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Return the number of requests per operation: read, write, trim, flush."""
+        """Return the numbers of requests as (read, write, trim, flush)."""
         read, write, trim, flush = np.bincount(self.op, minlength=4).tolist()
         return read, write, trim, flush
 
     def _bad(self, i: int, what: str) -> TraceError:
-        """Return the error for request i."""
+        """Return a TraceError about request ``i``: the source, the request, and ``what`` is
+        wrong.
+        """
         return TraceError(f"{self.source}: request {i}: {what}")
 
     def _check_columns(self) -> None:
@@ -108,7 +112,9 @@ class BlockTrace:
             raise TraceError(f"{self.source}: devices are {self.devices}; must be distinct names")
 
     def _check_values(self) -> None:
-        """Raise TraceError for the first invalid value."""
+        """Raise TraceError for the first request with a value that is out of range or out of
+        order.
+        """
         flush = self.op == FLUSH
         wanted: list[tuple[str, npt.NDArray[np.bool_], str]] = [
             ("op", (self.op < 0) | (self.op > FLUSH), "0 to 3"),
@@ -179,12 +185,16 @@ class Collector:
         return self.limit is not None and self.size >= self.limit
 
     def note(self, words: str, count: int) -> None:
-        """Count omitted or changed items."""
+        """Count ``count`` omitted or changed items under the note ``words``."""
         if count:
             self.notes[words] = self.notes.get(words, 0) + int(count)
 
     def ordered(self, ticks: I64, line: I64 | Callable[[], I64]) -> None:
-        """Raise TraceError if time runs backwards; `line` holds the line numbers of the entries."""
+        """Raise TraceError if a time is smaller than the one before, unless requests are sorted.
+
+        ticks: times of the entries. line: line numbers of the entries, or a function that returns
+        them.
+        """
         if self.sort or not len(ticks):
             return
         last, at = self._last
@@ -209,14 +219,17 @@ class Collector:
         self.size += keep
 
     def forget(self, name: str) -> bool:
-        """Drop a column that is all zero; return True if it was all zero."""
+        """Drop the column ``name`` if all values are zero; return True if it was dropped."""
         if any(piece.any() for piece in self._pieces.get(name, ())):
             return False
         self._pieces.pop(name, None)
         return True
 
     def finish(self) -> BlockTrace:
-        """Return the trace. Raises TraceError if it has no requests or exceeds 63 bits of ps."""
+        """Return the trace of all collected requests.
+
+        Raises TraceError if there are no requests or a time exceeds 63 bits of picoseconds.
+        """
         if not self.size:
             raise TraceError(f"{self.source}: no requests; must have at least one")
         columns = {}
@@ -248,7 +261,10 @@ class Collector:
         )
 
     def _picoseconds(self, ticks: npt.NDArray[np.generic], origin: int, what: str) -> I64:
-        """Return ticks since ``origin`` in ps. Raises TraceError beyond int64."""
+        """Return times as picoseconds since ``origin``; ``what``: noun for the error.
+
+        Raises TraceError for a time that exceeds int64.
+        """
         longest = int(np.max(ticks)) - origin
         if longest * self.tick_ps > INT64_MAX:
             days = INT64_MAX / PS_PER_S / 86400

@@ -45,7 +45,11 @@ def _first_path(folder: str) -> None:
 
 
 def main(out: str, given: str, program: list[str]) -> int:
-    """Record the program; return its exit code, or re-raise its SystemExit."""
+    """Run the program under a Recorder.
+
+    out: path of the trace. given: JSON of the options. Returns the exit code of the program, or
+    raises its SystemExit again.
+    """
     settings: dict[str, Any] = json.loads(given)
     status = Path(settings["status"])
     script = None if program[0] in ("-m", "-c") else Path(program[0]).resolve()
@@ -90,7 +94,7 @@ def main(out: str, given: str, program: list[str]) -> int:
 
 
 def _print(error: BaseException) -> None:
-    """Print the program's traceback without the frames of this module and runpy."""
+    """Print the traceback of the user's program without the frames of this module and runpy."""
     trace = error.__traceback__
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while trace is not None and trace.tb_frame.f_code.co_filename in ours:

@@ -32,11 +32,12 @@ _FIRST = np.array([(1 << (8 * d)) - 1 for d in range(9)], np.uint64)
 
 
 class Table:
-    """The lines of one piece of a text file and their tokens.
+    """The lines of one piece of a text file, split into tokens.
 
     text: bytes with their padding (textfile.pieces). line: number of the first line. Tokens are
     separated by runs of blanks, or with `comma` by single commas. Row i is a line with the tokens
-    first[i] to first[i] + count[i] - 1. start and end (int64) are offsets into text.
+    first[i] to first[i] + count[i] - 1. start and end (int64) are the offsets of each token in
+    text.
     """
 
     def __init__(self, source: str, line: int, text: U8, comma: bool = False) -> None:
@@ -63,31 +64,31 @@ class Table:
         self.rows = len(newlines)
 
     def skip(self, rows: int) -> None:
-        """Drop the first rows."""
+        """Drop the first ``rows`` rows of the table."""
         self.line += rows
         self.rows -= rows
         self.first, self.count = self.first[rows:], self.count[rows:]
 
     def lines(self, rows: I64 | None = None) -> I64:
-        """Return the line numbers in the file."""
+        """Return the numbers of the given rows' lines in the file (default: all rows)."""
         return self.line + (np.arange(self.rows) if rows is None else rows)
 
     def shown(self, row: int) -> str:
-        """Return a row as text with single blanks between its tokens."""
+        """Return the text of a row, with single blanks between its tokens."""
         at = int(self.first[row])
         tokens = range(at, at + int(self.count[row]))
         return " ".join(self.token(i) for i in tokens)
 
     def token(self, i: int) -> str:
-        """Return one token as text."""
+        """Return token ``i`` as text."""
         return bytes(self.text[self.start[i] : self.end[i]]).decode("utf-8", "replace")
 
     def bad(self, row: int, what: str) -> TraceError:
-        """Return the error that names file and line."""
+        """Return a TraceError that names file and line, followed by ``what`` is wrong."""
         return TraceError(f"{self.source}: line {self.line + int(row)}: {what}")
 
     def expect(self, columns: Sequence[str]) -> None:
-        """Raise TraceError unless each row has one token per column."""
+        """Raise TraceError unless each row has one token for each of the named columns."""
         wrong = self.count != len(columns)
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
@@ -96,14 +97,21 @@ class Table:
             raise self.bad(row, f"{have}; must have {len(columns)}: {' '.join(columns)}")
 
     def column(self, name: str, at: int, rows: I64 | None = None) -> Column:
-        """Return token `at` of each of the rows (default: all); each row must have that many."""
+        """Return the column of the tokens at position `at` in each of the rows (default: all rows).
+
+        Each of these rows must have more than `at` tokens.
+        """
         tokens = (self.first if rows is None else self.first[rows]) + at
         return Column(self, name, rows, self.start[tokens], self.end[tokens])
 
 
 @dataclass(frozen=True)
 class Column:
-    """One token of each of some rows: rows (None: all), start and end as offsets in the text."""
+    """One token of each of some rows of a table.
+
+    name: name of the column in errors. rows: numbers of the rows, None for all. start, end: offsets
+    of the tokens in the text.
+    """
 
     table: Table
     name: str
@@ -112,7 +120,11 @@ class Column:
     end: I64
 
     def bad(self, i: int, right: str) -> TraceError:
-        """Return the error for the token of entry `i`: file, line, column, value, valid values."""
+        """Return a TraceError that names file, line, column, the value of entry `i` and valid
+        values.
+
+        right: phrase with the valid values.
+        """
         row = i if self.rows is None else int(self.rows[i])
         return self.table.bad(row, f"{self.name} is {_short(self.text(i))}: {right}")
 
@@ -121,7 +133,10 @@ class Column:
         return bytes(self.table.text[self.start[i] : self.end[i]]).decode("utf-8", "replace")
 
     def integers(self, least: int = 0, most: int = INT64_MAX) -> I64:
-        """Return decimal digits as int64. Raises TraceError outside `least` .. `most`."""
+        """Convert tokens of decimal digits to int64.
+
+        Raises TraceError for other tokens, and for numbers outside `least` .. `most`.
+        """
         length = self.end - self.start
         bad = (length < 1) | (length > MOST_DIGITS)
         longest = min(int(length.max(initial=0)), MOST_DIGITS)
@@ -141,7 +156,10 @@ class Column:
         return total.view(np.int64)
 
     def decimals(self, digits: int) -> I64:
-        """Return numbers with exactly `digits` decimals in units of 10**-digits (1.25: 125)."""
+        """Convert tokens with exactly `digits` decimals to int64 in units of 10**-digits.
+
+        With two digits, 1.25 becomes 125. Raises TraceError for other tokens.
+        """
         point = self.end - digits - 1
         bad = (point <= self.start) | (self.table.text[np.maximum(point, 0)] != _POINT)
         if bad.any():
@@ -152,7 +170,10 @@ class Column:
         return whole * 10**digits + part
 
     def words(self, known: Mapping[str, int]) -> npt.NDArray[np.int8]:
-        """Return the code of each word (at most 8 bytes) in `known`. Raises TraceError."""
+        """Return the code that `known` gives to each token, int8.
+
+        The words of `known` have at most 8 bytes. Raises TraceError for a token that is not known.
+        """
         codes = np.full(len(self.start), -1, np.int8)
         for word, code in known.items():
             codes[self.equal(word)] = code
@@ -162,13 +183,16 @@ class Column:
         return codes
 
     def equal(self, word: str) -> npt.NDArray[np.bool_]:
-        """Return for each entry whether it equals a word of at most 8 bytes."""
+        """Return for each entry whether its token equals `word`, which has at most 8 bytes."""
         raw = word.encode()
         key = self.table.words[self.start] & _FIRST[len(raw)]
         return (key == int.from_bytes(raw, "little")) & (self.end - self.start == len(raw))
 
     def kinds(self) -> tuple[list[str], I64]:
-        """Return the distinct tokens (at most 8 bytes), and the index of each entry's token."""
+        """Return the distinct tokens, and for each entry the index of its token among these.
+
+        Raises TraceError for a token of more than 8 bytes.
+        """
         length = self.end - self.start
         key = self.table.words[self.start] & _FIRST[np.minimum(length, 8)]
         if (length > 8).any():
@@ -177,7 +201,10 @@ class Column:
         return [self.text(int(i)) for i in first], codes.astype(np.int64)
 
     def names(self, known: dict[str, int]) -> npt.NDArray[np.int32]:
-        """Return the number of each name in `known`; new names are appended to `known`."""
+        """Return the number that `known` gives to each token, int32.
+
+        New names are added to `known` with the next number. Raises TraceError for an invalid name.
+        """
         length = self.end - self.start
         if (length > MOST_NAME).any() or (length < 1).any():
             wrong = (length > MOST_NAME) | (length < 1)
@@ -205,9 +232,10 @@ class Column:
 
 
 def _eight_digits(word: U64) -> tuple[U64, npt.NDArray[np.bool_]]:
-    """Return the values of words of eight digits, and a mask of words with other characters.
+    """Convert 8-byte words of decimal digits to numbers.
 
-    The first character is in the lowest byte.
+    The first character is in the lowest byte. Returns the numbers, and a mask of words with other
+    characters.
     """
     high = np.uint64(0xF0F0F0F0F0F0F0F0)
     over = (word + np.uint64(0x0606060606060606)) & high  # ':' to '?' change the high nibble 3

@@ -14,7 +14,10 @@ from ondie.traces.architectures import Use
 
 
 class Net:
-    """Collects the layers of a network while the caller tracks channels and image sizes."""
+    """Collects the uses of parameter tensors, layer by layer.
+
+    The caller keeps track of channels and image sizes.
+    """
 
     def __init__(self) -> None:
         self.uses: list[Use] = []
@@ -30,7 +33,10 @@ class Net:
         bias: bool = False,
         norm: bool = True,
     ) -> int:
-        """Add a convolution with output size x size and batch normalization; return cout."""
+        """Add a convolution, with output images of size x size, and its batch normalization.
+
+        Returns cout, the number of output channels.
+        """
         shape = (cout, cin // groups, *kernel)
         macs = cout * (cin // groups) * kernel[0] * kernel[1] * size * size
         self.uses.append(Use(f"{name}.weight", shape, macs))
@@ -41,7 +47,7 @@ class Net:
         return cout
 
     def norm(self, name: str, width: int) -> None:
-        """Add scale and shift of a batch normalization."""
+        """Add the scale and the shift of a batch normalization."""
         self.uses += [Use(f"{name}.weight", (width,), 0), Use(f"{name}.bias", (width,), 0)]
 
     def dense(self, name: str, inputs: int, outputs: int) -> None:
@@ -51,7 +57,7 @@ class Net:
 
 
 def mobilenetv2(classes: int = 1000) -> list[Use]:
-    """Return MobileNetV2 with width 1.0 at 224 pixels."""
+    """Return the tensors of MobileNetV2 with width 1.0 at 224 pixels."""
     net, size = Net(), 112
     channels = net.conv("features.0", 3, 32, size, (3, 3))
     number = 1
@@ -78,7 +84,10 @@ def mobilenetv2(classes: int = 1000) -> list[Use]:
 
 
 def squeezenet(classes: int = 1000) -> list[Use]:
-    """Return SqueezeNet 1.0 at 224 pixels; its 1.25 M parameters match the number in Stannis."""
+    """Return the tensors of SqueezeNet 1.0 at 224 pixels.
+
+    The 1.25 M parameters match the number in Stannis.
+    """
     net = Net()
     net.conv("features.0", 3, 96, 109, (7, 7), bias=True, norm=False)
     channels = 96
@@ -103,7 +112,10 @@ def squeezenet(classes: int = 1000) -> list[Use]:
 
 
 def shufflenet(classes: int = 1000) -> list[Use]:
-    """Return ShuffleNet 2x with 3 groups at 224 pixels; 524 M MACs as printed by its paper."""
+    """Return the tensors of ShuffleNet 2x with 3 groups at 224 pixels.
+
+    The sum of the MACs is 524 M, as printed in the paper.
+    """
     net, groups = Net(), 3
     channels, size = net.conv("conv1", 3, 48, 112, (3, 3)), 56
     for stage, (out, units) in enumerate(((480, 4), (960, 8), (1920, 4)), 2):
@@ -122,7 +134,7 @@ def shufflenet(classes: int = 1000) -> list[Use]:
 
 
 def inceptionv3(classes: int = 1000) -> list[Use]:
-    """Return InceptionV3 at 299 pixels, without the auxiliary classifier."""
+    """Return the tensors of InceptionV3 at 299 pixels, without the auxiliary classifier."""
     net = Net()
 
     def tower(name: str, channels: int, *layers: tuple[int, tuple[int, int], int]) -> int:
@@ -190,7 +202,7 @@ def inceptionv3(classes: int = 1000) -> list[Use]:
 
 
 def nasnet_mobile(classes: int = 1000) -> list[Use]:
-    """Return NASNet-A (4 @ 1056) at 224 pixels, built cell by cell."""
+    """Return the tensors of NASNet-A (4 @ 1056) at 224 pixels, built cell by cell."""
     net = Net()
 
     def separable(name: str, cin: int, filters: int, size: int, kernel: int) -> None:
@@ -207,7 +219,10 @@ def nasnet_mobile(classes: int = 1000) -> list[Use]:
             net.conv(f"{name}.pointwise{half}", channels, filters, size)
 
     def adjust(name: str, before: tuple[int, int], now: tuple[int, int], filters: int) -> int:
-        """Adjust the output before last, (channels, size), to the size and width of this cell."""
+        """Add the layers that adapt the output before last to the size and width of this cell.
+
+        An output is given as (channels, size).
+        """
         if before[1] != now[1]:
             net.conv(f"{name}.adjust.1", before[0], filters // 2, now[1], norm=False)
             net.conv(f"{name}.adjust.2", before[0], filters // 2, now[1], norm=False)

@@ -107,15 +107,15 @@ LARGEST = 1 << 62
 
 @dataclass(frozen=True)
 class ZeroConfig:
-    """Offload settings of a configuration.
+    """Offload settings of a DeepSpeed configuration.
 
-    ``values``: by "section.key" with defaults filled in; a section is named by the last part of its
-    name.
+    ``values``: value of each "section.key", with defaults for missing keys; a section is named by
+    the last part of its name.
     """
 
     values: Mapping[str, Any]
     given: frozenset[str]
-    """Keys that the file contains."""
+    """Keys that the configuration file contains, as "section.key"."""
     remarks: tuple[str, ...]
     """Remarks for the user: defaults used for "auto", and unknown keys."""
 
@@ -134,7 +134,10 @@ class ZeroConfig:
 
 
 def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
-    """Read a ds_config.json. Raises TraceError: file, key, value, valid values, on one line."""
+    """Read the offload settings in a ds_config.json.
+
+    Raises TraceError, one line, with file, key, value and valid values.
+    """
     where = str(path)
     content = _json(where)
     values: dict[str, Any] = {}
@@ -172,7 +175,7 @@ def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
 
 
 def _json(where: str) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises TraceError."""
+    """Return the JSON object in a file. Raises TraceError if it cannot be read or is no object."""
     try:
         text = Path(where).read_text(encoding="utf-8")
     except OSError as error:
@@ -199,7 +202,10 @@ def _json(where: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object without duplicate keys, as DeepSpeed requires. Raises ValueError."""
+    """Return an object from its (key, value) pairs; duplicate keys are refused, as in DeepSpeed.
+
+    Raises ValueError for a key that appears twice.
+    """
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -209,7 +215,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _section(content: Mapping[str, Any], section: str, where: str) -> Mapping[str, Any]:
-    """Return an object by its dotted name, or an empty one if it is missing. Raises TraceError."""
+    """Return the section with a dotted name, such as "zero_optimization.offload_param".
+
+    A missing section is empty. Raises TraceError if a section is not an object.
+    """
     table: Any = content
     for part in section.split("."):
         table = table.get(part)
@@ -221,7 +230,10 @@ def _section(content: Mapping[str, Any], section: str, where: str) -> Mapping[st
 
 
 def _value(where: str, key: str, value: Any, kind: Kind, default: Any) -> Any:
-    """Return a checked value; "auto" becomes the default. Raises TraceError."""
+    """Return the value of a key after a check of its type; "auto" becomes the default.
+
+    Raises TraceError for an invalid value.
+    """
     if value == "auto":
         return default
     good, made = False, value

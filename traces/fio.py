@@ -41,19 +41,22 @@ _WRITTEN = {READ: "read", WRITE: "write", TRIM: "trim", FLUSH: "sync"}
 
 @dataclass
 class _Files:
-    """Added and open files, updated line by line."""
+    """The files that the log has added so far, and whether each of them is open."""
 
     added: set[int] = field(default_factory=set)
     open: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
     def grow(self, count: int) -> None:
-        """Extend the table to `count` files."""
+        """Extend the table of open files to `count` files."""
         self.open = np.append(self.open, np.zeros(count - len(self.open), bool))
 
 
 @dataclass
 class _Clock:
-    """Time of version 2: the tick (us or ms) of the next action according to the waits."""
+    """Clock of an iolog of version 2, advanced by wait lines.
+
+    now: time of the next action in ticks (us or ms). waited: whether there was a wait line.
+    """
 
     wait: str | None
     now: int = 0
@@ -61,9 +64,10 @@ class _Clock:
 
 
 def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: str | None) -> None:
-    """Add the requests of all tables. Raises TraceError.
+    """Add the requests of an iolog to ``out``.
 
-    version: required version, 2 or 3, or None for either. wait: see the module docstring.
+    version: required version, 2 or 3, or None for either. wait: meaning of wait lines, see the
+    module docstring. Raises TraceError.
     """
     files, clock, found = _Files(), _Clock(wait), 0
     for table in tables:
@@ -79,7 +83,7 @@ def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: 
 
 
 def _version(table: Table, version: int | None) -> int:
-    """Return the version in the first line. Raises TraceError."""
+    """Return the version that the first line states, and skip that line. Raises TraceError."""
     shown = table.shown(0)
     known = {VERSION.format(v): v for v in (2, 3)}
     right = " or ".join(repr(k) for k, v in known.items() if version in (None, v))
@@ -90,7 +94,7 @@ def _version(table: Table, version: int | None) -> int:
 
 
 def _lines(table: Table, version: int, files: _Files, clock: _Clock, out: Collector) -> None:
-    """Process one table's actions in order."""
+    """Process the actions of one table in order and add its operations to ``out``."""
     lead = version - 2  # number of columns before the file name
     io = table.count == lead + 4
     other = ~io & (table.count != lead + 2)
@@ -118,7 +122,7 @@ def _lines(table: Table, version: int, files: _Files, clock: _Clock, out: Collec
 
 
 def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
-    """Return the tick of each row according to the waits before it."""
+    """Return the time of each row in ticks, according to the wait lines before it."""
     step = np.zeros(table.rows, np.int64)
     if len(rows):
         column = table.column("wait", 2, rows)
@@ -136,12 +140,14 @@ def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
         ticks = np.maximum(np.maximum.accumulate(step), clock.now)
     clock.now = int(ticks[-1])
     if clock.now > INT64_MAX // US_PS:
-        raise table.bad(int(rows[-1]), f"the sum of all waits is {clock.now} us: too long")
+        raise table.bad(
+            int(rows[-1]), f"the sum of all waits is {clock.now} us; must be at most 106 days"
+        )
     return ticks
 
 
 def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -> I64:
-    """Return the action of each row: an operation, or _ADD to _WAIT."""
+    """Return the action of each row: an operation (READ to FLUSH), or _ADD to _WAIT."""
     action = np.empty(table.rows, np.int64)
     rows = np.flatnonzero(io)
     column = table.column("action", lead + 1, rows)
@@ -156,7 +162,10 @@ def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -
 
 
 def _file_action(table: Table, row: int, action: int, device: int, files: _Files) -> None:
-    """Apply an add, open or close."""
+    """Apply an add, open or close action to the state of the files.
+
+    Raises TraceError for an action that the state does not allow.
+    """
     if action == _ADD:
         files.added.add(device)
     elif action == _OPEN:
@@ -170,7 +179,7 @@ def _file_action(table: Table, row: int, action: int, device: int, files: _Files
 
 
 def _check_open(table: Table, files: _Files, device: np.ndarray, start: int, end: int) -> None:
-    """Raise TraceError if an operation uses a file that is not open."""
+    """Raise TraceError if an operation in rows start .. end - 1 uses a file that is not open."""
     closed = ~files.open[device[start:end]]
     if closed.any():
         row = start + int(np.argmax(closed))
@@ -218,18 +227,21 @@ def check(trace: BlockTrace, path: str) -> None:
     if int(trace.size.max()) > MOST_SIZE:
         i = int(np.argmax(trace.size > MOST_SIZE))
         raise TraceError(
-            f"{path}: request {i}: size is {trace.size[i]}: fio holds at most {MOST_SIZE} bytes"
+            f"{path}: request {i}: size is {trace.size[i]} bytes; fio allows at most {MOST_SIZE}"
         )
 
 
 def lines(trace: BlockTrace, version: int, wait: str) -> Iterator[str]:
-    """Yield the whole log line by line. wait: meaning of version 2's waits."""
+    """Yield the lines of the whole log; wait: meaning of the wait lines of version 2."""
     yield VERSION.format(version) + "\n"
     yield from _lines3(trace) if version == 3 else _lines2(trace, wait)
 
 
 def _lines3(trace: BlockTrace) -> Iterator[str]:
-    """Yield lines with times in us, rounded down; all are 1 us later if the first would be 0."""
+    """Yield the lines of a log of version 3, with times in us, rounded down.
+
+    If the first time would be 0, all times are 1 us later.
+    """
     shift = 1 if int(trace.arrival_ps[0]) < US_PS else 0
     first, last = (int(trace.arrival_ps[i]) // US_PS + shift for i in (0, -1))
     yield from (f"{first} {name} {a}\n" for a in ("add", "open") for name in trace.devices)
@@ -239,7 +251,10 @@ def _lines3(trace: BlockTrace) -> Iterator[str]:
 
 
 def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
-    """Yield waits where time advances: whole ms, or at least 100 us since the previous wait."""
+    """Yield the lines of a log of version 2; a wait line precedes an action if time advances.
+
+    A wait has at least 1 ms ("program"), or at least 100 us since the previous wait ("manual").
+    """
     tick_ps, least = (US_PS, SHORTEST_WAIT) if wait == "manual" else (MS_PS, 1)
     yield from (f"{name} {a}\n" for a in ("add", "open") for name in trace.devices)
     before = 0
@@ -252,7 +267,7 @@ def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
 
 
 def _rows(trace: BlockTrace, tick_ps: int) -> Iterator[tuple[int, str, str, int, int]]:
-    """Yield (time in ticks, file name, action, offset, size) of each request."""
+    """Yield (time in ticks, file name, action, offset, size) of each request, in bytes."""
     for part in trace.parts():
         names = [trace.devices[d] for d in trace.device[part].tolist()]
         ops = [_WRITTEN[op] for op in trace.op[part].tolist()]

@@ -110,7 +110,7 @@ class Writer:
 
     @property
     def file(self) -> h5py.File:
-        """The open HDF5 file."""
+        """The HDF5 file that is being written. Raises TraceError after finish() or discard()."""
         if self._file is None:
             raise TraceError(f"{self.path}: the writer is closed")
         return self._file
@@ -124,7 +124,9 @@ class Writer:
             return self._vector(f"gradients/{index}/values", vector, starts, prefer)
 
     def raw(self, index: int, values: npt.NDArray[Any]) -> None:
-        """Store the 16-bit gradient before unscaling (float16, or uint16 for bfloat16)."""
+        """Store the 16-bit gradient of a step before unscaling (float16, or uint16 for
+        bfloat16).
+        """
         with self._writing():
             self._dataset(f"gradients/{index}/raw", values)
 
@@ -141,7 +143,10 @@ class Writer:
                 _set(dataset.attrs, "name", name)
 
     def finish(self, trace: Trace) -> None:
-        """Write header, tensors and steps of the (checked) trace, then fsync and rename."""
+        """Write header, tensors and steps of ``trace``, which must be checked, and finish the file.
+
+        The file is flushed to disk, then renamed.
+        """
         with self._writing():
             self._header(trace)
             self._tensors(trace.tensors)
@@ -250,7 +255,7 @@ class Writer:
 
 
 def write(path: str | os.PathLike[str], trace: Trace) -> None:
-    """Write any trace to `path` atomically. Raises TraceError on failure."""
+    """Write a trace to `path`, completely or not at all. Raises TraceError on failure."""
     starts = [t.offset for t in trace.trainable]
     with Writer(path) as writer:
         if trace.payload == "recorded":
@@ -288,7 +293,7 @@ def check_target(path: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error's text on one line, at most 200 characters."""
+    """Return the text of an error on one line, at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror
@@ -296,14 +301,17 @@ def reason(error: BaseException) -> str:
 
 
 def _texts(values: Sequence[str]) -> npt.NDArray[Any]:
-    """Return text of fixed length; HDF5 checksums do not cover text of variable length."""
+    """Return strings as an array of text with a fixed length.
+
+    HDF5 checksums do not cover text of variable length.
+    """
     encoded = [value.encode() for value in values]
     length = max([1, *map(len, encoded)])
     return np.array(encoded, h5py.string_dtype("utf-8", length))
 
 
 def _set(attrs: h5py.AttributeManager, key: str, value: str | bool | int | float) -> None:
-    """Set an attribute; text gets a fixed length, as in datasets."""
+    """Set an attribute of an HDF5 object; text is stored with a fixed length."""
     if isinstance(value, str):
         text = _texts([value])
         attrs.create(key, text[0], dtype=text.dtype)
@@ -312,7 +320,7 @@ def _set(attrs: h5py.AttributeManager, key: str, value: str | bool | int | float
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename durable on systems that can open folders (not Windows)."""
+    """Make the rename of a file durable, on systems that can open folders (not Windows)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -29,7 +29,7 @@ _MAX_ENTRIES = 1 << 28  # maximum size of a table of tensors or steps
 
 
 def read(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace; vectors stay in the file until they are requested.
+    """Read a trace file; vectors stay in the file until they are requested.
 
     Raises TraceError with a one-line message for a missing or truncated file, a file that is not
     HDF5, another format or version, a missing key or attribute, a value of the wrong type, and
@@ -69,44 +69,47 @@ def read(path: str | os.PathLike[str]) -> Trace:
 
 
 class FileSource:
-    """Vectors of a trace file, read on demand (implements Source of model.py)."""
+    """The vectors of a trace file, read when they are requested (implements Source of model.py)."""
 
     def __init__(self, path: Path, tensors: Sequence[Tensor]) -> None:
         self.path = path
         self.starts = sorted(t.offset for t in tensors if t.trainable)
 
     def gradient(self, index: int) -> F32:
-        """Return the gradient of one step as stored, float32, without a check for NaN."""
+        """Return the gradient of a step as float32, without a check for NaN."""
         with _opened(self.path) as file:
             return self._vector(file, f"gradients/{index}/values")
 
     def raw(self, index: int) -> npt.NDArray[Any] | None:
-        """Return the 16-bit gradient before unscaling, or None."""
+        """Return the 16-bit gradient of a step before unscaling;
+
+        None if the file does not have it.
+        """
         with _opened(self.path) as file:
             key = f"gradients/{index}/raw"
             return _array(self.path, file, key) if key in file else None
 
     def weights(self, which: str) -> F32 | None:
-        """Return the "initial" or "final" weights, or None."""
+        """Return the "initial" or "final" weights; None if the file does not have them."""
         with _opened(self.path) as file:
             key = f"weights/{which}"
             return self._vector(file, key) if key in file else None
 
     def states(self) -> dict[str, F32]:
-        """Return the optimizer state before the first step, by name."""
+        """Return the optimizer states before the first step, by name."""
         with _opened(self.path) as file:
             names = list(file["states"]) if "states" in file else []
             return {name: self._vector(file, f"states/{name}") for name in names}
 
     def buffers(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the buffers before the first step, by name."""
+        """Return the model's buffers before the first step, by name."""
         with _opened(self.path) as file:
             group = file.get("buffers", {})
             keys = sorted(group, key=int)
             return {str(_plain(group[key].attrs["name"])): group[key][()] for key in keys}
 
     def storage(self, index: int) -> tuple[str, tuple[int, ...], int]:
-        """Return (storage, shifts, bytes in the file) of one gradient."""
+        """Return how a gradient is stored: storage type, shifts, bytes in the file."""
         with _opened(self.path) as file:
             dataset = file[f"gradients/{index}/values"]
             shift = tuple(int(k) for k in np.atleast_1d(dataset.attrs["shift"]))
@@ -137,7 +140,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
-    """Open a file; convert every HDF5 error into a one-line TraceError."""
+    """Open a trace file for reading; HDF5 errors become TraceErrors of one line."""
     if not path.exists():
         raise TraceError(f"{path}: no such file")
     if not path.is_file():
@@ -161,7 +164,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 
 def _plain(value: object) -> Any:
-    """Return an attribute as a Python str, bool, int or float."""
+    """Convert an HDF5 attribute to a Python str, bool, int or float; others stay as they are."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, np.generic):
@@ -170,7 +173,7 @@ def _plain(value: object) -> Any:
 
 
 def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
-    """Return an attribute of the given type. Raises TraceError."""
+    """Return an attribute that must have the type ``kind``. Raises TraceError."""
     if key not in file.attrs:
         raise TraceError(f"{path}: attribute {key} is missing")
     value = _plain(file.attrs[key])
@@ -183,7 +186,7 @@ def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
 
 
 def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
-    """Return a data set as an array. Raises TraceError."""
+    """Return a data set as an array. Raises TraceError if it is missing or too large."""
     if key not in file or not isinstance(file[key], h5py.Dataset):
         raise TraceError(f"{path}: /{key} is missing")
     if key.startswith(("tensors/", "steps/")) and file[key].size > _MAX_ENTRIES:
@@ -195,7 +198,7 @@ def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
 
 
 def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int, ...]) -> list[Any]:
-    """Return a data set of the given type and shape as a list. Raises TraceError."""
+    """Return a data set that must have this type and shape, as a list. Raises TraceError."""
     array = _array(path, file, key)
     if array.shape != shape:
         raise TraceError(f"{path}: /{key} has shape {array.shape}; must be {shape}")
@@ -210,7 +213,7 @@ def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int,
 
 
 def _rows(path: Path, file: h5py.File, key: str) -> int:
-    """Return the number of rows of a one-dimensional data set. Raises TraceError."""
+    """Return the number of entries of a one-dimensional data set. Raises TraceError."""
     array = _array(path, file, key)
     if array.ndim != 1:
         raise TraceError(f"{path}: /{key} has shape {array.shape}; must have one row per entry")
@@ -218,7 +221,7 @@ def _rows(path: Path, file: h5py.File, key: str) -> int:
 
 
 def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
-    """Return the table of tensors. Raises TraceError."""
+    """Return the tensors of the model from the group /tensors. Raises TraceError."""
     n = _rows(path, file, "tensors/name")
     shapes = _array(path, file, "tensors/shape")
     if shapes.ndim != 2 or len(shapes) != n or shapes.dtype.kind not in "iu":
@@ -237,14 +240,14 @@ def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
 
 
 def _unpadded(row: list[int]) -> tuple[int, ...]:
-    """Return a shape without its padding of -1."""
+    """Return a shape without the entries of -1 that fill its row."""
     while row and row[-1] == -1:
         row.pop()
     return tuple(row)
 
 
 def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple[Step, ...]:
-    """Return the table of steps. Raises TraceError."""
+    """Return the steps of the trace from the group /steps. Raises TraceError."""
     n = _rows(path, file, "steps/index")
     columns = {
         key: _column(path, file, f"steps/{key}", kind, (n,)) for key, kind in STEP_COLUMNS.items()
@@ -275,7 +278,7 @@ def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple
 
 
 def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[Any, ...]]:
-    """Return the hyperparameters of each step, one dict per group. Raises TraceError."""
+    """Return the hyperparameters of each step, a dictionary for each group. Raises TraceError."""
     if "steps/hyper" not in file:
         raise TraceError(f"{path}: /steps/hyper is missing")
     entries: list[list[dict[str, float | bool]]] = [[{} for _ in range(groups)] for _ in range(n)]
@@ -290,7 +293,10 @@ def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[
 
 
 def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
-    """Raise TraceError unless every required vector exists with its length; read no vector."""
+    """Raise TraceError unless every required vector exists with the right length.
+
+    No vector is read.
+    """
     keys = [
         f"{folder}/{key}"
         for folder in ("weights", "states")

@@ -1,9 +1,9 @@
 """Hooks in torch: global hooks and wrapped functions, installed and removed together.
 
 This module owns the list of wrapped torch functions, the restoration of the originals and the
-interface of the receiver of events. It does not interpret the events (watch.py).
-Source: torch.optim.optimizer and torch.nn.modules.module global hooks, torch.autograd.backward,
-    torch.amp.GradScaler, torch.nn.utils.clip_grad, torch.utils.data; tested with torch 2.13.
+interface of the receiver of events. It does not interpret the events (watch.py). Source:
+torch.optim.optimizer and torch.nn.modules.module global hooks, torch.autograd.backward,
+torch.amp.GradScaler, torch.nn.utils.clip_grad, torch.utils.data; tested with torch 2.13.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 
 class EventReceiver(Protocol):
-    """Receiver of torch's events."""
+    """Interface of an object that receives torch's events, such as a Watcher."""
 
     def forward_begins(self, module: Any) -> None: ...
     def forward_ends(self, args: Any, kwargs: Any) -> None: ...
@@ -34,7 +34,7 @@ class EventReceiver(Protocol):
 
 
 class Hooks:
-    """All hooks of one watcher; remove() undoes install()."""
+    """The hooks that one watcher has in torch: install() sets them, remove() removes them."""
 
     def __init__(self, torch: Any, watcher: EventReceiver) -> None:
         self.torch = torch
@@ -72,7 +72,7 @@ class Hooks:
         self._wrap(torch.nn.utils, "clip_grads_with_norm_", self._clip)
 
     def remove(self) -> None:
-        """Remove all hooks and restore the originals."""
+        """Remove all hooks and restore the original functions."""
         for handle in self._handles:
             handle.remove()
         for place, name, original in reversed(self._originals):
@@ -82,11 +82,14 @@ class Hooks:
         self._handles, self._originals, self._last = [], [], None
 
     def when_ready(self, parameter: Any) -> None:
-        """Report to the watcher each time this parameter's gradient has been accumulated."""
+        """Call the watcher each time a gradient of this parameter has been accumulated."""
         self._handles.append(parameter.register_post_accumulate_grad_hook(self.watcher.ready))
 
     def _wrap(self, place: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Replace a function by a wrapper that receives the original first."""
+        """Replace the function ``name`` of ``place`` by ``wrapper``.
+
+        The wrapper's first argument is the original function.
+        """
         original = getattr(place, name, None)
         if original is None:  # another torch version: this event is not observed
             return

@@ -17,7 +17,10 @@ from ondie.traces.model import Trace
 
 
 def info(trace: Trace) -> dict[str, Any]:
-    """Return tensors, steps, timing, hyperparameters, storage and hashes as a JSON-able dict."""
+    """Return a summary of the trace as a dictionary for JSON.
+
+    It has tensors, steps, timing, hyperparameters, storage and hashes.
+    """
     steps = trace.steps
     first, last = steps[0], steps[-1]
     losses = [step.loss for step in steps if step.loss is not None]

@@ -36,9 +36,10 @@ _PROBE = (
 
 
 def split_command(command: list[str]) -> tuple[list[str], list[str]]:
-    """Return ([python, options...], [script | -m module | -c code, arguments...]).
+    """Split a command into its Python part and its program part.
 
-    Raises TraceError if the command does not start with Python or has no program to record.
+    Returns ([python, options...], [script | -m module | -c code, arguments...]). Raises TraceError
+    if the command does not start with Python or has no program to record.
     """
     if not command:
         raise TraceError("no command to record: state it after --, for example -- python train.py")
@@ -100,7 +101,7 @@ def launch(out: Path, command: list[str], options: Options) -> int:
 
 
 def _probe(python: list[str]) -> None:
-    """Raise TraceError unless that Python, with these options, can import ondie and torch."""
+    """Raise TraceError unless this Python, with these options, can import ondie and torch."""
     done = subprocess.run([*python, "-c", _PROBE], check=False, capture_output=True, text=True)
     if done.returncode == 3:
         raise TraceError(
@@ -118,7 +119,7 @@ def _probe(python: list[str]) -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a command; return its exit code, 128 + signal if a signal ended it."""
+    """Run a command and return its exit code; it is 128 + signal if a signal ended the command."""
     with subprocess.Popen(arguments) as child, _forwarding(child):
         while True:
             try:
@@ -148,7 +149,10 @@ def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _told(status: Path) -> dict[str, Any]:
-    """Return the child's report: {"steps": n} or {"error": text}; {} if the child was killed."""
+    """Return the report that the child process wrote to the file ``status``.
+
+    The report is {"steps": n} or {"error": text}; it is {} if the child was killed.
+    """
     try:
         told: dict[str, Any] = json.loads(status.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class MacCounter:
-    """Counts MACs between start() and stop(phase) until close()."""
+    """Counts the multiply-accumulates (MACs) between start() and stop(phase) until close()."""
 
     def __init__(self, torch: Any) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,26 +43,26 @@ class MacCounter:
         self._type = Mode
 
     def start(self) -> None:
-        """Start counting unless already counting or closed."""
+        """Start counting, unless counting is already active or has been closed."""
         if not self.done and self._mode is None:
             self._flops = 0
             self._mode = self._type()
             self._mode.__enter__()
 
     def stop(self, phase: str) -> None:
-        """Stop counting and add the result to a phase, "forward" or "backward"."""
+        """Stop counting and add the count to the MACs of a phase, "forward" or "backward"."""
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
             self._mode = None
             self.macs[phase] += self._flops // 2
 
     def close(self) -> None:
-        """End the counting for all later steps."""
+        """Disable counting for all later steps."""
         self.done = True
 
 
 def _attention(name: str, args: Any) -> int:
-    """Return the FLOPs of an attention operator, forward or backward."""
+    """Return the FLOPs of a call of torch's attention operator, forward or backward."""
     backward = "backward" in name
     query, key, value = args[1:4] if backward else args[:3]
     scores = int(query.shape[:-1].numel()) * int(key.shape[-2])
@@ -75,7 +75,10 @@ def _attention(name: str, args: Any) -> int:
 
 
 def _convolution_backward(gradient: Any, inputs: Any, weight: Any, *rest: Any) -> int:
-    """Return FLOPs: one forward pass for each requested gradient (of the input, of the weight)."""
+    """Return the FLOPs of the backward pass of a convolution.
+
+    Each requested gradient (of the input, of the weight) takes the FLOPs of one forward pass.
+    """
     transposed, mask = rest[4], rest[7]
     outer = inputs if transposed else gradient
     return 2 * int(outer.numel()) * int(weight[0].numel()) * sum(mask[:2])

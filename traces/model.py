@@ -27,7 +27,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class Source(Protocol):
-    """Source of a trace's vectors: memory, or a file read on demand."""
+    """Interface of the source of a trace's vectors: memory, or a file that is read on demand."""
 
     def gradient(self, index: int) -> F32: ...
     def raw(self, index: int) -> npt.NDArray[Any] | None: ...
@@ -89,7 +89,7 @@ class Trace(Contents):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def step(self, i: int) -> Step:
-        """Return the step at position i. Raises TraceError."""
+        """Return the step at position i in the trace. Raises TraceError if there is none."""
         if not 0 <= i < len(self.steps):
             raise TraceError(
                 f"{self.origin}: step {i}: this trace has steps 0 to {len(self.steps) - 1}"
@@ -172,7 +172,10 @@ class Trace(Contents):
         )
 
     def raw_gradient(self, i: int) -> npt.NDArray[Any] | None:
-        """Return the 16-bit gradient before unscaling, float16 or uint16 (bfloat16), or None."""
+        """Return the 16-bit gradient of steps[i] before unscaling; None if it was not recorded.
+
+        The type is float16, or uint16 for bfloat16.
+        """
         return self.source.raw(self.step(i).index)
 
     def weights(self, which: str) -> F32 | None:
@@ -204,7 +207,9 @@ class Trace(Contents):
         return self.source.buffers()
 
     def group_ranges(self) -> list[tuple[int, int, int]]:
-        """Return contiguous (start, stop, group) runs that cover [0, n_params)."""
+        """Return runs (start, stop, group) of elements of one parameter group, which cover [0,
+        n_params).
+        """
         runs: list[tuple[int, int, int]] = []
         for tensor in self.trainable:
             if tensor.size == 0:
@@ -217,7 +222,10 @@ class Trace(Contents):
         return runs
 
     def locate(self, element: int) -> tuple[str, int]:
-        """Return (tensor name, element inside it) of an element of the flat vector."""
+        """Return the tensor that contains an element of the flat vector.
+
+        Returns (tensor name, element inside the tensor). Raises TraceError beyond the end.
+        """
         for tensor in self.trainable:
             if tensor.offset <= element < tensor.offset + tensor.size:
                 return tensor.name, element - tensor.offset
@@ -234,8 +242,10 @@ class Trace(Contents):
 
 
 def _with_times(step: Step, forward_s: float | None, backward_s: float | None) -> Step:
-    """Return a step with other times; None keeps one. Gradients keep their fractions of the
-    backward pass."""
+    """Return a step with other forward and backward times (s); None keeps a time.
+
+    Gradients become ready at the same fractions of the backward time as before.
+    """
     before = step.backward_s
     now = before if backward_s is None else backward_s
     ready = None if step.ready_s is None or not before else step.ready_s * (now / before)
@@ -248,14 +258,17 @@ def _with_times(step: Step, forward_s: float | None, backward_s: float | None) -
 
 
 def vector_sha256(vector: F32) -> str:
-    """Return the sha256 of a float32 vector's little-endian bytes as hexadecimal text."""
+    """Return the SHA-256 of the little-endian bytes of a float32 vector as hexadecimal text."""
     return hashlib.sha256(np.ascontiguousarray(vector, "<f4").data).hexdigest()
 
 
 def flat_tensors(
     entries: Sequence[tuple[str, tuple[int, ...], int, int]], dtype: str = "float32"
 ) -> tuple[Tensor, ...]:
-    """Return trainable tensors laid end to end, from (name, shape, group, ready_order)."""
+    """Return trainable tensors whose elements follow each other in the flat vector.
+
+    entries: (name, shape, group, ready_order) of each tensor.
+    """
     out: list[Tensor] = []
     offset = 0
     for name, shape, group, ready in entries:

@@ -34,7 +34,7 @@ _ZERO = 48
 
 
 def read(tables: Iterable[Table], out: Collector) -> None:
-    """Add the requests of all tables to ``out``. Raises TraceError."""
+    """Add the requests of all tables to ``out``. Raises TraceError for an invalid line."""
     for table in tables:
         table.expect(COLUMNS)
         time, device, sector, sectors, kind = map(table.column, COLUMNS, range(5))
@@ -54,13 +54,13 @@ def read(tables: Iterable[Table], out: Collector) -> None:
 
 
 def _numbers(device: Column, out: Collector) -> np.ndarray:
-    """Return device indices; device names must be numbers."""
+    """Return the index of each row's device; device names must be numbers. Raises TraceError."""
     device.integers()
     return device.names(out.devices)
 
 
 def _refuse_octal(column: Column) -> None:
-    """Raise TraceError for a number with a leading zero."""
+    """Raise TraceError for a number with a leading zero, which MQSim reads as octal."""
     octal = (column.table.text[column.start] == _ZERO) & (column.end - column.start > 1)
     if octal.any():
         raise column.bad(
@@ -69,7 +69,10 @@ def _refuse_octal(column: Column) -> None:
 
 
 def lines(trace: BlockTrace, tick_ps: int) -> Iterator[str]:
-    """Yield one line per request; sectors must be whole (see check)."""
+    """Yield one line for each request.
+
+    Offsets and sizes must be whole sectors (see check).
+    """
     number = numbers(trace)
     for part in trace.parts():
         ticks = (trace.arrival_ps[part] // tick_ps).tolist()
@@ -94,9 +97,9 @@ def check(trace: BlockTrace, path: str) -> None:
 
 
 def numbers(trace: BlockTrace) -> list[int]:
-    """Return the values of the device column.
+    """Return the value of the device column for each device of the trace.
 
-    They are the device names if all names are numbers, else the indices of the devices.
+    The values are the device names if all names are numbers, else the indices of the devices.
     """
     names = trace.devices
     if all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in names):

@@ -24,7 +24,7 @@ _TYPES = {"Read": READ, "Write": WRITE}
 def read(tables: Iterable[Table], out: Collector) -> None:
     """Add the requests of all tables to ``out``; the time of the first one becomes arrival 0.
 
-    Raises TraceError.
+    Raises TraceError for an invalid line.
     """
     out.tick_ps, out.relative = TICK_PS, True
     for table in tables:
@@ -52,9 +52,10 @@ def read(tables: Iterable[Table], out: Collector) -> None:
 
 
 def volumes(trace: BlockTrace, path: str) -> list[str]:
-    """Return "HOST,DISK" for each device: from a name HOST_DISK, else the name and disk 0.
+    """Return the host and disk columns, "HOST,DISK", for each device.
 
-    Raises TraceError for names that the format cannot represent.
+    A name HOST_DISK gives both; another name is the host, with disk 0. Raises TraceError for names
+    that the format cannot represent.
     """
     out = []
     for name in trace.devices:
@@ -77,7 +78,7 @@ def volumes(trace: BlockTrace, path: str) -> list[str]:
 
 
 def lines(trace: BlockTrace, path: str) -> Iterator[str]:
-    """Yield one line per request; unknown response times are 0."""
+    """Yield one line for each request; unknown response times are written as 0."""
     origin = trace.origin_ps // TICK_PS
     volume = volumes(trace, path)
     for part in trace.parts():

@@ -28,9 +28,10 @@ _MAX_SHIFTS = 4096  # per-tensor shifts are stored in an attribute; HDF5 limits 
 
 @dataclass(frozen=True)
 class Packed:
-    """A narrowed vector; value = stored * 2**-shift.
+    """A vector that is stored in 16 bits, or in float32 if that is impossible.
 
-    `values` is float32, float16 or uint16 (bfloat16). `shift` has one entry, or one per tensor.
+    A value is stored * 2**-shift. `values` is float32, float16 or uint16 (bfloat16). `shift` has
+    one entry, or one for each tensor.
     """
 
     storage: str
@@ -39,7 +40,7 @@ class Packed:
 
 
 def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
-    """Narrow float32[n] to 16 bits if every bit is preserved, else keep float32.
+    """Narrow float32[n] to 16 bits if every bit is preserved; else keep float32.
 
     starts: first element of each tensor (the first is 0), for shifts per tensor. prefer: preferred
     shift if several are possible, log2 of the loss scale.
@@ -56,7 +57,10 @@ def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
 
 
 def unpack(packed: Packed, starts: Sequence[int]) -> F32:
-    """Return the float32[n] vector. Raises TraceError for an unknown storage or shift."""
+    """Return the vector before narrowing, float32[n].
+
+    Raises TraceError for an unknown storage or shift.
+    """
     if packed.storage == "float32":
         return np.ascontiguousarray(packed.values, np.float32)
     if packed.storage not in _FORMATS:
@@ -80,7 +84,10 @@ def unpack(packed: Packed, starts: Sequence[int]) -> F32:
 def _scaled(
     vector: F32, starts: Sequence[int], shifts: tuple[int, ...], sign: int
 ) -> npt.NDArray[np.float64]:
-    """Return vector * 2**(sign * shift) in float64, exactly: |shift| is small for float64."""
+    """Return the vector multiplied by 2**(sign * shift), in float64.
+
+    The product is exact, because the shifts are small compared with the exponents of float64.
+    """
     wide = vector.astype(np.float64)
     if len(shifts) == 1:
         return wide * 2.0 ** (sign * shifts[0])
@@ -92,7 +99,10 @@ def _scaled(
 def _narrow(
     vector: F32, storage: str, starts: Sequence[int], shifts: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Return the vector in the 16-bit storage after multiplication by 2**shift."""
+    """Return the vector multiplied by 2**shift in a 16-bit type.
+
+    The type is float16, or uint16 with the bits of bfloat16.
+    """
     wide = vector.astype(np.float64) if shifts == (0,) else _scaled(vector, starts, shifts, 1)
     with np.errstate(over="ignore", under="ignore"):
         if storage == "float16":
@@ -101,9 +111,9 @@ def _narrow(
 
 
 def _bits(vector: F32) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
-    """Return the exponents of the lowest and highest set bit of every non-zero element.
+    """Return the exponents of the lowest and of the highest set bit of each non-zero element.
 
-    int32 arrays. Return None if an element is not finite.
+    Both are int32 arrays. Returns None if an element is not finite.
     """
     magnitude = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
     magnitude = magnitude[magnitude != 0]
@@ -120,7 +130,11 @@ def _bits(vector: F32) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | 
 
 
 def _range(vector: F32, span: int, low: int, high: int) -> tuple[int, int] | None:
-    """Return the minimum and maximum shift that make the vector exact in a format, or None."""
+    """Return the minimum and maximum shift with which a vector fits exactly into a format.
+
+    span, low, high: bits of the significand and exponents of the format. None if there is no such
+    shift.
+    """
     bits = _bits(vector)
     if bits is None:
         return None
@@ -134,14 +148,17 @@ def _range(vector: F32, span: int, low: int, high: int) -> tuple[int, int] | Non
 
 
 def _nearest(bounds: tuple[int, int], prefer: int) -> int:
-    """Return the shift within the bounds that is nearest to the preferred one."""
+    """Return the shift within ``bounds`` (minimum, maximum) that is nearest to ``prefer``."""
     return min(max(prefer, bounds[0]), bounds[1])
 
 
 def _shifts(
     vector: F32, starts: Sequence[int], span: int, low: int, high: int, prefer: int
 ) -> tuple[int, ...] | None:
-    """Return one shift, or one per tensor, that makes the vector exact; None if impossible."""
+    """Return the shifts with which the vector fits exactly into a format.
+
+    There is one shift for the vector, or one for each tensor. None if that is impossible.
+    """
     probe = _bits(vector[:_PROBE])
     if probe is None or (probe[0].size and int((probe[1] - probe[0]).max()) > span):
         return None

@@ -39,7 +39,10 @@ STATE_KEYS: dict[str, dict[str, str]] = {
 
 
 def identify(optimizer: Any) -> tuple[str, str]:
-    """Return (operation, ""), or ("other", reason) if no kernel implements the update."""
+    """Return the operation that a torch optimizer performs, as (operation, "").
+
+    If no kernel implements it, return ("other", reason).
+    """
     kind = type(optimizer)
     groups = optimizer.param_groups
     if not kind.__module__.startswith("torch.optim"):
@@ -83,12 +86,12 @@ def hyper(optimizer: Any, op: str) -> tuple[dict[str, float | bool], ...]:
 
 
 def fused(optimizer: Any) -> tuple[bool, ...]:
-    """Return for each parameter group whether it uses torch's fused operator."""
+    """Return, for each parameter group, whether it uses torch's fused operator."""
     return tuple(bool(group.get("fused")) for group in optimizer.param_groups)
 
 
 def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> int:
-    """Return the step counter of the step that is about to run, from 1.
+    """Return the number of the step that is about to run, counted from 1.
 
     `seen`: number of updates of this optimizer that were observed; SGD keeps no counter. Raises
     TraceError if the parameters disagree.
@@ -108,14 +111,14 @@ def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> i
 
 
 def state_of(optimizer: Any, op: str, parameter: Any) -> dict[str, Any]:
-    """Return the existing state tensors of one parameter by ondie state name."""
+    """Return the existing states of one parameter as torch tensors, by ondie state name."""
     state = optimizer.state.get(parameter, {})
     found = {name: state.get(key) for name, key in STATE_KEYS[op].items()}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 def defaults(optimizer: Any) -> str:
-    """Return the optimizer's constructor arguments as JSON."""
+    """Return the optimizer's constructor arguments as the text of a JSON object."""
     plain = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in optimizer.defaults.items()
@@ -129,7 +132,7 @@ def defaults(optimizer: Any) -> str:
 
 
 def array(tensor: Any) -> npt.NDArray[np.float32]:
-    """Return a torch tensor of FP32, FP16 or BF16 as a flat float32 copy on the host (exact)."""
+    """Return an exact copy of a torch tensor (FP32, FP16 or BF16) as a flat float32 array."""
     flat: npt.NDArray[np.float32] = tensor.detach().float().cpu().reshape(-1).numpy()
     return flat
 

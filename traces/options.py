@@ -18,12 +18,13 @@ from ondie.traces.errors import TraceError
 class Options:
     """Options of a recording.
 
-    payload: also record gradients and weights. steps: optimizer steps to record, after `skip`
-    others. max_bytes: end earlier instead of storing more bytes. samples, bytes_per_sample,
-    dataset_samples, macs_*: values to use instead of derived ones. optimizer: index, in order of
-    first step, of the optimizer to record if there are several. raw: also store 16-bit gradients
-    before unscaling. count_macs: count MACs in the first step, which makes that step slower. stop:
-    end the run after the last recorded step. name: name of the trace; the default is the file name.
+    payload: also record gradients and weights. steps: number of optimizer steps to record. skip:
+    number of steps to leave out first. max_bytes: end earlier instead of storing more bytes.
+    samples, bytes_per_sample, dataset_samples, macs_*: values to use instead of derived ones.
+    optimizer: index, in order of first step, of the optimizer to record if there are several. raw:
+    also store 16-bit gradients before unscaling. count_macs: count MACs in the first step, which
+    makes that step slower. stop: end the run after the last recorded step. name: name of the trace;
+    the default is the file name.
     """
 
     payload: bool = True
@@ -50,7 +51,10 @@ class Options:
 
 
 def options(given: dict[str, Any]) -> Options:
-    """Return Options from keywords. Raises TraceError naming the nearest option if unknown."""
+    """Return Options from keywords.
+
+    Raises TraceError, with the nearest option, for an unknown keyword.
+    """
     known = list(Options.__dataclass_fields__)
     for key in given:
         if key not in known:

@@ -13,14 +13,17 @@ from typing import Any
 
 
 def roots(module_type: type) -> list[Any]:
-    """Return live modules that have no parent."""
+    """Return the live modules that are not part of another module."""
     modules = live(module_type)
     children = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in children]
 
 
 def live(kind: type) -> list[Any]:
-    """Return live objects of a class; it uses type(), which does not trigger lazy proxies."""
+    """Return all live objects of a class.
+
+    type() finds the class of an object, because isinstance() would trigger lazy proxies.
+    """
     wanted: dict[type, bool] = {}
     found = []
     for candidate in gc.get_objects():
@@ -33,7 +36,7 @@ def live(kind: type) -> list[Any]:
 
 
 def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
-    """Return (group, parameter) in the optimizer's order."""
+    """Return the parameters of an optimizer as (group, parameter), in its order."""
     return [
         (number, parameter)
         for number, group in enumerate(optimizer.param_groups)
@@ -42,7 +45,10 @@ def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
 
 
 def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, list[str]]:
-    """Return the module that holds most of the optimizer's parameters, and unique names."""
+    """Return the module that holds most of the optimizer's parameters, and their names.
+
+    The names are unique. The module is None if no module holds any of the parameters.
+    """
     parameters = [parameter for _, parameter in flat_parameters(optimizer)]
     wanted = {id(parameter) for parameter in parameters}
     given: dict[int, str] = {}
@@ -68,10 +74,10 @@ def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, lis
 
 
 def twins(optimizer: Any, modules: list[Any]) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """Return 16-bit models whose parameter shapes equal those of the optimizer's float32 masters.
+    """Return the 16-bit models whose parameters have the shapes of the optimizer's FP32 masters.
 
-    Each entry has the named parameters in order. The model that trains is the one that receives
-    gradients.
+    Each entry has a model and its named parameters in order. The model that trains is the one that
+    receives gradients. The list is empty if a parameter is not float32.
     """
     masters = [parameter for _, parameter in flat_parameters(optimizer)]
     if any(str(parameter.dtype) != "torch.float32" for parameter in masters):

@@ -31,7 +31,7 @@ from ondie.traces.watch import Watcher
 
 @dataclass
 class _Pending:
-    """A step that has begun and not ended."""
+    """A recorded step between the start and the end of the optimizer's update."""
 
     begun: float
     hyper: tuple[dict[str, float | bool], ...]
@@ -111,12 +111,12 @@ class Recorder:
     def note(
         self, *, loss: float | None = None, samples: int | None = None, scale: float | None = None
     ) -> None:
-        """Set values of the coming step that hooks cannot observe, such as a custom loss scale."""
+        """Set values of the next step that hooks cannot observe, such as a custom loss scale."""
         given = {"loss": loss, "samples": samples, "scale": scale}
         self._noted |= {key: value for key, value in given.items() if value is not None}
 
     def close(self) -> None:
-        """Remove the hooks and an unfinished file."""
+        """Remove the hooks, and the file if it is not finished."""
         self._watcher.retire()
         self._watcher.hooks.remove()
         self._writer.discard()
@@ -138,7 +138,7 @@ class Recorder:
     # --- calls from the Watcher --------------------------------------------------------------
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle the start of a step, before the optimizer consumes its gradients."""
+        """Handle the start of a step, before the optimizer uses its gradients."""
         if not self._chosen(optimizer):
             return
         if any(value is not None for value in [*args[1:], kwargs.get("closure")]):
@@ -195,13 +195,16 @@ class Recorder:
 
     @property
     def subject(self) -> Subject:
-        """The recorded optimizer; set at the first recorded step. Raises TraceError before."""
+        """The recorded optimizer, set at the first recorded step; raises TraceError before."""
         if self._subject is None:
             raise TraceError("nothing has been recorded yet")
         return self._subject
 
     def _chosen(self, optimizer: Any) -> bool:
-        """Return True for the optimizer to record. Raises TraceError if it is ambiguous."""
+        """Return True if ``optimizer`` is the one to record.
+
+        Raises TraceError if several optimizers take steps and none was selected.
+        """
         if self.finished or self.error is not None:
             return False
         if not any(optimizer is known for known in self._optimizers):
@@ -220,7 +223,7 @@ class Recorder:
         return len(self._optimizers) > wanted and self._optimizers[wanted] is optimizer
 
     def _due(self) -> bool:
-        """Count a step of the chosen optimizer; return True if it is to be recorded."""
+        """Count a step of the recorded optimizer; return True if the step is to be recorded."""
         self._seen += 1
         self._watcher.keep_buffers = self._seen <= self.options.skip
         return self._seen > self.options.skip
@@ -272,7 +275,7 @@ class Recorder:
         pending.begun = self._watcher.now()
 
     def _new_pending(self, skipped: bool) -> _Pending:
-        """Return the record of a step that begins."""
+        """Return the record of a step at its start."""
         optimizer = self.subject.optimizer
         scale = self._watcher.window.scale  # set at the start of the gradient scaler's step
         return _Pending(
@@ -285,7 +288,7 @@ class Recorder:
         )
 
     def _complete(self, pending: _Pending, seconds: float) -> None:
-        """Append a finished step; ``seconds``: time of the optimizer."""
+        """Complete the record of a step and append it; ``seconds``: time of the optimizer."""
         window = self._watcher.seen()
         samples = self.options.samples or self._noted.get("samples", window.samples)
         if samples < 1:

@@ -69,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """Data of a trace about a training run, without vectors.
+    """Contents of a trace without its vectors.
 
     `origin` names the source of the trace in messages (a path, or "synthetic NAME").
     """
@@ -94,7 +94,7 @@ class Contents:
 
     @cached_property
     def n_params(self) -> int:
-        """Number of trainable elements."""
+        """Number of trainable parameters (elements)."""
         return sum(t.size for t in self.tensors if t.trainable)
 
     @cached_property

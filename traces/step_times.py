@@ -10,5 +10,8 @@ FLOP_PER_MAC = 2
 
 
 def seconds(macs: int, samples: float, flop_per_s: float) -> float:
-    """Return the seconds of `samples` samples of `macs` multiply-accumulates each at a rate."""
+    """Return the time (s) of `samples` samples at a rate of floating-point operations per second.
+
+    `macs`: multiply-accumulates of each sample.
+    """
     return FLOP_PER_MAC * macs * samples / flop_per_s

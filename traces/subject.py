@@ -28,7 +28,7 @@ _BLOCK = 1 << 20
 
 @dataclass
 class Parameter:
-    """One tensor of the model while it is being recorded."""
+    """One parameter of the recorded model: its name, tensor, group and place in the flat vector."""
 
     name: str
     tensor: Any
@@ -38,9 +38,10 @@ class Parameter:
 
 
 class Subject:
-    """An optimizer at its first recorded step, when its gradients first exist.
+    """The recorded optimizer with its parameters, at its first recorded step.
 
-    Raises TraceError if it cannot be recorded.
+    At that step, the gradients exist for the first time. Raises TraceError if the optimizer cannot
+    be recorded.
     """
 
     def __init__(
@@ -51,7 +52,11 @@ class Subject:
         buffers: dict[str, Any],
         ready: dict[int, float],
     ) -> None:
-        """model, buffers, ready (times by id of parameter): as last observed by a Watcher."""
+        """Collect the optimizer's parameters.
+
+        model, buffers and ready (ready times in s by id of the parameter) are those that a Watcher
+        observed last.
+        """
         self.torch = torch
         self.optimizer = optimizer
         self.op, self.reason = optim.identify(optimizer)
@@ -76,7 +81,10 @@ class Subject:
         self.buffers = {name: _host(buffer) for name, buffer in buffers.items()}
 
     def _flat(self, names: list[str], twins: list[Any] | None) -> list[Parameter]:
-        """Return the optimizer's parameters in flat order. Raises TraceError."""
+        """Return the optimizer's parameters in the order of the flat vector.
+
+        Raises TraceError for a type that cannot be recorded, and if no parameter has a gradient.
+        """
         held = parameters.flat_parameters(self.optimizer)
         out: list[Parameter] = []
         offset = 0
@@ -89,7 +97,7 @@ class Subject:
             if dtype_name(tensor) not in FLOAT_TYPES:
                 raise TraceError(
                     f"parameter {name!r} is {dtype_name(tensor)}: "
-                    f"{', '.join(FLOAT_TYPES)} can be recorded"
+                    f"only {', '.join(FLOAT_TYPES)} can be recorded"
                 )
             out.append(Parameter(name, tensor, group, offset, twin))
             offset += tensor.numel()
@@ -101,7 +109,9 @@ class Subject:
         return out
 
     def _add_frozen(self, owner: Any, twins: set[int]) -> None:
-        """Add the model's parameters that this optimizer does not hold."""
+        """Add the parameters of the model that the optimizer does not hold; they are not
+        trainable.
+        """
         known = {p.name for p in self.parameters}
         held = {id(p.tensor) for p in self.parameters} | twins
         for name, tensor in owner.named_parameters() if owner is not None else ():
@@ -110,7 +120,9 @@ class Subject:
                 self.parameters.append(Parameter(unique, tensor, -1, -1))
 
     def check_same(self) -> None:
-        """Raise TraceError if the optimizer now holds other parameters than at first."""
+        """Raise TraceError if the optimizer's parameters have changed since the first recorded
+        step.
+        """
         held = [id(p.tensor) for p in self.parameters if p.group >= 0]
         if held != [id(p) for _, p in parameters.flat_parameters(self.optimizer)]:
             raise TraceError(
@@ -119,7 +131,7 @@ class Subject:
             )
 
     def count(self, updates: int) -> int:
-        """Return the step counter of the coming step, from 1, after `updates` observed updates."""
+        """Return the number of the next step, counted from 1, after `updates` observed updates."""
         return optim.count(self.optimizer, [(p.name, p.tensor) for p in self.trainable], updates)
 
     def gradient(self, index: int, grad_scale: Any, keep: bool) -> tuple[F32, float, str]:
@@ -167,7 +179,10 @@ class Subject:
         return vector, math.sqrt(square), digest.hexdigest()
 
     def raw(self) -> npt.NDArray[Any] | None:
-        """Return the gradients as float16, or uint16 for bfloat16; None if they need 32 bits."""
+        """Return the gradients in 16 bits: float16, or uint16 for bfloat16;
+
+        None if they need 32 bits.
+        """
         parts = [p.tensor.grad for p in self.trainable]
         if any(part is None for part in parts):
             return None
@@ -180,7 +195,7 @@ class Subject:
         return None
 
     def weights(self) -> F32:
-        """Return the current trainable parameters."""
+        """Return the current trainable parameters as one vector, float32[n_params]."""
         return np.concatenate([optim.array(p.tensor) for p in self.trainable])
 
     def states(self) -> dict[str, F32]:
@@ -201,14 +216,19 @@ class Subject:
         return out
 
     def ready(self, times: dict[int, float]) -> npt.NDArray[np.float64] | None:
-        """Return the ready time of each tensor, from times by id; a master uses its twin's time."""
+        """Return the ready time of each tensor (s) from times by id of the parameter.
+
+        A master has the time of its 16-bit twin. NaN if the time is unknown.
+        """
         own = any(id(p.tensor) in times for p in self.parameters)
         keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.parameters]
         row = np.array([times.get(key, math.nan) for key in keys])
         return None if np.isnan(row).all() else row
 
     def tensors(self, times: npt.NDArray[np.float64] | None) -> tuple[Tensor, ...]:
-        """Return the trace's tensors, ranked by the ready times of one step."""
+        """Return the trace's records of the tensors, with their rank among the ready times of one
+        step.
+        """
         ranks = [-1] * len(self.parameters)
         if times is not None:
             known = np.flatnonzero(~np.isnan(times))
@@ -229,7 +249,10 @@ class Subject:
         )
 
     def gradient_dtype(self) -> str:
-        """Return the accelerator's gradient type: that of the parameters or of their twins."""
+        """Return the type of the gradient on the accelerator, such as "float16".
+
+        It is the type of the parameters, or of their 16-bit twins.
+        """
         kinds = {dtype_name(p.tensor if p.twin is None else p.twin) for p in self.trainable}
         return kinds.pop() if len(kinds) == 1 else "float32"
 
@@ -261,7 +284,7 @@ class Subject:
 
 
 def dtype_name(tensor: Any) -> str:
-    """Return a torch tensor's type by its NumPy name, such as float32 or bfloat16."""
+    """Return the name of a torch tensor's type as in NumPy, such as float32 or bfloat16."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -273,7 +296,10 @@ def _host(buffer: Any) -> npt.NDArray[Any]:
 
 
 def _square(vector: F32) -> float:
-    """Return the sum of squares in float64, block by block; NaN or infinity if an element is."""
+    """Return the sum of squares of a vector in float64, added block by block.
+
+    The result is NaN or infinity if an element is.
+    """
     total = 0.0
     for start in range(0, len(vector), _BLOCK):
         block = vector[start : start + _BLOCK].astype(np.float64)

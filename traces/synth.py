@@ -30,7 +30,7 @@ _WEBTEXT = "OpenWebText as tokenised by nanoGPT: 9,035,582,198 tokens for traini
 
 @dataclass(frozen=True)
 class Constant:
-    """A number with its source; low and high give its range if it is assumed."""
+    """A number with its source; low and high give its range if the number is assumed."""
 
     value: int | float
     source: str
@@ -341,7 +341,7 @@ def _flat(constants: dict[str, Constant]) -> dict[str, Any]:
 
 
 def _tensors(uses: list[Use], backward_s: float) -> tuple[tuple[Tensor, ...], Any]:
-    """Return the tensors in forward order, and the time at which each gradient is ready, in s.
+    """Return the tensors in forward order, with the time (s) at which each gradient is ready.
 
     The backward pass visits the uses from last to first, in time proportional to their MACs. A
     tensor with two uses (a tied head) is ready when the pass reaches its first use of the forward

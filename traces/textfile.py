@@ -44,12 +44,13 @@ def pieces(
     cut: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[int, U8]]:
-    """Yield (number of the first line from 1, bytes of whole lines) until the end of the file.
+    """Yield the text of a file in pieces of whole lines.
 
-    Each line ends in a newline. BEFORE newlines precede the lines and AFTER newlines follow them.
-    progress: callback that receives the fraction read. Raises TraceError if the file cannot be
-    read, is empty or is not text. It is also raised if the last line has no newline, unless `cut`
-    is true; formats whose last column reveals a truncated line set it.
+    A piece is (number of the first line, counted from 1; bytes). Each line ends in a newline.
+    BEFORE newlines precede the lines and AFTER newlines follow them. progress: callback that
+    receives the fraction read. Raises TraceError if the file cannot be read, is empty or is not
+    text. It is also raised if the last line has no newline, unless `cut` is true; formats whose
+    last column reveals a truncated line set it.
     """
     path = Path(path)
     if path.is_dir():
@@ -97,14 +98,14 @@ def pieces(
 
 
 def _check_kind(path: Path, block: bytes) -> None:
-    """Raise TraceError for known binary formats."""
+    """Raise TraceError if the first bytes of a file are those of a known binary format."""
     for magic, words in _BINARY.items():
         if block.startswith(magic):
             raise TraceError(f"{path}: not text: {words}")
 
 
 def _padded(lines: bytes) -> U8:
-    """Return the text with newlines before and after it."""
+    """Return the text with BEFORE newlines before and AFTER newlines after it."""
     text = np.empty(BEFORE + len(lines) + AFTER, np.uint8)
     text[:BEFORE] = text[-AFTER:] = _NEWLINE
     text[BEFORE:-AFTER] = np.frombuffer(lines, np.uint8)
@@ -112,7 +113,10 @@ def _padded(lines: bytes) -> U8:
 
 
 def _checked(path: Path, line: int, text: U8) -> U8:
-    """Return the text. Raises TraceError for control characters except tabs and line ends."""
+    """Return the text after a check.
+
+    Raises TraceError for control characters other than tabs and line ends.
+    """
     known = sum(int(np.count_nonzero(text == c)) for c in (_NEWLINE, _TAB, _RETURN))
     if int(np.count_nonzero(text < _SPACE)) != known:
         others = (text < _SPACE) & (text != _NEWLINE) & (text != _TAB) & (text != _RETURN)
@@ -123,7 +127,10 @@ def _checked(path: Path, line: int, text: U8) -> U8:
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """Return the path. Raises TraceError if it is a folder or its folder does not exist."""
+    """Return the path after a check.
+
+    Raises TraceError if the path is a folder or its folder does not exist.
+    """
     target = Path(path)
     if target.is_dir():
         raise TraceError(f"{target}: is a folder; must be a file")
@@ -133,10 +140,10 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 
 class Target:
-    """Text streamed to `path`, compressed by suffix; the file does not exist before finish().
+    """A text file that is written in parts; its suffix selects the compression.
 
-    Use it as a context manager. Leaving the context without finish(), for example by an error or an
-    interrupt, removes the partial file `path`.PID.partial.
+    Use it as a context manager. The file exists only after finish(). Leaving the context without
+    finish(), for example by an error or an interrupt, removes the partial file `path`.PID.partial.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -164,7 +171,7 @@ class Target:
         self._discard()
 
     def write(self, text: str) -> None:
-        """Append text. Raises TraceError if the disk is full."""
+        """Append text to the file. Raises TraceError if it cannot be written, as on a full disk."""
         try:
             self._file.write(text.encode())
         except OSError as error:
@@ -172,7 +179,7 @@ class Target:
             raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
 
     def finish(self) -> None:
-        """Flush to the disk and rename. Raises TraceError."""
+        """Flush the file to the disk and rename it. Raises TraceError on failure."""
         assert self._raw is not None
         try:
             if self._file is not self._raw:
@@ -194,7 +201,7 @@ class Target:
         self.partial.unlink(missing_ok=True)
 
     def _sync_folder(self) -> None:
-        """Make the rename durable."""
+        """Make the rename of a file durable, on systems that can open folders."""
         handle = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -25,7 +25,7 @@ from ondie.traces.macs import MacCounter
 
 @dataclass
 class Window:
-    """Events observed since the last optimizer step; times in seconds."""
+    """Events that were observed since the last optimizer step; times are in seconds."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -43,7 +43,7 @@ class Window:
 
 
 class StepListener(Protocol):
-    """Receiver of optimizer step events."""
+    """Interface of an object that receives the events of optimizer steps, such as a Recorder."""
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None: ...
     def after_step(self, optimizer: Any) -> None: ...
@@ -52,7 +52,10 @@ class StepListener(Protocol):
 
 
 class Watcher:
-    """Observes the training of one process; `window` holds the events since the last step."""
+    """Observes the training in one process.
+
+    `window` holds the events since the last step.
+    """
 
     def __init__(self, torch: Any, listener: StepListener, count_macs: bool) -> None:
         self.torch = torch
@@ -77,21 +80,30 @@ class Watcher:
 
     @property
     def mine(self) -> bool:
-        """False after retire(), and in a forked child such as a data loader's worker."""
+        """True if this process is observed: not after retire(), and not in a forked child."""
         return not self._retired and os.getpid() == self._pid
 
     def retire(self) -> None:
-        """Stop observing. Hooks are removed later, because torch may be iterating over them now."""
+        """Stop observing.
+
+        The hooks are removed at the next backward pass, because torch may be iterating over them
+        now.
+        """
         self._retired = True
 
     def now(self) -> float:
-        """Return seconds on the host clock after draining the accelerator's queue."""
+        """Return the time of the host clock (s) after the accelerator has completed all queued
+        work.
+        """
         if self._cuda:
             self.torch.cuda.synchronize()
         return time.perf_counter()
 
     def seen(self) -> Window:
-        """Return the window of the current step; optimizers after the same backward share it."""
+        """Return the events of the current step.
+
+        Optimizers that take their steps after the same backward pass share these events.
+        """
         return self.window if self.window.backward_s > 0 else self._previous
 
     def next_window(self) -> None:
@@ -102,7 +114,7 @@ class Watcher:
         self._mark = self.now()
 
     def forward_begins(self, module: Any) -> None:
-        """Observe the start of a module call; the outermost one starts the forward pass."""
+        """Observe the start of a module call; the outermost call starts the forward pass."""
         if not self.mine or self._in_backward is not None:
             return
         self._depth += 1
@@ -118,7 +130,7 @@ class Watcher:
                 self.macs.start()
 
     def forward_ends(self, args: Any, kwargs: Any) -> None:
-        """Observe the end of a module call; the outermost one gives batch size and bytes."""
+        """Observe the end of a module call; the outermost call gives batch size and input bytes."""
         if not self.mine or self._in_backward is not None or self._depth == 0:
             return
         self._depth -= 1
@@ -136,7 +148,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def backward(self, tensors: Any) -> Iterator[None]:
-        """Observe one call of torch.autograd.backward."""
+        """Observe one call of torch.autograd.backward, which runs inside the context."""
         if self._retired:
             self.hooks.remove()
         if not self.mine or self._in_backward is not None:
@@ -177,12 +189,12 @@ class Watcher:
             self.window.ready[id(parameter)] = time.perf_counter() - self._in_backward
 
     def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
-        """Record a scaled loss with its original."""
+        """Record a scaled loss together with the loss before scaling."""
         if self.mine and self.torch.is_tensor(outputs):
             self.window.scaled.append((result, outputs))
 
     def unscaling(self, scaler: Any, optimizer: Any) -> None:
-        """Notify the listener before gradients are unscaled."""
+        """Call the listener before a gradient scaler unscales the gradients."""
         if self.mine:
             self.listener.before_unscale(scaler, optimizer)
 
@@ -193,13 +205,15 @@ class Watcher:
             self.window.scale = float(scaler.get_scale())
 
     def scaler_step_ends(self, optimizer: Any) -> None:
-        """Notify the listener if the gradient scaler skipped the step."""
+        """Call the listener if the gradient scaler skipped the step."""
         if self.mine and not self._stepped:
             self.listener.skipped_step(optimizer)
             self.next_window()
 
     def fetched(self, dataset: Any, indices: Any) -> None:
-        """Record the sample order and the size of the data set from a data loader."""
+        """Record the sample order and the size of the data set when a data loader fetches a
+        batch.
+        """
         if not self.mine or not self.torch.is_grad_enabled():
             return
         if isinstance(indices, list) and all(isinstance(i, int) for i in indices):
@@ -208,7 +222,7 @@ class Watcher:
                 self.dataset_samples = len(dataset)
 
     def clipped(self, clipped: list[Any], max_norm: float, total_norm: Any) -> None:
-        """Record the factor of a gradient clipping call."""
+        """Record the factor by which a call of gradient clipping multiplies the gradients."""
         if self.mine and any(id(parameter) in self._hooked for parameter in clipped):
             # same arithmetic as torch: one float32 division
             coefficient = float(max_norm / (total_norm + 1e-6))
@@ -216,23 +230,26 @@ class Watcher:
                 self.window.clip *= min(coefficient, 1.0)
 
     def optimizer_changed(self, optimizer: Any) -> None:
-        """Note that an optimizer may have new parameters."""
+        """Record that an optimizer may have new parameters, which need hooks."""
         self._stale = True
 
     def step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Notify the listener before an optimizer step."""
+        """Call the listener before an optimizer step."""
         if self.mine:
             self._stepped = True
             self.listener.before_step(optimizer, args, kwargs)
 
     def step_ends(self, optimizer: Any) -> None:
-        """Notify the listener after an optimizer step and start a new window."""
+        """Call the listener after an optimizer step and start a new window."""
         if self.mine:
             self.listener.after_step(optimizer)
             self.next_window()
 
     def _loss(self, root: Any) -> float | None:
-        """Return the value of the loss without its scale; None if it is not a finite scalar."""
+        """Return the loss before scaling, for the tensor ``root`` on which backward() was called.
+
+        None if it is not a finite scalar.
+        """
         for scaled, unscaled in self.window.scaled:
             if scaled is root:
                 root = unscaled
@@ -242,7 +259,11 @@ class Watcher:
         return value if math.isfinite(value) else None
 
     def _hook_parameters(self) -> None:
-        """Hook every parameter of every live optimizer, and of the 16-bit twins of masters."""
+        """Install hooks on the parameters of all live optimizers, and on the 16-bit twins of
+        masters.
+
+        The hooks report when a gradient is ready.
+        """
         if not self._stale:
             return
         self._stale = False

@@ -428,7 +428,7 @@ def test_recorded_requests_of_two_flows(tmp_path):
         lambda: recorded_flows(d, scenario, wrong), "request 1", f"sector {first}", "outside flow 0"
     )
     third = read_recorded(record(tmp_path / "a.npz", lba=lba, flow=np.array([0, 1, 2])))
-    refused(lambda: recorded_flows(d, scenario, third), "flow 2", "has 2")
+    refused(lambda: recorded_flows(d, scenario, third), "flow 2", "has only 2 flows")
 
 
 BAD_RECORDS = [

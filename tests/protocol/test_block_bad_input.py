@@ -140,7 +140,13 @@ def test_fio(tmp_path, lines, format, words):
 
 def test_fio_waits_beyond_the_clock(tmp_path):
     lines = [*V2, *["/a wait 9000000000000 0"] * 3, "/a read 0 512"]
-    refused(write_lines(tmp_path / "t", *lines), "fio", "line 8", "too long", wait="manual")
+    refused(
+        write_lines(tmp_path / "t", *lines),
+        "fio",
+        "line 8",
+        "must be at most 106 days",
+        wait="manual",
+    )
 
 
 def test_wait_where_there_are_times(tmp_path):

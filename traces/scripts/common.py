@@ -34,7 +34,10 @@ class Result(NamedTuple):
 
 @contextmanager
 def deterministic(seed: int) -> Iterator[None]:
-    """Use one thread, deterministic algorithms and this seed; restore the settings afterwards."""
+    """Use one thread, deterministic algorithms and this seed inside the block.
+
+    The previous settings are restored afterwards.
+    """
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -48,7 +51,10 @@ def deterministic(seed: int) -> Iterator[None]:
 
 
 class Windows(Dataset[Any]):
-    """All windows of `context` characters of a text, each with the characters that follow."""
+    """Data set of all windows of `context` characters of a text.
+
+    A sample is a window and the characters that follow each of its positions.
+    """
 
     def __init__(self, tokens: npt.NDArray[np.int64], context: int) -> None:
         self.tokens, self.context = torch.from_numpy(tokens), context
@@ -67,7 +73,7 @@ def text() -> str:
 
 
 def digits() -> TensorDataset:
-    """Return 1,797 images, float32 [1, 8, 8] in [0, 1], and their labels."""
+    """Return 1,797 images, float32[1, 8, 8] from 0 to 1, and their labels."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -76,7 +82,10 @@ def digits() -> TensorDataset:
 
 
 def batches(data: Dataset[Any], size: int, steps: int, seed: int) -> Iterator[Any]:
-    """Yield `steps` shuffled batches over epochs, in an order that depends only on the seed."""
+    """Yield `steps` batches of shuffled samples, epoch after epoch.
+
+    The order depends only on the seed.
+    """
     order = torch.Generator().manual_seed(seed)
     loader = DataLoader(data, size, shuffle=True, drop_last=True, generator=order)
     taken = 0
@@ -94,12 +103,12 @@ def lost(losses: list[float]) -> bool:
 
 
 def weights(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, npt.NDArray[np.float32]]:
-    """Return copies of parameters as float32 arrays."""
+    """Return copies of the parameters as float32 arrays, by name."""
     return {name: value.detach().float().numpy().copy() for name, value in named}
 
 
 def run(train: Callable[..., Result], steps: int, seed: int) -> None:
-    """Train once and print the losses (main function of a script).
+    """Train once and print the losses; this is the main function of a script.
 
     Command line arguments: number of steps (optional), seed (optional).
     """

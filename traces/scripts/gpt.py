@@ -23,7 +23,9 @@ WARM_UP = 5
 
 
 class Block(nn.Module):
-    """One layer: causal self-attention and a feed-forward network of four times the width."""
+    """One layer of the GPT: causal self-attention and a feed-forward network of four times the
+    width.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -49,7 +51,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Logits [batch, time, vocabulary] from tokens [batch, time]; the head is the embedding."""
+    """The GPT: computes logits [batch, time, vocabulary] from tokens [batch, time].
+
+    The output head is the token embedding.
+    """
 
     def __init__(self, vocabulary: int, context: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -80,7 +85,10 @@ def fit(
     update: common.Update | None,
     hyper: dict[str, Any],
 ) -> common.Result:
-    """Train with warm-up and a global norm clipped at 1; return losses and weights."""
+    """Train a model with warm-up and the global norm of the gradient clipped at 1.
+
+    Returns the losses and the weights.
+    """
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
         {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
@@ -106,7 +114,10 @@ def fit(
 def train(
     update: common.Update | None = None, steps: int = STEPS, seed: int = SEED
 ) -> common.Result:
-    """Train the small GPT; update(groups, **hyper) replaces torch's fused AdamW."""
+    """Train the small GPT.
+
+    update(groups, **hyper) returns the optimizer; the default is torch's fused AdamW.
+    """
     with common.deterministic(seed):
         letters = sorted(set(common.text()))
         index = {letter: number for number, letter in enumerate(letters)}

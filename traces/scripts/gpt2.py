@@ -1,8 +1,8 @@
 """GPT-2 124M at its exact shapes, trained for a few real steps on bytes of English text.
 
-Owns: the full-size run, where throughput rather than latency decides how weights are updated.
-Does not: tokenise as GPT-2 does; each byte of the text is one token of its 50,257.
-Source: Radford et al. 2019: 12 layers, width 768, 12 heads, 1024 positions, 124,439,808 parameters.
+This module owns the full-size run, in which throughput rather than latency limits the update of the
+weights. It does not use GPT-2's tokens; each byte of the text is one token of the 50,257. Source:
+Radford et al. 2019: 12 layers, width 768, 12 heads, 1024 positions, 124,439,808 parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ HYPER: dict[str, Any] = {"lr": 6e-4, "betas": (0.9, 0.95), "eps": 1e-8}
 def train(
     update: common.Update | None = None, steps: int = STEPS, seed: int = SEED
 ) -> common.Result:
-    """Train GPT-2 124M; update(groups, **hyper) replaces torch's fused AdamW."""
+    """Train GPT-2 124M.
+
+    update(groups, **hyper) returns the optimizer; the default is torch's fused AdamW.
+    """
     with common.deterministic(seed):
         tokens = np.frombuffer(common.text().encode(), np.uint8).astype(np.int64)
         model = GPT(50257, 1024, width=768, layers=12, heads=12)

@@ -1,9 +1,9 @@
 """An FP16 multi-layer perceptron with FP32 master weights and dynamic loss scaling, on digits.
 
-Owns: mixed precision by hand: true FP16 weights, activations and gradients; momentum SGD on
-    FP32 masters, which receive the FP16 gradients divided by a power of two.
-Does not: use autocast, which on a CPU hands the optimizer FP32 gradients.
-Source: Micikevicius et al. 2018; torch.amp.GradScaler finds the scale and skips overflowed steps.
+This module owns mixed precision without autocast: FP16 weights, activations and gradients, and
+momentum SGD on FP32 masters, which receive the FP16 gradients divided by a power of two. It does
+not use autocast, because autocast on a CPU gives the optimizer FP32 gradients. Source: Micikevicius
+et al. 2018; torch.amp.GradScaler finds the scale and skips overflowed steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ SCALE, GROWTH_INTERVAL = 2.0**16, 5
 def train(
     update: common.Update | None = None, steps: int = STEPS, seed: int = SEED
 ) -> common.Result:
-    """Train on the digits; update(masters, **hyper) replaces torch's fused momentum SGD."""
+    """Train the perceptron on the digits.
+
+    update(masters, **hyper) returns the optimizer; the default is torch's fused momentum SGD.
+    """
     with common.deterministic(seed):
         model = nn.Sequential(
             nn.Flatten(),

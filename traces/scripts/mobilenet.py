@@ -24,7 +24,7 @@ STAGES = ((1, 8, 1, 1), (6, 16, 2, 1), (6, 24, 2, 2), (6, 32, 2, 1))
 def convolution(
     cin: int, cout: int, kernel: int = 1, stride: int = 1, groups: int = 1, active: bool = True
 ) -> list[nn.Module]:
-    """Return a convolution, batch normalisation and, if active, ReLU6."""
+    """Return a convolution with batch normalization and, if ``active``, ReLU6."""
     layers: list[nn.Module] = [
         nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(cout),
@@ -33,7 +33,10 @@ def convolution(
 
 
 class Residual(nn.Module):
-    """Expand, convolve each channel, project; with a shortcut if the shapes are equal."""
+    """A residual block: expand the channels, convolve each of them, project.
+
+    The block has a shortcut if input and output have the same shape.
+    """
 
     def __init__(self, cin: int, cout: int, stride: int, expand: int) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class Residual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Logits [batch, 10] from images [batch, 1, 8, 8]."""
+    """The network: computes logits [batch, 10] from images [batch, 1, 8, 8]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +72,10 @@ class MobileNetV2(nn.Module):
 def train(
     update: common.Update | None = None, steps: int = STEPS, seed: int = SEED
 ) -> common.Result:
-    """Train on the digits; update(parameters, **hyper) replaces torch's fused Adam."""
+    """Train the network on the digits.
+
+    update(parameters, **hyper) returns the optimizer; the default is torch's fused Adam.
+    """
     with common.deterministic(seed):
         model = MobileNetV2()
         make = update or (lambda params, **h: torch.optim.Adam(params, fused=True, **h))
