@@ -115,7 +115,7 @@ def _event_rows(table: Table, found: _Events) -> I64:
         found.ended = table.line + row
     if found.ended and len(rows) and table.line + int(rows[-1]) > found.ended:
         row = int(rows[table.line + rows > found.ended][0])
-        raise table.bad(row, f"an event after line {found.ended}, which is not an event; must be "
+        raise table.bad(row, f"an event follows line {found.ended}, which is not an event; must be "
                         "the default output of one run, with its events before "
                         "its summary")  # fmt: skip
     few = table.count[rows] < len(COLUMNS)

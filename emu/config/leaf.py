@@ -188,7 +188,9 @@ def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
     if key.type is bool:
         return _flag(value, place)
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InputError(f"{place}: {quoted(value)} is not a number")
+        raise InputError(
+            f"{place}: {quoted(value)} is not a number; write a number, or a text with a unit"
+        )
     if isinstance(value, int) and value > INT64_MAX:
         most = exact(INT64_MAX, key.kind) if key.kind else str(INT64_MAX)
         raise InputError(f"{place}: {quoted(value)} is too large; must be at most {most}")
@@ -204,7 +206,7 @@ def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
 
 def _choice(key: Key, value: object, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{place}: {quoted(value)} is not a name")
+        raise InputError(f"{place}: {quoted(value)} is not a name; write a text that is not empty")
     choices = key.spec.choices
     if choices and value not in choices:
         raise InputError(
@@ -212,7 +214,7 @@ def _choice(key: Key, value: object, place: str) -> str:
             f"{nearest(value, choices) or choices[0]} (of {', '.join(choices)})"
         )
     if not value.isprintable():
-        raise InputError(f"{place}: {quoted(value)} is not on one line")
+        raise InputError(f"{place}: {quoted(value)} must be printable text on one line")
     return value
 
 

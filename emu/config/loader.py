@@ -220,7 +220,7 @@ def _toml(path: Path, where: str, known: tuple[str, ...], what: str) -> dict[str
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: is not UTF-8 text, byte {error.start}") from error
+        raise InputError(f"{where}: is not UTF-8 text: byte {error.start} is invalid") from error
     except RecursionError as error:
         raise InputError(f"{where}: is not TOML: nested too deeply") from error
     except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits

@@ -343,12 +343,12 @@ def _swings(c: Comparison) -> Table:
         most = max(s.width for s in rest)
         notes.append(f"{len(rest)} more constants change either ratio by at most {most - 1:.1%}")
         if fails := sum(swing.fails for swing in rest):
-            notes.append(f"with {fails} of these, a path cannot run at one end")
+            notes.append(f"for {fails} of these, a path cannot run at one end of the range")
     idle = unfelt(c.cfg)
     for rule in IDLE_KEYS:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
-            notes.append(f"{covered} have no effect because {rule.key} = {rule.value}")
+            notes.append(f"{covered} constants have no effect because {rule.key} = {rule.value}")
     path = (PipelinedOffload if rival == PipelinedOffload.name else HostOffload)(
         c.cfg, c.trace, c.options
     )
