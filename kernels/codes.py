@@ -73,8 +73,8 @@ def dynamic_pieces(signed: bool) -> list[Piece]:
     """Return the pieces of dynamic quantization.
 
     A code with e leading zeros represents 10^-e times the middle of one of several equal parts of
-    0.1 .. 1. There are 64 parts (128 unsigned) for e = 0, and half as many for each further zero,
-    down to 1 (2) for e = 6. The numbers 0 and 1 are exact.
+    0.1 .. 1. The signed map has 64 parts for e = 0, and half as many for each further zero, down to
+    one part for e = 6. The unsigned map has twice as many parts. The numbers 0 and 1 are exact.
     """
     lowest = 0 if signed else 1
     found = [Piece(0, 0, 0.0, 0.0)] if signed else [Piece(1, 1, 0.0, 0.0)]

@@ -39,7 +39,7 @@ def run(program: list[str]) -> None:
 
 
 def _first_path(folder: str) -> None:
-    """Replace the first entry of sys.path, set by -m ondie.traces.bootstrap, by the program's."""
+    """Replace the first entry of sys.path, set by -m ondie.traces.bootstrap, by ``folder``."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
 

@@ -79,7 +79,7 @@ def check(trace: Contents) -> None:
 
 
 def _check_tensors(trace: Contents, fail: Fail) -> None:
-    """Check names, shapes, types, groups and offsets of all tensors."""
+    """Raise TraceError for invalid names, shapes, types, groups or offsets of tensors."""
     names: set[str] = set()
     for tensor in trace.tensors:
         key = f"tensor {tensor.name!r}: "
@@ -116,7 +116,7 @@ def _check_tensors(trace: Contents, fail: Fail) -> None:
 
 
 def _check_step(trace: Contents, position: int, step: Step, fail: Fail) -> None:
-    """Check the numbers of one step."""
+    """Raise TraceError for an invalid number in the step at ``position``."""
     key = f"step {position}: "
     if step.index != position:
         fail(key + "index", step.index, f"must be {position}")

@@ -16,7 +16,7 @@ from ondie.emu.units import nearest
 
 
 class Group(click.Group):
-    """A group whose error for an unknown command names the nearest command."""
+    """A command group; its error for an unknown command names the nearest command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:  # print help in every version of click

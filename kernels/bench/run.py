@@ -170,7 +170,7 @@ def _one(
     progress: Callable[[str], object],
     remark: Callable[[str], object],
 ) -> list[Row]:
-    """Measure all contenders of one case and the compute limit."""
+    """Measure all contenders of one case and the compute limit; return the rows."""
 
     def told(what: str) -> object:
         return progress(f"{case.name} n={case.n} {what}")

@@ -114,7 +114,7 @@ def test_tensors_of_unequal_size_have_the_scales_they_need():
 def test_what_cannot_be_measured_is_refused():
     for arguments, words in [
         (("adam", 100, "fp32", "tensors"), "at least 2000"),
-        (("adam", 5000, "fp32", "pages"), "whole pages of 4096"),
+        (("adam", 5000, "fp32", "pages"), "must be a multiple of 4096"),
         (("adam", 5000, "fp32", "page"), "must be 4096 for page"),
     ]:
         with pytest.raises(KernelError, match=words):

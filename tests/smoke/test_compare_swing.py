@@ -321,7 +321,9 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
     assert shown_keys == [row["key"] for row in rows[: len(shown_keys)]] and len(shown_keys) == 8
     assert f"{len(rows) - 8} more constants change either ratio by at most" in table
     idle = data["assumed"]["unfelt"]
-    assert f"; {len(idle)} constants have no effect because errors.kind = none" in " ".join(table.split())
+    assert f"; {len(idle)} constants have no effect because errors.kind = none" in " ".join(
+        table.split()
+    )
 
 
 def test_a_sample_in_which_nothing_is_pipelined_says_so():

@@ -1,8 +1,8 @@
 """`ondie stannis tune`, `plan` and `scale`: batches, data of an epoch, speed by number of drives.
 
-Owns their tables, JSON and figure. Does not own requests (cluster_request.py) or any rule
-(emu/cluster).
-Source: STANNIS (DAC 2020); its Fig. 7 shows speed over the number of drives.
+Owns the tables, JSON and figure of these commands. Does not own requests (cluster_request.py) or
+any rule (emu/cluster). Source: STANNIS (DAC 2020); Fig. 7 in that paper shows speed over the number
+of drives.
 """
 
 from __future__ import annotations

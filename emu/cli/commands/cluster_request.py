@@ -1,8 +1,8 @@
 """Requests of `ondie stannis`: options become a cluster, batches and samples.
 
-Owns the records of the options and the request that is made of them. Does not own the arguments
-(cluster.py), or rules, data and time (emu/cluster).
-Source: STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
+Owns the records of the options, and the request that is made from the options. Does not own the
+arguments (cluster.py), or rules, data and time (emu/cluster). Source: STANNIS (DAC 2020), HyperTune
+(HeydariGorji et al.).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`ondie stannis simulate`: steps of training undisturbed, with interference, and with HyperTune.
 
-Owns its runs, tables, JSON and figure. Does not own requests (cluster_request.py) or time
-(cluster/training_sim.py).
-Source: HyperTune (HeydariGorji et al.); its Fig. 6 shows speed before and after cores are taken.
+Owns the runs, tables, JSON and figure of this command. Does not own requests (cluster_request.py)
+or time (cluster/training_sim.py). Source: HyperTune (HeydariGorji et al.); Fig. 6 in that paper
+shows speed before and after cores are taken.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ def load_request(name: str, given: CompareOptions) -> Request:
 
 
 def check_files(request: Request) -> None:
-    """Raise InputError for an option that a sweep lacks, or a file that cannot be written."""
+    """Raise InputError for an option that --sweep excludes, or a file that cannot be written."""
     given = request.given
     if request.axes:
         for name in ("timeline", "foreground", "sampled"):
@@ -272,7 +272,7 @@ def check_files(request: Request) -> None:
 
 
 def run_sweep(request: Request) -> None:
-    """Compare at every point of the axes; write and show the rows."""
+    """Compare the update paths at every point of the sweep; write and print the rows."""
     given = request.given
     with progress_bar(given.quiet) as progress:
         rows = sweep.sweep(
@@ -293,7 +293,7 @@ def run_sweep(request: Request) -> None:
 
 
 def run_comparison(request: Request) -> None:
-    """Compare at one point; write and show the result."""
+    """Compare the update paths with one configuration; write and print the result."""
     given = request.given
     with progress_bar(given.quiet) as progress:
         requests = request.users.read(progress)
@@ -330,14 +330,17 @@ def run_comparison(request: Request) -> None:
 
 
 def draw_comparison(result: Comparison) -> Mapping[str, bytes]:
-    """Draw the figure of a comparison."""
+    """Draw the figure of a comparison. Returns {"png": bytes, "pdf": bytes}."""
     from ondie.emu.cli.figures import compare as figure  # matplotlib takes a second to import
 
     return figure.draw(result)
 
 
 def draw_others(result: Comparison, given: CompareOptions) -> dict[Path, bytes]:
-    """Return the contents of the tornado figure, if constants were varied, and the timeline."""
+    """Return the contents of the other files, by path.
+
+    These are the tornado figure, if constants were varied, and the timeline, if it is requested.
+    """
     places = given.other_files()
     contents: dict[str, bytes] = {}
     if result.odds is not None and "png" in places:

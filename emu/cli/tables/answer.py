@@ -114,7 +114,9 @@ def years(row: Strategy) -> str:
 
 
 def lines(comparison: Comparison, found: Answer) -> list[str]:
-    """Return the sentences below the table."""
+    """Return the sentences below the table: notes, verdicts, and the number of assumed
+    constants.
+    """
     ran = [row for row in found.strategies if row.reason is None]
     out = remarks(comparison)
     if not found.equal_batches:
@@ -142,7 +144,7 @@ def weights(comparison: Comparison) -> list[str]:
         result.weights is not None and result.weights.equal_bits == result.weights.elements
         for result in checked
     )
-    words = "equal" if equal else "are within the limit of (see --verbose)"
+    words = "equal" if equal else "are within the limit (see --verbose) of"
     return [f"Weights read back from flash {words} the reference: {names}."]
 
 

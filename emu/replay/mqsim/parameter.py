@@ -28,13 +28,13 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class P:
-    """One parameter of MQSim, as the annotation of a dataclass field; the type of the field is its
-    kind.
+    """Description of a parameter of MQSim; it annotates the dataclass field that holds the value.
 
-    `least` and `most` are in `unit`, MQSim's unit; the field holds `scale` times the value, so that
-    a time in ns is stored in ps. `default`: value, in MQSim's notation, of a missing parameter
-    without effect; if the parameter has an effect, its absence is an error that shows the default.
-    `ignored`: reason why the value never has an effect, here as in MQSim.
+    The type of the field is the type of the parameter. `least` and `most` are in `unit`, MQSim's
+    unit; the field holds `scale` times the value, so that a time in ns is stored in ps. `default`:
+    value, in MQSim's notation, of a missing parameter without effect; if the parameter has an
+    effect, its absence is an error that shows the default. `ignored`: reason why the value never
+    has an effect, here as in MQSim.
     """
 
     name: str
