@@ -23,7 +23,7 @@ from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, 
 from ondie.kernels.bench.contenders import HYPER, KEY, filled
 
 PROBE_BYTES = 1 << 20
-"""Bytes that `ondie warmup` writes to test the cache folder; the compiled engine needs this
+"""Bytes that `ondie warmup` writes to test the cache folder; the compiled engine needs more
 room.
 """
 DRIVE = (

@@ -46,9 +46,9 @@ PHASE_TITLES = {
     "weights_up": "weights to host",
 }
 SELDOM = ("levelling",)
-"""Phases whose column is omitted if their time is zero in all paths."""
+"""Phases whose column is omitted if no path has them."""
 UNEVEN = 1e-4
-"""Relative excess of the most worn die over the mean up to which no note is printed."""
+"""Relative excess of the fullest die's wear over the mean, up to which no note is printed."""
 SHOWN_SWINGS = 8
 
 

@@ -79,7 +79,7 @@ def _synthetic(
 def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
     """Return the hot and the cold region of the occupied pages ``lpns``.
 
-    A share ``hot`` of the first ``room`` pages gets 1 - ``hot`` of the writes.
+    The first pages, a share ``hot`` of ``room`` pages, get 1 - ``hot`` of the writes.
     """
     share = float((lpns < room * hot).mean())
     if not 0 < share < 1:
