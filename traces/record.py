@@ -331,7 +331,7 @@ class Recorder:
         if limit is not None and self._vector_bytes > limit:
             self._fail(
                 f"--max-bytes is {limit}, but weights, state and {len(self.steps)} "
-                f"gradient(s) take {self._vector_bytes}"
+                f"gradient(s) take {self._vector_bytes} bytes; use a larger value"
             )
         full = limit is not None and self._vector_bytes + self._largest > limit
         if full or sum(not step.skipped for step in self.steps) >= self.options.steps:

@@ -227,9 +227,9 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "sata_is_nvme", ("HostInterface_Type", "IO_Queue_Depth"),
-        "sends NVMe doorbells and entries over PCIe_Lane_* with SATA, in a queue that is full of "
-        "requests that the drive has not fetched", "frames on a serial link, and at most as many "
-        "requests outstanding as the queue is deep", KEPT, _sata,
+        "with SATA, sends NVMe doorbells and entries over PCIe_Lane_*, and limits only the "
+        "requests that the drive has not fetched to the depth of the queue",
+        "frames on a serial link, and at most as many requests outstanding as the queue is deep", KEPT, _sata,
     ),
     Quirk(
         "sata_one_stream",
@@ -287,9 +287,9 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "unwritten_plane", ("Plane_Allocation_Scheme",),
-        "with DWCP takes the plane of a page that is read before it was written from the list of "
-        "dies, and from beyond its end if there are more planes", "the plane from the list "
-        "of planes",
+        "with DWCP, takes the plane of a page that is read before it was written from the list of "
+        "dies, and reads beyond the end of that list if there are more planes than dies",
+        "the plane from the list of planes",
         NAMED, _both(_reads, _planes_unlike_dies),
     ),
     Quirk(
@@ -300,8 +300,8 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
-        "queues the write-back of a mapping page and never issues it, after which that page costs "
-        "no read either", "write-backs that take time", ASKED, _cached_map,
+        "queues the write-back of a mapping page and never issues it; later accesses to that page "
+        "need no read either", "write-backs that take time", ASKED, _cached_map,
     ),
     Quirk(
         "shared_map_cache", ("CMT_Sharing_Mode",),
@@ -360,7 +360,7 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "whole_page_bitmap", ("Page_Capacity",),
-        "loses the sectors of a whole page of 32 KiB, whose requests may never complete",
+        "loses the sectors of a whole page of 32 KiB, and the requests may never complete",
         "all 64 sectors", NAMED, lambda d, s: d.page_sectors == 64,
     ),
     Quirk(
