@@ -229,7 +229,8 @@ QUIRKS: tuple[Quirk, ...] = (
         "sata_is_nvme", ("HostInterface_Type", "IO_Queue_Depth"),
         "with SATA, sends NVMe doorbells and entries over PCIe_Lane_*, and limits only the "
         "requests that the drive has not fetched to the depth of the queue",
-        "frames on a serial link, and at most as many requests outstanding as the queue is deep", KEPT, _sata,
+        "frames on a serial link, and at most as many requests outstanding as the queue is deep",
+        KEPT, _sata,
     ),
     Quirk(
         "sata_one_stream",
