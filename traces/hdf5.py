@@ -131,7 +131,7 @@ class Writer:
             self._dataset(f"gradients/{index}/raw", values)
 
     def vector(self, key: str, vector: F32, starts: Sequence[int]) -> None:
-        """Store "weights/initial", "weights/final" or "states/NAME"."""
+        """Store a vector as "weights/initial", "weights/final" or "states/NAME"."""
         with self._writing():
             self._vector(key, vector, starts, 0)
 

@@ -4,9 +4,8 @@ Owns the fields of `--json`, for MQSim's workloads and for replayed traces. Does
 (the simulation) or MQSim's elements (mqsim/result_xml.py). Source: none; percentiles are those of
 Hyndman, Fan, The American Statistician 50(4), 1996, type 7, with linear interpolation.
 
-The second half is that of the completions: with n requests, those from number n
-
-2 on in order of completion, and the time from the first of these completions to the last.
+With n requests, the second half consists of the completions from number n // 2 on, in order of
+completion. Its time is that from the first of these completions to the last.
 """
 
 from __future__ import annotations
@@ -123,9 +122,7 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
 
 
 def _second_half(end: I64) -> npt.NDArray[np.bool_]:
-    """Return a mask of the second half: completions number n
-
-    2 or later, bool[n].
+    """Return a mask of the second half: completions number n // 2 or later, bool[n].
 
     ``end``: time of each completion. Equal times are ordered by request.
     """

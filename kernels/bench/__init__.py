@@ -2,5 +2,5 @@
 
 This package owns the contenders, the timing and the roofline figure. It does not own the kernels
 and needs no device.
-Source: each module names its own.
+Source: each module names its source.
 """

@@ -1,7 +1,7 @@
 """The data cache, and the DRAM of the controller.
 
 Owns the leaves of the sections. Does not own the cache itself (nvme/data_cache.py).
-Source: the presets name one for every value.
+Source: the presets give a source for each value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Energy per operation and byte, and power of components.
 
 Owns the leaves of the section. Does not own the account (analysis/energy.py).
-Source: the presets name one for every value.
+Source: the presets give a source for each value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The flash translation layer: mapping, collection, wear leveling, pSLC, cached mapping table.
 
 Owns the leaves of the section. Does not own the policies (ftl/policies.py).
-Source: the presets name one for every value.
+Source: the presets give a source for each value.
 """
 
 from __future__ import annotations

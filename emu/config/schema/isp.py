@@ -1,7 +1,7 @@
 """The in-storage processor: cores, rates and the flash path.
 
 Owns the leaves of the section. Does not own the time of a job (compute/isp_cores.py).
-Source: the presets name one for every value.
+Source: the presets give a source for each value.
 """
 
 from __future__ import annotations

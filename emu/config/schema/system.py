@@ -1,7 +1,7 @@
 """The system: its name, drives and nominal capacity.
 
 Owns the leaves of the section. Does not own the rules between values (config/rules/).
-Source: the presets name one for every value.
+Source: the presets give a source for each value.
 """
 
 from __future__ import annotations
