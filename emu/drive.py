@@ -80,9 +80,9 @@ class Drive(Driver):
         self._submit(commands, None)
 
     def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
-        """Check and accept commands;
+        """Check and accept commands.
 
-        ``own`` is the buffer of read() or write(), None for submit().
+        ``own``: the buffer of read() or write(), None for submit().
         """
         self.check_power()
         slots = 0 if self.buffer is None else len(self.buffer)

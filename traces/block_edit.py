@@ -21,7 +21,7 @@ BESIDE = 1 << 20
 
 
 def take(trace: BlockTrace, rows: npt.NDArray[Any] | slice, **changes: Any) -> BlockTrace:
-    """Return a trace with the given rows of ``trace``, in order;
+    """Return a trace with the given rows of ``trace``, in order.
 
     ``changes``: new values of fields.
     """

@@ -76,7 +76,7 @@ class BlockTrace:
         return int(self.arrival_ps[-1] - self.arrival_ps[0]) if len(self) else 0
 
     def parts(self, step: int = 1 << 16) -> Iterator[slice]:
-        """Yield slices that cover all rows in order;
+        """Yield slices that cover all rows in order.
 
         ``step``: maximum number of rows of a slice.
         """

@@ -81,7 +81,7 @@ class FileSource:
             return self._vector(file, f"gradients/{index}/values")
 
     def raw(self, index: int) -> npt.NDArray[Any] | None:
-        """Return the 16-bit gradient of a step before unscaling;
+        """Return the 16-bit gradient of a step before unscaling.
 
         None if the file does not have it.
         """

@@ -179,7 +179,7 @@ class Subject:
         return vector, math.sqrt(square), digest.hexdigest()
 
     def raw(self) -> npt.NDArray[Any] | None:
-        """Return the gradients in 16 bits: float16, or uint16 for bfloat16;
+        """Return the gradients in 16 bits: float16, or uint16 for bfloat16.
 
         None if they need 32 bits.
         """

@@ -80,9 +80,9 @@ def batch_options(*choices: str, default: str, what: str) -> Decorator:
 
 
 def seed_option(draws: str) -> Decorator:
-    """Return a decorator that adds --seed;
+    """Return a decorator that adds --seed.
 
-    ``draws`` is a noun for what is drawn, for the help text.
+    ``draws``: noun for the values that are drawn, for the help text.
     """
     return click.option(
         "--seed", type=click.IntRange(min=0), default=0, show_default=True,

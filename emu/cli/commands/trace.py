@@ -88,9 +88,9 @@ class ConvertOptions(ReadOptions):
     drop: str
 
     def units(self) -> tuple[str | None, str | None]:
-        """Return the units of the timestamps of input and output;
+        """Return the units of the timestamps of input and output.
 
-        None for formats other than mqsim.
+        The unit is None for formats other than mqsim.
         """
         if self.to != "mqsim":
             return self.time_unit, self.out_time_unit

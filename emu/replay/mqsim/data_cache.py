@@ -27,7 +27,7 @@ KEPT = {
 
 
 def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
-    """Return the sizes of the data cache, or of each flow's part;
+    """Return the sizes of the data cache, or of each flow's part.
 
     None if no flow uses the cache.
     """

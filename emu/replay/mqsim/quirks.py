@@ -398,7 +398,7 @@ QUIRKS: tuple[Quirk, ...] = (
 
 
 def obeyed(asked: bool) -> frozenset[str]:
-    """Return the names of the quirks that must be reproduced;
+    """Return the names of the quirks that must be reproduced.
 
     ``asked``: whether --quirks is given.
     """
