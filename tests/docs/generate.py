@@ -2,9 +2,10 @@
 
 Owns finding, making and, run as a program on all pages or those named, rewriting the blocks;
 test_docs.py compares them.
+`<!-- counts: SUITES -->` is the number of rows of these suites by kind.
 `<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
-behind `|` choose among the paragraphs of that output. `<!-- results -->` are the check rows of
-`ondie validate optimstore`,
+behind `|` choose among the paragraphs of that output. `<!-- results -->` are the rows of
+`ondie validate optimstore` with a tolerance,
 `<!-- result keys -->` the keys of result.json, `<!-- config: SECTION -->` the keys of a section of
 the configuration, `<!-- laws -->` the conservation laws, `<!-- help: COMMAND -->` what
 `ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py. `<!-- stages -->` is the
@@ -42,6 +43,8 @@ def make(what: str) -> str:
     """The block as it should be."""
     if what == "results":
         return results()
+    if what.startswith("counts: "):
+        return counts(what.removeprefix("counts: ").split())
     if what == "result keys":
         return result_keys.describe()
     if what == "laws":
@@ -165,17 +168,28 @@ def suite(*name: str) -> list[Any]:
 
 
 def results() -> str:
-    """The check rows of `ondie validate optimstore` that have a published number."""
-    from ondie.emu.validate import CHECK
+    """The rows of `ondie validate optimstore` with a tolerance, by kind."""
+    from ondie.emu.analysis.row import KINDS
 
-    lines = [f"{'row':46}{'published':>11}{'emulated':>11}{'difference':>11}"]
-    for row in suite("optimstore"):
-        if row.kind == CHECK and row.published is not None:
-            name = row.name if len(row.name) <= 45 else row.name[:42] + "..."
-            lines.append(
-                f"{name:46}{row.published:>11.4g}{row.predicted:>11.4g}{row.difference:>+11.1%}"
-            )
-    return "\n".join(lines[:16]) + "\n"
+    lines = [f"{'row':36}{'kind':10}{'published':>11}{'emulated':>11}{'difference':>11}"]
+    rows = [row for row in suite("optimstore") if row.tolerance is not None]
+    for row in sorted(rows, key=lambda row: list(KINDS).index(row.kind)):
+        lines.append(
+            f"{row.name:36}{row.kind:10}{row.published:>11.4g}{row.predicted:>11.4g}"
+            f"{row.difference:>+11.1%}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def counts(suites: list[str]) -> str:
+    """The number of rows of each suite by kind."""
+    from ondie.emu.analysis.row import KINDS
+
+    lines = [f"{'suite':16}" + "".join(f"{kind:>10}" for kind in KINDS)]
+    for name in suites:
+        kinds = [row.kind for row in suite(name)]
+        lines.append(f"{name:16}" + "".join(f"{kinds.count(kind):>10}" for kind in KINDS))
+    return "\n".join(lines) + "\n"
 
 
 def rewritten(text: str) -> str:

@@ -14,13 +14,15 @@ from tests.docs import generate
 TEXTS = {str(page.relative_to(generate.ROOT)): page.read_text("utf-8") for page in generate.PAGES}
 TEXT = "\n".join(TEXTS.values())
 BLOCKS = list(generate.blocks(TEXT))
+SLOW = "counts: smart-infinity hypertune"
+"""Suites of up to half a minute each: compared at full counts only."""
 
 
 def test_the_pages_have_the_generated_blocks():
     assert [what for what, _ in generate.blocks(TEXTS["README.md"])] == [
         "output: compare gpt2-124m --device csd-pe --steps 1 --no-swing", "results",
     ]  # fmt: skip
-    assert len(BLOCKS) == 61
+    assert len(BLOCKS) == 63
 
 
 def test_the_readme_is_short():
@@ -40,9 +42,22 @@ def test_the_index_lists_every_page():
     assert {f"docs/{name}.md" for name in listed.split()} == pages
 
 
-@pytest.mark.parametrize(("what", "body"), BLOCKS, ids=[what for what, _ in BLOCKS])
+def blocks(slow: bool):
+    """The parameters of the tests of blocks."""
+    chosen = [(what, body) for what, body in BLOCKS if (what == SLOW) == slow]
+    return pytest.mark.parametrize(("what", "body"), chosen, ids=[what for what, _ in chosen])
+
+
+@blocks(slow=False)
 def test_a_generated_block_is_what_the_program_gives(what, body):
     # `python -m tests.docs.generate` makes them anew.
+    assert body == generate.make(what)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@blocks(slow=True)
+def test_a_slow_generated_block_is_what_the_program_gives(what, body):
     assert body == generate.make(what)
 
 

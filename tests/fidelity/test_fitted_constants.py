@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from ondie.emu import validate
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, Row
 from ondie.emu.config.config import load_preset
 from ondie.emu.validate import optimstore, update_rates
@@ -29,6 +30,34 @@ PARTS: dict[str, fitted.Part] = {
 def test_a_fitted_constant_decides_its_fit_rows_and_no_check_row(part):
     assert fitted.constants(PARTS[part]()), "no fit row names a constant"
     assert fitted.faults(PARTS[part]) == []
+
+
+FAST = ("bytes", "closed-forms", "rates", "zero", "optimstore", "mqsim")
+"""Suites of a few seconds; the others are run at full counts only."""
+
+
+def labels(suite: str) -> list[str]:
+    """The rows of a suite that do not say what their kind must say."""
+    rows = validate.run(suite)
+    return [
+        f"{row.kind} {row.name}"
+        for row in rows
+        if (row.kind == CHECK and not (row.place and row.tolerance is not None and row.source))
+        or (row.kind == FIT) != bool(row.constants)
+        or (row.kind != CHECK and row.place)
+    ]
+
+
+@pytest.mark.parametrize("suite", FAST)
+def test_checks_name_their_place_and_fits_their_constants(suite):
+    assert labels(suite) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("suite", [*validate.SUITES, *validate.NAMED])
+def test_every_check_names_its_place_and_every_fit_its_constants(suite):
+    assert labels(suite) == []
 
 
 # --- does the test find a wrong label?

@@ -79,6 +79,13 @@ def test_identities_follow_from_other_rows(capsys, cases):
     assert found["V16, requests"]["published"] == 50_000
 
 
+def test_collections_follow_from_the_write_amplification():
+    """MQSim's own numbers of V09: the blocks of 64 pages that it collected in the second half, and
+    the pages that it wrote then."""
+    half = json.loads((CASES / "cases.json").read_text())["cases"]["V09"]["result"]["last_half"]
+    assert half["gc_exec"] * 64 == pytest.approx(half["WAF"] * 1_500_000, rel=1e-3)
+
+
 @pytest.mark.parametrize(("flag", "left"), [("--recorded", "own"), ("--own", "recorded")])
 def test_one_way_alone(capsys, cases, flag, left):
     done, rows = run(capsys, cases(), flag, "--quiet")
