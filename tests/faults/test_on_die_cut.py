@@ -452,7 +452,7 @@ def test_without_power_nothing_goes_on():
         run.resume()
     run.recover()
     for call in (lambda: run.step(1), run.account, run.checkpoint):
-        with pytest.raises(InputError, match=r"under way; call resume\(\) first"):
+        with pytest.raises(InputError, match=r"is interrupted; call resume\(\) first"):
             call()
     with pytest.raises(InputError, match="has not been cut"):
         run.recover()

@@ -183,5 +183,5 @@ def test_what_a_drive_lacks_is_said():
     with pytest.raises(Unavailable, match="isp.kind = none"):
         compare(trace, load_preset("gen4-tlc"), paths=["smart_update"])
     small = dataclasses.replace(trace, name="mlp")
-    with pytest.raises(Unavailable, match="holds no block"):
+    with pytest.raises(Unavailable, match="too small for a block"):
         compare(small, load_preset("smartssd", ("dram.isp=1 MB",)), paths=["smart_update"])

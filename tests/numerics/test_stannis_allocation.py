@@ -151,7 +151,7 @@ def test_what_the_floors_leave_goes_to_the_largest_remainders():
     ("call", "words"),
     [
         (lambda: split([2, 1], 10, [0, 9]), "node 1: 9 private samples are more than its share"),
-        (lambda: split([2, 1], 10, [0]), "private data of 1 nodes, batches of 2"),
+        (lambda: split([2, 1], 10, [0]), "private samples of 1 nodes, batches of 2"),
         (lambda: split([2, -1], 10, [0, 0]), "node 1: batch -1"),
         (lambda: split([2, 1], -10, [0, 0]), "-10 samples"),
         (lambda: split([2, 1], 10, [0, -3]), "node 1: private samples -3"),

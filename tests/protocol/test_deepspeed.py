@@ -108,7 +108,7 @@ def test_states_on_the_cpu_stay_in_dram(file):
         ("zero_optimization", "sub_group", 1, ["zero_optimization.sub_group", "ignored"]),
         ("aio", "use_gds", True, ["aio.use_gds", "host memory"]),
         ("aio", "single_submit", True, ["aio.single_submit", "host.io_submit"]),
-        ("fp16", "fp16_master_weights_and_grads", True, ["fp16_master", "as many bytes"]),
+        ("fp16", "fp16_master_weights_and_grads", True, ["fp16_master", "take 16 bits"]),
     ],
 )
 def test_remarks(file, section, key, value, words):
