@@ -107,10 +107,10 @@ def unlist(st, channel, tid):
 
 @inline
 def begin_array(st, die, tid, now, time):
-    """Start the array of die ``die`` on ``tid`` at ``now`` for ``time`` ps.
+    """Start the array operation of transaction ``tid`` on die ``die`` at ``now`` for ``time`` ps.
 
-    ``now`` may be later than the present time: the end of the command. Programs and erases whose
-    status is read enter the data-out list, like reads.
+    ``now`` is the end of the command cycles, which may be later than the present time. Programs and
+    erases whose status is read enter the data-out list, like reads.
     """
     die_rec = st.die[die]
     txn = st.txn[tid]
@@ -136,7 +136,7 @@ def begin_array(st, die, tid, now, time):
 
 @inline
 def array_ps(st, die, tid):
-    """Return the array time of transaction ``tid`` on die ``die``, in ps."""
+    """Return the time that transaction ``tid`` occupies the array of die ``die``, in ps."""
     txn = st.txn[tid]
     return st.op[txn.op].array + txn.array + st.die[die].extra
 
@@ -169,7 +169,9 @@ def array_end(st, die, tid):
 
 @cold
 def release_die(st, die):
-    """Release the die from plane ``die`` if the plane's array and cache register are empty."""
+    """Let the other planes of a die work again if plane ``die`` has exclusive use of the die and
+    its array and cache register are empty.
+    """
     die_rec = st.die[die]
     first_rec = st.die[die_rec.first]
     if first_rec.alone == die - die_rec.first + 1 and die_rec.arr < 0 and die_rec.cache < 0:
@@ -178,7 +180,7 @@ def release_die(st, die):
 
 @cold
 def rest_power(st, die):
-    """Release power of die ``die``, whose array is idle.
+    """Release the power of die ``die`` from the power budget, because its array is idle.
 
     If the cache register holds the page of the next program, the die keeps the power for it.
     """
@@ -194,7 +196,8 @@ def rest_power(st, die):
 def notice_reads(st, channel):
     """Process the operations in channel ``channel``'s data-out list whose array time is over.
 
-    They release their power. With a cache register, read data move into it and free the array.
+    The operations release their power. If the die has a cache register, read data move into the
+    register, and the array is free.
     """
     cfg = st.cfg[0]
     now = st.reg[0].now

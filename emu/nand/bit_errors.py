@@ -22,12 +22,17 @@ from ondie.emu.units import InputError, quoted
 from ondie.kernels.jit import njit
 
 POSITIONS = 1 << 48
-"""Index of a code word's first random number for positions, after those that draw the count."""
+"""Index, in a code word's random sequence, of the first number that draws a bit position.
+
+Lower numbers draw the number of wrong bits.
+"""
 
 
 @njit
 def scatter(mask, first, bits, key, count):
-    """Set ``count`` distinct bits of ``mask`` uint8[...] among the ``bits`` from bit ``first``."""
+    """Set ``count`` distinct random bits of ``mask`` (uint8) from bit ``first`` to ``first + bits -
+    1``.
+    """
     for i in range(bits - count, bits):
         bit = first + below(key, POSITIONS + i, i + 1)
         if (mask[bit >> 3] >> (bit & 7)) & 1:
@@ -38,7 +43,8 @@ def scatter(mask, first, bits, key, count):
 @njit
 def code_mask(mask, code, key, level, rate):
     """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits of one reading of a page with
-    ECC. Returns their number; each code word has as many as ecc.page_errors counts."""
+    ECC. Returns the number of wrong bits. Each code word has as many as ecc.page_errors counts.
+    """
     total = np.int64(0)
     if rate < code.safe:
         word = word_key(key, level, -1)
@@ -55,7 +61,10 @@ def code_mask(mask, code, key, level, rate):
 
 @njit
 def bare_mask(mask, key, rate):
-    """Fill ``mask`` like :func:`code_mask`, for a page without ECC. Returns the number of bits."""
+    """Fill ``mask`` like :func:`code_mask`, for a page without ECC.
+
+    Returns the number of wrong bits.
+    """
     word = word_key(key, 0, -1)
     total = binomial(word, 8 * mask.shape[0], rate)
     scatter(mask, 0, 8 * mask.shape[0], word, total)
@@ -88,7 +97,8 @@ def wrong_bits(
 
 
 def logged_bits(entry: events.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
-    """Return the wrong bits of a page that the engine gave up, uint8[page_bytes], from its log.
+    """Return the mask of wrong bits, uint8[page_bytes], of a page that the engine could not
+    correct.
 
     Each code word has as many as its decoding counted (LOG_BAD). Without a code: the wrong bits of
     a page read without ECC (LOG_RAW).
@@ -131,11 +141,13 @@ class Codec(Protocol):
     """A code that works on real bytes; ``check`` holds the check bytes stored with a page."""
 
     def encode(self, data: np.ndarray) -> np.ndarray:
-        """Return the check bytes uint8[any] of a page uint8[page bytes]."""
+        """Return the check bytes (uint8, any length) of a page (uint8[page bytes])."""
         ...
 
     def decode(self, raw: np.ndarray, check: np.ndarray) -> Decoded:
-        """Correct a reading uint8[page bytes]; ``check`` may have wrong bits, too."""
+        """Decode a reading, uint8[page bytes], with the check bytes read, which may have wrong
+        bits.
+        """
         ...
 
 

@@ -93,7 +93,10 @@ def select_data_out(st, channel):
 
 @inline
 def next_set_bit(mask, turn):
-    """Return the lowest set bit at or after ``turn``, cyclically; ``mask`` must not be 0."""
+    """Return the index of the first set bit of ``mask`` from ``turn`` on, cyclically.
+
+    ``mask`` must not be 0.
+    """
     ahead = mask >> turn
     if ahead != 0:
         return turn + lowest_bit(ahead)
@@ -136,7 +139,10 @@ def grant(st, channel):
 
 @cold
 def grant_others(st, channel):
-    """Grant data out, else data in, when the power budget allows none of the commands."""
+    """Grant channel ``channel`` to a data out, else to a data in.
+
+    Called when the power budget allows none of the requested commands.
+    """
     bus = st.bus[channel]
     if bus.out_head >= 0:
         before, tid = select_data_out(st, channel)
@@ -148,7 +154,9 @@ def grant_others(st, channel):
 
 @cold
 def recheck_suspensions(st, channel):
-    """Run the die scheduler again for dies whose requested suspension is no longer allowed."""
+    """Run the die scheduler again for the dies on channel ``channel`` whose requested suspension is
+    no longer allowed.
+    """
     asks = st.bus[channel].ask_command
     while asks != 0:
         at = lowest_bit(asks)
@@ -184,8 +192,9 @@ def grant_requesting(st, channel, asks):
 def has_power(st, die):
     """Return True if the power budget allows the next operation of die ``die``.
 
-    An operation holds its power from its first cycle on the channel until its array is done, a
-    copy-back for both parts. A page in the cache register shares the power of the program before.
+    An operation holds its power from its first cycle on the channel until its array is done; a
+    copy-back holds it for both parts. A page in the cache register shares the power of the program
+    before it.
     """
     die_rec = st.die[die]
     if die_rec.pick == MORE:
@@ -352,7 +361,9 @@ def grant_in(st, channel, die):
 
 @cold
 def interrupt(st, channel):
-    """Send commands now, in between the data transfer that holds channel ``channel``."""
+    """Interrupt the data transfer on channel ``channel`` to send commands; it ends later by their
+    time.
+    """
     bus = st.bus[channel]
     cfg = st.cfg[0]
     now = st.reg[0].now
@@ -388,7 +399,7 @@ def interrupt(st, channel):
 
 @inline
 def next_event_ps(st, channel):
-    """Return the time of channel ``channel``'s next event in ps, or NEVER.
+    """Return the time of the next event of channel ``channel`` in ps, or NEVER if none is pending.
 
     With ``watch`` 0, nothing outside the channel depends on the end of programs, and their ends are
     processed when the channel is free.
@@ -424,7 +435,7 @@ def next_event_ps(st, channel):
 
 @cold
 def grant_now(st, channel):
-    """Grant channel ``channel`` before the end of the event; it may grant again at the end."""
+    """Grant channel ``channel`` now. At the end of the event the channel may be granted again."""
     grant(st, channel)
     set_leaf(st, channel, next_event_ps(st, channel))
 

@@ -54,7 +54,9 @@ def suspends_in_vain(st, die, at):
 
 @inline
 def lane_to_suspend(st, die):
-    """Return the die or plane whose array operation ``die`` would have to suspend; -1 = none."""
+    """Return the die or plane whose array operation must be suspended for a read of ``die``; -1 =
+    none.
+    """
     die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
         first_rec = st.die[die_rec.first]

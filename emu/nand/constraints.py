@@ -17,7 +17,7 @@ from ondie.emu.nand import timing
 
 DATA_OUT = "DATA OUT"
 NEXT = ("READ", "PROGRAM", "ERASE")
-"""Operations that a die may start next."""
+"""Operations that a die starts after another operation; each waits for the array of the die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Constraint:
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """Key of the rule: scope, ``after`` and ``before``."""
+        """Key that identifies the rule: (scope, ``after``, ``before``)."""
         return self.scope, self.after, self.before
 
 
@@ -129,7 +129,7 @@ def _array(cfg: Config) -> Iterator[Constraint]:
     if flash.suspend != "none":
         yield Constraint(unit, "RESUME", ("the array",), "t_resume", flash.t_resume_ps)
     if flash.power_planes:
-        name = f"READ of plane {flash.power_planes} at once"
+        name = f"READ of {flash.power_planes} planes at once"
         yield Constraint("drive", name, ("READ of another plane",), "t_read", flash.t_read_ps)
     if cfg.pe.kind != "none":
         yield Constraint(unit, "BPR", ("ODC", "BPP"), "t_read", flash.t_read_ps)
@@ -148,7 +148,7 @@ def _behind(cfg: Config, op: str) -> tuple[str, ...]:
 
 
 def _pages(cfg: Config) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]]:
-    """Yield (name, read's words and ps, program's words and ps) of each page type."""
+    """Yield (name, (terms, ps) of a read, (terms, ps) of a program) of each page type."""
     flash = cfg.flash
     read, program = flash.t_read_ps, flash.t_program_ps
     yield "", ("", read), ("", program)
@@ -158,7 +158,7 @@ def _pages(cfg: Config) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]
         # No separate rule for a type that this cell lacks or that takes no longer.
         if any(more) and ((times[0] == more[0]) & (times[1] == more[1])).any():
             yield (
-                f" of a page {kind}",
+                f" ({kind} page)",
                 (f" + t_read_{kind}", read + more[0]),
                 (f" + t_program_{kind}", program + more[1]),
             )

@@ -28,13 +28,18 @@ from ondie.kernels.jit import cold, inline
 ) = range(9)  # fmt: skip
 QUEUES = 9
 RESUME, MORE = QUEUES, QUEUES + 1
-"""Values of ``pick`` that are no queues. RESUME: continue the suspended program or erase. MORE:
-load the next page of a word line whose pages are loaded one after the other."""
+"""Values of ``pick`` that are not queues.
+
+RESUME: continue the suspended program or erase. MORE: load the next page of a word line whose pages
+are loaded one after the other.
+"""
 ALL = (1 << QUEUES) - 1
 READS = 1 << Q_MAP_READ | 1 << Q_GC_READ | 1 << Q_READ
 URGENT_READS = 1 << Q_MAP_READ | 1 << Q_READ
-"""Mask of the reads that may suspend a program or an erase. Garbage-collection reads may, too,
-while garbage collection is urgent."""
+"""Mask of the reads that may suspend a program or an erase.
+
+While garbage collection is urgent, its reads may do so as well.
+"""
 HOST_QUEUES = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
 BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
               Q_GC_ERASE)  # fmt: skip
@@ -260,7 +265,7 @@ def take_power(st, die, count):
 
 @cold
 def give_power(st, die):
-    """Release the power that die ``die`` holds, because its array is idle."""
+    """Release all power that die ``die`` holds, because its array is idle."""
     die_rec = st.die[die]
     st.dev[die_rec.dev].power -= die_rec.power
     die_rec.power = 0
@@ -280,7 +285,7 @@ def can_power(st, die, count):
     """Return True if die ``die`` may have power for ``count`` planes.
 
     The first die that is refused is served next: no other die gets more power before it does, so
-    that operations of many planes do not starve.
+    that operations on many planes do not starve.
     """
     die_rec = st.die[die]
     dev = st.dev[die_rec.dev]

@@ -224,7 +224,10 @@ def read_page(code, key, stable, shifted, scale):
 
 @njit
 def senses(code, outcome, retries):
-    """Return the number of array readings of the page; each has a command and a data out."""
+    """Return the number of array readings that a page read takes.
+
+    Each reading has a command and a data out.
+    """
     if outcome == CORRECTED:
         return 1 + retries
     return 1 + retries + code.soft_reads
@@ -232,7 +235,10 @@ def senses(code, outcome, retries):
 
 @njit
 def decodes(code, outcome, retries):
-    """Return the number of decodings of the page; each costs ``energy.ecc`` for its bits."""
+    """Return the number of decodings that a page read takes.
+
+    Each decoding costs ``energy.ecc`` for each bit.
+    """
     if outcome == CORRECTED or code.soft_reads == 0:
         return 1 + retries
     return 2 + retries
@@ -251,7 +257,10 @@ def decode_ps(code, errors):
 
 @njit
 def decoder_ps(code, outcome, retries, errors):
-    """Return the decoder time of a whole read, in ps; a failed hard decoding takes its limit."""
+    """Return the decoder time of a read with all its retries, in ps.
+
+    A failed hard decoding takes ``decode_limit``.
+    """
     if outcome == CORRECTED:
         return retries * code.decode_limit + decode_ps(code, errors)
     hard = (1 + retries) * code.decode_limit

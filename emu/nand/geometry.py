@@ -31,23 +31,25 @@ class Geometry:
     ways: int
     planes: int
     blocks: int
-    """Blocks per unit in the conventional namespace."""
+    """Number of blocks per unit in the conventional namespace."""
     reservoir_blocks: int
-    """Super-blocks per die lent to the optimizer reservoir, after the conventional ones."""
+    """Number of super-blocks per die in the optimizer reservoir, numbered after the conventional
+    ones.
+    """
     pages: int
-    """Pages of a block of flash, per plane."""
+    """Number of flash pages per block of a plane."""
     page_bytes: int
     """Bytes of a page of the mapping table, which is a page of flash or one of its ``slots``."""
     unit_planes: int
-    """Planes of a unit: all of a die, or one."""
+    """Number of planes of a unit: all planes of a die, or one."""
     chip_dies: int = 1
-    """Dies behind one chip enable."""
+    """Number of dies that share one chip enable."""
     lanes: int = 1
-    """Planes of a die with independent reads; 1 = the die reads as a whole."""
+    """Number of planes of a die that read independently; 1 = the die reads as a whole."""
     pslc_blocks: int = 0
-    """Blocks of a unit that always hold one bit per cell: the last conventional ones."""
+    """Number of blocks per unit that always hold one bit per cell: the last conventional blocks."""
     slots: int = 1
-    """Pages of the mapping table per page of flash."""
+    """Number of mapping units (pages of the mapping table) per flash page."""
 
     @staticmethod
     def of(cfg: Config) -> Geometry:
@@ -81,7 +83,7 @@ class Geometry:
 
     @property
     def block_pages(self) -> int:
-        """Pages of a unit's block."""
+        """Number of pages of the mapping table per block of a unit."""
         return self.pages * self.unit_planes * self.slots
 
     @property
@@ -90,12 +92,12 @@ class Geometry:
 
     @property
     def all_blocks(self) -> int:
-        """Blocks per unit, conventional and reservoir."""
+        """Number of blocks per unit, conventional and reservoir together."""
         return self.blocks + self.reservoir_blocks
 
     @property
     def die_pages(self) -> int:
-        """Physical pages per die, conventional and reservoir."""
+        """Number of physical pages per die, conventional and reservoir together."""
         return self.all_blocks * self.pages * self.planes * self.slots
 
     @property
@@ -104,17 +106,17 @@ class Geometry:
 
     @property
     def native_blocks(self) -> int:
-        """Conventional blocks per unit, without the fixed pSLC blocks."""
+        """Number of conventional blocks per unit, excluding the fixed pSLC blocks."""
         return self.blocks - self.pslc_blocks
 
     @property
     def native_pages(self) -> int:
-        """Physical pages of native blocks: the final location of logical pages."""
+        """Number of physical pages of native blocks, the final location of logical pages."""
         return self.units * self.native_blocks * self.block_pages
 
     @property
     def reservoir_super_pages(self) -> int:
-        """Physical super-pages of the reservoir, whole device."""
+        """Number of physical super-pages in the reservoir of the device."""
         return self.dies * self.reservoir_blocks * self.pages
 
     def channel_of(self, die: int) -> int:
@@ -123,8 +125,8 @@ class Geometry:
     def turns(self, order: str) -> np.ndarray:
         """Return the units in an order of channels, ways, dies and planes: int32[units].
 
-        The first letter of ``order`` (C, W, D, P) varies fastest. Planes count only where a unit
-        has one plane.
+        The dimension of the first letter of ``order`` (Channel, Way, Die, Plane) varies fastest.
+        Planes count only where a unit has one plane.
         """
         chips = self.ways // self.chip_dies
         sizes = {"C": self.channels, "W": chips, "D": self.chip_dies, "P": self.planes}

@@ -52,7 +52,8 @@ def gather(st, die, tid, queue):
 
     An erase may overtake programs, which go to other blocks; a program does not overtake an erase,
     whose block it may need. Programs of different duration (for example the two passes of one page
-    offset) are not combined. Reads of different duration (a retry) are: the longest decides.
+    offset) are not combined. Reads of different duration (such as a retry) are combined, and the
+    command takes as long as the longest read.
     """
     txn = st.txn[tid]
     cfg = st.cfg[0]

@@ -21,12 +21,13 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import InputError
 
 ADDRESS, ROW = 5, 3
-"""Address cycles: two of column and three of row; the three of row alone."""
+"""Number of address cycles: ADDRESS has two column and three row cycles, ROW has row cycles only.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant in ps, its source, and its range if it depends on the part."""
+    """Timing constant in ps with its source, and with a range if it depends on the flash part."""
 
     ps: int
     source: str
@@ -57,10 +58,13 @@ NUMBERS: dict[str, Number] = {
     "tDQSRE": _ns(25, _PART),
     "tRPSTH": _ns(15, _PART),
 }
-"""Constants common to NV-DDR2, NV-DDR3 and NV-LPDDR4."""
+"""Timing constants by ONFI name, common to NV-DDR2, NV-DDR3 and NV-LPDDR4."""
 SUSPEND_CYCLES = 1 + ROW
-"""Cycles of suspend and resume. Assumed: a command and the row address, which selects the die;
-vendors' sequences have one to four cycles."""
+"""Number of cycles of a suspend or resume command.
+
+Assumed: a command and the row address, which selects the die; vendors' sequences have one to four
+cycles.
+"""
 MQSIM = {
     name: _ns(value, "MQSim, built-in constants of its NV-DDR2 channel")
     for name, value in (
@@ -73,7 +77,7 @@ FASTEST = {
     "NV-DDR3": (2400, "timing mode 19"),
     "NV-LPDDR4": (3600, "ONFI 5.1"),
 }
-"""Highest rate of an interface in MT/s, and its source."""
+"""(Highest transfer rate in MT/s, source) by data interface."""
 
 
 def cycles(cfg: Config) -> dict[str, np.ndarray]:
@@ -90,8 +94,8 @@ def cycles(cfg: Config) -> dict[str, np.ndarray]:
         most, where = FASTEST[flash.interface]
         if flash.bus_bytes_per_s > most * 10**6:
             raise InputError(
-                f"flash.bus = {flash.bus_bytes_per_s / 10**6:g} MT/s: {flash.interface} has at "
-                f"most {most} ({where})"
+                f"flash.bus = {flash.bus_bytes_per_s / 10**6:g} MT/s: {flash.interface} allows "
+                f"at most {most} MT/s ({where})"
             )
         # Two transfers of a byte per cycle of RE_n.
         rows = _onfi(flash.t_plane_busy_ps, 2 * 10**12 // flash.bus_bytes_per_s, count)

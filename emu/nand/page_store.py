@@ -164,8 +164,8 @@ class PageStore:
     def spoil(self, ppn: int, done: bool = True) -> None:
         """Overwrite a page without an erase, so that it reads neither as blank nor as whole.
 
-        With ``done`` false the overwrite has only begun: the page is marked as torn, and its bytes
-        stay.
+        If ``done`` is False, the overwrite has only begun: the page is marked as torn and keeps its
+        bytes.
         """
         record = self.torn(ppn)
         if done:

@@ -26,7 +26,10 @@ from ondie.emu.nand.rber import MOST_RBER
 from ondie.kernels.jit import njit
 
 MANY = 64
-"""Failed code words per code word of a page above which their bits are drawn at one rate."""
+"""Largest number of failed readings per code word for which each failure is drawn separately.
+
+Above it, the wrong bits of the page are drawn at one rate.
+"""
 
 
 def code(cfg: Config) -> tuple[int, int]:
@@ -124,7 +127,10 @@ def fill_mask(mask, key, rate, word, limit, exposure):
 
 @njit
 def count_wrong_bits(key, rate, page, word, limit, exposure):
-    """Return the counts of :func:`fill_mask` for ``page`` bytes, mostly without a mask."""
+    """Return the counts that :func:`fill_mask` returns for a page of ``page`` bytes.
+
+    A mask is filled only if the counts depend on it.
+    """
     if word == 0 or exposure == 1:
         raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST_RBER))
         if word == 0 or raw <= limit:

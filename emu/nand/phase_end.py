@@ -124,8 +124,9 @@ def end_phase(st, channel):
 def second_stage(st, die, tid):
     """Continue a transaction other than a READ after its OUT phase.
 
-    A copy-back is programmed from the register: returns -1. Any other transaction is done and is
-    returned: a program or an erase whose status has been read, a BPR or ODC after its data out.
+    A copy-back is next programmed from the register, and the function returns -1. Any other
+    transaction is done and is returned: a program or an erase whose status has been read, a BPR or
+    ODC after its data out.
     """
     txn = st.txn[tid]
     if txn.op == COPYBACK:

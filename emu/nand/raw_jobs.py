@@ -39,7 +39,7 @@ QUEUED = {
     timing.ERASE: Q_GC_ERASE,
     timing.COPYBACK: Q_GC_WRITE,
 }
-"""Default queue of each operation."""
+"""Default die queue by operation."""
 OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
 
 
@@ -254,12 +254,14 @@ def _fill(
     count = len(die)
     dies = len(arrays.die) // int(cfg.lanes)
     if count and not (0 <= die.min() and die.max() < dies):
-        raise InputError(f"die {die.max()}; must be from 0 to {dies - 1}")
+        raise InputError(f"job with die = {die.max()}: must be from 0 to {dies - 1}")
     unknown = ~np.isin(op, list(QUEUED))
     if unknown.any():
-        raise InputError(f"operation {op[unknown][0]}; must be one of {OPERATIONS}")
+        raise InputError(f"job with operation {op[unknown][0]}: must be one of {OPERATIONS}")
     if count > len(arrays.job):
-        raise InputError(f"{count} jobs; the state was built for {len(arrays.job)}")
+        raise InputError(
+            f"{count} jobs: must be at most {len(arrays.job)}, the number given to build()"
+        )
     job = arrays.job[:count]
     job["op"] = op
     job["end"] = -1

@@ -15,8 +15,8 @@ The rate of a page is ``scale * (stable + shifted)``, with
     pressure = disturb * max(cycles, 1)**disturb_cycles_exponent
 
 and ``scale`` depends on cell mode and page type. A retry at other reference voltages reduces only
-``shifted``. FAST 2019 has ``cycles**m`` in ``leak``, so that a new block would keep its charge
-forever; with ``retention_cycles = 1`` this formula is that law from the first cycle on.
+``shifted``. FAST 2019 has ``cycles**m`` in ``leak``, so that a block without P/E cycles would never
+lose charge; with ``retention_cycles = 1`` this formula is that law from the first cycle on.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ REFERENCES = {
     "balanced": ((1,), (1, 2), (2, 3, 2), (4, 4, 4, 3)),
     "binary": ((1,), (1, 2), (1, 2, 4), (1, 2, 4, 8)),
 }
-"""Number of reference voltages for a read of each page type, by Gray code and bits per cell. Their
-sum is the 2**bits - 1 gaps between the levels."""
+"""Number of reference voltages for a read of each page type with Gray coding, by bits per cell.
+
+The sum over the page types is 2**bits - 1, the number of gaps between the levels.
+"""
 MOST_RBER = 0.5
 """Upper limit of the rate: a bit that is wrong half of the time holds no information."""
 
@@ -90,7 +92,9 @@ def scales(cfg: Config) -> np.ndarray:
 
 @njit
 def stable_rate(cfg, cycles):
-    """Return the part of the rate that no reference voltage removes; ``cfg``: a record of RATES."""
+    """Return ``stable``, the part of the rate that retries do not reduce; ``cfg``: a record of
+    RATES.
+    """
     return cfg.floor + cfg.wear * float(cycles) ** cfg.wear_exponent
 
 
@@ -112,7 +116,7 @@ def pressure_rate(cfg, cycles):
 def shifted_rate(cfg, leak, pressure, days, reads):
     """Return the part of the rate due to shifted charge.
 
-    ``days``: since the page was programmed; ``reads``: of its block since then.
+    ``days``: since the page was programmed; ``reads``: number of reads of its block since then.
     """
     rate = 0.0
     if days > 0.0:

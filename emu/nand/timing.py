@@ -18,9 +18,10 @@ from ondie.emu.nand import onfi
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
 SCAN, PAD = 16, 17
-"""Further kinds of plan row: a READ (SCAN) and a BPP (PAD) of the reservoir by physical address,
-not by super-page. Recovery uses them before it has a mapping table: SCAN transfers out-of-band data
-out, PAD programs the present contents of the registers."""
+"""Further kinds of plan row: a READ (SCAN) and a BPP (PAD) of the reservoir by physical instead of
+logical super-page. Recovery uses them before it has a mapping table: SCAN transfers out-of-band
+data out, PAD programs the present contents of the registers.
+"""
 OTHER = len(OP_NAMES)
 """Operation index of transactions that are not flash operations (compute, transfers)."""
 COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER + 6)

@@ -24,7 +24,8 @@ are wrong; sealed: out-of-band data are valid, data are not; whole: all is valid
 was not reported."""
 REMAINS = ("kept", "sealed", "blank", "garbled")
 """Outcomes of an erase, per page, equally likely. kept: reads as before; sealed: out-of-band data
-read as before, data do not; blank: reads as erased; garbled: neither as before nor as erased."""
+read as before, data do not; blank: reads as erased; garbled: reads neither as before nor as erased.
+"""
 
 
 def interrupt_program(

@@ -55,7 +55,7 @@ CONFIGS = {
 }
 DIES = {"flash__dies_per_channel": 4}
 ELEMENTS = ("VPP", "BPR", "ODC", "BPP")
-PAGES = {"": -1, " of a page middle": 1, " of a page upper": 2, " second pass": 0}
+PAGES = {"": -1, " (middle page)": 1, " (upper page)": 2, " second pass": 0}
 
 
 def config(name):
@@ -288,8 +288,8 @@ SCENES = {
     ("plane", "READ", "DATA OUT"): data_out,
     ("die", "READ", "DATA OUT"): data_out,
     ("chip", "READ", "DATA OUT"): data_out,
-    ("die", "READ of a page middle", "DATA OUT"): data_out,
-    ("die", "READ of a page upper", "DATA OUT"): data_out,
+    ("die", "READ (middle page)", "DATA OUT"): data_out,
+    ("die", "READ (upper page)", "DATA OUT"): data_out,
     ("die", "READ", "READ"): behind_read,
     ("die", "READ", "READ in another plane"): other_plane,
     ("plane", "DATA OUT", "READ"): behind_data,
@@ -298,7 +298,7 @@ SCENES = {
     ("die", "SUSPEND of PROGRAM", "READ"): suspended(timing.PROGRAM),
     ("die", "SUSPEND of ERASE", "READ"): suspended(timing.ERASE),
     ("die", "RESUME", "the array"): resumed,
-    ("drive", "READ of plane 3 at once", "READ of another plane"): one_plane_more,
+    ("drive", "READ of 3 planes at once", "READ of another plane"): one_plane_more,
     **{("die", f"PROGRAM{kind}", "STATUS"): behind_program for kind in PAGES},
     ("die", "ERASE", "STATUS"): behind_erase,
 }
@@ -392,7 +392,7 @@ def test_every_row_has_its_scene_and_every_scene_its_row():
                 mine |= {(row.scope, row.after, before) for before in row.before}
     assert asked - set(SCENES) == set()
     assert elements == set(PE_SCENES)
-    unasked = {key for key in set(SCENES) - asked if "of a page" not in key[1]}
+    unasked = {key for key in set(SCENES) - asked if " page)" not in key[1]}
     assert {key for key in unasked if key[0] != "chip" and "second" not in key[1]} == set()
 
 
@@ -443,10 +443,10 @@ def test_numbers_by_hand():
 
 def test_numbers_of_page_types_by_hand():
     got = rows("pages")
-    assert got["die", "READ of a page middle"] == 11_000_000
-    assert got["die", "READ of a page upper"] == 12_500_000
-    assert got["die", "PROGRAM of a page middle"] == 57_000_000
-    assert got["die", "PROGRAM of a page upper"] == 70_000_000
+    assert got["die", "READ (middle page)"] == 11_000_000
+    assert got["die", "READ (upper page)"] == 12_500_000
+    assert got["die", "PROGRAM (middle page)"] == 57_000_000
+    assert got["die", "PROGRAM (upper page)"] == 70_000_000
 
 
 @pytest.mark.parametrize(
