@@ -19,24 +19,28 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config
 
 NEAREST = "fma128"
-"""Measured target nearest to NEON: 128-bit vectors and three-operand instructions."""
+"""Target of instructions.toml that is nearest to NEON: 128-bit vectors, three-operand instructions.
+"""
 
 
 @cache
 def measured() -> dict[str, Any]:
-    """Return the table of measured instruction counts."""
+    """Return the measured instruction counts of instructions.toml, by target and kernel."""
     text = resources.files("ondie.emu.compute").joinpath("instructions.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
 CASTS = {"bf16_master": ("from_bf16", "from_bf16", "to_bf16")}
-"""Formats without a separate kernel: the casts added to the FP32 kernel (w and g, then w)."""
+"""Cast kernels by format, for formats without a separate update kernel.
+
+They run in addition to the FP32 kernel: w and g are cast before it, w after it.
+"""
 
 
 def instructions_per_param(op: str, coupled_decay: bool, format: str = "fp32") -> Fraction:
     """Return the instructions per parameter of an update kernel in a format.
 
-    Counts are for 128-bit vectors, in bulk.
+    Counts are for 128-bit vectors and large arrays ("bulk" in instructions.toml).
     """
     table = measured()[NEAREST]
     own = format != "fp32" and format not in CASTS

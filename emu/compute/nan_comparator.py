@@ -31,7 +31,7 @@ WORDS = {
     np.dtype(np.float32): Word(np.dtype(np.uint32), np.uint32(0x7F80_0000), np.uint32(0x4000_0000)),
     np.dtype(np.uint16): Word(np.dtype(np.uint16), np.uint16(0x7F80), np.uint16(0x4000)),
 }
-"""Word by type of values; uint16 holds BF16."""
+"""Bit layout by type of the values; uint16 holds BF16 bits."""
 
 
 def special(values: np.ndarray) -> np.ndarray:

@@ -25,12 +25,12 @@ from functools import cache
 from ondie.kernels import on_die
 
 MADE = ("g", "t")
-"""Vectors in cache registers; no plane stores them."""
+"""Vectors that are in cache registers and are not stored in a plane."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Cycles of a stripe's passes; passes that groups of planes run in parallel count once."""
+    """PE cycles of a stripe's passes. Passes that groups of planes run in parallel count once."""
 
     total: int
     own: int
@@ -44,7 +44,7 @@ class Passes:
 
 @cache
 def crossing(op: str, coupled_decay: bool = False) -> tuple[bool, ...]:
-    """Return for each pass of an update whether it reads a register of another plane."""
+    """Return, for each pass of an update, True if the pass reads a register of another plane."""
     operands = on_die.operands(op, coupled_decay)
     used = dict.fromkeys(name for pair in operands for name in pair)
     made = [name for name in used if name in MADE]

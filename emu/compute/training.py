@@ -14,7 +14,9 @@ from ondie.emu.units import InputError, fmt_flops
 from ondie.traces import Trace, step_times
 
 RULES = ("accelerator", "trace")
-"""Rules for the times of forward and backward: from the device's accelerator, or the trace's."""
+"""Rules for the times of forward and backward: from the accelerator of the device, or from the
+trace.
+"""
 
 
 def accelerator_flop_per_s(cfg: Config, model: str) -> float:
@@ -49,14 +51,14 @@ def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> flo
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Rule that gave the times of forward and backward, and its explanation."""
+    """Rule by which the times of forward and backward were determined, with an explanation."""
 
     rule: str
-    """One of RULES."""
+    """Name of the rule, one of RULES."""
     text: str
     flop_per_s: float | None = None
     forward_given: bool = False
-    """The user stated the time of forward; likewise backward."""
+    """True if the user stated the time of forward; ``backward_given`` is the same for backward."""
     backward_given: bool = False
 
 
@@ -67,7 +69,7 @@ def timed(
     forward_s: float | None = None,
     backward_s: float | None = None,
 ) -> tuple[Trace, StepTimes]:
-    """Return the trace with the times that count on a device, and the rule.
+    """Return the trace with the times of forward and backward that apply to a device, and the rule.
 
     ``asked``: one of RULES; None: the accelerator's times if the device states a rate and the trace
     multiply-accumulates, otherwise the trace's. ``forward_s`` and ``backward_s`` override either.

@@ -30,8 +30,8 @@ Lower numbers draw the number of wrong bits.
 
 @njit
 def scatter(mask, first, bits, key, count):
-    """Set ``count`` distinct random bits of ``mask`` (uint8) from bit ``first`` to ``first + bits -
-    1``.
+    """Set ``count`` distinct random bits of ``mask`` uint8[...] among its ``bits`` bits from
+    ``first`` on.
     """
     for i in range(bits - count, bits):
         bit = first + below(key, POSITIONS + i, i + 1)

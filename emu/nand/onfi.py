@@ -21,8 +21,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import InputError
 
 ADDRESS, ROW = 5, 3
-"""Number of address cycles: ADDRESS has two column and three row cycles, ROW has row cycles only.
-"""
+"""Number of address cycles: ADDRESS counts two column and three row cycles, ROW the row cycles."""
 
 
 @dataclass(frozen=True, slots=True)

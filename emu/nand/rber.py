@@ -44,14 +44,13 @@ RATES = record_type(
     disturb_reads="f8",
 )
 BITS = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
-"""Pages of a word line, by cell mode: LSB, CSB, MSB, TSB."""
+"""Number of pages per word line (bits per cell) by cell mode. The pages are LSB, CSB, MSB, TSB."""
 REFERENCES = {
     "balanced": ((1,), (1, 2), (2, 3, 2), (4, 4, 4, 3)),
     "binary": ((1,), (1, 2), (1, 2, 4), (1, 2, 4, 8)),
 }
-"""Number of reference voltages for a read of each page type with Gray coding, by bits per cell.
-
-The sum over the page types is 2**bits - 1, the number of gaps between the levels.
+"""Number of reference voltages for a read of each page type, by Gray code (balanced or binary) and
+bits per cell. The sum over the page types is 2**bits - 1, the number of gaps between the levels.
 """
 MOST_RBER = 0.5
 """Upper limit of the rate: a bit that is wrong half of the time holds no information."""
@@ -116,7 +115,8 @@ def pressure_rate(cfg, cycles):
 def shifted_rate(cfg, leak, pressure, days, reads):
     """Return the part of the rate due to shifted charge.
 
-    ``days``: since the page was programmed; ``reads``: number of reads of its block since then.
+    ``days``: days since the page was programmed; ``reads``: number of reads of its block since
+    then.
     """
     rate = 0.0
     if days > 0.0:

@@ -38,7 +38,7 @@ def append(st, dev, place):
 
 @njit
 def remove(st, dev, place):
-    """Remove a page that is not flying from its list."""
+    """Remove a page that is not flying from the list of dirty or of clean pages."""
     cache = st.cache[dev]
     page = st.cpage[place - 1]
     lru.bypass(st.cpage, place)
@@ -100,7 +100,7 @@ def take_place(st, dev, lpn):
 
 @inline
 def release_place(st, dev, place):
-    """Remove a page that is in no list from the cache."""
+    """Remove a page that is in no list from the cache and free its place."""
     lru.unlist(st.cbucket, st.cpage, dev, place)
     st.cpage[place - 1].newer = st.cache[dev].spare
     st.cache[dev].spare = place

@@ -44,7 +44,7 @@ COMPLETION = np.dtype(
 
 @njit
 def wait_for_slot(st, dev, rid):
-    """Append row ``rid`` to the list of rows that wait for a free slot of the queue depth."""
+    """Append row ``rid`` to the list of rows that wait because the queue depth is reached."""
     dev_rec = st.dev[dev]
     st.row[rid].next = -1
     if dev_rec.sq_head < 0:

@@ -26,13 +26,13 @@ class Limits:
     """Limits of a device at the time of submission."""
 
     lpns: int
-    """Number of logical pages."""
+    """Number of logical pages of the device."""
     transfer_pages: int
-    """Pages of the largest command (MDTS)."""
+    """Maximum number of pages of a command (MDTS)."""
     arrival: int
-    """Earliest arrival, ps."""
+    """Earliest allowed arrival time, ps."""
     slots: int | None
-    """Pages of the caller's payload buffer; None = the device keeps no payload."""
+    """Number of pages of the caller's payload buffer; None = the device keeps no payload."""
     payload_known: bool = False
     """True if the payload is stored elsewhere; ``payload_slot`` is then not checked."""
     streams: int = 1

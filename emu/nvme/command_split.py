@@ -32,11 +32,12 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @cold
 def first_piece_is_skewed(st, tid):
-    """Return True if the first piece of request ``tid`` belongs to the page with the next number.
+    """Return True if the first piece of request ``tid`` counts as part of the next page.
 
-    This occurs where a zone begins inside a page (``skew``) and the request begins before that
-    offset. ``tid`` is then reduced to the first piece, placed behind the sectors of the other page,
-    until ``keep_rest``.
+    This is the case if the zone of the request begins ``skew`` bytes inside a page and the request
+    begins at that offset in a page or behind it. ``tid`` is then reduced to the first piece, which
+    is placed behind the sectors of the next page. Call ``keep_rest`` to continue with the rest of
+    the request.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -55,7 +56,7 @@ def first_piece_is_skewed(st, tid):
 
 @cold
 def keep_rest(st, tid):
-    """Set ``tid`` to the part of the request that follows its first piece."""
+    """Set ``tid`` to the rest of the request behind the piece of ``first_piece_is_skewed``."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     txn.size = st.command[tid].bytes_left
@@ -96,7 +97,7 @@ def cut_read(st, tid):
 
 @cold
 def sense_all(st, tid):
-    """Send the pages of ``tid``, a part of a read, to their dies once their mapping is known."""
+    """Send the pages of ``tid``, a part of a read, to their dies. The mapping entries are known."""
     txn = st.txn[tid]
     sense(st, tid, txn.lpn, txn.lpn + txn.n)
     if st.cfg[0].slots > 1:

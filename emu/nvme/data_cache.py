@@ -297,7 +297,7 @@ def mark_on_flash(st, tid):
 
 @inline
 def complete_waiters(st, tid):
-    """Complete the writes of a list that waited for flash."""
+    """Complete the writes of a list, which waited until their content was on flash."""
     tid -= 1
     while tid >= 0:
         following = st.txn[tid].next

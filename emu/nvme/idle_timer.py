@@ -20,7 +20,8 @@ from ondie.kernels.jit import cold
 def start_idle(st, dev):
     """Record the start of an idle period if the drive is idle, and start the timer.
 
-    Called when a command has completed. Does nothing else if the timer is already running.
+    Called when a command has completed. If the timer is already running, only the start is
+    recorded.
     """
     dev_rec = st.dev[dev]
     if not idle.no_command(st, dev):

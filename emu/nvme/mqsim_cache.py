@@ -40,7 +40,8 @@ from ondie.kernels.jit import cold, inline, njit
 BUFFER = 2
 """Value of ``cfg.cache`` for a drive with this cache."""
 READS, WRITES = 1, 2
-"""Bits of ``zone.caching``: a flow keeps its reads, its writes in the cache."""
+"""Bits of ``zone.caching``: the cache keeps pages that the flow reads (READS) or writes (WRITES).
+"""
 CLEAN, DIRTY = range(2)
 """Values of ``epoch`` of a place; DIRTY content is written to flash on eviction."""
 MEMORY_PS = 10**12
@@ -52,8 +53,9 @@ PS_PER_NS = 1000
 class Sizes:
     """Sizes and times of the caches and their DRAM.
 
-    ``groups`` caches of ``pages`` places each; ``limit``: sectors that may be on their way to flash
-    at once; DRAM: ``row`` and ``burst`` in bytes, ns of a transfer, tRCD + tCL in ps, tRP in ns.
+    There are ``groups`` caches of ``pages`` places each. ``limit``: maximum number of sectors in
+    transit to flash. DRAM: ``row`` and ``burst`` in bytes; ``transfer_ns``: time of a transfer;
+    ``open_ps``: tRCD + tCL in ps; ``close_ns``: tRP in ns.
     """
 
     pages: int
@@ -70,7 +72,7 @@ class Sizes:
 def access_ps(st, n_bytes):
     """Return the time of one access to the cache's DRAM, ps.
 
-    For an access to several rows only half of the rows count.
+    Of an access to several rows, only half of the rows are charged, as in MQSim.
     """
     cfg = st.cfg[0]
     row = int(cfg.buffer_row)
@@ -93,14 +95,15 @@ def access(st, tid, n_bytes, step):
 
 @inline
 def written_lately(st, stream, lpn):
-    """Return True if the flow has written the page since its last reset (numbered by
-    ``memory``)."""
+    """Return True if flow ``stream`` has written the page since the last reset of its record
+    (``memory`` counts the resets).
+    """
     return int(st.recent[lpn]) >> 1 == st.zone[stream].memory
 
 
 @inline
 def is_programmed(st, lpn):
-    """Return True if the page has been programmed, so that flash holds its number."""
+    """Return True if the logical page has been programmed to flash at least once."""
     return st.recent[lpn] & 1 != 0
 
 
@@ -159,7 +162,7 @@ def make_place(st, dev, group, lpn, before):
 
 @njit
 def make_newest(st, group, place):
-    """Make a page the most recently used one."""
+    """Make a page the most recently used page of its cache."""
     if st.cache[group].newest != place:
         cache_places.remove(st, group, place)
         cache_places.append(st, group, place)
@@ -323,7 +326,9 @@ def cached_sectors(st, tid, lpn):
 
 @cold
 def serve(st, tid, sectors):
-    """Add cached sectors to the one DRAM transaction of read ``tid`` (stored as ``left`` - 1)."""
+    """Add the size of cached sectors to the DRAM transaction that serves all cached sectors of read
+    ``tid``.
+    """
     txn = st.txn[tid]
     if txn.gathered == 0:
         txn.gathered = child(st, tid, txn.lpn, 0) + 1
@@ -372,7 +377,7 @@ def fill(st, tid):
 
 @njit
 def occupy_dram(st, dev, n_bytes):
-    """Occupy the DRAM with an access for which no transaction waits."""
+    """Occupy the cache's DRAM with an access; no transaction waits for the end of the access."""
     reg = st.reg[0]
     station = stages.station(st, dev, stages.DRAM)
     fifo = st.fifo[station]

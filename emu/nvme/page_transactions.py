@@ -14,7 +14,7 @@ from ondie.kernels.jit import inline
 
 @inline
 def bytes_of(st, tid, lpn, count):
-    """Return the bytes of command ``tid`` that are in pages ``lpn .. lpn + count``.
+    """Return the number of bytes of command ``tid`` in pages ``lpn`` to ``lpn + count - 1``.
 
     ``offset`` is the byte offset of the command in its first page.
     """
@@ -46,7 +46,9 @@ def sectors_of(st, tid, lpn):
 
 @inline
 def make_part(st, tid, lpn, count, op):
-    """Return a new transaction for pages ``lpn .. lpn + count`` of command ``tid``, or -1."""
+    """Return a new transaction for the ``count`` pages from ``lpn`` on of command ``tid``; -1 if
+    the pool is empty.
+    """
     other = child(st, tid, lpn, count)
     if other >= 0:
         txn = st.txn[tid]

@@ -49,7 +49,7 @@ REQ = record_type(
     status="i4",  # 0, or the error (ftl/read_retry.py); set to 0 when the request is loaded
 )
 AHEAD = 4
-"""Distance in requests from the issued one to the one whose map entries are prefetched."""
+"""Number of requests by which a prefetch of map entries precedes the issue of the request."""
 PAIR = record_type(
     next="i8",  # index of the next request to issue, from the start of the run
     loaded="i8",  # requests loaded so far
@@ -81,7 +81,9 @@ def pages_of(st, req, zone):
 
 @inline
 def parts_of(req, pages):
-    """Return the most transactions that a request may need at once: request, data, one per page."""
+    """Return the maximum number of transactions that a request may need at once: request, data, and
+    one per page.
+    """
     return pages + 2 if req.op <= WRITE else 2
 
 
@@ -202,9 +204,10 @@ def issue(st, queue):
 
 @cold
 def hold_at_limit(st, tid):
-    """Return True if the drive already works on the most commands of the pair (``fetch_limit``).
+    """Return True if the drive already works on ``fetch_limit`` commands of the queue pair.
 
-    Then ``tid`` is held and fetched later; otherwise it is counted as one of them.
+    In this case command ``tid`` is held and fetched later. Otherwise it is counted as one of these
+    commands.
     """
     txn = st.txn[tid]
     if txn.kind != REQUEST:
@@ -288,8 +291,8 @@ def on_part_done(st, tid):
 def completes_alone(st, tid):
     """Return True if other work may come between the data of a read and its completion.
 
-    That is the fetch of a held command, or the SATA adapter, which may have no room for the
-    completion.
+    The other work is the fetch of a held command, or other traffic while the completion waits for
+    room in the SATA adapter.
     """
     cfg = st.cfg[0]
     if cfg.adapter > 0:
@@ -299,8 +302,9 @@ def completes_alone(st, tid):
 
 @njit
 def on_completion(st, tid):
-    """Record the completion that ``tid`` carried at the host, ring the doorbell, and issue the
-    next."""
+    """Record at the host the completion that ``tid`` carried, ring the doorbell, and issue further
+    requests of the pair.
+    """
     reg = st.reg[0]
     cfg = st.cfg[0]
     queue = st.txn[tid].row >> cfg.ring_shift

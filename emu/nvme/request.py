@@ -15,10 +15,10 @@ READ, WRITE, TRIM, FLUSH = command.READ, command.WRITE, command.TRIM, command.FL
 REQUEST_NAMES = ("read", "write", "trim", "flush")
 
 MAX_CHUNK = 1 << 18
-"""Largest number of requests that a source returns at a time."""
+"""Maximum number of requests that a source returns at a time."""
 
 NOT_YET = -1
-"""Marks a time that is not known yet."""
+"""Value of a time field of a request while the time is not known."""
 
 REQUEST = np.dtype(
     [

@@ -18,7 +18,7 @@ from ondie.emu.nvme.queue_pair import PAIR, REQ
 from ondie.emu.units import InputError
 
 PAIR_RING = 1 << 16
-"""Most requests of a queue pair in flight or loaded in advance."""
+"""Maximum number of requests of a queue pair that are in flight or loaded in advance."""
 
 
 def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:

@@ -13,7 +13,7 @@ import struct
 from typing import NamedTuple, Self
 
 CIDS = 1 << 16
-"""Number of command identifiers of a queue."""
+"""Number of possible command identifiers of a queue."""
 ASYNC_EVENT_REQUEST = 0x0C
 EVENT_VENDOR = 0x7
 """Type of a vendor-specific asynchronous event (dw0, bits 0 to 2)."""
@@ -40,7 +40,7 @@ class Sqe(NamedTuple):
 
     opcode: int
     flags: int = 0
-    """Fused operation, PRP or SGL."""
+    """Flag bits: fused operation; PRP or SGL data pointer."""
     cid: int = 0
     nsid: int = 0
     cdw2: int = 0
@@ -70,7 +70,7 @@ class Cqe(NamedTuple):
 
     cid: int
     status: int = SUCCESS
-    """Type << 8 | code."""
+    """Status of the command: status code type << 8 | status code."""
     dw0: int = 0
     dw1: int = 0
     sqhd: int = 0

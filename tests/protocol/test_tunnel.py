@@ -535,8 +535,8 @@ def test_identifiers_are_its_own():
     ("changes", "match"),
     [
         ({"payload": 6}, "payload 6 B"),
-        ({"outstanding": 0}, "0 commands outstanding"),
-        ({"mtu": 65536}, "mtu 65536 B: must be from 1 to 65535"),
+        ({"outstanding": 0}, "0 outstanding tunnel commands"),
+        ({"mtu": 65536}, "mtu 65536 B: must be from 1 B to 65535 B"),
         ({"notify": "never"}, "burst or command"),
     ],
 )

@@ -31,14 +31,14 @@ FJ_PER_J = 1e15
 
 @dataclass(frozen=True)
 class Message:
-    """Cost of one message without other traffic. Times in ps."""
+    """Cost of one message through the tunnel without other traffic. Times are in ps."""
 
     received: int
-    """Commands that carried the message up."""
+    """Number of receive commands, which carry the message from the drive to the host."""
     written: int
-    """Commands that carried the message down."""
+    """Number of write commands, which carry the message from the host to a drive."""
     notified: int
-    """Number of notifications."""
+    """Number of notifications, by which the drive announces blocks to the host."""
     up_ps: int
     """Time from the start until the last block is in the host; 0 for a message from the host."""
     down_ps: int
@@ -53,22 +53,22 @@ class Message:
 
     @property
     def commands(self) -> int:
-        """Commands and notifications: completions that the host handles."""
+        """Number of completions that the host handles: those of commands and notifications."""
         return self.received + self.written + self.notified
 
     @property
     def tail_ps(self) -> int:
-        """Time of the downward tunnel after the last block has come up."""
+        """Time from the arrival of the last block at the host to the end of the message, ps."""
         return self.end_ps - self.up_ps
 
     @property
     def body_ps(self) -> int:
-        """Busy time of the downward tunnel while blocks still come up."""
+        """Busy time of the downward tunnel while blocks still arrive at the host, ps."""
         return min(max(self.down_ps - self.tail_ps, 0), self.up_ps)
 
     @property
     def wire(self) -> int:
-        """Bytes over all links that the message crosses."""
+        """Number of bytes that cross the links of both drives."""
         return self.wire_up + self.wire_down
 
 
@@ -79,17 +79,18 @@ class TunnelCost:
     up: Times
     down: Times
     threads: int
-    """Threads of the host's relay, for all tunnels."""
+    """Number of threads of the host's relay, which serve all tunnels."""
     uplink: int = 0
-    """Bytes per second, in each direction, of a link that all drives share; 0: none."""
+    """Rate in each direction of an uplink that all drives share, bytes/s; 0: no shared uplink."""
     core_mw: int = 0
     """Power of a core that runs the relay, mW."""
     fj_per_bit: int = 0
     """Energy of the link per bit and port, fJ."""
     controller_mw: int = 0
-    """Power of each drive during an exchange, mW."""
+    """Controller power of each drive during an exchange of messages, mW."""
     host_dram: int = 0
-    """Bytes per second of the host's DRAM for the host's sums; 0: sums take no time."""
+    """Rate of the host's DRAM when the host adds messages up, bytes/s; 0: addition takes no time.
+    """
 
     @classmethod
     def of(cls, cfg: Config) -> Self:
@@ -97,7 +98,7 @@ class TunnelCost:
         times, link = cfg.tunnel, cfg.link
         if not times.payload_bytes:
             raise InputError(
-                f"{cfg.system.name}: no tunnel between host and drives (tunnel.payload = 0)"
+                f"{cfg.system.name}: no tunnel between host and drives (tunnel.payload = 0 B)"
             )
         form = Format(
             times.payload_bytes,
@@ -134,7 +135,7 @@ class TunnelCost:
 
     @cached_property
     def form(self) -> Format:
-        """Format on which the two relays agree."""
+        """Format of the tunnel, on which the host's and the drive's end agree."""
         times = self.down
         notify = "burst" if times.burst else "command"
         return Format(times.room, times.outstanding, times.mtu, bool(times.concatenate), notify)
@@ -215,23 +216,25 @@ class TunnelCost:
 
 def _sized(count: int) -> int:
     if count < 0:
-        raise InputError(f"message of {count} B: must be at least 0")
+        raise InputError(f"tunnel message of {count} B: must be at least 0 B")
     return count
 
 
 def _mean_block(times: Times) -> float:
-    """Return the bytes of the stream in a block of a long message."""
+    """Return the mean number of stream bytes in a block of a long message."""
     record = times.mtu + HEADER
     return times.room if times.concatenate else record / -(-record // times.room)
 
 
 def _goodput(times: Times) -> float:
-    """Return the bytes of the message in a block of a long message."""
+    """Return the mean number of message bytes, without headers, in a block of a long message."""
     return _mean_block(times) * (times.mtu - SEGMENT_HEADER) / (times.mtu + HEADER)
 
 
 def _steady(times: Times, way: str) -> tuple[float, float]:
-    """Return (relay thread time, time from command to command) of a mean block, ps."""
+    """Return (busy time of the relay's thread, time between successive commands) per mean block,
+    ps.
+    """
     taking = times.cpu + (_mean_block(times) * PS_PER_S / times.copy_rate if times.copy_rate else 0)
     if way == DOWN or times.burst:
         return taking, times.wait + taking + times.command

@@ -19,12 +19,14 @@ from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 from ondie.emu.units import InputError
 
 DESCRIPTORS = 255
-"""Largest descriptor. Each tunnel gets the next one, from 1, so that a command of an old tunnel is
-detected."""
+"""Largest tunnel descriptor.
+
+Tunnels are numbered from 1, so that a command of an old tunnel is detected.
+"""
 
 
 class State(Enum):
-    """State of the drive's end."""
+    """State of the drive's end of a tunnel."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -46,7 +48,7 @@ class DeviceRelay:
         self.signals = 0
         """Number of events that announced blocks."""
         self.answered: Counter[int] = Counter()
-        """Number of completions so far by status."""
+        """Number of completions so far, by status code."""
         self._done: list[Completion] = []
         self._events: list[Event] = []
         self._listening: list[int] = []  # event requests, by command identifier
@@ -82,14 +84,14 @@ class DeviceRelay:
         return True
 
     def close(self) -> None:
-        """Ask the host to close when all packets have been transferred."""
+        """Request that the host closes the tunnel after all packets have been transferred."""
         if self.state is State.OPEN:
             self._closing = True
             self._signal()
 
     @property
     def waiting(self) -> int:
-        """Number of blocks of the packets that wait to go up."""
+        """Number of blocks that the packets waiting for transfer to the host fill."""
         return self._out.blocks
 
     def events(self) -> list[Event]:
@@ -226,7 +228,7 @@ class DeviceRelay:
     # --- events
 
     def _signal(self) -> None:
-        """Complete event requests for blocks that the host may receive."""
+        """Complete event requests to announce blocks that the host may receive."""
         if self.state is State.CLOSED:
             return
         end = (self._cut + self._out.blocks) & MASK
@@ -243,7 +245,7 @@ class DeviceRelay:
 
     @property
     def _ahead(self) -> int:
-        """Largest number of blocks announced but not received after one more announcement."""
+        """Maximum number of blocks that are announced but not yet received."""
         return 1 if self.form.notify == "burst" else self.form.outstanding
 
     def _tell(self, what: int) -> None:
@@ -251,7 +253,7 @@ class DeviceRelay:
         self._answer(self._listening.pop(0), wire.SUCCESS, event, self._announced)
 
     def _end(self) -> None:
-        """Complete a close when no block is left to receive."""
+        """Complete the host's close command when no block is left to receive."""
         if self.state is not State.CLOSING or self._out.blocks or self._reads:
             return
         short = self._in.partial or self._writes
@@ -263,7 +265,7 @@ class DeviceRelay:
         self._events.append(Closed())
 
     def _kept(self) -> set[int]:
-        """Return the identifiers of the commands that have not been answered."""
+        """Return the identifiers of all commands that have not been completed."""
         kept = {*self._listening, *self._reads.values()} | {
             write[0] for write in self._writes.values()
         }

@@ -24,9 +24,9 @@ HEADER = 2
 READ_HEADER = 4
 """Bytes at the head of the data of a receive command: the number of bytes that follow."""
 LONGEST = (1 << 8 * HEADER) - 1
-"""Longest packet; also the largest length that an IP header can hold."""
+"""Maximum length of a packet in bytes, equal to the maximum in an IP header."""
 LARGEST = 1 << 24
-"""Largest buffer of a command."""
+"""Maximum size of a command's data buffer in bytes."""
 NONE = 0xFFFFFFFF
 NOTIFICATIONS = ("burst", "command")
 
@@ -38,24 +38,27 @@ class Format:
     payload: int = 4096
     """Bytes of a command's buffer; upward READ_HEADER of them are not available for packets."""
     outstanding: int = 1
-    """Commands in flight in each direction."""
+    """Maximum number of commands in flight in each direction."""
     mtu: int = 1500
-    """Largest packet, including its IP header."""
+    """Maximum size of a packet in bytes, including the IP header."""
     concatenate: bool = True
     """True if a block may hold several packets."""
     notify: str = "command"
-    """"command": the drive signals once per block. "burst": it signals when it has blocks after it
-    had none."""
+    """"command": the drive signals once per block. "burst": it signals when its first block becomes
+    available after it had none.
+    """
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:
-            raise InputError(f"tunnel payload {self.payload} B: must be from 7 B to {LARGEST}")
+            raise InputError(f"tunnel payload {self.payload} B: must be from 7 B to {LARGEST} B")
         if not 1 <= self.outstanding <= 1 << 12:
-            raise InputError(f"{self.outstanding} commands outstanding: must be from 1 to 4096")
+            raise InputError(
+                f"{self.outstanding} outstanding tunnel commands: must be from 1 to 4096"
+            )
         if not 1 <= self.mtu <= LONGEST:
-            raise InputError(f"tunnel mtu {self.mtu} B: must be from 1 to {LONGEST}")
+            raise InputError(f"tunnel mtu {self.mtu} B: must be from 1 B to {LONGEST} B")
         if self.notify not in NOTIFICATIONS:
-            raise InputError(f"notify {self.notify!r}: must be {' or '.join(NOTIFICATIONS)}")
+            raise InputError(f"tunnel notify {self.notify!r}: must be {' or '.join(NOTIFICATIONS)}")
 
     @property
     def down(self) -> int:
@@ -88,7 +91,7 @@ class Packer:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks that hold the waiting packets."""
+        """Number of blocks needed for the packets in the stream that have not been packed."""
         return -(-self._bytes // self.room) if self.concatenate else self._blocks
 
     def cut(self) -> tuple[bytes, int]:

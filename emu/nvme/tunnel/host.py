@@ -29,7 +29,7 @@ from ondie.emu.units import InputError
 
 
 class State(Enum):
-    """State of the host's end."""
+    """State of the host's end of a tunnel."""
 
     CLOSED = "closed"
     OPENING = "opening"
@@ -53,7 +53,7 @@ TRANSITIONS: dict[tuple[State, str], State] = {
     (State.FAILED, "closed"): State.ENDING,
     (State.ENDING, "nothing under way"): State.CLOSED,
 }
-"""Next state by state and event. Pairs that are not listed do not change the state."""
+"""Next state of the host's end by (state, event). Other pairs do not change the state."""
 
 
 class HostRelay:
@@ -61,20 +61,22 @@ class HostRelay:
 
     ``send`` takes packets, ``completed`` takes completions, ``requests`` and ``write`` (together:
     ``commands``) return the commands that may be submitted now, ``events`` returns the events.
-    ``cids``: command identifiers reserved for this relay in the queue, 3 per outstanding command
-    and 1.
+    ``cids``: command identifiers reserved for this relay in the queue, at least 3 per outstanding
+    command plus 1.
     """
 
     def __init__(self, form: Format, cids: range = range(wire.CIDS)) -> None:
         self.form = form
         self.need = 3 * form.outstanding + 1
         if len(cids) < self.need:
-            raise InputError(f"{len(cids)} command identifiers: must be at least {self.need}")
+            raise InputError(
+                f"tunnel relay with {len(cids)} command identifiers: must be at least {self.need}"
+            )
         self._cids = deque(cids[: self.need])
         self.state = State.CLOSED
         self.descriptor = 0
         self.issued: Counter[str] = Counter()
-        """Number of commands so far: open, close, event, receive, write."""
+        """Number of commands issued so far, by kind: open, close, event, receive, write."""
         self.strays = 0
         """Number of completions that match no command of this relay."""
         self._flying: dict[int, tuple[str, int]] = {}
@@ -127,7 +129,7 @@ class HostRelay:
 
     @property
     def waiting(self) -> int:
-        """Number of blocks of the packets that wait to go down."""
+        """Number of blocks that the packets waiting for transfer to the drive fill."""
         return self._out.blocks
 
     def events(self) -> list[Event]:

@@ -24,11 +24,11 @@ MESSAGE = record_type(
     wire_up="i8", wire_down="i8",  # bytes on the links
 )  # fmt: skip
 SIZES = 1 << 12
-"""Largest number of different sizes and directions of messages in one run."""
+"""Maximum number of different (direction, size) pairs of messages in one run."""
 
 
 class Messages:
-    """Fills the table as messages occur.
+    """Writer of the table, which adds an entry for each new size and direction of a message.
 
     ``wait_ps``: time that the relay waits for a core of the host each time it has work. Raises
     InputError for a configuration without tunnel.
@@ -40,18 +40,23 @@ class Messages:
         self._known: dict[tuple[int, int], int] = {}
 
     def place(self, kind: int, count: int) -> int:
-        """Return the table index of a message of n bytes; ``kind``: UPWARD, DOWNWARD or ACROSS."""
+        """Return the table index of a message of n bytes; ``kind``:
+
+        UPWARD, DOWNWARD or ACROSS. A new message is added to the table.
+        """
         key = kind, count
         if key not in self._known:
             at = len(self._known)
             if at == len(self._table):
-                raise InputError(f"messages of more than {at} sizes through the tunnel in one run")
+                raise InputError(
+                    f"tunnel: more than {at} sizes of messages in one run; use fewer message sizes"
+                )
             self._known[key] = at
             self._fill(at, kind, count)
         return self._known[key]
 
     def places(self, kinds: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the table indices of many messages, int64[n]."""
+        """Return the table indices of messages with ``kinds`` and ``sizes`` (bytes), int64[n]."""
         pairs, which = np.unique(np.stack([kinds, sizes]), axis=1, return_inverse=True)
         found = np.array([self.place(int(kind), int(count)) for kind, count in pairs.T], np.int64)
         return found[which.reshape(-1)]

@@ -39,37 +39,39 @@ from ondie.emu.units import InputError
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
 RECEIVE, WRITE = 0, 1
 DATA, CLOSING = 1, 2
-"""Meaning of an event: blocks are waiting; the drive requests to close."""
+"""Meaning of an event: blocks wait to be received (DATA); the drive requests a close (CLOSING)."""
 MASK = 0xFFFFFFFF
 
 
 def behind(number: int, other: int) -> int:
-    """Return by how much a 32-bit number is behind another that is at most 2**31 ahead, else 0."""
+    """Return ``other - number`` modulo 2**32 if it is below 2**31, else 0: by how much a wrapping
+    counter is behind another.
+    """
     gap = (other - number) & MASK
     return gap if gap < 1 << 31 else 0
 
 
 class Opened(NamedTuple):
-    """The drive has assigned a descriptor to the tunnel."""
+    """Event: the drive has opened the tunnel and assigned a descriptor to it."""
 
     descriptor: int
 
 
 class Packet(NamedTuple):
-    """A complete packet has left the tunnel."""
+    """Event: a complete packet has arrived through the tunnel."""
 
     data: bytes
 
 
 class Failed(NamedTuple):
-    """The other end has refused a command or sent invalid data; the tunnel closes."""
+    """Event: the other end has refused a command or sent invalid data, so the tunnel closes."""
 
     status: int
     what: str
 
 
 class Closed(NamedTuple):
-    """No command of the tunnel is outstanding any more."""
+    """Event: the tunnel is closed, and no command of it is outstanding."""
 
 
 Event = Opened | Packet | Failed | Closed
@@ -78,4 +80,4 @@ Event = Opened | Packet | Failed | Closed
 def check(packet: bytes, form: Format) -> None:
     """Raise InputError for a packet that is empty or longer than the mtu of the format."""
     if not 0 < len(packet) <= form.mtu:
-        raise InputError(f"packet of {len(packet)} B: must be from 1 to {form.mtu} B")
+        raise InputError(f"tunnel packet of {len(packet)} B: must be from 1 to {form.mtu} B")

@@ -31,25 +31,29 @@ class Times(NamedTuple):
     """Times and sizes of one direction of a tunnel."""
 
     room: int
-    """Bytes of the stream in a block."""
+    """Maximum number of stream bytes in a block."""
     mtu: int
     concatenate: int
-    """1: a block may hold several packets."""
+    """1: a block may hold several packets. 0: a block ends where a packet ends."""
     burst: int
-    """Upward: 1, the drive signals once per message; 0, once per block."""
+    """1: the drive signals once per message. 0: once per block. Used upward only."""
     outstanding: int
     command: int
-    """ps from submission to completion, without the host's CPU time."""
+    """Time of a command from submission to completion without the host's CPU time, ps."""
     notify: int
-    """Upward: ps from the time the drive has a block until the host's relay is called."""
+    """Time from the moment the drive has a block until the host's relay is called, ps.
+
+    Used upward only.
+    """
     cpu: int
-    """ps of the relay for a command, and for a notification."""
+    """CPU time of the relay for a command, and for a notification, ps."""
     copy_rate: int
-    """Bytes per second of the relay's copying; 0: copying takes no time."""
+    """Rate at which the relay copies, bytes/s; 0: copying takes no time."""
     link: int
-    """Link rate, bytes per second."""
+    """Rate of the drive's link, bytes/s."""
     wait: int = 0
-    """ps that the relay's thread waits for a core each time, if threads share cores."""
+    """Time that the relay's thread waits for a core before each task, ps, if threads share cores.
+    """
 
 
 @njit
@@ -60,13 +64,13 @@ def ceiling(a, block):
 
 @njit
 def segments(n, mtu):
-    """Return the number of packets of a message of n bytes."""
+    """Return the number of packets (TCP segments) of a message of n bytes."""
     return ceiling(n, mtu - SEGMENT_HEADER)
 
 
 @njit
 def stream(n, mtu):
-    """Return the bytes of the stream of a message: packets and their length headers."""
+    """Return the number of stream bytes of a message: packets and their length headers."""
     return n + segments(n, mtu) * (SEGMENT_HEADER + HEADER)
 
 
@@ -85,7 +89,7 @@ def count(n, room, mtu, concatenate):
 
 @njit
 def next_block(at, there, total, tid):
-    """Return the bytes of the block packed from byte ``at`` of a stream.
+    """Return the number of bytes of the block that begins at byte ``at`` of a stream.
 
     Complete packets up to byte ``there`` are available.
     """
@@ -97,26 +101,26 @@ def next_block(at, there, total, tid):
 
 @njit
 def whole(at, total, mtu):
-    """Return the bytes of the complete packets among the first ``at`` bytes of the stream."""
+    """Return the size in bytes of the complete packets in the first ``at`` bytes of the stream."""
     record = mtu + HEADER
     return total if at == total else at // record * record
 
 
 @njit
 def handling(size, tid):
-    """Return the ps of the relay's thread for a command and its bytes."""
+    """Return the time of the relay's thread for a command that carries ``size`` bytes, ps."""
     return tid.cpu + (ceiling(size * PS, tid.copy_rate) if tid.copy_rate > 0 else 0)
 
 
 @njit
 def spacing(size, tid):
-    """Return the ps of a block on the link."""
+    """Return the time that a block of ``size`` bytes occupies the link, ps."""
     return ceiling(size * PS, tid.link) if tid.link > 0 else 0
 
 
 @njit
 def upward(n, tid):
-    """Return (bytes of the stream at the host, time at which it has them in ps): int64[blocks]
+    """Return, block by block, (stream bytes that have reached the host, time in ps): int64[blocks]
     each.
 
     The relay's thread handles notifications and completions in the order of their times. A block
@@ -162,11 +166,11 @@ def upward(n, tid):
 
 @njit
 def downward(n, there, ready, tid):
-    """Return (bytes of the stream at the drive, time at which it has them in ps): int64[blocks]
+    """Return, block by block, (stream bytes that have reached the drive, time in ps): int64[blocks]
     each.
 
-    ``there``, ``ready``: bytes of the stream that have arrived at the host, ascending, and when,
-    ps.
+    ``there``: stream bytes that have arrived at the host, ascending; ``ready``: time of each
+    arrival, ps.
     """
     total = stream(n, tid.mtu)
     most = len(there) + count(n, tid.room, tid.mtu, tid.concatenate)
@@ -193,7 +197,7 @@ def downward(n, there, ready, tid):
 
 @njit
 def copied(there, tid):
-    """Return the copy time of the relay, ps, for blocks that end at the bytes ``there``."""
+    """Return the total copy time of the relay for blocks that end at stream bytes ``there``, ps."""
     before, sum_ps = 0, 0
     for at in there:
         sum_ps += handling(at - before, tid) - tid.cpu
