@@ -13,9 +13,7 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config
 
 ADAM_BYTES = 28
-"""DRAM traffic of one Adam update in bytes per parameter: reads of w, m, v, g and writes of w, m,
-v.
-"""
+"""DRAM traffic of one Adam update in bytes per parameter: read w, m, v, g and write w, m, v."""
 
 
 def update_ps(cfg: Config, n_params: int, traffic: int | Fraction) -> int:

@@ -19,8 +19,7 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config
 
 NEAREST = "fma128"
-"""Target of instructions.toml that is nearest to NEON: 128-bit vectors, three-operand instructions.
-"""
+"""Target of instructions.toml nearest to NEON: 128-bit vectors, three-operand instructions."""
 
 
 @cache

@@ -14,9 +14,7 @@ from ondie.emu.units import InputError, fmt_flops
 from ondie.traces import Trace, step_times
 
 RULES = ("accelerator", "trace")
-"""Rules for the times of forward and backward: from the accelerator of the device, or from the
-trace.
-"""
+"""Rules for the times of forward and backward: those of the device's accelerator or the trace's."""
 
 
 def accelerator_flop_per_s(cfg: Config, model: str) -> float:

@@ -40,8 +40,7 @@ from ondie.kernels.jit import cold, inline, njit
 BUFFER = 2
 """Value of ``cfg.cache`` for a drive with this cache."""
 READS, WRITES = 1, 2
-"""Bits of ``zone.caching``: the cache keeps pages that the flow reads (READS) or writes (WRITES).
-"""
+"""Bits of ``zone.caching``: the cache keeps pages that the flow reads (READS), writes (WRITES)."""
 CLEAN, DIRTY = range(2)
 """Values of ``epoch`` of a place; DIRTY content is written to flash on eviction."""
 MEMORY_PS = 10**12

@@ -89,8 +89,7 @@ class TunnelCost:
     controller_mw: int = 0
     """Controller power of each drive during an exchange of messages, mW."""
     host_dram: int = 0
-    """Rate of the host's DRAM when the host adds messages up, bytes/s; 0: addition takes no time.
-    """
+    """Rate of the host's DRAM when the host adds messages, bytes/s; 0: addition takes no time."""
 
     @classmethod
     def of(cls, cfg: Config) -> Self:

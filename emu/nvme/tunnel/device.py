@@ -245,7 +245,7 @@ class DeviceRelay:
 
     @property
     def _ahead(self) -> int:
-        """Maximum number of blocks that are announced but not yet received."""
+        """Number of announced but not yet received blocks at which the drive stops announcing."""
         return 1 if self.form.notify == "burst" else self.form.outstanding
 
     def _tell(self, what: int) -> None:

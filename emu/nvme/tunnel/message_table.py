@@ -40,9 +40,8 @@ class Messages:
         self._known: dict[tuple[int, int], int] = {}
 
     def place(self, kind: int, count: int) -> int:
-        """Return the table index of a message of n bytes; ``kind``:
-
-        UPWARD, DOWNWARD or ACROSS. A new message is added to the table.
+        """Return the table index of a message of ``count`` bytes in direction ``kind`` (UPWARD,
+        DOWNWARD or ACROSS). A message that the table lacks is added.
         """
         key = kind, count
         if key not in self._known:

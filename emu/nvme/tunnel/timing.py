@@ -52,8 +52,7 @@ class Times(NamedTuple):
     link: int
     """Rate of the drive's link, bytes/s."""
     wait: int = 0
-    """Time that the relay's thread waits for a core before each task, ps, if threads share cores.
-    """
+    """Time that the relay's thread waits for a shared core before each task, ps."""
 
 
 @njit
