@@ -1,4 +1,4 @@
-"""Flash translation layer: what firmware decides. Mapping, writes, GC, wear leveling, recovery.
+"""Flash translation layer (decisions of firmware): mapping, writes, GC, wear leveling, recovery.
 
-Does not own what silicon does (ondie.emu.nand) or the host interface (ondie.emu.nvme).
+Does not own the flash hardware (ondie.emu.nand) or the host interface (ondie.emu.nvme).
 """

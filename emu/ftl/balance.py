@@ -32,7 +32,7 @@ def event_quantities(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def idle_quantities(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Return the quantities of device 0 while nothing is in flight."""
+    """Return the quantities of device 0 that are defined only while nothing is in flight."""
     blocks = _blocks(arrays, geometry)
     lanes = int(arrays.cfg.lanes[0])
     waiting = int((arrays.pool.stall_head[: geometry.units] >= 0).sum())
@@ -63,7 +63,7 @@ def _valid(arrays: Arrays, geometry: Geometry) -> np.ndarray:
 
 
 def _rings(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count the free blocks, and the free rings that hold them."""
+    """Count the free blocks, and the entries of the free rings."""
     blocks = _blocks(arrays, geometry)
     free = blocks["state"] == FREE
     free[:, geometry.native_blocks :] = False  # the fixed pSLC region has a separate ring
@@ -89,7 +89,7 @@ def _rings(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _frontiers(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count the open blocks, and the write frontiers of the streams."""
+    """Count the open blocks, and the write frontiers of the streams with their errors."""
     blocks = _blocks(arrays, geometry)
     frontier = np.asarray(arrays.front[:, : geometry.units])
     stream, unit = np.nonzero(frontier["block"] >= 0)
@@ -108,7 +108,7 @@ def _frontiers(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _collections(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Compare the victims with the counts kept per unit and die."""
+    """Compare the victims of garbage collection with the counts that each unit and die keeps."""
     blocks = _blocks(arrays, geometry)
     state, cfg = blocks["state"], arrays.cfg[0]
     under = (state == VICTIM) | (state == EMPTIED) | (state == ERASING)
@@ -162,11 +162,11 @@ PSLC_QUANTITIES = (
     "overfull_pslc_blocks", "native_in_pslc_region", "free_pslc_blocks", "pslc_ring_blocks",
     "pslc_free_count", "units_over_pslc_limit",
 )  # fmt: skip
-"""Quantities of the blocks in pSLC mode; all are 0 without such blocks."""
+"""Names of the quantities of blocks in pSLC mode. All are 0 for a drive without such blocks."""
 
 
 def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Compare the blocks in pSLC mode with the counts and the rings of the pSLC region."""
+    """Compare the blocks in pSLC mode with the counts and the free rings of the pSLC region."""
     cfg = arrays.cfg[0]
     if cfg.pslc == pslc.OFF:
         return dict.fromkeys(PSLC_QUANTITIES, 0)

@@ -16,8 +16,9 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def take_free(st, unit, stream):
-    """Take the next free block from the ring, which is ordered by erase count or by age. Data
-    moved by static wear leveling go to the most worn block."""
+    """Remove the next free block from the ring, which is ordered by erase count or by age, and
+    return it. For data that static wear leveling moves, take the most worn free block instead.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.levelled != 0 and stream >= cfg.collected:
@@ -74,7 +75,10 @@ def gc_is_urgent(st, unit):
 
 @njit
 def update_gc_priority(st, unit):
-    """Give collection priority over host transactions on the die while free blocks are short."""
+    """Update whether collection has priority over host transactions on the die of unit ``unit``.
+
+    It has priority while the unit has few free blocks.
+    """
     cfg = st.cfg[0]
     if cfg.gc_hard > 0:
         set_gc_priority(st, unit // cfg.die_units * cfg.lanes, int(gc_is_urgent(st, unit)))
@@ -82,8 +86,9 @@ def update_gc_priority(st, unit):
 
 @njit
 def free_block(st, unit, block):
-    """Add a block without valid pages to the unit's free ring: at the end or, with dynamic wear
-    leveling, behind the blocks with at most as many erases."""
+    """Add a block without valid pages to the free ring of unit ``unit``: at the end or, with
+    dynamic wear leveling, behind the blocks that have at most as many erases.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     at = pool.free_head + pool.free_n
@@ -142,7 +147,9 @@ def has_unreserved_block(st, unit):
 
 @njit
 def fits_internal_write(st, unit, stream):
-    """Return True if an internal write may use a page of a stream that collection also fills."""
+    """Return True if a write of the FTL may use a page of a stream that collection also fills,
+    without taking a page reserved for collection.
+    """
     if st.front[stream, unit].block < 0:
         return has_unreserved_block(st, unit)
     if st.pool[unit].victims == 0:
@@ -152,8 +159,11 @@ def fits_internal_write(st, unit, stream):
 
 @njit
 def open_block(st, dev, unit, stream):
-    """Open a free block for a stream. Return False when the unit has no block available. Host
-    writes may not take the blocks that collection needs."""
+    """Open a free block of unit ``unit`` for a stream.
+
+    Return False if the unit has no block available. Host writes may not take the blocks that
+    collection needs.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.free_n == 0 or (stream < cfg.collected and not has_unreserved_block(st, unit)):

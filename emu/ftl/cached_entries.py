@@ -11,12 +11,18 @@ from ondie.emu.engine.core import lru
 from ondie.kernels.jit import inline, njit
 
 KEPT, DUE, OLD, HELD, LEAVING = range(5)
-"""``state``: nothing to write back; queued for write-back; old content is being read; old content
-is in DRAM; new content is on its way to flash."""
+"""Values of ``state`` of a translation page.
+
+KEPT: nothing to write back; DUE: queued for write-back; OLD: the old content is being read; HELD:
+the old content is in DRAM; LEAVING: the new content is being programmed.
+"""
 
 
 ASKED, LISTED = 1, 2
-"""``asked``: the page is being read; its read is deferred until the write-back queue is empty."""
+"""Values of ``asked`` of a translation page.
+
+ASKED: the page is being read; LISTED: the read is deferred until the write-back queue is empty.
+"""
 
 
 PLACES = 32
@@ -25,7 +31,7 @@ PLACES = 32
 
 @inline
 def find(st, dev, lpn):
-    """Return the entry of a logical page as index + 1, or 0 if it is not cached."""
+    """Return the cached entry of a logical page as index + 1, or 0 if the entry is not cached."""
     return lru.find(st.bucket, st.entry, dev, lpn)
 
 

@@ -120,8 +120,9 @@ def table_sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, 
 
 @njit
 def evict(st, dev):
-    """Evict the least recently used entry and return it, unlinked from all lists. If the entry is
-    dirty, its translation page is written back."""
+    """Evict the least recently used entry of the cache and return it as index + 1, unlinked from
+    all lists. If the entry is dirty, its translation page is written back.
+    """
     eid = int(st.maps[dev].oldest)
     entry = st.entry[eid - 1]
     unlink(st, dev, eid)
@@ -138,8 +139,10 @@ def evict(st, dev):
 
 @njit
 def insert(st, dev, lpn):
-    """Insert a clean entry for a logical page that has none, and return it. Evict if the cache is
-    full."""
+    """Insert a clean entry for a logical page that has none, and return it as index + 1.
+
+    If the cache is full, evict another entry.
+    """
     cfg = st.cfg[0]
     maps = st.maps[dev]
     if maps.used < cfg.map_entries:
@@ -155,8 +158,11 @@ def insert(st, dev, lpn):
 
 @njit
 def update(st, dev, lpn):
-    """Mark the entry of a logical page as dirty after its mapping changed. An entry that is not
-    cached is inserted without a read: it is merged when its translation page is written back."""
+    """Mark the entry of a logical page as dirty after its mapping changed.
+
+    An entry that is not cached is inserted without a read. It is merged with the stored entries
+    when its translation page is written back.
+    """
     eid = find(st, dev, lpn)
     if eid == 0:
         eid = insert(st, dev, lpn)
@@ -176,8 +182,10 @@ def update(st, dev, lpn):
 
 @njit
 def look_up(st, dev, lpn):
-    """Return True if the mapping of a logical page is known without a flash read. Its entry is then
-    in the cache."""
+    """Return True if the mapping of a logical page is known without a flash read.
+
+    The entry of the page is then in the cache.
+    """
     entry = find(st, dev, lpn)
     if entry > 0:
         st.count[dev, MAP_HITS] += 1
@@ -196,8 +204,11 @@ def look_up(st, dev, lpn):
 
 @njit
 def waits_for_mapping(st, tid):
-    """Return True if transaction ``tid`` must wait for the mapping of one of its pages. ``left``
-    counts the pages whose mapping is known. ``tid`` continues at TRANSLATED."""
+    """Return True if transaction ``tid`` must wait for the mapping of one of its pages.
+
+    ``pages_done`` of ``tid`` counts the pages whose mapping is known. After the wait, ``tid``
+    continues at TRANSLATED.
+    """
     txn = st.txn[tid]
     while txn.pages_done < txn.n and look_up(st, txn.dev, txn.lpn + txn.pages_done):
         txn.pages_done += 1
@@ -210,8 +221,11 @@ def waits_for_mapping(st, tid):
 
 @njit
 def serve_waiters(st, dev, tvpn):
-    """Serve the waiters of translation page ``tvpn`` after its read. Each transaction uses its
-    entries at once, so none is lost if the cache has no room for all."""
+    """Serve the transactions that wait for translation page ``tvpn`` after the page has been read.
+
+    Each transaction uses its mapping entries at once, so no entry is lost if the cache has no room
+    for all of them.
+    """
     cfg = st.cfg[0]
     page = st.tpage[dev * cfg.tpages + tvpn]
     tid = int(page.wait_first) - 1

@@ -60,8 +60,11 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def on_block_erased(st, tid):
-    """Complete an erase: (its unit; True if collection erased the block, which is then free, or
-    retired if the erase has failed)."""
+    """Complete the erase of transaction ``tid``.
+
+    Return (unit of the block, True if garbage collection erased the block). Such a block is then
+    free, or retired if the erase has failed.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -106,7 +109,9 @@ def after_free_block(st, dev, unit):
 
 @njit
 def on_moved(st, tid):
-    """Complete the move of a collected page, which has been programmed or dropped."""
+    """Complete the move of a collected page that has been programmed or dropped, and continue the
+    collection.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -122,8 +127,10 @@ def on_moved(st, tid):
 
 @njit
 def write_collected_page(st, tid):
-    """Write a collected page from DRAM to the unit's collection block. Drop it if it has been
-    overwritten, or give up the collection if there is no place."""
+    """Write a collected page from DRAM to the open block that receives collected pages.
+
+    Drop the page if it has been overwritten, or give up the collection if no block has room.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     unit = txn.victim // cfg.all_blocks
@@ -154,7 +161,9 @@ def write_collected_page(st, tid):
 
 @cold
 def on_translation_page_read(st, tid):
-    """Handle a translation page that has arrived in DRAM: complete the fetch, or write it back."""
+    """Handle a translation page that has arrived in DRAM: complete the fetch, or continue the
+    write-back.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     cmt.serve_waiters(st, txn.dev, txn.lpn - cfg.lpns)
@@ -184,7 +193,9 @@ def handle_program_failure(st, tid):
     """Return True if the program of transaction ``tid`` has failed. The block is then closed and
     will be retired, and the pages need another place.
 
-    Called for each transaction of a word line; the draw is that of the line, counted once."""
+    Called for each transaction of a word line. All of them share one random draw, and a failure is
+    counted once.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     bid = page_map.block_at(st, txn.dev, txn.ppn)
@@ -214,7 +225,7 @@ def handle_program_failure(st, tid):
 
 @inline
 def map_programmed_pages(st, tid):
-    """Map the pages of a write to the place where they were programmed."""
+    """Map the logical pages of a write to the physical pages that were programmed."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     for i in range(txn.n):
@@ -227,7 +238,7 @@ def map_programmed_pages(st, tid):
 
 @njit
 def on_pages_programmed(st, tid):
-    """Handle the end of a program of any owner.
+    """Handle the end of the program of transaction ``tid``, for any owner.
 
     Returns the block, or -1 if the transaction has no owner to complete yet: more pages of its word
     line follow, or the program has failed and the pages need another place.
@@ -254,7 +265,7 @@ def on_pages_programmed(st, tid):
 
 @cold
 def place_again(st, tid, unit):
-    """Find another place for the pages of transaction ``tid``, whose program has failed."""
+    """Allocate another place to the pages of transaction ``tid``, whose program has failed."""
     txn = st.txn[tid]
     dev = txn.dev
     if txn.kind == OWN and txn.role == Role.MAP_BACK:

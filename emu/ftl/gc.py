@@ -39,8 +39,10 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @njit
 def maybe_start_gc(st, dev, unit):
-    """Start the collections that unit ``unit`` needs. A victim that becomes free at once is
-    followed by the next check."""
+    """Start the collections that unit ``unit`` needs.
+
+    If a victim becomes free at once, check again whether the unit needs another collection.
+    """
     while True:
         block = choose_retiring_block(st, unit)
         if block < 0:
@@ -54,7 +56,7 @@ def maybe_start_gc(st, dev, unit):
 
 @inline
 def choose_victim(st, dev, unit):
-    """Start a collection or a pSLC fold if unit ``unit`` needs one. Return its block, or -1."""
+    """Start a collection or a pSLC fold if unit ``unit`` needs one. Return the victim, or -1."""
     if st.cfg[0].pslc == 0:
         return gc_victims.start_collection(st, unit)
     return pslc_folding.start_fold_or_collection(st, unit, idle.long_enough(st, dev))
@@ -62,8 +64,11 @@ def choose_victim(st, dev, unit):
 
 @njit
 def start_moving(st, dev, unit, block):
-    """Start moving the victim's pages. With page locks, pending reads of the block come first.
-    Return True if the victim has become a free block at once."""
+    """Start moving the pages of a victim.
+
+    With page locks, first wait for pending reads of the block. Return True if the victim has become
+    a free block at once.
+    """
     if st.cfg[0].locks != 0 and st.block[block].reading > 0:
         return False
     bar_host_if_exclusive(st, block)
@@ -73,7 +78,9 @@ def start_moving(st, dev, unit, block):
 @cold
 def choose_retiring_block(st, unit):
     """Start the collection of a block in which a program has failed, regardless of free space.
-    Return the block, or -1."""
+
+    Return the block, or -1 if unit ``unit`` has no such block to collect.
+    """
     cfg = st.cfg[0]
     if st.pool[unit].retiring == 0 or st.pool[unit].victims >= cfg.gc_parallel:
         return -1
@@ -100,8 +107,10 @@ def bar_host_if_exclusive(st, block):
 
 @njit
 def readmit_host(st, block):
-    """Admit host transactions to the die again: no page of victim ``block`` is left to be moved.
-    Its erase goes first."""
+    """Admit host transactions to the die of victim ``block`` again.
+
+    All pages of the victim have been moved; its erase precedes the host transactions.
+    """
     if st.cfg[0].exclusive != 0 and st.block[block].state == page_map.VICTIM:
         bar_host_work(st, die_of_block(st, block), -1)
 
@@ -115,7 +124,7 @@ def die_of_block(st, block):
 
 @inline
 def queue_of(st, txn):
-    """Return the queue for internal programs. Translation pages have a separate queue."""
+    """Return the die queue for a program of the FTL: a separate one for translation pages."""
     return Q_MAP_WRITE if txn.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
 
 
@@ -199,8 +208,11 @@ def set_up_move(st, tid, dev, lpn, ppn, block):
 
 @apart
 def pick_up(st, tid, inside):
-    """Read a page of a victim into the controller. If ``inside`` is set and the next page of the
-    destination stream lies in the same plane, use copyback instead."""
+    """Read a page of a victim into the controller for move transaction ``tid``.
+
+    If ``inside`` is set and the next page of the destination stream lies in the same plane, move
+    the page by copy-back instead.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -246,8 +258,10 @@ def erase_or_free(st, dev, unit, bid):
 
 @njit
 def resume_after_read(st, dev, ppn):
-    """Complete the array read of a transaction that is not a collection read, and resume a
-    collection that waited for it."""
+    """Complete a host or map read of page ``ppn``.
+
+    If it was the last pending read of its block, resume the collection that waits for it.
+    """
     bid = page_map.block_at(st, dev, ppn)
     block = st.block[bid]
     block.reading -= 1
@@ -281,8 +295,10 @@ def free_or_retire(st, dev, unit, bid):
 @inline
 def may_level(st, unit):
     """Return True if unit ``unit`` may start a move that frees no block (wear leveling, reclaim).
-    It may not if the move would trigger a collection (which would trigger the next move), or
-    while writes wait for ``gc_stop`` blocks."""
+
+    The unit may not if the move would trigger a collection (which would trigger the next move), or
+    while writes wait for ``gc_stop`` free blocks.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.free_n <= max(cfg.gc_reserve, min(cfg.gc_stop, cfg.gc_low)):
@@ -293,8 +309,9 @@ def may_level(st, unit):
 
 @cold
 def start_wear_leveling(st, dev, unit):
-    """Start static wear leveling: empty the least worn full block if the most worn block has at
-    least ``wear_static`` more erases. Its cold data move to a worn block."""
+    """Start static wear leveling: collect the least worn full block if the most worn block has at
+    least ``wear_static`` more erases. The cold data of the collected block move to a worn block.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.levelled != 0 or not may_level(st, unit):

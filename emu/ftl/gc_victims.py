@@ -49,9 +49,11 @@ def is_worth_collecting(st, unit, block):
 
 @inline
 def destination_stream(st, block):
-    """Return the stream to which the pages of victim ``block`` move: one common stream, or one for
-    each host stream. Translation pages stay in the map stream. Folded pages have a separate
-    stream."""
+    """Return the stream to which the pages of victim ``block`` move.
+
+    Pages of host streams move to one common stream or to one stream per host stream. Translation
+    pages stay in the map stream. Folded pages have a separate stream.
+    """
     cfg = st.cfg[0]
     stream = st.block[block].stream
     if stream == cfg.pslc_stream:
@@ -98,8 +100,8 @@ def make_victim(st, unit, bid):
 
 @inline
 def release_reservation(st, unit, block, count):
-    """Release the reservation of ``count`` pages of victim ``block``: they have a place or need
-    none.
+    """Release the reservation of room for ``count`` pages of victim ``block``, which have been
+    allocated or dropped.
     """
     st.block[block].owed -= count
     st.front[destination_stream(st, block), unit].owed -= count
@@ -107,8 +109,9 @@ def release_reservation(st, unit, block, count):
 
 @cold
 def release_overwritten(st, unit, block):
-    """Release the reservation of pages overwritten since victim ``block`` was selected, once it has
-    no page left to be read."""
+    """Release the reservation for the pages of victim ``block`` that were overwritten after its
+    selection. Called when no further page of the victim will be read.
+    """
     release_reservation(st, unit, block, st.block[block].unseen)
     st.block[block].unseen = 0
 
@@ -130,8 +133,9 @@ def next_valid(st, dev, bid):
 
 @cold
 def next_of_page(st, dev, bid):
-    """Return the next valid slot as (lpn, ppn) within the current flash page of victim ``bid``, or
-    (-1, -1) if none is left there."""
+    """Return the next valid slot within the current flash page of victim ``bid`` as (lpn, ppn), or
+    (-1, -1) if that page has no further valid slot.
+    """
     cfg = st.cfg[0]
     block = st.block[bid]
     base = page_map.first_page(st, dev, bid)
@@ -146,9 +150,11 @@ def next_of_page(st, dev, bid):
 
 @cold
 def give_up(st, unit, block):
-    """Give up the collection of victim ``block``: failed programs have used up the blocks that were
-    reserved for it. The victim keeps its remaining pages. Neither this page nor the unread pages
-    need a place, so word lines in which other pages wait are not kept open for them."""
+    """Give up the collection of victim ``block``, because failed programs have used up the blocks
+    that were reserved for the collection. The victim keeps its remaining pages. The reservations
+    for the current page and for the unread pages are released, so that no word line is kept open
+    for them.
+    """
     release_reservation(st, unit, block, 1)
     release_overwritten(st, unit, block)
     st.block[block].scan = st.cfg[0].block_pages + 1
@@ -180,6 +186,6 @@ def end_collection(st, unit, block):
 
 @njit
 def check_empty(st, block):
-    """Check that emptied victim ``block`` has no valid page; otherwise fail with E_BLOCK_VALID."""
+    """Check that victim ``block`` has no valid page left; otherwise record error E_BLOCK_VALID."""
     if st.valid[block] != 0:
         fail(st, E_BLOCK_VALID, block, st.valid[block])

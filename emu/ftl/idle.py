@@ -23,7 +23,7 @@ def no_command(st, dev):
 
 @cold
 def long_enough(st, dev):
-    """Return True if the drive has been idle for ``fold_idle`` and still is."""
+    """Return True if the drive is idle and has been idle for at least ``fold_idle``."""
     cfg = st.cfg[0]
     if cfg.fold_idle == 0 or st.reg[0].now - st.dev[dev].quiet_since < cfg.fold_idle:
         return False

@@ -23,7 +23,7 @@ from ondie.kernels.jit import njit
 
 @dataclass(frozen=True)
 class Requested:
-    """Commands and pages that the host has requested so far."""
+    """Numbers of commands and pages that the host has requested so far."""
 
     commands: int
     read_pages: int
@@ -42,7 +42,9 @@ def check_idle(arrays: Arrays, geometry: Geometry, requested: Requested) -> None
 
 
 def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int], str]:
-    """Return the quantities between two events, and the first block with a wrong count in words."""
+    """Return the quantities that are defined between two events, and a text that names the first
+    block with a wrong count of valid pages ("" if there is none).
+    """
     blocks = geometry.units * geometry.all_blocks
     counted = arrays.valid[:blocks]
     conventional = np.arange(blocks) % geometry.all_blocks < geometry.blocks
@@ -81,11 +83,13 @@ def find_mapped(l2p, p2l, valid, block_pages, found):
 
 
 LARGEST_MAP = 1 << 28
-"""Entries of a map above which it is not scanned: most of a larger map was never touched."""
+"""Number of entries above which a page map is not scanned, because a scan would allocate memory for
+the entries that were never touched.
+"""
 
 
 def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) -> dict[str, int]:
-    """Return the quantities of a device on which nothing is in flight."""
+    """Return the quantities of device 0 that are defined only while nothing is in flight."""
     page = geometry.page_bytes
     size = arrays.fifo["size"][stages.HOST_STATIONS :]
     return {
@@ -136,8 +140,11 @@ def _data_cache(arrays: Arrays) -> dict[str, int]:
 
 
 def _chained(links: np.ndarray, heads: np.ndarray) -> int:
-    """Return the number of elements in the lists with these heads, at most one more than there are.
-    Links and heads count from 1; 0 ends a list."""
+    """Return the number of elements in the lists that begin at ``heads``.
+
+    For a cyclic list the count stops at one more than the number of links. Links and heads count
+    from 1; 0 ends a list.
+    """
     return int(_count(np.ascontiguousarray(links, np.int64), heads.astype(np.int64)))
 
 

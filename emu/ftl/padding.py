@@ -52,7 +52,9 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def pad(st, dev, unit, stream):
-    """Pad the next page slots of a write frontier, up to the end of its page offset."""
+    """Program padding into the next page slots of a write frontier, up to the end of the current
+    page offset.
+    """
     cfg = st.cfg[0]
     ppn, count = write_frontier.allocate(st, dev, unit, stream, cfg.together)
     filled = st.reg[0].filled
@@ -78,7 +80,7 @@ def pad(st, dev, unit, stream):
 
 @njit
 def pad_to(st, dev, unit, stream, end):
-    """Pad the open block of a write frontier up to page slot ``end``."""
+    """Program padding into the open block of a write frontier up to page slot ``end`` - 1."""
     front = st.front[stream, unit]
     block = front.block
     while front.block == block and front.next < end:
@@ -117,8 +119,9 @@ def pad_line(st, head, rule):
 
 @njit
 def pad_streams(st, dev, first, behind, rule):
-    """Pad all waiting word lines of streams ``first`` to ``behind - 1``. Return True if there was
-    any."""
+    """Pad all waiting word lines of streams ``first`` to ``behind - 1`` and count them in counter
+    ``rule``. Return True if any word line was padded.
+    """
     cfg = st.cfg[0]
     any_padded = False
     if st.dev[dev].lines == 0:
@@ -166,15 +169,18 @@ def count_fua_pages(st, tid):
 
 @cold
 def request_padding(st, dev):
-    """Request padding for a write in the data cache that completes on flash (FUA)."""
+    """Request padding for a write in the data cache that completes only on flash (FUA)."""
     st.dev[dev].pressing = 1
     pad_for_cache(st, dev)
 
 
 @cold
 def on_first_pass_done(st, tid):
-    """Handle the end of the first of two passes over the word line of program ``tid``: the second
-    pass needs the next word line, which may have to be padded."""
+    """Handle the end of the first of two passes over the word line of program ``tid``.
+
+    The second pass needs the next word line. That line is padded if a FLUSH or an FUA write waits
+    for it.
+    """
     txn = st.txn[tid]
     if txn.kind == CACHED:
         pad_for_cache(st, txn.dev)
@@ -184,7 +190,9 @@ def on_first_pass_done(st, tid):
 
 @cold
 def count_again(st, tid):
-    """Count the pages of failed FUA program ``tid`` again: it will join another word line."""
+    """Count the pages of FUA program ``tid`` again after a failure, because the program will be
+    added to another word line.
+    """
     txn = st.txn[tid]
     if txn.kind == ROW and st.row[txn.row].fua != 0:
         st.dev[txn.dev].fua += txn.n
@@ -192,8 +200,10 @@ def count_again(st, tid):
 
 @cold
 def pad_for_cache(st, dev):
-    """Pad word lines for a FLUSH or FUA write that waits for the data cache, once all pages that
-    can come now are in word lines."""
+    """Pad word lines for a FLUSH or FUA write that waits for the data cache.
+
+    Do nothing while further pages of the cache can still reach word lines.
+    """
     dev_rec = st.dev[dev]
     cached = st.cache[dev]
     if cached.flush_first == 0 and dev_rec.pressing == 0 or cached.flying > dev_rec.joined:
@@ -207,8 +217,9 @@ def pad_for_cache(st, dev):
 
 @njit
 def no_event_pending(st, dev):
-    """Return True if no event is pending in a drive or on the way to it, except events outside the
-    drive (an arrival, host computation) and its padding timeout.
+    """Return True if no event is pending in drive ``dev`` or on the links to it.
+
+    Arrivals of requests, host computation and the padding timeout do not count.
     """
     cfg = st.cfg[0]
     key = st.key
@@ -232,8 +243,10 @@ def no_event_pending(st, dev):
 
 @cold
 def pad_at_rest(st):
-    """Pad the word lines that a command waits for in each drive without pending events. Return True
-    if an event was added or changed."""
+    """In each drive without pending events, pad the word lines for which a command waits.
+
+    Return True if an event was added or changed.
+    """
     cfg = st.cfg[0]
     reg = st.reg[0]
     if st.dev.shape[0] == 1 and st.tree[1] < reg.station0 and st.key[1] < NEVER:
@@ -261,8 +274,9 @@ def pad_at_rest(st):
 
 @njit
 def is_awaited(st, dev):
-    """Return True if the host waits for a command, or a processor in the drive for pages in
-    incomplete word lines."""
+    """Return True if the host waits for a command, or if a processor in the drive waits for pages
+    in incomplete word lines.
+    """
     cfg = st.cfg[0]
     if not idle.no_command(st, dev):
         return True
@@ -281,7 +295,8 @@ def is_awaited(st, dev):
 @cold
 def pad_overdue(st, dev):
     """Pad word lines whose first page has waited for ``gather_time``, and set the timer for the
-    next ones."""
+    remaining word lines.
+    """
     cfg = st.cfg[0]
     now = st.reg[0].now
     oldest = NEVER

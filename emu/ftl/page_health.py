@@ -34,14 +34,17 @@ PS_PER_DAY = 86_400 * 10**12
 
 @njit
 def pe_cycles(st, block):
-    """Return the P/E cycles of block ``block``, and update its rate coefficients to them."""
+    """Return the number of P/E cycles of block ``block``, and update the error-rate coefficients of
+    the block for that number.
+    """
     return pe_cycles_after(st, block, st.block[block].erases)
 
 
 @njit
 def pe_cycles_after(st, block, erases):
-    """Return the P/E cycles of a plane of block ``block`` after ``erases`` erases, and update the
-    block's rate coefficients to them."""
+    """Return the number of P/E cycles of a plane of block ``block`` after ``erases`` erases, and
+    update the error-rate coefficients of the block for that number.
+    """
     quality = st.quality[block]
     cycles = st.cfg[0].initial_cycles + erases
     if quality.cycles != cycles + 1:
@@ -54,8 +57,9 @@ def pe_cycles_after(st, block, erases):
 
 @njit
 def age_days(st, block, ppn):
-    """Return the days since block ``block`` was opened, or since the run began to write to it. Page
-    ``ppn`` of the block is no older."""
+    """Return the age in days that is assumed for page ``ppn``: the time since its block was opened
+    or, for pages that the run has added to an older block, since the first of these programs.
+    """
     quality = st.quality[block]
     since = quality.since
     if since == 0 and quality.first > 0 and ppn % st.cfg[0].block_pages >= quality.first - 1:
@@ -68,8 +72,9 @@ def age_days(st, block, ppn):
 
 @njit
 def note_first_program(st, tid):
-    """Note the time and the first page of the run's programs in a block that was open at the start
-    of the run, so that ``age_days`` counts these pages from then on."""
+    """Record the time and page of the run's first program in a block that was open at the start of
+    the run. ``age_days`` counts the age of these pages from that time.
+    """
     txn = st.txn[tid]
     quality = st.quality[block_at(st, txn.dev, txn.ppn)]
     if quality.since == 0:
@@ -94,15 +99,17 @@ def shifted_rate_of(st, block, ppn):
 
 @njit
 def lost_sectors(st, block, dev, ppn):
-    """Return the mask of sectors (one bit each) of a physical page of block ``block`` whose data
-    were lost before they were programmed there."""
+    """Return the mask of the sectors (one bit each) of a physical page in block ``block`` whose
+    data had been lost before the page was programmed.
+    """
     return st.lost[dev, ppn] if st.quality[block].marks > 0 else 0
 
 
 @njit
 def kept_rate(st, block, dev, ppn):
-    """Return the bit error rate of the data that a physical page of block ``block`` was programmed
-    with."""
+    """Return the bit error rate that the data of a physical page in block ``block`` already had
+    when the page was programmed, because copy-back moved them without ECC.
+    """
     if st.cfg[0].copyback == 0 or st.quality[block].marks == 0:
         return 0.0
     return float(st.kept[dev, ppn])
@@ -121,8 +128,9 @@ def mark_lost_sectors(st, tid):
 
 @njit
 def carry_after_move(st, tid):
-    """Carry marks and wrong bits to the new page after garbage collection has programmed it with
-    ``tid``."""
+    """Carry the marks and wrong bits of a collected page over to its new page, which ``tid`` has
+    programmed.
+    """
     txn = st.txn[tid]
     if txn.bus == 0:
         carry_after_copy_back(st, tid)
@@ -135,7 +143,7 @@ def carry_after_move(st, tid):
 
 @njit
 def carry_after_copy_back(st, tid):
-    """Carry wrong bits and marks to the new page after copy-back inside a die."""
+    """Carry the wrong bits and marks of a page over to its new page after a copy-back."""
     txn = st.txn[tid]
     dev = txn.dev
     source = txn.src_ppn
@@ -169,7 +177,9 @@ def clear_marks(st, dev, block):
 
 @njit
 def log_wrong_page(st, tid, lpn, ppn):
-    """Append a log entry for a page with wrong data: the row that read it, or its new place."""
+    """Append a log entry for a page with wrong data, with the row that read it or the new physical
+    page.
+    """
     reg = st.reg[0]
     if reg.log_on == 0:
         return

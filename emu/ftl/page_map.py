@@ -36,9 +36,11 @@ BLOCK = record_type(
     turned="i8",  # reservoir: rotation of the roles of its planes, in planes
 )
 FAILED_PROGRAM, FAILED_ERASE, PINNED = 1, 2, 3
-"""Values of ``retire``. After a failed program the block becomes bad once it is empty, after a
-failed erase at once. A block with a page that was read before it was written is pinned: it is never
-collected."""
+"""Values of ``retire``.
+
+After a failed program the block becomes bad when it is empty; after a failed erase it becomes bad
+at once. A block with a page that was read before it was written is pinned: it is never collected.
+"""
 ZONE = record_type(
     first_byte="i8",  # first byte address
     first_lpn="i8",
@@ -94,7 +96,9 @@ def first_page(st, dev, block):
 @njit
 def set_place(st, dev, tid):
     """Set the die, planes and page offset of transaction ``tid`` from its first physical page.
-    Return the die (lane)."""
+
+    Return the DIE record of the die or plane.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     bid = block_at(st, dev, txn.ppn)
@@ -121,7 +125,7 @@ def set_place(st, dev, tid):
 
 @inline
 def unmap(st, dev, lpn):
-    """Remove a logical page from the mapping table; its physical page becomes invalid."""
+    """Remove a logical page from the mapping table, so that its physical page becomes invalid."""
     old = st.l2p[dev, lpn]
     if old != 0:
         st.valid[block_at(st, dev, to_signed(old) - 1)] -= 1

@@ -44,7 +44,7 @@ def collectable(st, bid):
 
 @njit
 def draw(st, count):
-    """Draw a number of 0 .. n - 1 from the run's seed and a counter."""
+    """Return a random number from 0 to n - 1, drawn from the run's seed and a counter."""
     reg = st.reg[0]
     reg.draws += 1
     return below(absorb(st.cfg[0].seed, reg.draws), 0, count)
@@ -124,7 +124,7 @@ def fifo(st, unit):
 
 @njit
 def cost_benefit(st, unit):
-    """Select the block with the largest age x (1 - share of valid pages) / (2 x that share)."""
+    """Select the block with the largest age x (1 - u) / 2u, where u is its share of valid pages."""
     cfg = st.cfg[0]
     best = -1
     most = -1.0
@@ -142,7 +142,7 @@ def cost_benefit(st, unit):
 
 @njit
 def by_command(st, tid):
-    """Return the stream that the host's command names."""
+    """Return the stream number in the host's command."""
     return st.txn[tid].stream
 
 
@@ -214,13 +214,13 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
         if any(step.opname.startswith("RAISE") for step in dis.get_instructions(each)):
             raise InputError(
                 f"{key} = {name!r}: {each.__name__} raises exceptions, which compiled code cannot "
-                "pass on; return -1 where there is no answer"
+                "pass on; return -1 instead"
             )
     return found if hasattr(found, "py_func") else _compiled(plain)
 
 
 def _with_helpers(function: FunctionType, seen: set[FunctionType]) -> set[FunctionType]:
-    """Return a user's function and the compiled user functions that it calls, recursively."""
+    """Return the user's function and all compiled user functions that it calls, directly or not."""
     seen.add(function)
     for name in function.__code__.co_names:
         helper = getattr(function.__globals__.get(name), "py_func", None)
@@ -240,7 +240,7 @@ _FORMS = {"ftl.gc_policy": "(st, u)", "ftl.stream_policy": "(st, t)"}
 
 
 def _module(path: Path, key: str) -> Any:
-    """Import the user's file as a module, and again if it has changed."""
+    """Import the user's file as a module and return it; a changed file is imported again."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -251,7 +251,7 @@ def _module(path: Path, key: str) -> Any:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"{key}: {path} cannot be imported")
+        raise InputError(f"{key}: {path} cannot be imported as a Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

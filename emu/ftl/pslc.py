@@ -30,7 +30,7 @@ from ondie.kernels.jit import cold, inline
 OFF, STATIC, DYNAMIC = range(3)
 MODES = ("off", "static", "dynamic")
 NO_STREAM = -2
-"""``cfg.pslc_stream`` of a drive without pSLC blocks: a stream that no block has."""
+"""Value of ``cfg.pslc_stream`` for a drive without pSLC blocks. No block has this stream."""
 SLC = record_type(
     free_head="i8",  # free blocks of the fixed region
     free_n="i8",
@@ -61,8 +61,10 @@ def uses_pslc(st, stream):
 
 @cold
 def blocks_left(st, unit):
-    """Return how many more blocks of unit ``unit`` may be opened in pSLC mode. Borrowed blocks
-    leave enough free blocks that borrowing does not trigger garbage collection."""
+    """Return the number of further blocks of unit ``unit`` that may be opened in pSLC mode.
+
+    The number of borrowed blocks is limited so that borrowing does not trigger garbage collection.
+    """
     cfg = st.cfg[0]
     if cfg.pslc == STATIC:
         return st.slc[unit].free_n
@@ -166,12 +168,12 @@ def return_block(st, unit, block):
 
 
 def block_pages(cfg: Config) -> int:
-    """Return the pages of one plane's block in pSLC mode: one per word line."""
+    """Return the number of pages per block of a plane in pSLC mode: one per word line."""
     return cfg.flash.pages_per_block // WORD_LINE.get(cfg.flash.cell, 1)
 
 
 def capacity(cfg: Config) -> int:
-    """Return the maximum bytes that a drive's blocks hold in pSLC mode, 0 if there are none."""
+    """Return the maximum number of bytes that a drive can hold in pSLC mode; 0 without pSLC."""
     if cfg.ftl.pslc == "off":
         return 0
     geometry = Geometry.of(cfg)

@@ -3,7 +3,7 @@
 Owns the trigger of a fold, the selection of its block, and the check for room. Does not own the
 moves, which are those of garbage collection (gc.py), or the pSLC blocks (pslc.py).
 Source: Samsung, TurboWrite, and Micron, "Optimizing Client SSD Performance Through Dynamic Write
-Acceleration", 2014 (moved while the drive rests, or once no pSLC block is left).
+Acceleration", 2014 (data are moved while the drive is idle, or when no pSLC block is left).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_foldable(st, bid):
 @cold
 def start_fold_or_collection(st, unit, rests):
     """Start the next fold or collection of unit ``unit``, if needed. Return the block, or -1.
-    ``rests``: the host has been idle for long enough.
+    ``rests``: True if the drive has been idle for long enough.
 
     In DYNAMIC mode a fold returns a borrowed block and goes before collection. A fold of the fixed
     region consumes a native block and goes after collection.
@@ -72,7 +72,5 @@ def has_room(st, unit, block):
 
 @cold
 def waits_for_fold(st, unit):
-    """Return True if a write that found no pSLC block waits until one of unit ``unit`` is
-    folded.
-    """
+    """Return True if a write that found no pSLC block must wait until unit ``unit`` folds one."""
     return st.cfg[0].pslc_wait != 0 and st.slc[unit].lent > 0

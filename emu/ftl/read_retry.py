@@ -78,9 +78,10 @@ def on_sensed(st, tid):
 
 @njit
 def needs_refresh(st, tid):
-    """Return True if the data of the block that ``tid`` reads should be moved: the block was read
-    too often, or the page took too many readings. The count of reads is the sum over all planes of
-    a super-block, so the limit per block is multiplied by their number."""
+    """Return True if the data of the block that ``tid`` reads should be moved, because the block
+    was read too often or the page took too many readings. Reads are counted over all planes of a
+    super-block, so the limit per block is multiplied by the number of planes.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.reclaim_retries > 0 and st.reading[tid].total > cfg.reclaim_retries:
@@ -92,8 +93,11 @@ def needs_refresh(st, tid):
 
 @njit
 def draw_verdict(st, tid):
-    """Draw the verdict on the pages of ``tid`` after their first reading. Each page that must be
-    read again gets its own transaction, except the last page if no page was corrected."""
+    """Draw the verdict on the pages of ``tid`` after their first reading.
+
+    Each page that must be read again gets a separate transaction, except the last page if no page
+    was corrected.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     block = block_at(st, txn.dev, txn.ppn)
@@ -153,8 +157,8 @@ def draw_verdict(st, tid):
 
 @njit
 def wanted_sectors(st, tid):
-    """Return the mask of sectors (one bit each) that the read ``tid`` needs of its pages: all
-    sectors, the sectors that a command requests, or those that a partial write lacks.
+    """Return the mask of the sectors (one bit each) that read ``tid`` needs from its pages: all
+    sectors, the sectors that a command requests, or the sectors that a partial write lacks.
     """
     txn = st.txn[tid]
     if txn.kind == OWN or st.cfg[0].partial == 0:
@@ -176,7 +180,7 @@ def last_decoding_ps(st, outcome, errors):
 
 @njit
 def count_outcome(st, dev, outcome, total, errors, lost):
-    """Count a page by its outcome."""
+    """Count a page that has been read in the counters of its outcome."""
     if total > 1:
         st.count[dev, RETRIED_PAGES] += 1
     if outcome != ecc.CORRECTED and st.code[0].soft_reads > 0:
@@ -207,7 +211,9 @@ def set_media_error(st, tid):
 
 @njit
 def split_page(st, tid, lpn, ppn):
-    """Split one page of ``tid`` off into a new transaction, and return it (below 0: none free)."""
+    """Move page ``lpn`` of ``tid`` to a new transaction and return that transaction, or -1 if the
+    pool is empty.
+    """
     other = sibling(st, tid)
     if other < 0:
         return other
@@ -277,8 +283,10 @@ def read_again(st, tid):
 
 
 def page_scales(cfg: Config) -> np.ndarray:
-    """Return the factor on the bit error rate by page offset in the block, followed by the factors
-    of pages in pSLC mode if there are any: float64[pages or 2 * pages]."""
+    """Return the scale factors of the bit error rate by page offset in the block, float64[pages].
+
+    With pSLC, the factors of pages in pSLC mode follow: float64[2 * pages].
+    """
     kinds = page_kinds(cfg)
     scales = rber.scales(cfg)
     native = scales[CELLS.index(cfg.flash.cell)][kinds]

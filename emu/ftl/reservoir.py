@@ -24,8 +24,11 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold, inline, njit
 
 CLEAN, USED, RENEWED = range(3)
-"""``dirty`` of a reservoir block: never entered; must be erased before it is entered; erased for
-its next entry (the erase may still be in progress)."""
+"""Values of ``dirty`` of a reservoir block.
+
+CLEAN: no data have been written; USED: the block must be erased before it is written again;
+RENEWED: the block has been erased for its next use (the erase may still be in progress).
+"""
 
 
 def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> np.ndarray:
@@ -39,16 +42,18 @@ def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> 
 
 @inline
 def block_of(st, die, at):
-    """Return the block of place ``at`` of die ``die``'s reservoir, numbered over all blocks of all
-    devices."""
+    """Return the block that contains place ``at`` of die ``die``'s reservoir, numbered over all
+    blocks of all devices.
+    """
     cfg = st.cfg[0]
     return die * cfg.all_blocks + cfg.blocks + at // cfg.pages
 
 
 @inline
 def rotation_of(st, die, at):
-    """Return the number of planes by which the roles at place ``at`` of die ``die``'s reservoir
-    have rotated."""
+    """Return the number of planes by which the plane roles have rotated in the block of place
+    ``at`` of die ``die``'s reservoir.
+    """
     return st.block[block_of(st, die, at)].turned
 
 
@@ -111,7 +116,8 @@ def open_place(st, dev, super_page):
 @cold
 def change_planes(st, tid, source):
     """Add the time of plane changes to the program of ``tid``, whose stripe was read from place
-    ``source``. ``left`` is the number of page moves between registers."""
+    ``source``. ``turned`` of ``tid`` becomes the number of page moves between registers.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     by = rotation_of(st, txn.die, txn.ppn) - rotation_of(st, txn.die, source)
@@ -143,7 +149,7 @@ def map_place(st, dev, super_page, at):
 
 @cold
 def unmap(st, dev, super_page):
-    """Unmap super-page ``super_page``, which is now stored elsewhere."""
+    """Unmap super-page ``super_page``, because it is now stored on another die."""
     die = dev * st.cfg[0].dies + super_page % st.cfg[0].dies
     st.valid[block_of(st, die, int(st.rmap[dev, super_page]) - 1)] -= 1
     st.rmap[dev, super_page] = 0

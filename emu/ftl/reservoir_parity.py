@@ -16,7 +16,9 @@ from ondie.kernels.jit import cold
 
 @cold
 def wait_for_registers(st, tid):
-    """Register an encoded parity or record that waits for free registers of its die."""
+    """Count an encoded parity or commit record that waits for free registers of its die, and erase
+    the block for it if necessary.
+    """
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made += 1
@@ -25,7 +27,7 @@ def wait_for_registers(st, tid):
 
 @cold
 def allocate_place(st, tid):
-    """Allocate the next place of the die to a parity or record that has been programmed."""
+    """Allocate the next place of the die to parity or commit record ``tid``."""
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made -= 1
@@ -35,9 +37,10 @@ def allocate_place(st, tid):
 
 @cold
 def erase_ahead(st, dev, die):
-    """Erase the next block of die ``die`` if a parity or record waits and the next place begins
-    that block. The erase is done ahead because an operation of the array that starts with them must
-    not be an erase."""
+    """Erase the next block of die ``die`` ahead of time if a parity or commit record waits and the
+    next place is the first of that block. The array operation of a parity or record must not begin
+    with an erase.
+    """
     cfg = st.cfg[0]
     pool = st.pool[die]
     if pool.made == 0 or pool.r_next % cfg.pages != 0:

@@ -19,8 +19,10 @@ from ondie.kernels.jit import njit
 
 @njit
 def count_wrong_bits(st, tid):
-    """Count and log the wrong bits that remain in the pages of super-page ``tid`` after a read. The
-    draws depend on the same inputs as those of other reads (read_retry.py)."""
+    """Count and log the wrong bits that remain in the pages of a super-page after read ``tid``.
+
+    The random draws depend on the same inputs as those of other reads (read_retry.py).
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     die = txn.lpn % cfg.dies
@@ -57,7 +59,7 @@ def count_wrong_bits(st, tid):
 
 @njit
 def log_wrong_page(st, tid, i, key, rate):
-    """Append a log entry: page ``i`` of the super-page of ``tid`` has wrong bits."""
+    """Append a log entry that page ``i`` of the super-page read by ``tid`` has wrong bits."""
     reg = st.reg[0]
     txn = st.txn[tid]
     record = st.log[reg.logged]

@@ -42,44 +42,47 @@ from dataclasses import dataclass, field
 from ondie.emu.nand.page_store import Spare
 
 ATTEMPT = 1 << 32
-"""Number of sequence numbers per attempt at a step; the next attempt uses the next range."""
+"""Number of sequence numbers reserved for each attempt at a step."""
 
 
 class Unrecoverable(RuntimeError):
-    """Flash does not hold a complete version of every super-page."""
+    """Error: flash does not hold a complete and consistent version of every super-page."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a super-page at a place of its die's reservoir."""
+    """Version of a super-page, stored at a place of its die's reservoir."""
 
     super_page: int
     step: int
     sequence: int
     place: int
     turned: int = 0
-    """Number of planes by which the roles of the die's planes have rotated at that place."""
+    """Number of planes by which the plane roles have rotated in the block of that place."""
 
 
 @dataclass
 class DieScan:
-    """Result of the scan of one die. Places are numbered through its ``blocks`` x ``pages``. A
-    super-page fills ``planes`` of the pages read at a place, or all of them if it is None."""
+    """Result of the scan of one die.
+
+    Places are numbered over the ``blocks`` x ``pages`` of the reservoir. A super-page fills
+    ``planes`` of the pages at a place, or all pages if ``planes`` is None.
+    """
 
     die: int
     blocks: int
     pages: int
     planes: int | None = None
     versions: dict[int, Version] = field(default_factory=dict)
-    """Versions by place, whole by their records."""
+    """Versions by place. The out-of-band records of all their pages are valid and agree."""
     visible: set[int] = field(default_factory=set)
-    """Places that are not blank."""
+    """Places at which at least one page is not blank."""
     sequence: int = 0
-    """Highest sequence number found."""
+    """Highest sequence number in the out-of-band data of the die."""
     torn: int = 0
-    """Number of places that are not blank and hold no whole version."""
+    """Number of places that are not blank and hold no complete version."""
     records: int = 1 << 62
-    """First super-page number of commit records, which take one page each."""
+    """Super-page numbers from this one on belong to commit records, which take one page each."""
 
     def saw(self, place: int, spares: Sequence[Spare | None | bool]) -> None:
         """Add the out-of-band data of a place, one item per plane."""
@@ -103,7 +106,9 @@ class DieScan:
 
     @property
     def doubtful(self) -> Version | None:
-        """Newest version, whose data must be checked; None if there is no version."""
+        """Version with the highest sequence number, whose data must be checked; None if there is no
+        version.
+        """
         return max(self.versions.values(), key=lambda version: version.sequence, default=None)
 
     def refuse(self, version: Version) -> None:
@@ -112,14 +117,16 @@ class DieScan:
         self.torn += 1
 
     def give_up(self, step: int, attempt: int) -> None:
-        """Drop the versions of ``step`` from attempts before ``attempt``."""
+        """Drop the versions of step ``step`` that attempts before ``attempt`` have written."""
         for version in list(self.versions.values()):
             if version.step == step and version.sequence // ATTEMPT < attempt:
                 del self.versions[version.place]
 
     @property
     def committed(self) -> int:
-        """Newest step that a record of the die marks as done; 0 if there is no record."""
+        """Newest step that a commit record of the die marks as done; 0 if there is no commit
+        record.
+        """
         done = [
             version.step for version in self.versions.values() if version.super_page >= self.records
         ]
@@ -151,24 +158,30 @@ class DieScan:
 
 @dataclass(frozen=True)
 class DieState:
-    """Recovered state of a die."""
+    """State of a die as recovery has reconstructed it from flash."""
 
     places: dict[int, int]
-    """Place by super-page."""
+    """Place of the newest version, by super-page."""
     next_place: int
     pad: int | None
     sequence: int
     cursor: int
-    """Number of super-pages of the die, from the first on, that already hold the step under way."""
+    """Number of super-pages of the die, in order of update, that already hold the result of the
+    step under way.
+    """
     turned: dict[int, int] = field(default_factory=dict)
-    """Number of planes by which the roles have rotated, by block that holds a whole version."""
+    """Number of planes by which the plane roles have rotated, by block that holds a version."""
     made: frozenset[int] = frozenset()
-    """Parities and records that already hold the step under way."""
+    """Super-page numbers of the parities and commit records already programmed for the step under
+    way.
+    """
 
 
 def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
-    """Check the data of the newest version. Return False if they are torn: the version is dropped,
-    and another one is now the newest."""
+    """Check the data of the newest version of a scan.
+
+    If they are torn, drop the version and return False; another version is then the newest.
+    """
     last = scan.doubtful
     if last is None or intact(last):
         return True
@@ -177,7 +190,9 @@ def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
 
 
 def can_undo(scan: DieScan, expected: Sequence[int], step: int) -> bool:
-    """Return True if every super-page exists as step ``step`` - 1 left it."""
+    """Return True if step ``step`` can be undone: flash holds the result of step ``step`` - 1 of
+    every super-page in ``expected``.
+    """
     found = scan.newest(step - 1)
     return all(sp in found and found[sp].step == step - 1 for sp in expected)
 
@@ -204,11 +219,14 @@ def conclude(
     done = [found[sp].step == step for sp in expected]
     cursor = sum(done)
     if done != [True] * cursor + [False] * (len(done) - cursor):
-        raise Unrecoverable(f"{where}: super-pages of step {step} are not its first {cursor}")
+        raise Unrecoverable(
+            f"{where}: super-pages of step {step} are not the first {cursor} in the order of "
+            "updates"
+        )
     old = {found[sp].step for sp in expected[cursor:]}
     if old - {step - 1}:
         raise Unrecoverable(
-            f"{where}: super-pages of step {min(old)}; must be of step {step - 1} or {step}"
+            f"{where}: a super-page is of step {min(old)}; must be of step {step - 1} or {step}"
         )
     place, pad = scan.next_place(step - undo)
     there = [sp for sp in beside if sp in found]

@@ -15,9 +15,10 @@ from ondie.kernels.jit import cold
 
 @cold
 def slots_together(st, at, count):
-    """Return how many of ``count`` slots go to the write frontier at slot ``at`` of its block:
-    whole pages of one super-page, or a part of one page. A program therefore never combines a
-    partial page with another page."""
+    """Return the number of slots, at most ``count``, that are allocated together at slot ``at`` of
+    an open block: whole pages of one super-page, or a part of one page. A program therefore never
+    combines a partial page with another page.
+    """
     cfg = st.cfg[0]
     inside = at % cfg.slots
     if inside > 0 or count < cfg.slots:

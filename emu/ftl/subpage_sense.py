@@ -20,7 +20,7 @@ from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
 
 CHAINED = -1
-"""``array`` of a read that is not the first of its command."""
+"""Value of ``array`` that marks a read other than the first of its command."""
 
 
 @cold
@@ -66,8 +66,9 @@ def queue_command(st, die, tid, queue):
 
 @cold
 def count_slot_read(st, tid):
-    """Count an array read of slots. Its pages are sensed whole, and the reads disturb their
-    block."""
+    """Count the array read of a command that begins with read ``tid``, and the slots that are
+    sensed but not requested. The read disturbs its block.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     planes = planes_at(st, tid)
@@ -84,7 +85,7 @@ def count_slot_read(st, tid):
 
 @inline
 def count_command(st, tid):
-    """Count the array read of ``tid``, which is a separate command, of slots or of whole pages."""
+    """Count the array read of ``tid``, a command of one read, for slots or for whole pages."""
     if st.cfg[0].slots > 1:
         count_slot_read(st, tid)
     else:

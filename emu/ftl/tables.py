@@ -34,23 +34,29 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
 SPARSE_BYTES = 1 << 22
-"""Mapping tables larger than this (bytes) are mapped sparsely."""
+"""Size in bytes above which a mapping table is mapped sparsely."""
 
 
 HUGE_BYTES = 1 << 30
-"""Sparse tables up to this size (bytes) use huge pages; in larger ones, untouched parts would
-use memory."""
+"""Size in bytes up to which a sparse table uses huge memory pages.
+
+In larger tables, huge pages would allocate memory for untouched parts.
+"""
 
 
 LOTS = 64
-"""Number of int64 values of private state of a victim policy."""
+"""Number of int64 values that a victim policy can keep as private state."""
 GC_RESERVE = 1
-"""Free super-blocks per die that only garbage collection may open. One more if programs may
-fail."""
+"""Number of free super-blocks per die that only garbage collection may open.
+
+If programs may fail, one more is reserved.
+"""
 
 
 def set_management(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the constants of flash management: streams, garbage collection, wear leveling."""
+    """Set the constants of flash management in ``table``: streams, garbage collection, wear
+    leveling.
+    """
     ftl = cfg.ftl
     table.streams = ftl.write_streams
     table.collected = ftl.write_streams
@@ -108,7 +114,7 @@ def set_cell_modes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def set_cached_map(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the sizes of the cached mapping table, and the streams behind it."""
+    """Set the sizes of the cached mapping table, and the stream of translation pages."""
     lpns = int(table["lpns"][0])
     entries, span, tpages = cmt.table_sizes(cfg, geometry.physical_pages, lpns)
     if lpns + tpages > geometry.native_pages:
@@ -129,7 +135,9 @@ def set_cached_map(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:
-    """Return the logical pages of the conventional namespace: floor(native physical x (1 - OP))."""
+    """Return the number of logical pages of the conventional namespace: floor(native physical pages
+    x (1 - over-provisioning)).
+    """
     return int(geometry.native_pages * (1 - cfg.ftl.over_provisioning))
 
 
@@ -166,7 +174,7 @@ def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
 def error_tables(
     cfg: Config, n: int, geometry: Geometry, txns: int, units: int
 ) -> dict[str, np.ndarray]:
-    """Return the tables of the error model, of minimal size if errors.kind = none."""
+    """Return the tables of the error model. They have minimal size if errors.kind = none."""
     on = cfg.errors.kind != "none"
     pages = geometry.physical_pages if on else 1
     return {
@@ -225,7 +233,10 @@ def open_blocks(table: np.record) -> int:
 def block_records(
     cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: int
 ) -> np.recarray:
-    """Return the block records. Used blocks must be erased when opened; one per unit is erased."""
+    """Return the block records.
+
+    In a used drive, blocks must be erased when opened, except one per unit.
+    """
     one = records(page_map.BLOCK, geometry.all_blocks)
     if cfg.ftl.erase == "open":
         one.dirty = int(cfg.ftl.initial == "steady")

@@ -29,13 +29,15 @@ from ondie.emu.ftl import read_retry
 from ondie.kernels.jit import inline, njit
 
 HOST_PASSES = 2
-"""Number of times a host byte crosses the device's DRAM: stored, then forwarded. ISP data cross it
-once."""
+"""Number of times that host data cross the device's DRAM: once to be stored, once to be forwarded.
+
+ISP data cross the DRAM once.
+"""
 
 
 @inline
 def dram(st, tid, passes, step):
-    """Pass ``tid`` through the device's DRAM. Return False if that takes no time."""
+    """Pass the data of ``tid`` through the device's DRAM. Return False if that takes no time."""
     txn = st.txn[tid]
     station = stages.station(st, txn.dev, stages.DRAM)
     service = -1
@@ -49,7 +51,7 @@ def dram(st, tid, passes, step):
 
 @inline
 def extra(which):
-    """Return the counter of bytes other than data in a direction of the link."""
+    """Return the counter of overhead bytes (bytes other than data) for a direction of the link."""
     return LINK_EXTRA_DOWN_BYTES if which == stages.DOWN else LINK_EXTRA_UP_BYTES
 
 
@@ -109,7 +111,7 @@ def send_off(st, tid, which, n_bytes):
 
 @njit
 def decode(st, tid, step):
-    """Pass ``tid`` through the decoder of the die's channel."""
+    """Pass the data of ``tid`` through the ECC decoder of the die's channel."""
     cfg = st.cfg[0]
     if cfg.errors != 0:
         return read_retry.decode(st, tid, step)
@@ -118,7 +120,7 @@ def decode(st, tid, step):
 
 @njit
 def decode_bare(st, tid, step):
-    """Pass the optimizer's pages through the decoder of the die's channel."""
+    """Pass the optimizer's pages of ``tid`` through the ECC decoder of the die's channel."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     st.count[txn.dev, PE_DECODED_PAGES] += txn.n
@@ -131,21 +133,24 @@ def decode_bare(st, tid, step):
 
 @njit
 def encode_bare(st, tid, step):
-    """Pass the result of a die's computation through the encoder of its channel, for its parity."""
+    """Pass the result of on-die computation ``tid`` through the ECC encoder of the die's channel,
+    which computes the parity.
+    """
     st.count[st.txn[tid].dev, PE_ENCODED_PAGES] += st.txn[tid].n
     return encode(st, tid, step)
 
 
 @njit
 def encode(st, tid, step):
-    """Pass ``tid`` through the encoder of the die's channel."""
+    """Pass the data of ``tid`` through the ECC encoder of the die's channel."""
     return coded(st, tid, ECC_ENCODED_PAGES, st.cfg[0].encode, step)
 
 
 @inline
 def coded(st, tid, counter, time, step):
-    """Pass ``tid`` through the ECC engine of the die's channel, which takes ``time`` per page (ps).
-    Return False if that takes no time."""
+    """Pass the data of ``tid`` through the ECC engine of the die's channel, which takes ``time`` ps
+    per page. Return False if that takes no time.
+    """
     txn = st.txn[tid]
     st.count[txn.dev, counter] += txn.n
     if time == 0:

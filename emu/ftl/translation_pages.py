@@ -39,8 +39,9 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def wait_for_page(st, tid):
-    """Append transaction ``tid`` to the waiters of the translation page of its next page. The first
-    waiter requests the read, unless one is already under way."""
+    """Append transaction ``tid`` to the transactions that wait for the translation page of its next
+    page. Request the read of that page unless it has been requested.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     tpage = page_of(st, dev, txn.lpn + txn.pages_done)
@@ -69,14 +70,14 @@ def wait_for_page(st, tid):
 
 @inline
 def fetched_bytes(st):
-    """Return the bytes of a translation page that a miss reads."""
+    """Return the number of bytes of a translation page that a miss reads."""
     cfg = st.cfg[0]
     return cfg.map_read if cfg.map_read > 0 else cfg.page_bytes
 
 
 @njit
 def read(st, dev, tpage, role, size):
-    """Read ``size`` bytes of a translation page at the address in the directory."""
+    """Read ``size`` bytes of translation page ``tpage`` at its address in the directory."""
     cfg = st.cfg[0]
     tid = take_txn(st)
     if tid < 0:
@@ -124,9 +125,11 @@ def write_back(st, dev, tpage):
 @cold
 def keep_without_write_back(st, dev, tpage):
     """Handle the eviction of a dirty entry if translation pages are never written back (map_writes
-    = 0). Translation page ``tpage`` is allocated a flash page and stays in DRAM from then on. The
-    sectors that hold its cached clean entries are read if the page is on flash; misses wait for
-    that read. Its dirty entries become clean and most recently used."""
+    = 0). A flash page is allocated to translation page ``tpage``, which stays in DRAM from then on.
+    If the translation page is on flash, the sectors that hold its cached clean entries are read,
+    and misses wait for that read. The dirty entries of the page become clean and most recently
+    used.
+    """
     cfg = st.cfg[0]
     tvpn = tpage - dev * cfg.tpages
     stored = cfg.page_bytes // cfg.map_span
@@ -187,8 +190,11 @@ def start_write_backs(st, dev):
 
 @inline
 def unit_in_turn(st, dev, tvpn, i):
-    """Return the i-th unit to try for translation page ``tvpn``. The order starts at the page's
-    number if allocation is static, else at the allocation cursor."""
+    """Return the unit that is tried as number ``i`` for translation page ``tvpn``.
+
+    The order of units starts at the page's number if allocation is static, else at the allocation
+    cursor.
+    """
     cfg = st.cfg[0]
     first = tvpn if cfg.static != 0 else st.maps[dev].cursor
     return dev * cfg.units + st.turn[(first + i) % st.turn.shape[0]]
@@ -203,8 +209,8 @@ def next_turn(st, dev):
 
 @njit
 def compose(st, dev, tvpn):
-    """Compose translation page ``tvpn`` from the current mapping; its dirty entries become
-    clean.
+    """Compose translation page ``tvpn`` from the current mapping, so that the cached entries of the
+    page become clean.
     """
     cfg = st.cfg[0]
     tpage = dev * cfg.tpages + tvpn

@@ -58,8 +58,8 @@ def find(st, unit, key):
 
 @njit
 def replace(st, unit, head, other):
-    """Replace ``head`` by ``other`` (-1: remove it) in the list of buffered lines of unit
-    ``unit``.
+    """Replace the line that begins with program ``head`` by the line of ``other`` in the list of
+    buffered lines of unit ``unit``. If ``other`` is -1, remove the line.
     """
     pool = st.pool[unit]
     following = st.txn[head].next
@@ -78,8 +78,10 @@ def replace(st, unit, head, other):
 
 @njit
 def insert(st, tid):
-    """Insert program ``tid`` into its line, in order of pages. Return the first program of the
-    line."""
+    """Insert program ``tid`` into its word line, in order of pages.
+
+    Return the first program of the line.
+    """
     txn = st.txn[tid]
     unit = unit_of(st, tid)
     head = find(st, unit, word_lines.word_line_of(st, txn.ppn))
@@ -106,7 +108,7 @@ def insert(st, tid):
 
 @njit
 def is_whole(st, head):
-    """Return True if all pages of a line are buffered."""
+    """Return True if all pages of the line that begins with program ``head`` are buffered."""
     count = 0
     tid = head
     while tid >= 0:
@@ -117,7 +119,9 @@ def is_whole(st, head):
 
 @njit
 def send_line(st, unit, head, step):
-    """Send a whole line to its die; ``step`` selects the pass."""
+    """Send the complete line that begins with program ``head`` to its die; ``step`` selects the
+    pass.
+    """
     cfg = st.cfg[0]
     replace(st, unit, head, -1)
     txn = st.txn[head]
@@ -146,7 +150,7 @@ def send_line(st, unit, head, step):
 
 @njit
 def line_queue(st, tid):
-    """Return the die queue for a line, by the stream that fills its block."""
+    """Return the die queue for the line of program ``tid``, by the stream that fills its block."""
     cfg = st.cfg[0]
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
     if stream < cfg.collected:
@@ -184,7 +188,7 @@ def on_line_programmed(st, tid):
 
 @njit
 def on_padding_programmed(st, tid):
-    """Complete the program of padding pages."""
+    """Complete program ``tid`` of padding pages and check whether its unit needs a collection."""
     txn = st.txn[tid]
     dev = txn.dev
     unit = unit_of(st, tid)
@@ -221,14 +225,14 @@ def on_first_pass_done(st, unit, head):
 
 @njit
 def start_second_pass(st, unit, head):
-    """Start the second pass over a line if its first pass is done."""
+    """Start the second pass over the line of ``head`` if its first pass is done."""
     if head >= 0 and st.txn[head].step == stages.PASSED and is_whole(st, head):
         send_line(st, unit, head, stages.PASSED)
 
 
 @njit
 def complete_padding_line(st, unit, head):
-    """Complete a line of padding only, after its single pass."""
+    """Complete a line that contains only padding; it needs no second pass."""
     replace(st, unit, head, -1)
     st.dev[st.txn[head].dev].lines -= 1
     while head >= 0:

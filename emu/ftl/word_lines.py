@@ -20,7 +20,7 @@ from ondie.kernels.jit import cold, inline
 
 @inline
 def word_line_of(st, ppn):
-    """Return the number of a physical page's line, within its device."""
+    """Return the number of the line that contains a physical page, counted within the device."""
     cfg = st.cfg[0]
     stripe = ppn // cfg.stripe
     if cfg.line == cfg.stripe:
@@ -46,7 +46,7 @@ def is_first_page(st, ppn):
 
 @inline
 def first_page_of(st, ppn):
-    """Return the first physical page of a page's line."""
+    """Return the first physical page of the line that contains page ``ppn``."""
     cfg = st.cfg[0]
     first = ppn // cfg.stripe * cfg.stripe
     return first if cfg.line == cfg.stripe else first + plane_of(st, ppn) * cfg.slots
@@ -60,15 +60,18 @@ def is_inside_stripe(st, front):
 
 @cold
 def unit_in_turn(st, dev, stream):
-    """Return the unit of a stream's next page if units are used in turn, each for a stripe."""
+    """Return the unit of the next page of stream ``stream`` if units are used in turn, one stripe
+    each.
+    """
     cfg = st.cfg[0]
     return dev * cfg.units + st.turn[st.front[stream, dev * cfg.units].turn]
 
 
 @cold
 def next_turn(st, dev, unit, stream, count):
-    """Advance the turn of a stream after ``count`` pages were allocated in unit ``unit``, if that
-    was the end of a stripe or there was no place (``count`` = 0)."""
+    """Advance stream ``stream`` to the next unit if the ``count`` pages just allocated in unit
+    ``unit`` complete a stripe, or if the unit had no room (``count`` = 0).
+    """
     cfg = st.cfg[0]
     if count > 0 and is_inside_stripe(st, st.front[stream, unit]):
         return

@@ -60,7 +60,7 @@ def allocate(st, dev, unit, stream, count):
 
 @inline
 def close_block(st, dev, front, block):
-    """Close the open block of a write frontier, which is full."""
+    """Close the open block ``block`` of write frontier ``front``, because the block is full."""
     front.block = -1
     block.state = FULL
     block.filled = st.dev[dev].filled
@@ -81,29 +81,34 @@ def skip_to_next_stripe(st, dev, unit, front):
 
 @cold
 def set_laid(st, unit, stream, before):
-    """Set ``laid`` of a write frontier used by an untimed fill: whether the fill ended inside a
-    stripe (``before`` 0), or 0 when the fill continues (``before`` 1)."""
+    """Set ``laid`` of a write frontier that an untimed fill uses.
+
+    Before the fill (``before`` = 1), set it to 0. After the fill (``before`` = 0), set it to 1 if
+    the fill ended inside a stripe, else to 0.
+    """
     front = st.front[stream, unit]
     front.laid = int(before == 0 and word_lines.is_inside_stripe(st, front))
 
 
 @inline
 def plane_of(st, ppn):
-    """Return the plane, within its unit, of a page."""
+    """Return the plane of physical page ``ppn`` within its unit."""
     return ppn % st.cfg[0].unit_planes
 
 
 @inline
 def next_plane(st, unit, stream):
-    """Return the plane of the next page of a stream."""
+    """Return the plane, within unit ``unit``, of the next page of stream ``stream``."""
     front = st.front[stream, unit]
     return front.next % st.cfg[0].unit_planes if front.block >= 0 else 0
 
 
 @cold
 def map_unwritten(st, dev, lpn, stream):
-    """Map a page that is read before it was written, as if it had been written. Its block is never
-    collected. Return False when there is no place."""
+    """Map a logical page that is read before it was written, as if it had been written.
+
+    The block of the page is never collected. Return False if no block has room.
+    """
     if fill(st, dev, lpn, 1, stream) != 0:
         return False
     block = block_at(st, dev, int(st.l2p[dev, lpn]) - 1)
@@ -166,7 +171,9 @@ def fill(st, dev, lpn, count, stream):
 
 @inline
 def unit_of(st, dev, lpn, stream):
-    """Return the unit of the next page: by its number within its zone, or the next in turn."""
+    """Return the unit for the next page: by page number within its zone if allocation is static,
+    otherwise the next unit in turn.
+    """
     cfg = st.cfg[0]
     at = st.dev[dev].cursor
     if cfg.static != 0:

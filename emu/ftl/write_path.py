@@ -111,9 +111,12 @@ def allocate_by_mode(st, dev, unit, stream, count):
 
 @njit
 def map_placed(st, tid, unit, full):
-    """Map a write at allocation, before unit ``unit`` may start a collection (``full``: the
-    allocation has filled a block). Return True if the old page holds sectors that the write does
-    not cover: the program starts after they have been read."""
+    """Map the pages of write ``tid`` at allocation.
+
+    Then start a collection in unit ``unit`` if needed (``full``: the allocation has filled a
+    block). Return True if the old page holds sectors that the write does not cover. The program
+    then starts after these sectors have been read.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -144,8 +147,10 @@ def map_placed(st, tid, unit, full):
 
 @cold
 def on_rest_read(st, tid):
-    """Continue a write that has read the rest of its page: place it, or start its program if it
-    already has a place."""
+    """Continue write ``tid``, for which the rest of its page has been read.
+
+    Allocate a flash page, or start the program if a flash page is already allocated.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.placed == 0:
@@ -170,7 +175,9 @@ def should_collect(st, unit):
 
 @njit
 def place_or_wait(st, tid):
-    """Place a write, or queue it until garbage collection has freed a block."""
+    """Allocate flash pages to write ``tid``, or queue the write until garbage collection has freed
+    a block.
+    """
     txn = st.txn[tid]
     cfg = st.cfg[0]
     if cfg.locks != 0 and park_if_locked(st, tid):
@@ -185,8 +192,11 @@ def place_or_wait(st, tid):
 
 @inline
 def place_or_queue(st, waiting, tid):
-    """Place a write, or append it to the stalled writes of its unit or drive (``waiting``) if that
-    queue is not empty or no block has room."""
+    """Allocate flash pages to write ``tid``.
+
+    If no block has room or other writes are stalled, append it to the stalled writes of its unit or
+    drive (``waiting``).
+    """
     if waiting.stall_head < 0 and place(st, tid):
         return
     st.txn[tid].next = -1
@@ -256,7 +266,9 @@ def retry_writes(st, dev, unit):
 
 @inline
 def retry(st, waiting):
-    """Retry the stalled writes of a unit or drive (``waiting``) until one finds no place."""
+    """Retry the stalled writes of a unit or drive (``waiting``) in order, until no block has room
+    for one of them.
+    """
     while waiting.stall_head >= 0:
         tid = waiting.stall_head
         following = st.txn[tid].next
@@ -267,8 +279,11 @@ def retry(st, waiting):
 
 @inline
 def retry_one(st, tid):
-    """Retry stalled write ``tid``. Return True if it has left the queue: it has a place, or it now
-    waits for a locked page."""
+    """Retry stalled write ``tid``.
+
+    Return True if it leaves the queue, because flash pages have been allocated or because it now
+    waits for a locked page.
+    """
     if st.cfg[0].locks != 0 and park_if_locked(st, tid):
         return True
     return place(st, tid)
@@ -276,7 +291,10 @@ def retry_one(st, tid):
 
 @cold
 def park_if_locked(st, tid):
-    """Park write ``tid`` if garbage collection has locked its page. Return False if not locked."""
+    """Park write ``tid`` and return True if garbage collection has locked its page.
+
+    Otherwise return False.
+    """
     if not page_map.is_locked(st, st.txn[tid].dev, st.txn[tid].lpn):
         return False
     page_map.park(st, tid)
@@ -341,8 +359,9 @@ def check_for_collection(st, dev, unit):
 
 @cold
 def place_map(st, tid):
-    """Allocate a translation page in the first unit, in turn, that has room, and start its program.
-    Return False when no unit has room."""
+    """Allocate a flash page to translation page ``tid`` in the next unit that has room, and start
+    its program. Return False if no unit has room.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -374,7 +393,9 @@ def place_map(st, tid):
 
 @cold
 def place_map_or_wait(st, tid):
-    """Place a translation page, or queue it until garbage collection has freed a block."""
+    """Allocate a flash page to translation page ``tid``, or queue it until garbage collection has
+    freed a block.
+    """
     if st.maps[st.txn[tid].dev].stall_first > 0 or not place_map(st, tid):
         translation_pages.wait_for_block(st, tid)
 

@@ -44,14 +44,15 @@ def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> St
 
 
 def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) -> None:
-    """Write the first ``lpns`` logical pages of a stream (default: all) once in order, in no time
-    and without an erase. Raises InputError for a drive without room."""
+    """Write the first ``lpns`` logical pages of a stream (default: all) once in order, without
+    simulated time or erases. Raises InputError for a drive without room.
+    """
     zone = arrays.zone[stream]
     count = int(zone.last_lpn - zone.first_lpn) if lpns is None else lpns
     without = write_frontier.fill(arrays.handle(), 0, int(zone.first_lpn), count, stream)
     if without:
         raise InputError(
-            f"precondition: {without} of {count} logical pages do not fit: "
+            f"precondition: {without} of {count} logical pages do not fit on flash: "
             f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
         )
     whole_pages(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + count))
@@ -59,19 +60,20 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
 
 
 def _lay_map(arrays: Arrays, cfg: Config, lpn: int, count: int) -> None:
-    """Place the translation pages of these pages if part of the mapping table is on flash. Raises
-    InputError for a drive without room."""
+    """Write the translation pages of ``count`` logical pages from ``lpn`` on if part of the mapping
+    table is on flash. Raises InputError for a drive without room.
+    """
     if arrays.cfg.map_entries[0]:
         without = cmt.fill_translation_pages(arrays.handle(), 0, lpn, count)
         if without:
             raise InputError(
-                f"precondition: {without} translation pages do not fit: "
+                f"precondition: {without} translation pages do not fit on flash: "
                 f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
             )
 
 
 def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
-    """Mark all sectors of these pages as written, where sector masks are kept."""
+    """Mark all sectors of logical pages ``lpns`` as written if the drive keeps sector masks."""
     cfg = arrays.cfg[0]
     if cfg.partial:
         sectors = int(cfg.page_bytes) // SECTOR_BYTES
@@ -113,8 +115,9 @@ def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) 
 
 
 def unit_table(arrays: Arrays, stream: int) -> np.ndarray | None:
-    """Return the unit of each page of a stream by page number within the zone (modulo the length),
-    or None where allocation is not static."""
+    """Return the unit of each logical page of a stream, int[n], or None if allocation is not
+    static. Index the table with the page number within the zone modulo n.
+    """
     cfg, zone = arrays.cfg[0], arrays.zone[stream]
     if not cfg.static:
         return None
@@ -137,7 +140,8 @@ def set_steady_state(
     ``footprint``: (first page, page behind the last), by default all pages; ``sequential``:
     overwrite in order, otherwise at random. Garbage collection is assumed to keep up with the
     writes; a busy drive that is short of free blocks has a lower WAF until it is idle. Host writes
-    use the frontier of stream 0. Raises InputError as plan() does, and for a drive without room.
+    use the frontier of stream 0. Raises InputError as make_plan() does, and for a drive without
+    room.
     """
     wanted = replace(make_plan(arrays, cfg, regions), sequential=sequential)
     lpns = int(arrays.cfg.lpns[0])

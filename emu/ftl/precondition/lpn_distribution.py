@@ -61,10 +61,10 @@ def dynamic_counts(
 
 @njit
 def deal_by_table(l2p, held, lo, hi, unit_of, cursor):
-    """Fill l2p[lo:hi] from the units' lists of ppn + 1 in ``held``, which are in order of LPN.
+    """Fill l2p[lo:hi] from ``held``, which contains one list of ppn + 1 per unit, in order of LPN.
 
-    ``unit_of``: unit of each LPN, by LPN mod n; ``cursor``: int64[units], next entry of each unit
-    in ``held``, advanced.
+    ``unit_of``: int64[n], unit of each LPN by LPN mod n; ``cursor``: int64[units], index in
+    ``held`` of the next entry of each unit, which the function advances.
     """
     count = unit_of.size
     at = lo % count

@@ -31,8 +31,11 @@ from ondie.emu.nand.geometry import Geometry
 
 @dataclass(frozen=True)
 class Occupied:
-    """Pages of a stream's zone that hold data, and how they were written. lpns: int64[n], from 0,
-    ascending; regions: shares of the lpns, in their order."""
+    """Pages of a stream's zone that hold data, and the frequency of writes to them.
+
+    ``lpns``: int64[n], counted from the start of the zone, ascending. ``regions``: consecutive
+    parts of ``lpns``, each with its share of the writes.
+    """
 
     lpns: np.ndarray
     regions: tuple[Region, ...] = UNIFORM
@@ -70,14 +73,16 @@ def occupy(
 
 
 def _by_unit(arrays: Arrays, die: Geometry, stream: int, one: Occupied) -> np.ndarray:
-    """Return the pages of a stream on each unit, int64[units]."""
+    """Return the number of pages of a stream on each unit, int64[units]."""
     table = unit_table(arrays, stream)
     assert table is not None
     return np.bincount(table[one.lpns % len(table)], minlength=die.units)
 
 
 def _deal(arrays: Arrays, die: Geometry, counts: np.ndarray) -> list[list[np.ndarray]]:
-    """Return the free blocks of each stream and unit, in proportion to the stream's pages there."""
+    """Divide the free blocks of each unit among the streams, in proportion to the pages that each
+    stream has on the unit, and return them by stream and unit.
+    """
     dealt: list[list[np.ndarray]] = [[] for _ in counts]
     for unit in range(die.units):
         pool = arrays.pool[unit]
@@ -101,7 +106,9 @@ def _occupy_one(
     rings: list[list[np.ndarray]],
     seed: tuple[int, int],
 ) -> None:
-    """Lay down one stream's pages on the free blocks assigned to it and on its two open blocks."""
+    """Write one stream's pages to the free blocks assigned to it and to its two open blocks,
+    without simulated time.
+    """
     geometry, own = Geometry.of(cfg), arrays.cfg[0]
     table = unit_table(arrays, stream)
     assert table is not None

@@ -18,16 +18,19 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Consecutive logical pages with one write frequency."""
+    """Region of consecutive logical pages that are written equally often."""
 
     share: float
-    """Share of the footprint's pages."""
+    """Share of the footprint's pages that are in the region, 0 to 1."""
     writes: float
-    """Share of the writes, which are uniform within the region."""
+    """Share of all writes that go to the region, 0 to 1. They are uniform within the region."""
     user_front: int = 0
-    """Write frontier of user writes."""
+    """Number of the write frontier of the region's user writes."""
     moved_front: int = 1
-    """Write frontier of collected pages. Equal to user_front: one open block for both."""
+    """Number of the write frontier of the region's collected pages.
+
+    If it equals user_front, both share an open block.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +38,38 @@ class Plan:
     """Layout of a drive, its writes and its garbage collection."""
 
     units: int
-    """Number of planes, or of dies with super-blocks: each has its free blocks and its garbage
-    collection."""
+    """Number of units (planes, or dies with super-blocks).
+
+    Each has separate free blocks and garbage collection.
+    """
     blocks: int
-    """Blocks of a unit, including excluded ones."""
+    """Number of blocks per unit, including excluded blocks."""
     unit_pages: int
-    """Pages of a block of a unit."""
+    """Number of pages per block of a unit."""
     low: int
     """Collection starts when a block is opened and this many free blocks are left, and stops when
     one more is free. Where the filling of a block starts collection, this is one less than the
     number of free blocks at that time."""
     stride: int = 0
-    """Physical pages from one unit to the next; 0: blocks x unit_pages."""
+    """Number of physical pages from the start of one unit to the next; 0: blocks x unit_pages."""
     align: int = 1
-    """Pages programmed together: the next page of an open block is a multiple of this number."""
+    """Number of pages programmed together. The next page of an open block is a multiple of it."""
     policy: str = "greedy"
-    """One of untimed_ftl.POLICIES."""
+    """Victim selection policy, one of untimed_ftl.POLICIES."""
     choices: int = 10
-    """d of d_choices."""
+    """Number of random blocks that the policy d_choices compares."""
     spare_parts: int = 10
-    """random_some accepts a block if at least 1/spare_parts of its pages are invalid."""
+    """The policy random_some accepts a block if at least 1/spare_parts of its pages are invalid."""
     level_wear: bool = False
-    """Open the free block with the fewest erases instead of the one that is free longest."""
+    """True: open the free block with the fewest erases. False: open the block freed first."""
     regions: tuple[Region, ...] = (Region(1.0, 1.0),)
     """Regions of the footprint, in order of LPN."""
     sequential: bool = False
-    """Write the footprint in order, over and over, instead of at random."""
+    """True: overwrite the footprint repeatedly in order. False: overwrite it at random."""
     unit_of: np.ndarray | None = None
-    """int[n]: unit of each LPN, by LPN mod n. None: dynamic allocation, round the units."""
+    """Unit of each LPN by LPN mod n, int[n]. None: dynamic allocation, round-robin over units."""
     excluded: np.ndarray | None = None
-    """bool[units, blocks]: blocks that are bad or reserved for other uses."""
+    """Mask of the blocks that are bad or reserved for other uses, bool[units, blocks]."""
 
     @property
     def fronts(self) -> int:
@@ -73,18 +78,22 @@ class Plan:
 
     @property
     def pitch(self) -> int:
-        """Physical pages from one unit to the next, with the default of ``stride`` applied."""
+        """Number of physical pages from one unit to the next (``stride``, or its default if it is
+        0).
+        """
         return self.stride or self.blocks * self.unit_pages
 
     def check(self, lpns: int, ppns: int, footprint: tuple[int, int]) -> None:
         """Raise InputError if the plan contradicts itself, the footprint, or the sizes of l2p
         (``lpns``) and p2l (``ppns``)."""
         if self.policy not in POLICIES:
-            raise InputError(f"policy {self.policy!r}: must be one of {', '.join(POLICIES)}")
+            raise InputError(
+                f"plan with policy {self.policy!r}: must be one of {', '.join(POLICIES)}"
+            )
         if min(self.units, self.blocks, self.unit_pages) < 1:
             raise InputError(
-                f"{self.units} units of {self.blocks} blocks of {self.unit_pages} pages: must be "
-                f"at least 1 each"
+                f"plan of {self.units} units of {self.blocks} blocks of {self.unit_pages} pages: "
+                f"must be at least 1 each"
             )
         if not 0 <= footprint[0] < footprint[1] <= lpns:
             raise InputError(
@@ -116,13 +125,15 @@ class Plan:
                 raise InputError(f"unit_of: must be a list of units from 0 to {self.units - 1}")
         if self.excluded is not None and self.excluded.shape != (self.units, self.blocks):
             raise InputError(
-                f"excluded {self.excluded.shape}: must be one flag for each of {self.units} x "
-                f"{self.blocks} blocks"
+                f"excluded has shape {self.excluded.shape}: must be one flag for each of "
+                f"{self.units} x {self.blocks} blocks"
             )
 
     def _check_regions(self) -> None:
         if self.sequential and len(self.regions) != 1:
-            raise InputError(f"{len(self.regions)} regions written in sequence: must be one region")
+            raise InputError(
+                f"sequential plan with {len(self.regions)} regions: must be one region"
+            )
         for name in ("share", "writes"):
             parts = [getattr(region, name) for region in self.regions]
             if abs(sum(parts) - 1) > 1e-9 or min(parts) < 0:
@@ -130,25 +141,25 @@ class Plan:
                     f"regions: {name} is {parts}; must be at least 0 each and 1 in total"
                 )
         if min(min(region.user_front, region.moved_front) for region in self.regions) < 0:
-            raise InputError("regions: must have frontiers numbered from 0")
+            raise InputError("regions: user_front and moved_front must be at least 0")
 
     def check_room(self, pages: np.ndarray, blocks: np.ndarray) -> None:
-        """Raise InputError unless every unit can open its frontiers and still gains by collection.
+        """Raise InputError unless every unit can open all its frontiers and collection frees space.
 
         ``pages``, ``blocks``: int64[units], logical pages and usable blocks.
         """
         moved = len({region.moved_front for region in self.regions})
         if self.low < moved:
             raise InputError(
-                f"low {self.low}: must be at least {moved}, a free block for each frontier of "
-                f"collection"
+                f"plan with low = {self.low}: must be at least {moved}, one free block per "
+                f"frontier of collection"
             )
         room = np.maximum(blocks - self.low - self.fronts - 1, 0) * self.unit_pages
         unit = int(np.argmin(room - pages))
         if room[unit] <= pages[unit]:
             raise InputError(
                 f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
-                f"{self.unit_pages}, "
-                f"{self.low} of them kept free: collection would gain no space; must be below "
-                f"{room[unit]}"
+                f"{self.unit_pages} pages, "
+                f"{self.low} blocks of them kept free: collection would free no space; must be "
+                f"below {room[unit]} pages"
             )

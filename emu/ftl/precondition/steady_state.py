@@ -41,8 +41,11 @@ __all__ = ["EXCLUDED", "FREE", "FULL", "OPEN", "Plan", "Region", "Steady", "stea
 
 FREE, OPEN, FULL, EXCLUDED = range(4)
 TURNOVERS = 8
-"""Programs per physical page before the first sample. With random victims a block escapes k
-turnovers with probability exp(-k): 0.03 %. Also the period over which erases are counted."""
+"""Number of turnovers (programs per physical page) before the first sample.
+
+With random victims, a block is not collected within k turnovers with probability exp(-k), here 0.03
+%. Erases are counted over the same number of turnovers.
+"""
 
 
 @dataclass(slots=True)
@@ -51,28 +54,31 @@ class Steady:
     their unit."""
 
     valid: np.ndarray
-    """int32[units, blocks]: valid pages."""
+    """Number of valid pages per block, int32[units, blocks]."""
     state: np.ndarray
-    """uint8[units, blocks]: FREE, OPEN, FULL or EXCLUDED."""
+    """State of each block (FREE, OPEN, FULL or EXCLUDED), uint8[units, blocks]."""
     erases: np.ndarray
-    """int64[units, blocks]: erases over the last TURNOVERS turnovers of the unit."""
+    """Erases per block over the last TURNOVERS turnovers of the unit, int64[units, blocks]."""
     filled: np.ndarray
-    """int64[units, blocks]: number of blocks of the unit that had been filled when this one was
-    full, including it; gives its age."""
+    """Number of blocks of the unit that had been filled when the block was full, including the
+    block, int64[units, blocks]. It gives the age of the block.
+    """
     clock: np.ndarray
-    """int64[units]: blocks filled so far."""
+    """Number of blocks filled so far, int64[units]."""
     free: np.ndarray
-    """int32[units, blocks]: free blocks, the next one to be opened first; -1 after the last."""
+    """Free blocks in the order in which they will be opened, int32[units, blocks]; -1 after the
+    last.
+    """
     free_n: np.ndarray
-    """int64[units]: number of free blocks."""
+    """Number of free blocks, int64[units]."""
     front_block: np.ndarray
-    """int64[fronts, units]: open block, -1 = none."""
+    """Open block of each write frontier, int64[fronts, units]; -1 = none."""
     front_next: np.ndarray
-    """int64[fronts, units]: next page of the open block."""
+    """Next page of the open block of each write frontier, int64[fronts, units]."""
     waf: float = 0.0
-    """(User + collected) / user pages programmed, mean over all units."""
+    """Write amplification factor: (user + collected) / user pages programmed, mean over units."""
     programs: int = 0
-    """Pages programmed by the simulation to reach the state."""
+    """Number of pages that the simulation programmed to reach the state."""
 
 
 def steady(

@@ -20,12 +20,15 @@ from ondie.kernels.jit import njit
 
 FOREVER = 1 << 60
 OVERWRITES = 6
-"""User writes per page of the coldest region at the start: exp(-6) = 0.2 % of its pages are not
-overwritten."""
+"""Number of initial user writes per page of the coldest region. exp(-6) = 0.2 % of the pages of
+that region are not overwritten.
+"""
 SMALL_PAGES = 1 << 20
 SMALL_BLOCKS = 256
-"""A start that would take long is computed on a unit of about this many blocks and then
-enlarged."""
+"""Approximate number of blocks of the small unit on which a long initial simulation runs.
+
+The result is then enlarged to the actual unit.
+"""
 
 
 def key(rng: np.random.Generator) -> np.ndarray:
@@ -36,7 +39,7 @@ def key(rng: np.random.Generator) -> np.ndarray:
 def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Generator) -> Unit:
     """Return a unit with nothing written that can hold up to ``most`` (int64[regions]) labels.
 
-    ``active``: bool[blocks], mask of the blocks that it may use.
+    ``active``: bool[blocks], mask of the blocks that the unit may use.
     """
     blocks, pages, regions = plan.blocks, plan.unit_pages, plan.regions
     shift = (pages - 1).bit_length()
@@ -173,7 +176,7 @@ def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
 
 
 def write(unit: Unit, labels: np.ndarray) -> None:
-    """Write these labels as user writes; labels without a slot are allowed."""
+    """Write ``labels`` as user writes. They may include labels without a slot, which are new."""
     unit = unit._replace(todo=labels.astype(np.int32))
     reg = unit.reg[0]
     order, at = int(reg.order), int(reg.next)
@@ -198,8 +201,9 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
 
 
 def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
-    """Remove free blocks from the unit or return removed ones until it has ``count``; ``live``:
-    bool[blocks], the blocks in use, updated."""
+    """Remove free blocks from the unit, or return removed blocks to it, until it has ``count``
+    blocks. ``live``: bool[blocks], mask of the blocks in use, which the function updates.
+    """
     reg = unit.reg[0]
     while live.sum() > count and not reg.stuck:
         live[unit.ring[int(reg.head)]] = False
@@ -213,7 +217,8 @@ def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
 
 @njit
 def copy_out(unit, held, at, first_ppn, turn):
-    """Write ppn + 1 of the unit's labels to held[at:], each region's order rotated by ``turn``.
+    """Write ppn + 1 of each label of the unit to held[at:], with the labels of each region rotated
+    by ``turn``.
 
     ``first_ppn``: int64[blocks], ppn of each block's first page; ``turn``: int64[regions].
     """

@@ -47,16 +47,17 @@ REG = record_type(
 )
 AT_RANDOM, IN_SEQUENCE, BY_LIST = range(3)
 NOT_FULL = 1 << 30
-"""Added to the valid count of a free or open block, so that no policy selects it."""
+"""Offset added to the valid count of a free or open block, so that no policy selects the block."""
 AHEAD = 24
-"""Number of pages by which a prefetch precedes the access."""
+"""Number of pages by which a prefetch precedes the access to the prefetched page."""
 HOPELESS = 64
-"""Victims per block of the unit, in the search for one free block, after which collection gives
-up."""
+"""Collection gives up the search for a free block after this number of victims per block of the
+unit.
+"""
 
 
 class Unit(NamedTuple):
-    """Arrays of one unit under simulation. Slots from blocks << shift on mean "not written"."""
+    """Arrays of one simulated unit. A label with a slot from blocks << shift on is not written."""
 
     reg: np.recarray  # REG[1]
     rng: np.ndarray  # uint64[1]
@@ -100,7 +101,7 @@ def below(rng, count):
 
 @njit
 def take(unit, front):
-    """Open a free block for a write frontier."""
+    """Open the next free block of the ring for write frontier ``front``."""
     reg = unit.reg[0]
     ring, size = unit.ring, unit.ring.size
     if reg.level != 0:
@@ -212,7 +213,10 @@ def region_of(unit, label):
 
 @njit
 def collect(unit):
-    """Move the valid pages of one victim and free it; set reg.stuck if greedy gains nothing."""
+    """Move the valid pages of one victim and free the victim.
+
+    Set reg.stuck if the greedy policy finds no block with an invalid page.
+    """
     reg = unit.reg[0]
     where, who, score = unit.where, unit.who, unit.score
     block, cursor = unit.block, unit.cursor
@@ -257,7 +261,7 @@ def collect(unit):
 
 @njit
 def make_room(unit):
-    """Collect until more blocks are free than the low-water mark; set reg.stuck on giving up."""
+    """Collect until more than ``reg.low`` blocks are free. Set reg.stuck if collection gives up."""
     reg = unit.reg[0]
     tries = 0
     while reg.free <= reg.low and reg.stuck == 0:
@@ -300,8 +304,10 @@ def _draw(unit, count):
 
 @njit
 def overwrite(unit, writes, programs):
-    """Issue user writes until there were ``writes`` of them, or ``programs`` including those of
-    collection. Opening a block may exceed the limit by the programs of the collection it starts."""
+    """Issue user writes until ``writes`` pages have been written or ``programs`` pages programmed,
+    including those of collection. When a block is opened, the collection that follows may exceed
+    the limit.
+    """
     reg = unit.reg[0]
     where, who, score, draw, drawn = unit.where, unit.who, unit.score, unit.draw, unit.drawn
     block, cursor, user_front = unit.block, unit.cursor, unit.user_front
