@@ -1,12 +1,12 @@
-/* 8-bit codes in 512-bit vectors, with tables in registers where codes.c gathers from memory.
+/* 8-bit codes in 512-bit vectors, with tables in registers; codes.c reads them from memory.
  *
- * This file owns vector encoding and decoding. It does not encode numbers that FP32 cannot decide;
- * it passes them to codes.c.
+ * This file owns vector encoding and decoding. It does not encode numbers whose code FP32
+ * arithmetic cannot decide; it passes them to codes.c.
  * Source: this project; the lines are those of ondie_codes.
  *
  * The error of a place is below ONDIE_CODE_UNSURE, in units of 2^-ONDIE_CODE_FRACTION. It has these
  * parts: 0.9 for two rounded sums; 0.8 for a quotient computed with an inverse and a slope, times
- * 143 places and more; 0.6 for the limit of a line; 0.3 for the middle of two numbers.
+ * 143 places and more; 0.6 for the limit of a line; 0.3 for the midpoint of two numbers.
  */
 #ifndef ONDIE_CODES_WIDE_H
 #define ONDIE_CODES_WIDE_H

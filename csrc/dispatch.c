@@ -34,7 +34,7 @@ int ondie_isa_runs(int isa) {
     return 1;
 }
 
-/* Bytes per element of w, g, the states and out. */
+/* Bytes per element of w, g, the two states and out, by storage variant. */
 static const size_t bytes_of[ONDIE_VARIANTS][5] = {
     [ONDIE_CANONICAL] = {4, 4, 4, 4, 0}, [ONDIE_TORCH] = {4, 4, 4, 4, 0},
     [ONDIE_FP16] = {4, 2, 4, 4, 2},      [ONDIE_BF16] = {4, 2, 4, 4, 2},
@@ -69,7 +69,8 @@ static int overlap(const ondie_part *p, const size_t *each) {
     return 0;
 }
 
-/* Return elements from .. to of a part. */
+/* Return the part that consists of elements `from` to `to` - 1 of part p. each: bytes per element
+ * of its arrays, as in bytes_of. */
 static ondie_part cut(const ondie_part *p, size_t from, size_t to, const size_t *each) {
     const size_t block = from / ONDIE_CODE_BLOCK;
     return (ondie_part){
@@ -85,14 +86,15 @@ static ondie_part cut(const ondie_part *p, size_t from, size_t to, const size_t 
     };
 }
 
-/* Return the number of threads worth using for n elements, at most `threads`. */
+/* Return the number of threads for n elements: at most `threads`, and at most one for each
+ * ONDIE_LEAST elements. */
 static int paying(size_t n, int threads) {
     return n / ONDIE_LEAST < (size_t)threads ? (int)(n / ONDIE_LEAST) : threads;
 }
 
 static size_t grains(size_t n) { return (n + ONDIE_GRAIN - 1) / ONDIE_GRAIN; }
 
-/* An update in progress. */
+/* Job of an update: the call, the function for its operation and variant, and the key. */
 typedef struct {
     const ondie_call *call;
     ondie_update_function update;
@@ -114,7 +116,7 @@ static void update_part(const updating *u, const ondie_part *p, const ondie_part
     u->update(p, next, c->coef, c->codes, u->key);
 }
 
-/* Update parts from .. to, or, if there is only one part, its grains from .. to. */
+/* Update parts `from` to `to` - 1. If the call has only one part, update these grains of it. */
 static void update_some(void *job, size_t from, size_t to) {
     const updating *const u = job;
     const ondie_call *const c = u->call;
@@ -196,7 +198,7 @@ CAST(to_bf16, float, uint16_t)
 CAST(from_fp16, uint16_t, float)
 CAST(from_bf16, uint16_t, float)
 
-/* A measurement of the memory limit: its arrays as a part, and their bytes per parameter. */
+/* Job of a memory-limit measurement: its arrays as a part, and the bytes per parameter of each. */
 typedef struct {
     const ondie_table *table;
     const ondie_part *part;

@@ -72,7 +72,7 @@ FORMATS_OF = "fma128"
 
 
 class Entry(NamedTuple):
-    """One count: its place in the file and the call to measure."""
+    """One instruction count: its table and key in instructions.toml, and the call to measure."""
 
     # ("base", "adam"), ("base", "adam", "torch"), ("fma128", "adam", "bf16_all"), ("base", "scale")
     table: tuple[str, ...]
@@ -92,7 +92,7 @@ def flags() -> list[str]:
 
 
 def entries() -> Iterator[Entry]:
-    """Yield all entries of the file in order."""
+    """Yield all entries of instructions.toml in the order of the file."""
     for target in TARGETS:
         for op in OPS:
             for form in FORMS:
@@ -114,7 +114,7 @@ def entries() -> Iterator[Entry]:
 
 
 def narrow(op: str) -> Iterator[Entry]:
-    """Yield the entries of an operation in each format except FP32."""
+    """Yield the entries of operation ``op`` in each storage format except FP32."""
     kernel = get(op, backend="numpy")
     hyper = {name: HYPER[name] for name in TAKES[op]}
     for name, f in FORMATS.items():
@@ -155,7 +155,7 @@ def build(target: str, folder: Path) -> Path:
 
 
 def count(program: Path, entry: Entry) -> int:
-    """Return the number of instructions from entry to exit of one call."""
+    """Return the number of instructions that callgrind counts in one call of a function."""
     file = "-"
     if entry.codes:
         file = str(program.with_name(f"maps-{entry.codes}"))
@@ -167,7 +167,7 @@ def count(program: Path, entry: Entry) -> int:
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = re.search(r"Collected : (\d+)", done.stderr)
     if found is None:
-        raise RuntimeError(f"callgrind said nothing of {entry.function}: {done.stderr}")
+        raise RuntimeError(f"callgrind: no count of {entry.function}: {done.stderr}")
     return int(found.group(1))
 
 
@@ -190,7 +190,7 @@ def first_line(*command: str) -> str:
 
 
 def text(tables: dict[tuple[str, ...], dict[str, float]]) -> str:
-    """Return the contents of the file."""
+    """Return the contents of instructions.toml for measured ``tables``."""
     lines = [
         "# Instructions per parameter of the C kernels, counted by callgrind. Written by",
         "# csrc/instructions.py; do not edit. page: one call on 4096 parameters, a 16 KiB page;",
@@ -217,7 +217,7 @@ def text(tables: dict[tuple[str, ...], dict[str, float]]) -> str:
 
 
 def stored(table: tuple[str, ...]) -> dict[str, float]:
-    """Return one table of the file."""
+    """Return the stored instruction counts of one table of instructions.toml, by key."""
     there = tomllib.loads(TARGET_FILE.read_text(encoding="utf-8"))
     for name in table:
         there = there[name]
@@ -234,7 +234,7 @@ def main(arguments: list[str]) -> int:
             for table, values in tables.items()
             for key, value in values.items()
         )
-        print(f"largest difference {worst:.2%}")
+        print(f"largest difference from the stored counts {worst:.2%}, allowed 2%")
         return int(worst > 0.02)
     TARGET_FILE.write_text(text(tables), encoding="utf-8")
     return 0

@@ -37,7 +37,7 @@ static inline float mad(float a, float b, float c, int fused) {
 /* Update of one parameter: returns the new weight and updates the states in place. */
 #define POINT static inline __attribute__((always_inline)) float
 
-/* Arguments: a part, the next part or null, the coefficients, the code maps, the key. */
+/* Update of a part. Arguments: the part, the next part or null, coefficients, code maps, key. */
 typedef void (*ondie_update_function)(const ondie_part *, const ondie_part *, const float *,
                                       const ondie_codes *, uint32_t);
 

@@ -178,7 +178,7 @@ typedef struct {
     float least;
 } ondie_codes;
 
-/* An update of `count` parts; these arguments stay constant between calls. codes: the signed and
+/* Arguments of an update of `count` parts that stay the same in every step. codes: the signed and
  * the unsigned map, for ONDIE_CODES. threads: maximum number of threads; at most one thread runs
  * for each ONDIE_LEAST parameters. A part is divided only if it is the only one.
  */

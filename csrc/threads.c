@@ -36,7 +36,7 @@ static struct {
     pthread_cond_t wake;
     int workers;
     _Alignas(64) atomic_uint number; /* number of jobs started */
-    _Alignas(64) atomic_int gate;    /* workers inside; far below 0 if closed */
+    _Alignas(64) atomic_int gate;    /* number of workers inside; far below 0 if closed */
     atomic_int sleepers;
     int threads;
     size_t piece;
@@ -48,8 +48,8 @@ static struct {
           .wake = PTHREAD_COND_INITIALIZER,
           .gate = CLOSED};
 
-/* Make this thread keep denormals, whatever its control register held before; the register is
- * private to the thread. Return the previous value. */
+/* Set the floating-point control register of this thread so that denormals are kept. Return the
+ * previous value of the register. */
 static unsigned keep_denormals(void) {
 #if defined(__x86_64__)
     const unsigned before = __builtin_ia32_stmxcsr();
@@ -133,7 +133,8 @@ static void forget(void) {
     atomic_store(&pool.sleepers, 0);
 }
 
-/* Start up to `workers` workers, as many as possible; they block all signals. */
+/* Start worker threads until there are `workers` of them or no further thread can be started.
+ * Workers block all signals. */
 static void hire(int workers) {
     static int asked;
     sigset_t all, before;

@@ -15,7 +15,7 @@ enum { DIGIT = 1 << 16 };
 /* Return the magnitude as an integer; NaNs are above infinity. */
 static uint32_t size_of(float x) { return bits_of(x) & 0x7fffffffu; }
 
-/* Find the digit that contains the `left`-th largest number; return how many lie above it. */
+/* Find the digit of the `left`-th largest number; return the count of numbers with larger digits. */
 static size_t reached(const uint32_t *count, size_t left, uint32_t *digit) {
     size_t above = 0;
     uint32_t d = DIGIT - 1;
@@ -35,7 +35,7 @@ void ondie_top_k(const float *g, size_t n, size_t k, uint32_t *index, float *val
     for (size_t i = 0; i < n; i++)
         if (size_of(g[i]) >> 16 == high) count[size_of(g[i]) & 0xffffu]++;
     left -= reached(count, left, &low);
-    const uint32_t limit = high << 16 | low; /* select all above it, and the first `left` equal */
+    const uint32_t limit = high << 16 | low; /* select all larger and the first `left` equal */
     for (size_t i = 0, at = 0; at < k; i++) {
         const uint32_t size = size_of(g[i]);
         if (size < limit || (size == limit && left == 0)) continue;

@@ -18,7 +18,7 @@
 #define ONDIE_UPDATE_KINDS
 enum kind { F32, H16, B16 };
 
-/* An operation in one of its forms. */
+/* Operations, with one value for each form of the arithmetic. DIE_..._n takes n Newton steps. */
 enum what {
     SGD, SGD_TORCH, MOMENTUM, MOMENTUM_TORCH, NESTEROV, NESTEROV_TORCH,
     ADAGRAD, ADAGRAD_TORCH, ADAM, ADAM_TORCH_M, ADAM_TORCH_G,

@@ -203,10 +203,10 @@ def write(st, tid):
 
 @njit
 def cache_pages(st, tid):
-    """Cache pages of write ``tid``, from page number ``left`` on, while the limit of sectors
-    allows.
+    """Cache further pages of write ``tid`` while the limit of sectors in transit to flash allows.
 
-    Returns True when all pages have been taken.
+    ``pages_done`` of ``tid`` is the number of pages already cached. Returns True when all pages are
+    cached.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

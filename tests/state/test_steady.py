@@ -358,7 +358,7 @@ def test_sequential_overwrites_leave_whole_blocks():
         ({"align": 48}, "align 48"),
         ({"choices": 0}, "choices 0"),
         ({"spare_parts": 0}, "spare_parts 0"),
-        ({"low": 60}, "unit 0: .*free no space; must be below"),
+        ({"low": 60}, "unit 0: .*gain no space; must be below"),
         ({"excluded": np.eye(UNITS, BLOCKS, 1) > 2, "units": 7}, "p2l has"),
         ({"excluded": np.ones((UNITS, BLOCKS), bool)}, "on 0 blocks"),
     ],

@@ -160,6 +160,6 @@ class Plan:
             raise InputError(
                 f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
                 f"{self.unit_pages} pages, "
-                f"{self.low} blocks of them kept free: collection would free no space; must be "
+                f"{self.low} blocks of them kept free: collection would gain no space; must be "
                 f"below {room[unit]} pages"
             )
