@@ -15,7 +15,7 @@ enum { DIGIT = 1 << 16 };
 /* Return the magnitude as an integer; NaNs are above infinity. */
 static uint32_t size_of(float x) { return bits_of(x) & 0x7fffffffu; }
 
-/* Find the digit of the `left`-th largest number; return the count of numbers with larger digits. */
+/* Find the digit of the `left`-th largest number. Return how many numbers have larger digits. */
 static size_t reached(const uint32_t *count, size_t left, uint32_t *digit) {
     size_t above = 0;
     uint32_t d = DIGIT - 1;

@@ -111,7 +111,9 @@ def table_sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, 
         )
     span = mapping_unit(cfg) // stored
     if max(entries, lpns // span) >= 1 << (PLACES - 1):
-        raise InputError(f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: too many entries")
+        raise InputError(
+            f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: must hold fewer than 2**31 entries"
+        )
     return entries, span, -(-lpns // span)
 
 

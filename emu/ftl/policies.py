@@ -198,8 +198,8 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
     if not colon or not path.endswith(".py"):
         near = nearest(name, known)
         raise InputError(
-            f"{key} = {name!r}: {f'nearest: {near}; ' if near else ''}known: {', '.join(known)}, "
-            "or FILE.py:FUNCTION"
+            f"{key} = {name!r}: no such policy; {f'nearest: {near}; ' if near else ''}"
+            f"known: {', '.join(known)}, or FILE.py:FUNCTION"
         )
     found: Any = getattr(_module(Path(path), key), function, None)
     plain = getattr(found, "py_func", found)

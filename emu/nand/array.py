@@ -73,7 +73,7 @@ def await_done(st, channel, tid):
 
 @cold
 def unlist(st, channel, tid):
-    """Remove a suspended operation from its list of channel ``channel``."""
+    """Remove a suspended operation from the list of ends of channel ``channel``."""
     bus = st.bus[channel]
     if st.cfg[0].status != 0:
         before = -1

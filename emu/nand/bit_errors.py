@@ -88,8 +88,8 @@ def wrong_bits(
         bare_mask(mask, unsigned, rate)
     elif code.words * code.bits != 8 * page_bytes:
         raise InputError(
-            f"a page of {page_bytes} bytes: the code is for {code.words} code words of "
-            f"{code.bits // 8} bytes"
+            f"page of {page_bytes} bytes: must have the {code.words} code words of "
+            f"{code.bits // 8} bytes of its code"
         )
     else:
         code_mask(mask, code, unsigned, level, rate)

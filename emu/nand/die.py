@@ -193,8 +193,9 @@ def promote(st, die, queue):
 
 @inline
 def planes_of(st, tid):
-    """Return the number of planes that a command uses: its pages of one offset (a word line has
-    several offsets)."""
+    """Return the number of planes that a command uses, counted at one page offset (a word line has
+    pages at several offsets).
+    """
     if st.cfg[0].slots > 1:
         return planes_at(st, tid)
     if st.txn[tid].mate < 0:

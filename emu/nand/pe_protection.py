@@ -152,9 +152,9 @@ def wrong_bits(
 
 @njit
 def wrong_bits_by_step(keys, rate, page, word, limit, exposure):
-    """Return the wrong bits per step of readings with ``keys`` uint64[steps, readings].
-
-    int64[steps, 2]: wrong bits of the array, wrong bits left.
+    """Return the numbers of wrong bits per step, for readings with ``keys`` uint64[steps,
+    readings]. The result, int64[steps, 2], has (wrong bits of the array, wrong bits left) for each
+    step.
     """
     found = np.zeros((keys.shape[0], 2), np.int64)
     for step in range(keys.shape[0]):

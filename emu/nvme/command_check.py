@@ -76,7 +76,7 @@ def _rules(cfg: np.ndarray, limits: Limits) -> list[Rule]:
         ("n", moves & (count > limits.transfer_pages),
          f"must be at most {limits.transfer_pages} pages (frontend.max_transfer)"),
         ("arrival", cfg["arrival"] < before,
-         f"must be in ps, sorted, and not before {limits.arrival}"),
+         f"must be in ps, sorted, and not before {limits.arrival} ps"),
         ("arrival", cfg["arrival"] >= NEVER, f"must be below {NEVER} ps"),
         ("stream", (cfg["stream"] < 0) | (cfg["stream"] >= limits.streams),
          f"must be from 0 to {limits.streams - 1} (ftl.write_streams)"),

@@ -351,7 +351,10 @@ class _Values(dict[str, int]):
 
 
 def evaluate(expression: str, values: Mapping[str, int]) -> int:
-    """Return the value of an expression. Raises NameError for a quantity that is not supplied."""
+    """Return the integer value of an expression over ``values``.
+
+    Raises NameError for a quantity that is not supplied.
+    """
     known = values if isinstance(values, _Values) else _Values(values)
     return int(eval(_compiled(expression), {"__builtins__": {}}, known))
 

@@ -250,7 +250,7 @@ def take_txn(st):
 
 @inline
 def give_txn(st, tid):
-    """Return a transaction to the pool."""
+    """Return transaction ``tid`` to the pool of free transactions."""
     reg = st.reg[0]
     st.txn[tid].next = reg.free_txn
     reg.free_txn = tid
@@ -405,7 +405,7 @@ def arrive(st, station, tid, n_bytes, service, step):
 
 @njit
 def enter(st, station, tid, n_bytes, service, step):
-    """Queue a transaction as :func:`arrive` does, not inlined: for callers off the hot path."""
+    """Queue a transaction as :func:`arrive` does. Not inlined, for callers outside the hot path."""
     return arrive(st, station, tid, n_bytes, service, step)
 
 

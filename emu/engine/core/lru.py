@@ -19,7 +19,7 @@ def bucket_of(buckets, lpn):
 
 @inline
 def find(buckets, places, dev, lpn):
-    """Return the slot of a logical page, or 0."""
+    """Return the slot of a logical page, or 0 if the page has no slot."""
     slot = int(buckets[dev, bucket_of(buckets, lpn)])
     while slot > 0 and places[slot - 1].lpn != lpn:
         slot = int(places[slot - 1].chain)

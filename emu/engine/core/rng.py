@@ -29,8 +29,10 @@ _RESTS = np.array(
         for k in range(10)
     ]
 )
-"""stirling_rest for k < 10, where its series is inaccurate. A table, because lgamma differs by
-platform."""
+"""Values of stirling_rest(k) for k < 10, where the series is inaccurate.
+
+They are tabulated because lgamma differs by platform.
+"""
 
 if numba.config.DISABLE_JIT:
 
@@ -65,8 +67,9 @@ def absorb(key, value):
 def page_key(seed, ppn, cycles, reads):
     """Return the uint64 key of one read of one page.
 
-    ``seed`` of the run (or of one of its devices: ``absorb(seed, device)``), ``ppn`` physical page,
-    ``cycles`` erase count of its block, ``reads`` reads of the page up to and including this one.
+    ``seed``: seed of the run, or of a device (``absorb(seed, device)``); ``ppn``: physical page;
+    ``cycles``: erase count of its block; ``reads``: number of reads of the page, including this
+    one.
     """
     return absorb(absorb(absorb(seed, ppn), cycles), reads)
 

@@ -149,7 +149,7 @@ class StateType(types.Type):
 
 
 SLOTS = 3
-"""Header words per array: address and two lengths."""
+"""Number of header words per array: the address and two lengths."""
 
 
 @register_model(TableType)

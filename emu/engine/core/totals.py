@@ -47,7 +47,7 @@ class Totals:
     worn: tuple[tuple[int, ...], ...] = ()
     """Number of erases of reservoir blocks: one tuple per die, one number per plane."""
     cached_contents: int = 0
-    """Pages written to data caches that are not on flash yet."""
+    """Number of pages written to data caches that are not on flash yet."""
 
     def quantities(self) -> dict[str, int]:
         """Return the quantities of the conservation laws at the end of a run."""

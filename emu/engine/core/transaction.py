@@ -56,7 +56,9 @@ def child(st, tid, lpn, count):
 
 @inline
 def bus_bytes(st, tid):
-    """Return the bytes of transaction ``tid`` on the channel: whole pages, or its sectors."""
+    """Return the number of bytes of transaction ``tid`` on the channel: whole pages, or only the
+    requested sectors.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.partial != 0:

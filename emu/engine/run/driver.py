@@ -23,7 +23,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
 EVENTS_PER_CALL = 1 << 22
-"""Events between two checks for interrupts and progress: a fraction of a second."""
+"""Number of events between two checks for interrupts and progress, a fraction of a second."""
 
 
 class PowerCut(Exception):
@@ -43,13 +43,13 @@ class Driver:
         self.geometry = Geometry.of(cfg)
         self.state = arrays.handle()
         self.rows_wanted = 0
-        """Free rows of the ring at which the loop pauses for more rows; 0: it does not pause."""
+        """Number of free rows in the ring at which the loop pauses for more rows; 0: no pause."""
         self.events_left: int | None = None
         """Number of events before the power cut; None: no power cut."""
         self.off = False
         """True after a power cut."""
         self.loop_s = self.loop_cpu_s = 0.0
-        """Wall time and processor time of the event loop so far."""
+        """Wall time and processor time of the event loop so far, in seconds."""
 
     @property
     def now(self) -> int:

@@ -28,7 +28,7 @@ class SimulationError(RuntimeError):
 def raise_error(arrays: Arrays, cfg: Config) -> None:
     """Raise the error that compiled code has reported, if any.
 
-    InputError if the configuration or a command cannot be satisfied, else SimulationError.
+    Raises InputError if the configuration or a command cannot be satisfied, else SimulationError.
     """
     reg = arrays.reg[0]
     first, second = int(reg.error_a), int(reg.error_b)
@@ -42,7 +42,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             )
         case events.E_PAST_END:
             raise InputError(
-                f"address {first} (+{second}) is beyond the end of the device "
+                f"command at page {first} for {second} pages ends beyond the end of the device "
                 f"({int(arrays.cfg.lpns[0])} logical pages)"
             )
         case events.E_RESERVOIR:
@@ -67,7 +67,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             raise InputError(
                 f"the drive is full: the read of unwritten page {first} needs a flash page "
                 f"(ftl.unwritten={cfg.ftl.unwritten}), and none is free "
-                f"(ftl.over_provisioning={cfg.ftl.over_provisioning})"
+                f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
             )
         case events.E_REGISTER:
             raise SimulationError(
@@ -93,7 +93,7 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
             continue
         words = (
             f"device {dev} is full: writes wait for a free block and no block can be collected "
-            f"(ftl.over_provisioning={cfg.ftl.over_provisioning})"
+            f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
         )
         bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == page_map.BAD).sum())
         if bad:

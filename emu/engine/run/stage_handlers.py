@@ -54,13 +54,13 @@ def enter_adapter_queue(st, tid):
 
 @cold
 def limit_fetches(st, tid):
-    """Hold a command while the drive already works on the maximum number of its queue pair."""
+    """Hold a command while the drive works on the maximum number of commands of its queue pair."""
     return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
 @cold
 def count_entry(st, tid):
-    """Count a queue entry that has arrived as fetched from its SATA adapter or queue pair."""
+    """Count the entry of a SATA adapter's queue or queue pair that has arrived as fetched."""
     if st.cfg[0].adapter > 0:
         st.dev[st.txn[tid].dev].fetched += 1
     if st.cfg[0].entries > 0:
@@ -191,9 +191,8 @@ def route_unmapped(st, tid):
 
 @njit
 def route_read_data(st, tid):
-    """Send read data up the link.
-
-    Do not if the ISP reads them, or if all data of the command are sent later in one transfer.
+    """Send read data up the link, unless the ISP reads them or all data of the command are sent
+    later in one transfer.
     """
     txn = st.txn[tid]
     if of_isp(st, txn) or (st.cfg[0].whole_commands != 0 and txn.role == Role.NONE):

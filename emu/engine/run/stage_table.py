@@ -157,7 +157,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "ISP writes apart": lambda cfg: cfg.isp_writes_apart != 0,
     "destage buffer": lambda cfg: cfg.cache == mqsim_cache.BUFFER,
 }
-"""Conditions on the configuration of a drive, by name."""
+"""Conditions on the configuration of a drive under which a stage exists, by name."""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def start_die(st, rid, tid):
 
 @cold
 def start_help(st, rid, tid):
-    """Start a reservoir operation with the controller's help (timing.RECALL to timing.LAND).
+    """Start a reservoir operation that involves the controller (timing.RECALL to timing.LAND).
 
     Moves data between the controller's DRAM and the die's registers, and programs data that the
     controller has encoded.

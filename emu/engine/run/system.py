@@ -104,15 +104,19 @@ class System(Driver):
         lpns = int(self.arrays.cfg.lpns[0])
         if lpn < 0 or count < 0 or lpn + count > lpns:
             raise InputError(
-                f"pages {lpn}..{lpn + count} do not fit the device's {lpns} logical pages"
+                f"pages {lpn} to {lpn + count}: must be within the device's {lpns} logical pages"
             )
         rest = write_frontier.fill(self.state, device, lpn, count, 0)
         if rest:
-            raise InputError(f"{rest} of {count} pages have no free block on device {device}")
+            raise InputError(
+                f"{rest} of {count} pages have no free block on device {device}; use fewer pages"
+            )
         if self.arrays.cfg.map_entries[0] and cmt.fill_translation_pages(
             self.state, device, lpn, count
         ):
-            raise InputError(f"translation pages have no free block on device {device}")
+            raise InputError(
+                f"translation pages have no free block on device {device}; use fewer pages"
+            )
         self.filled_pages += count
 
     def fill_reservoir(self, device: int, super_page: int, count: int) -> None:
