@@ -2,5 +2,5 @@
 
 This package owns the time of an update on each processor. It does not own the arithmetic
 (ondie.kernels).
-Source: each module names its own.
+Source: see each module.
 """

@@ -1,7 +1,7 @@
 """Measured rate of CPU Adam on this machine, an input of `ondie compare --measure-host`.
 
 Owns the measurement and its entry in the configuration. Does not own the kernel (ondie.kernels) or
-the timing of a contender (ondie.kernels.bench.run).
+the method of timing a kernel (ondie.kernels.bench.run).
 Source: this project.
 """
 

@@ -1,11 +1,11 @@
 """OptimStore's NaN comparator: makes values finite whose exponent bits are all ones.
 
-Owns its effect on values. Does not own the source of values (paths/payload.py) or the bit errors
-(ftl/reservoir_reads.py).
+Owns the comparator's effect on values. Does not own the source of values (paths/payload.py) or the
+bit errors (ftl/reservoir_reads.py).
 Source: OptimStore (HPCA 2023): ECC is bypassed except for a NaN comparator that flips the top bit
-of the exponent. Its position is not published. Assumption: it processes every value of the
-optimizer's pages as the value leaves the registers, for the processing element or for the host, in
-zero time.
+of the exponent. The position of the comparator is not published. Assumption: it processes every
+value of the optimizer's pages as the value leaves the registers, for the processing element or for
+the host, in zero time.
 
 If all eight bits of the exponent are 1 (infinity, any NaN), bit 30 becomes 0. The exponent is then
 127; sign and mantissa are unchanged: infinity becomes 1, a NaN becomes a value between 1 and 2 with

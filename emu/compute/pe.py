@@ -2,11 +2,12 @@
 
 Owns the time of a stripe, and of the on-die ECC where there is one. Does not own the passes, their
 cycles or their arithmetic (ondie.kernels.on_die), which passes wait for the die's bus (pe_bus.py),
-or when a die computes (nand/channel.py).
-Source: OptimStore (HPCA 2023): clock a quarter of the interface rate, one 32-bit value per cycle: a
-pass over a page takes as long as the page takes on the bus. AiF (ISCA 2025): a code of 10 bit in 1
-KiB, at 6.4 GB/s. Assumption: each die has one encoder and decoder, through which the pages of its
-planes pass one after the other, so that pages programmed by a PE have valid parity.
+or the time at which a die computes (nand/channel.py).
+Source: OptimStore (HPCA 2023): the PE clock is a quarter of the interface rate, and a PE processes
+one 32-bit value per cycle, so a pass over a page takes as long as the page takes on the bus. AiF
+(ISCA 2025): a code that corrects 10 bits in 1 KiB, at 6.4 GB/s. Assumption: each die has one
+encoder and decoder, through which the pages of its planes pass one after the other, so that pages
+programmed by a PE have valid parity.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Shared bus of a die's processing elements: reads of registers in other planes.
 
-Owns which passes of an update cross planes, and the time of a stripe's passes when they contend for
-the bus. Does not own the passes and their operands (ondie.kernels.on_die), the layout of vectors
-over planes (paths/layout/regions.py), or pages that change planes (ftl/reservoir.py).
-Source: OptimStore (HPCA 2023): a shared bus on the die lets an element reach another plane's
-register. Not published, and assumed here: the rate of the bus; that the element in the plane of the
-vector that a pass changes executes the pass; that gradient and intermediate results are in cache
+Owns the selection of the passes of an update that cross planes, and the time of a stripe's passes
+when they contend for the bus. Does not own the passes and their operands (ondie.kernels.on_die),
+the layout of vectors over planes (paths/layout/regions.py), or pages that change planes
+(ftl/reservoir.py).
+Source: OptimStore (HPCA 2023): a shared bus on the die gives a PE access to the register of another
+plane. The paper does not publish the rate of the bus. Assumptions: a pass is executed by the PE in
+the plane of the vector that the pass changes; gradient and intermediate results are in cache
 registers, one in each, placed so that the fewest passes cross planes.
 
 A pass reads one operand in its own plane, one value per cycle. If the other operand is in another

@@ -1,7 +1,7 @@
 """Completion handlers of the FTL for erases, programs and page moves.
 
-Owns what firmware does when a flash operation has ended: mapping, moves and failures. Does not own
-the dispatch by operation and owner (engine/run/completion.py), what starts the operation
+Owns the actions of firmware at the end of a flash operation: mapping, moves and failures. Does not
+own the dispatch by operation and owner (engine/run/completion.py), the start of operations
 (write_path.py, gc.py) or the data path to the host (engine/run/datapath.py).
 Source: a write is mapped when its program is done; a page that was overwritten while it moved keeps
 the mapping to its new content.

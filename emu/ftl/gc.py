@@ -3,7 +3,8 @@
 Owns the start of a collection, the order of the victim's page reads, the end of a victim (free,
 erased or retired), static wear leveling and read reclaim. Does not own victim selection and its
 accounting (gc_victims.py) or the destination of the pages read (completion.py).
-Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
+Source: MQSim starts a collection when an open block fills and the number of free blocks is at or
+below a threshold.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns the decision to start a collection and the accounting of a victim from its selection to its
 end. Does not own the victim selection policies (policies.py) or the execution of moves (gc.py).
-Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
+Source: MQSim starts a collection when an open block fills and the number of free blocks is at or
+below a threshold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Idle drives: whether background work may start.
+"""Idle drives: conditions under which background work may start.
 
-Owns the two conditions: no host command outstanding, and none for ``fold_idle``. Does not own the
-timer that expires then (nvme/idle_timer.py) or the background work (pslc_folding.py, padding.py).
+Owns two conditions: no host command is outstanding, and none has been for ``fold_idle``. Does not
+own the timer for ``fold_idle`` (nvme/idle_timer.py) or the background work (pslc_folding.py,
+padding.py).
 Source: drives that fold pSLC blocks and pad word lines only when no host command is outstanding.
 """
 

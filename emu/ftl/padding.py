@@ -2,7 +2,7 @@
 
 Owns the arrival of programs in word lines, the conditions for padding, and the padding itself. Does
 not own the word lines and their passes (word_line_buffer.py) or page allocation (page_map.py).
-Source: controllers pad a word line for a FLUSH, or when its data have waited for long.
+Source: controllers pad a word line for a FLUSH, or when its data have waited for a long time.
 
 Padding completes a word line and, with two passes, also the next one:
  - when a FLUSH, or a write that completes on flash (FUA), waits for it and all pages that they wait

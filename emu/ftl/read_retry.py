@@ -1,4 +1,4 @@
-"""Read retry: whether a page read succeeds by hard decision, retries or soft decision, or fails.
+"""Read retry: success of a page read by hard decision, retries or soft decision, or its failure.
 
 Owns the verdict on a page, the readings until the page is corrected or given up, and their decoding
 time. Does not own the bit error rates (nand/rber.py), the code (nand/ecc.py) or the marks of pages

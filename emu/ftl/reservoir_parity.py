@@ -4,7 +4,7 @@ Owns the time at which they are allocated places, and the erase of a block that 
 The place is allocated as late as the program, because a die programs its places in sequence and
 stripes of the die may be programmed before. Does not own places (reservoir.py), queues
 (nand/die.py) or the choice of parities and records (paths/on_die/protection.py).
-Source: as reservoir.open_place; a page of a block is programmed after the pages before it (ONFI).
+Source: see reservoir.py; ONFI (the pages of a block are programmed in order).
 """
 
 from __future__ import annotations

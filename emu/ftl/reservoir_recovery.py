@@ -1,6 +1,6 @@
 """Reservoir recovery: rebuild the map, write pointer and cursor of each die from flash alone.
 
-Owns the conclusions from out-of-band data. Does not own the reads and their cost
+Owns the reconstruction from out-of-band data. Does not own the reads and their cost
 (paths/on_die/recovery_plan.py, analysis/power_loss/cut.py) or the conventional namespace. Parities
 over dies and commit records are super-pages like others, but a record takes one page, and neither
 has a cursor.

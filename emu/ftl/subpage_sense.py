@@ -1,10 +1,10 @@
 """Shared sensing: reads of several slots of a page as one array operation.
 
-Owns which reads of slots (subpage.py) form one command, and the count of slots that are sensed but
-not requested. Does not own the issuers of reads (nvme/command_split.py, gc.py) or their completion
-(completion.py).
+Owns the grouping of reads of slots (subpage.py) into commands, and the count of slots that are
+sensed but not requested. Does not own the issuers of reads (nvme/command_split.py, gc.py) or their
+completion (completion.py).
 Source: ONFI: a read loads a page into the register, of which columns are selected for output (05h
-and E0h, 06h and E0h); a page is always sensed whole, however little is transferred.
+and E0h, 06h and E0h); a page is always sensed whole, even if only a part is transferred.
 
 The first transaction of a command holds the place in the queue and the array. The transactions
 behind it (``mate``) are transferred from the register after it, one by one. ``array`` below 0 marks

@@ -6,11 +6,10 @@ incomplete lines (word_line_buffer.py) or time.
 Source: one-shot programming of a word line (ISSCC papers on 3D
 NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbors.
 
-A *line* is ``line`` page slots; a *stripe* the slots after which a write frontier is
-between lines: one line, or one of each plane where planes are not programmed together. Both are
-1 where pages are programmed one by one.
-Where pages have slots (subpage.py), these are counted; a program of several
-whole pages, not of word lines, is complete on its own.
+A *line* consists of ``line`` page slots. A *stripe* is one line, or one line of each plane if
+planes are not programmed together; a write frontier at the end of a stripe is between lines. Both
+are 1 slot if pages are programmed one by one. If pages have several slots (subpage.py), a program
+of whole pages that are not a word line is complete without other programs.
 """
 
 from __future__ import annotations

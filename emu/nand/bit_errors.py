@@ -132,13 +132,13 @@ class Decoded(NamedTuple):
     """Result of decoding a page."""
 
     data: np.ndarray
-    """uint8[page bytes]; correct if every code word could be corrected."""
+    """Decoded page, uint8[page bytes]. It is correct if every code word could be corrected."""
     corrected_bits: int
     failed_words: int
 
 
 class Codec(Protocol):
-    """A code that works on real bytes; ``check`` holds the check bytes stored with a page."""
+    """Interface of an error-correcting code that works on the bytes of a page."""
 
     def encode(self, data: np.ndarray) -> np.ndarray:
         """Return the check bytes (uint8, any length) of a page (uint8[page bytes])."""

@@ -273,7 +273,7 @@ def grant_out(st, channel, before, tid):
 
 @cold
 def out_ps(st, tid):
-    """Return the channel time around the data out of read ``tid``, in ps.
+    """Return the channel overhead of the data out of read ``tid``, in ps, without the data.
 
     After a read of several planes each page must be selected first.
     """
@@ -361,8 +361,9 @@ def grant_in(st, channel, die):
 
 @cold
 def interrupt(st, channel):
-    """Interrupt the data transfer on channel ``channel`` to send commands; it ends later by their
-    time.
+    """Interrupt the data transfer on channel ``channel`` to send commands.
+
+    The transfer ends later by the time of the commands.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]

@@ -103,7 +103,7 @@ MAX_WAYS = 62
 def order_table() -> np.ndarray:
     """Return the queue with the highest priority per mask of non-empty queues: int8[2, masks].
 
-    Row 1 holds while garbage collection is urgent, row 0 otherwise.
+    Row 1 applies while garbage collection is urgent, row 0 otherwise.
     """
     table = np.full((2, ALL + 1), -1, np.int8)
     for row, order in enumerate((BACKGROUND, range(QUEUES))):
@@ -138,7 +138,7 @@ def pop(st, die, queue):
 
 @inline
 def rank_of(st, tid):
-    """Return the priority class of a host transaction."""
+    """Return the priority class of a host transaction, from 0 (highest) to 3."""
     return st.zone[st.txn[tid].stream].rank
 
 
@@ -211,8 +211,8 @@ def planes_of(st, tid):
 
 @cold
 def planes_at(st, tid):
-    """Variant of :func:`planes_of` for pages of several slots, of which a transaction may cover
-    any.
+    """Variant of :func:`planes_of` for pages with several slots, if a transaction covers some of
+    them.
     """
     page = st.txn[tid].page
     planes = 0
@@ -275,7 +275,7 @@ def give_power(st, die):
 
 @cold
 def touch_all(st, dev):
-    """Touch all channels of device ``dev``, because a die on any of them may wait for power."""
+    """Mark all channels of device ``dev`` for a new grant decision; a die may wait for power."""
     cfg = st.cfg[0]
     for i in range(cfg.channels):
         touch_channel(st, dev * cfg.channels + i)

@@ -126,7 +126,7 @@ def codeword_failure(n, t, p):
 
 @njit
 def page_failure(n, t, words, p):
-    """Return the probability that any of ``words`` code words cannot be corrected."""
+    """Return the probability that at least one of ``words`` code words cannot be corrected."""
     fails = codeword_failure(n, t, p)
     if fails >= 1.0:
         return 1.0

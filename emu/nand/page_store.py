@@ -40,11 +40,11 @@ A torn page may read like any other, and must be erased before the next program.
 SPARE_BYTES = OOB.itemsize - 4
 """Bytes of out-of-band data that are programmed; ``written`` is the cells' state, not data."""
 BLANK = -1
-"""``lpn`` of a torn page that reads as erased."""
+"""Value of ``lpn`` for a torn page that reads as erased."""
 
 
 class Spare(NamedTuple):
-    """Out-of-band data of a page with a valid seal."""
+    """Out-of-band data of a page whose out-of-band checksum (seal) is valid."""
 
     lpn: int
     sequence: int
@@ -104,7 +104,7 @@ class PageStore:
             return mmap.mmap(file.fileno(), size)
 
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
-        """Program a page: ``data`` uint8[page_bytes]. InputError if it has not been erased."""
+        """Program a page with ``data`` uint8[page_bytes]. Raises InputError if it is not erased."""
         self._program(ppn, lpn, data, zlib.crc32(data.tobytes()))
 
     def _program(self, ppn: int, lpn: int, data: np.ndarray, checksum: int) -> None:
@@ -127,7 +127,7 @@ class PageStore:
 
         Returns the record. ``members``, uint8[SPARE_BYTES], only for a parity page: the exclusive
         or of its members' out-of-band data, stored in the place of ECC parity, which these pages do
-        not have. InputError if the page has not been erased.
+        not have. Raises InputError if the page has not been erased.
         """
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
@@ -146,7 +146,8 @@ class PageStore:
 
     def members(self, ppn: int) -> np.ndarray:
         """Return the exclusive or of the members' out-of-band data that a parity page holds:
-        uint8[SPARE_BYTES]. InputError if the page is not programmed."""
+        uint8[SPARE_BYTES]. Raises InputError if the page is not programmed.
+        """
         self.read(ppn)
         return self._members[ppn]
 
@@ -176,7 +177,8 @@ class PageStore:
 
     def spare(self, ppn: int) -> Spare | None | bool:
         """Return the out-of-band data as a controller reads them: None if they are blank, False if
-        their seal is wrong."""
+        their checksum (seal) is wrong.
+        """
         _, oob, at = self._segment(ppn)
         record = oob[at]
         if not record["written"] or record["lpn"] == BLANK:
@@ -191,7 +193,7 @@ class PageStore:
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes] (a view: copy it before the next write).
 
-        InputError if the page is not programmed.
+        Raises InputError if the page is not programmed.
         """
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
@@ -270,7 +272,7 @@ class PageStore:
     def damage(self, ppn: int, mask: np.ndarray) -> None:
         """Flip the stored bits that ``mask``, uint8[page_bytes], selects; the checksum stays.
 
-        InputError if the page is not programmed.
+        Raises InputError if the page is not programmed.
         """
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:

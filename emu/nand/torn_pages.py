@@ -2,9 +2,9 @@
 
 Owns the outcomes, page by page, by seed. Does not own the set of interrupted operations
 (analysis/power_loss/cut.py) or recovery (ftl/reservoir_recovery.py).
-Source: Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011:
-a page whose program was cut may read as erased, as anything, or as whole; a block whose erase was
-cut may read as before, as erased, or as anything, page by page.
+Source: Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011: a
+page whose program was cut may read as erased, with arbitrary contents, or intact; each page of a
+block whose erase was cut may read as before, as erased, or with arbitrary contents.
 
 Each plane of a multi-plane program has an independent outcome: one may be whole and another blank.
 This is the worse case: if all planes had the same outcome, any plane would reveal it.
@@ -40,7 +40,7 @@ def interrupt_program(
     """Interrupt the program of a page by a power loss and return the outcome.
 
     ``spare``, ``data`` (uint8[page_bytes]) and, for a parity page, ``members`` are the arguments of
-    the program (see PageStore.program). The outcome is drawn from ``rng`` if it is None.
+    the program (see PageStore.program). If ``outcome`` is None, it is drawn from ``rng``.
     """
     outcome = outcome or str(rng.choice(OUTCOMES))
     record = store.program(ppn, spare, data, members=members)
@@ -67,7 +67,7 @@ def interrupt_erase(
     rng: np.random.Generator,
     outcome: str | None = None,
 ) -> None:
-    """Interrupt the erase of ``pages`` by a power loss; draw each outcome if it is None."""
+    """Interrupt the erase of ``pages`` by a power loss. Draw outcomes if ``outcome`` is None."""
     for ppn in pages:
         found = outcome or str(rng.choice(REMAINS))
         record = store.torn(ppn)

@@ -1,7 +1,7 @@
 """Command split: divides host commands into flash transactions.
 
-Owns the split of reads, writes and TRIM at page, super-page and mapping boundaries, and which part
-of a page a command accesses. Does not own the stages between host and flash
+Owns the split of reads, writes and TRIM at page, super-page and mapping boundaries, and the part of
+a page that a command accesses. Does not own the stages between host and flash
 (engine/run/datapath.py) or the mapping table (ftl/page_map.py).
 Source: a host request is split at page boundaries and completes with its last page (as in MQSim);
 adjacent pages in one super-page form one multi-plane operation.

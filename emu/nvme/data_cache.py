@@ -1,8 +1,8 @@
 """Data cache: pages in the drive's DRAM between the host and flash.
 
-Owns which pages are cached, which content is not on flash yet, when that content is sent to flash,
-and the transactions that wait for it. Does not own the write path to flash (ftl/write_path.py) or
-the payload bytes (data_cache_payload.py).
+Owns the set of cached pages, the content that is not on flash yet, the time at which that content
+is sent to flash, and the transactions that wait for it. Does not own the write path to flash
+(ftl/write_path.py) or the payload bytes (data_cache_payload.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
 read caches with LRU and back-pressure as in MQSim and SimpleSSD.
 

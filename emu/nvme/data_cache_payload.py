@@ -1,7 +1,7 @@
 """Payload bytes of the data cache: in DRAM until they are on flash, lost at power loss.
 
-Owns the bytes of cached pages and of pages that are being programmed. Does not own which pages
-those are (data_cache.py) or the content of flash (nand/page_store.py).
+Owns the bytes of cached pages and of pages that are being programmed. Does not own the selection of
+these pages (data_cache.py) or the content of flash (nand/page_store.py).
 Source: the engine's log of moved bytes (engine/core/events.py).
 """
 
@@ -14,11 +14,11 @@ from ondie.emu.nand.page_store import PageStore
 
 
 class CachedBytes:
-    """Pages in DRAM by logical page number: uint8[page_bytes] each."""
+    """Contents of pages in DRAM, uint8[page_bytes] each, by logical page number."""
 
     def __init__(self) -> None:
         self.pages: dict[int, np.ndarray] = {}
-        """Pages that the cache holds."""
+        """Contents of the pages that the cache holds, by logical page number."""
         self._flying: dict[int, np.ndarray] = {}
 
     def follow(self, entry: events.LogEntry, store: PageStore) -> bool:

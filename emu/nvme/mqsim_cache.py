@@ -1,8 +1,8 @@
 """MQSim's data cache (destage buffer): sends a page to flash when it is first written.
 
-Owns which pages are cached, which of their sectors are written to flash and when, the requests that
-wait, and the time of the cache's DRAM. Does not own places and their order (data_cache.py) or the
-write path to flash (ftl/write_path.py).
+Owns the set of cached pages, the selection and time of the sectors that are written to flash, the
+requests that wait, and the time of the cache's DRAM. Does not own places and their order
+(data_cache.py) or the write path to flash (ftl/write_path.py).
 Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules, its limit and the time of its
 DRAM.
 

@@ -51,7 +51,7 @@ def wait_if_full(st, tid):
 
 @cold
 def update_fetched(st, tid):
-    """Update the number of entries known to be fetched from the completion of ``tid``."""
+    """Update the number of fetched entries that the host knows, from the completion of ``tid``."""
     dev_rec = st.dev[st.txn[tid].dev]
     dev_rec.known = st.command[tid].fetched
 

@@ -1,7 +1,7 @@
 """Numbering of the first-in first-out stations of a system and of the steps of a transaction.
 
 Owns the numbers of stations, steps and branches, shared by front end, device and system, and the
-record of a stage. Does not own the rates of stations (engine/run/build.py) or what follows a step
+record of a stage. Does not own the rates of stations (engine/run/build.py) or the stages
 (engine/run/stage_table.py).
 Source: the README's block diagram: host, PCIe, front end, back end, ISP, tunnel.
 """

@@ -3,7 +3,7 @@
 Owns the list of its arrays and their type in compiled code: a pointer to their addresses and
 shapes, without reference counts (a structref executes an atomic instruction at every access). Does
 not own the meaning of fields: the module named for each table defines its record layout.
-Source: Numba, "Low-level extension API". Uncompiled, the same functions run on plain attributes.
+Source: Numba, "Low-level extension API". Uncompiled functions use plain attributes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Completion of die operations: one table from operation and owner to the handler.
 
 Owns the dispatch, and the order in which FTL, data cache and host are notified of the end of an
-operation. Does not own what each of them does then (ftl/completion.py, nvme/data_cache.py,
+operation. Does not own the actions of these parts (ftl/completion.py, nvme/data_cache.py,
 pe_completion.py). Source: NVMeVirt has one completion function per command, too; the FTL below
 calls no front end.
 

@@ -1,4 +1,4 @@
-"""Handlers of stages: what happens to a transaction before it crosses the next station.
+"""Handlers of stages: actions on a transaction before it crosses the next station.
 
 Owns the decisions that the stage table cannot state. Each handler returns the stage that follows:
 the transaction's own, a branch, or WAITS. Does not own the order of stages (stage_table.py, which

@@ -1,4 +1,4 @@
-"""Stages of a transaction: what follows each completed step.
+"""Stages of a transaction: the actions and crossings after each completed step.
 
 Owns the order of stations on every data path of a drive, the sizes that cross them, the conditions
 on the configuration, and the handlers with the branches that they may select. Does not own the

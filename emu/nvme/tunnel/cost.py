@@ -40,15 +40,15 @@ class Message:
     notified: int
     """Number of notifications, by which the drive announces blocks to the host."""
     up_ps: int
-    """Time from the start until the last block is in the host; 0 for a message from the host."""
+    """Time from the start until the host has the last block, ps; 0 for a message from the host."""
     down_ps: int
-    """Total busy time of the downward tunnel; 0 for a message to the host."""
+    """Total busy time of the downward tunnel, ps; 0 for a message to the host."""
     end_ps: int
-    """Time from the start until the last byte has arrived."""
+    """Time from the start of the message until its last byte has arrived, ps."""
     cpu_ps: int
-    """CPU time of the host's relay."""
+    """CPU time that the host's relay spends on the message, ps."""
     wire_up: int
-    """Bytes that cross the drive's link, with the headers of packets and blocks."""
+    """Bytes that cross the link upward, including the headers of packets and blocks."""
     wire_down: int
 
     @property
