@@ -17,7 +17,7 @@ from rich.table import Table
 
 CHECK, FIT, SHOWN, IDENTITY = "check", "fit", "shown", "identity"
 KINDS = {
-    CHECK: "check: a published number, predicted by a run that no fit row decides",
+    CHECK: "check: a published number; no fitted constant determines the prediction",
     FIT: "fit: constants were chosen so that these rows come out",
     SHOWN: "shown: neither fitted nor checked",
     IDENTITY: "identity: follows by arithmetic from inputs, other rows or our own models",

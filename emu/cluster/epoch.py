@@ -254,7 +254,7 @@ class Epoch:
         """Return the samples of the next step, and count the previous step as complete."""
         plan = self._started()
         if plan.done == plan.steps:
-            raise InputError(f"the epoch is over after {self.step} steps; nothing is left to take")
+            raise InputError(f"the epoch is over after {self.step} steps; no samples are left")
         samples, own = plan.next()
         node, start, length = self._pool.take(samples - own)
         take = Take(self.step, self._taken.copy(), own, node, start, length)

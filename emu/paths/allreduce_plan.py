@@ -59,7 +59,7 @@ class ExchangePlan:
             steps, size = ring.steps(self.nodes), self.piece_bytes
             rate = steps * size / times.seconds / 1e6
             return f"{steps} ring steps x {size / 1e6:.4g} MB at {rate:.4g} MB/s; {relay}"
-        return f"{self.kind}, {self.n_bytes / 1e6:.4g} MB a message; {relay}"
+        return f"{self.kind}, {self.n_bytes / 1e6:.4g} MB per message; {relay}"
 
     def rows(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
         """Yield the plan rows of the exchange in chunks; they start after row ``trained``. Return

@@ -296,7 +296,7 @@ class Stannis(Path):
             if need > room:
                 return (
                     f"weights, states and gradient of {trace.n_params:,} parameters take "
-                    f"{need / 1e9:.4g} GB on every node, {name} = {room / 1e9:.4g} GB"
+                    f"{need / 1e9:.4g} GB on every node, more than {name} = {room / 1e9:.4g} GB"
                 )
         if self.options.batch == PAPER and not self._batches_are_published():
             return (
@@ -315,7 +315,7 @@ class Stannis(Path):
         pages = max(int((own + host).max()) * steps, -(-data // page))
         if pages > lpns:
             return (
-                f"the data set takes {pages * page / 1e9:.4g} GB per drive, the conventional "
+                f"the data set takes {pages * page / 1e9:.4g} GB per drive, but the conventional "
                 f"namespace has {lpns * page / 1e9:.4g} GB"
             )
         return None

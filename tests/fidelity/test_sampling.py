@@ -162,7 +162,7 @@ def test_tensors_of_a_few_blocks_are_no_pieces_of_large_ones():
     options = Options(offload=Offload(in_dram_below=1 << 20))
     assert PATHS["host_offload"](cfg, trace, options).pieces() is not None
     path = PATHS["host_offload"](cfg, many, options)
-    assert path.pieces() is None and "few blocks" in path.unsampled()
+    assert path.pieces() is None and "few I/O blocks" in path.unsampled()
 
 
 def decaying(n: int, decays: tuple[float, ...], steps: int = 1):

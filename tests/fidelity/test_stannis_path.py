@@ -517,7 +517,7 @@ def test_host_work_and_energy_are_counted():
             "does not state the times of forward and backward",
         ),
         # 4 B x (w, m, g) x 600 M = 7.2 GB
-        ((), {"n_params": 600_000_000}, "take 7.2 GB on every node, dram.isp = 6 GB"),
+        ((), {"n_params": 600_000_000}, "take 7.2 GB on every node, more than dram.isp = 6 GB"),
         (("host.dram=6 GB", "dram.isp=8 GB"), {"n_params": 600_000_000}, "host.dram = 6 GB"),
         ((), {"dataset_samples": 10**12}, "the data set takes"),
     ],

@@ -95,5 +95,5 @@ def bound(
         ends = share[-1] * (cpu + write_most) + max(before, 0)
     else:
         ends = share[0] * (read_most + cpu)
-    text = f"{parts_text([('all', name, seconds)])} + time not overlapped at the ends {words(ends)}"
+    text = f"{parts_text([('all', name, seconds)])} + {words(ends)} not overlapped at the ends"
     return with_latency(name, seconds + ends, ends_bare, text)

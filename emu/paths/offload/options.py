@@ -142,10 +142,10 @@ def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Off
 def _value(setting: str, kind: str, text: str) -> Any:
     if kind == "bool":
         if text not in ("true", "false"):
-            raise InputError(f"--offload {setting!r}, expected true or false")
+            raise InputError(f"--offload {setting!r}: must be true or false")
         return text == "true"
     try:
         return float(text) if kind == "float" else int(text)
     except ValueError:
         expected = "a number" if kind == "float" else "a whole number"
-        raise InputError(f"--offload {setting!r}, expected {expected}") from None
+        raise InputError(f"--offload {setting!r}: must be {expected}") from None

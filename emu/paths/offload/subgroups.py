@@ -205,9 +205,11 @@ class OffloadLayout(UpdatingPath):
             begin = self._later()[0][0] if name == "p" and self._later() else 0
             params = (self.trace.n_params if name == "p" else self.on_nvme[-1][1]) - begin
             if size < LARGE_TENSORS * params * region.width:
-                return f"much of {name} stays in DRAM in small tensors (in_dram_below)"
+                return f"much of vector {name} stays in DRAM in small tensors (in_dram_below)"
             if size < BLOCKS_OF_TENSOR * self.cfg.host.io_block_bytes * len(region.extents):
-                return f"tensors of {name} have few blocks each (in_dram_below, host.io_block)"
+                return (
+                    f"tensors of vector {name} have few blocks each (in_dram_below, host.io_block)"
+                )
         return None
 
     def pieces(self) -> Pieces | None:
