@@ -2,7 +2,7 @@
 
 Owns the figures of a strategy per step and per sample, and the verdicts on time and on energy:
 which strategy wins, by how much, how certain that is and which constant decides. Does not own the
-runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py) or the screen
+runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py, price_draws.py) or the screen
 (cli/tables/answer.py).
 Source: this project's contract of results: all strategies train on the same samples per step. Where
 batches differ, only figures per sample are compared.
@@ -18,6 +18,7 @@ from ondie.emu.analysis.compare import Comparison, Result
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.lifetime import Interval, lifetime
 from ondie.emu.analysis.monte_carlo import DRAW_LAWS, WHOLE_STEP, width
+from ondie.emu.analysis.price_draws import PriceDraws
 
 TIE = 0.005
 """Relative difference of two figures up to which two strategies are reported as equal."""
@@ -54,25 +55,41 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class Certainty:
-    """Uncertainty of a verdict: comparison of the best strategy with one other over the ranges of
-    the constants. It exists only for the two strategies of the headline, one of which must be the
-    best.
+class WithTimes:
+    """Uncertainty of a verdict on energy if constants that change time are drawn as well.
+
+    Known for the pair of the headline only, which is simulated at both ends of their ranges.
     """
 
     other: str
     constants: int
-    """Number of constants that were varied one by one (verdict on time) or drawn together (verdict
-    on energy)."""
+    probability: float
+    """Share of DRAWS draws in which the best takes less than the other."""
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """Uncertainty of a verdict: the best strategy against others, over the constants' ranges.
+
+    Energy: any strategies, over draws of the energy constants at the simulated times. Time: the
+    pair of the headline only, of which the best strategy must be one; each constant is varied
+    alone.
+    """
+
+    other: str
+    """Energy: the next strategy, the first of ``Verdict.others``. Time: the other of the pair."""
+    constants: int
+    """Constants that were varied, one by one (time), or drawn together (energy)."""
     probability: float | None
-    """Verdict on energy: share of the DRAWS draws in which the best strategy takes less energy than
-    the other. None for the verdict on time."""
+    """Energy: share of DRAWS draws in which the best takes less than all of ``Verdict.others``."""
     exceptions: tuple[str, ...]
     """Verdict on time: constants for which the other strategy is faster at one end of the range."""
     decided_by: str
     """Constant whose range changes the ratio of the two strategies, other over best, the most."""
     ratio: tuple[float, float]
-    """Ratio, other over best, at the (low, high) end of the range of ``decided_by``."""
+    """That ratio at the low and at the high end."""
+    with_times: WithTimes | None = None
+    """Energy: the verdict on the pair of the headline; None if the best is not one of them."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ def answer(comparison: Comparison) -> Answer:
         rows,
         len({row.samples_per_step for row in ran}) == 1,
         replace(time, certainty=_time_certainty(comparison, time.best)),
-        replace(energy, certainty=_energy_certainty(comparison, energy.best)),
+        replace(energy, certainty=_energy_certainty(comparison, energy)),
     )
 
 
@@ -193,24 +210,29 @@ def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
     """Return how each assumed constant changes the ratio of the step times, other over best; None
     if no constant was varied.
 
-    Only the time of the update stage changes with a constant, by the factor that was simulated on
-    the sample.
+    With a rate of the accelerator, the whole step changes by the sample's factor; with any other
+    constant, only the update stage does.
     """
     other = _other(comparison, best)
     if other is None or not comparison.swings:
         return None
     books = [_ran(comparison, name).ledger for name in (best, other)]
 
-    def ratio(times: Mapping[str, float]) -> float:
+    def ratio(times: Mapping[str, float], steps: Mapping[str, float]) -> float:
         mine, others = (
-            book.step_s + book.update_s * (times.get(name, 1.0) - 1)
+            book.step_s * steps[name]
+            if steps
+            else book.step_s + book.update_s * (times.get(name, 1.0) - 1)
             for name, book in zip((best, other), books, strict=True)
             if book is not None
         )
         return others / mine
 
     ends = {
-        swing.key: (ratio(swing.times_at_low), ratio(swing.times_at_high))
+        swing.key: (
+            ratio(swing.times_at_low, swing.steps_at_low),
+            ratio(swing.times_at_high, swing.steps_at_high),
+        )
         for swing in comparison.swings
         if not swing.fails  # at such an end there is no ratio
     }
@@ -221,22 +243,31 @@ def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
     return Certainty(other, len(ends), None, losing, widest, ends[widest])
 
 
-def _energy_certainty(comparison: Comparison, best: str) -> Certainty | None:
-    """Return the uncertainty of the energy ratio, other over best; None if it was not computed.
-
-    The constants of forward and backward keep their typical values, because both strategies spend
-    equal energy there.
-    """
-    other, odds = _other(comparison, best), comparison.odds
-    if other is None or odds is None:
+def _energy_certainty(comparison: Comparison, verdict: Verdict) -> Certainty | None:
+    """Return the uncertainty of a verdict on energy; None if there is no other strategy, or no
+    constant has a range."""
+    runs = {
+        result.name: (result.ledger, result.work)
+        for result in comparison.results
+        if result.ledger is not None and result.work is not None
+    }
+    samples = {name: comparison.steps * book.samples for name, (book, _) in runs.items()}
+    draws = PriceDraws.of(comparison.cfg, runs, samples, comparison.options.seed)
+    others = list(verdict.others)
+    if not others or not draws.spans:
         return None
-    drawn = odds.answers[DRAW_LAWS[0]][WHOLE_STEP].probability
-    wins = best == odds.pair[1]  # the draws are of the baseline over the rival
-    joules = [_ran(comparison, name).energy for name in (other, best)]
-    theirs, mine = (energy.all[1] for energy in joules if energy is not None)
-    typical = theirs / mine
-    bar = max(odds.bars, key=lambda bar: width(bar.step, typical))
-    ends = [typical if end is None else end if wins else 1 / end for end in bar.step]
-    return Certainty(
-        other, odds.drawn, drawn if wins else 1 - drawn, (), bar.key, (ends[0], ends[1])
-    )
+    key, ratio = draws.deciding(verdict.best, others[0])
+    probability = draws.probability(verdict.best, others)
+    found = Certainty(others[0], len(draws.spans), probability, (), key, ratio)
+    other, odds = _other(comparison, verdict.best), comparison.odds
+    if other is None or odds is None:
+        return found
+    wins = verdict.best == odds.pair[1]  # the draws are of the baseline over the rival
+    drawn = odds.answers[DRAW_LAWS[0]][WHOLE_STEP]
+    with_times = WithTimes(other, odds.drawn, drawn.probability if wins else 1 - drawn.probability)
+    if other == found.other:
+        bar = max(odds.bars, key=lambda bar: width(bar.step, drawn.typical))
+        low, high = (drawn.typical if end is None else end for end in bar.step)
+        ratio = (low, high) if wins else (1 / low, 1 / high)
+        found = replace(found, decided_by=bar.key, ratio=ratio)
+    return replace(found, with_times=with_times)

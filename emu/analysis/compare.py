@@ -1,7 +1,7 @@
 """Comparison: one trace on several paths with one device configuration.
 
-Owns the choice of paths, the runs, the call of the weight check, and the choice of the headline
-pair. Does not own the weight check (analysis/weight_check.py), report text and tables
+Owns the runs and the call of the weight check. Does not own the choice of paths
+(analysis/path_choice.py), the weight check (analysis/weight_check.py), report text and tables
 (cli/tables/compare.py) or result.json (analysis/result_json.py).
 Source: this project's contracts: the same global batch, the same weights and the same steps for all
 paths.
@@ -24,6 +24,7 @@ from ondie.emu.analysis.error_notes import damaged, error_notes
 from ondie.emu.analysis.extrapolate import Sampled, extend, reduced
 from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.analysis.monte_carlo import Odds, assess
+from ondie.emu.analysis.path_choice import PATHS, batched, choose, headline_pair
 from ondie.emu.analysis.power_loss import cut
 from ondie.emu.analysis.power_loss.interruptible import Interruptible
 from ondie.emu.analysis.sensitivity import Headline, Swing, amortized, swings
@@ -36,32 +37,14 @@ from ondie.emu.engine.run.system import System
 from ondie.emu.nand.timing import OP_NAMES
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.closed_form import Bound
-from ondie.emu.paths.data_parallel import Stannis
-from ondie.emu.paths.in_storage import InStorage
-from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
-from ondie.emu.paths.on_die.deepstore import ChipLevel
-from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.paths.pieces import Piece
-from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, SmartUpdate
 from ondie.emu.paths.statement import Share, Work
 from ondie.emu.paths.update_path import UpdatingPath
-from ondie.emu.units import InputError, known_names
+from ondie.emu.units import InputError
 from ondie.kernels import OPS
 from ondie.traces import Trace
 
-PATHS: dict[str, type[Path]] = {
-    path.name: path
-    for path in (
-        HostOffload, PipelinedOffload, InStorage, OnDie, Stannis,
-        ChipLevel, SmartBase, SmartUpdate, SmartHandler, SmartComp,
-    )
-}  # fmt: skip
-BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
-"""Paths that run only if the user names them."""
-BASELINE = HostOffload.name
-RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
-"""Paths that the headline may compare with the baseline; it uses the first one that ran."""
 WORKERS = 2
 LONGEST_S = 1_000_000
 """Maximum simulated time of all steps in seconds, estimated by the closed form. The clock may
@@ -126,21 +109,6 @@ class Comparison:
             if result.name == name and result.reason is None:
                 return result
         return None
-
-
-def choose(names: Sequence[str] | None) -> list[str]:
-    """Return validated names of paths; without names, all paths except BY_NAME. Raises InputError
-    for an unknown name, or for a name that is given twice.
-    """
-    if not names:
-        return [name for name in PATHS if name not in BY_NAME]
-    for name in names:
-        if name not in PATHS:
-            raise InputError(f"--paths: unknown path {name!r}; {known_names(name, PATHS)}")
-    for name in names:
-        if list(names).count(name) > 1:
-            raise InputError(f"--paths: {name!r} is named twice; name it once")
-    return list(names)
 
 
 class Run(Interruptible):
@@ -377,9 +345,13 @@ def compare(
     defaults to all steps of a recorded trace and to one step of a synthetic trace.
     """
     options = options or Options()
-    trace, step_times = training.timed(
-        trace, cfg, options.step_times, options.forward_s, options.backward_s
-    )
+
+    rule = options.step_times, options.forward_s, options.backward_s
+
+    def timed(changed: Config, given: Trace = trace) -> tuple[Trace, training.StepTimes]:
+        return training.timed(given, changed, *rule)
+
+    trace, step_times = timed(cfg)
     chosen = choose(paths)
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
@@ -391,7 +363,9 @@ def compare(
         raise InputError(
             f"--sampled: {trace.name} with {what} cannot be extrapolated; remove --sampled"
         )
-    for name in chosen if paths and strict else ():
+    with_batches = batched(chosen, options)
+    required = chosen if paths else with_batches
+    for name in required if strict else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 
     stop = threading.Event()
@@ -442,15 +416,20 @@ def compare(
     found: tuple[Swing, ...] = ()
     odds = None
     if swing and pair is not None:
-        found, odds = _vary(trace, cfg, options, results, pair)
+        found, odds = _vary(lambda changed: timed(changed)[0], cfg, options, results, pair)
     return Comparison(cfg, trace, options, n_steps, results, found, pair, step_times, odds)
 
 
 def _vary(
-    trace: Trace, cfg: Config, options: Options, results: Sequence[Result], pair: tuple[str, str]
+    timed: Callable[[Config], Trace],
+    cfg: Config,
+    options: Options,
+    results: Sequence[Result],
+    pair: tuple[str, str],
 ) -> tuple[tuple[Swing, ...], Odds]:
     """Return the effect of each assumed constant on the headline (swings), and the uncertainty of
-    its energy ratio."""
+    its energy ratio. ``timed`` returns the trace with the times of a configuration."""
+    trace = timed(cfg)
 
     def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
         path, short = PATHS[name](changed, trace, options), amortized(changed)
@@ -463,7 +442,7 @@ def _vary(
     def fits(name: str, changed: Config) -> None:
         PATHS[name](changed, trace, options)
 
-    every = swings(cfg, trace, Headline(again, fits, pair), WORKERS)
+    every = swings(cfg, timed, Headline(again, fits, pair), WORKERS)
     books = {
         result.name: (result.ledger, result.work)
         for result in results
@@ -487,13 +466,3 @@ def step_count(trace: Trace, steps: int | None) -> int:
             f"--steps {steps}: trace {trace.name} has {count} step{plural}; use {limits}"
         )
     return steps
-
-
-def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
-    """Return (baseline, rival) of the headline, or None if there are not two paths to compare."""
-    if BASELINE not in ran:
-        return None
-    for name in RIVALS:
-        if name in ran:
-            return BASELINE, name
-    return None

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.analysis.compare import PATHS, Run
+from ondie.emu.analysis.compare import Run
 from ondie.emu.analysis.extrapolate import reduced
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.transaction import SECTOR_BYTES

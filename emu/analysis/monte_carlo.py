@@ -59,6 +59,9 @@ DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
 the host."""
 WHOLE_STEP = "step"
 """Scope of the energy ratio of the whole step, with host and accelerator."""
+GROUPS = (DRIVE_PART, HOST_PART, COMPUTE_PART)
+SCOPES = {DRIVE_ALONE: GROUPS[:1], WITH_HOST: GROUPS[:2], WHOLE_STEP: GROUPS}
+"""Scope -> groups of components."""
 POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
 """Smallest factor of a quantity; it replaces the factor 0 if a component vanishes at an end of a
@@ -201,8 +204,7 @@ class Odds:
 
 
 class Pair:
-    """Energy of a baseline and a rival outside forward and backward, as a function of the uncertain
-    constants."""
+    """Energy of a baseline and a rival as a function of the uncertain constants."""
 
     def __init__(
         self,
@@ -212,22 +214,8 @@ class Pair:
     ) -> None:
         self.pair = tuple(runs)
         self.parts = {
-            name: [
-                part
-                for part in components(cfg, book.totals, work)
-                if part.group in (DRIVE_PART, HOST_PART)
-            ]
-            for name, (book, work) in runs.items()
-        }  # fmt: skip
-        self.training = {
-            name: sum(
-                part.joules(cfg)[1]
-                for part in components(cfg, book.totals, work)
-                if part.group == COMPUTE_PART
-            )
-            for name, (book, work) in runs.items()
+            name: components(cfg, book.totals, work) for name, (book, work) in runs.items()
         }
-        """Energy of forward and backward in J by path, at typical constants."""
         self.prices = {
             part.key: float(cfg.leaf(part.key).value)
             for parts in self.parts.values()
@@ -236,9 +224,9 @@ class Pair:
         self.spans = self._spans(cfg, swings)
 
     def _spans(self, cfg: Config, swings: Sequence[Swing]) -> list[Span]:
-        spans = [_span(cfg.leaf(key), None) for key in self.prices if cfg.leaf(key).low is not None]
+        spans = [span_of(cfg.leaf(key)) for key in self.prices if cfg.leaf(key).low is not None]
         spans += [
-            _span(cfg.leaf(swing.key), swing)
+            span_of(cfg.leaf(swing.key), swing)
             for swing in swings
             if not is_price(swing.key) and swing.key not in USER_CHOICES
         ]
@@ -260,18 +248,20 @@ class Pair:
         """
         count = _length(values)
         timed = [
-            (_factors(span.swing), span.places(values[span.key]))
+            (span.swing.of_training, _factors(span.swing), span.places(values[span.key]))
             for span in self.spans
             if span.swing is not None and span.key in values
         ]
         out = {}
         for path, parts in self.parts.items():
-            out[path] = sums = {DRIVE_PART: np.zeros(count), HOST_PART: np.zeros(count)}
+            out[path] = sums = {group: np.zeros(count) for group in GROUPS}
             for part in parts:
                 if part.name in POWERS and not powers:
                     continue
                 log = np.zeros(count)
-                for ends, places in timed:
+                for of_training, ends, places in timed:
+                    if part.group == COMPUTE_PART and not of_training:
+                        continue  # the sample has no forward and backward
                     for end, place in zip(ends, places, strict=True):
                         factor = end.get(path, {}).get(part.name)
                         if factor is not None:
@@ -289,13 +279,10 @@ class Pair:
     def ratios(self, values: Values) -> dict[str, np.ndarray]:
         """Return the energy ratios, baseline over rival, by scope, float64[n]."""
         base, rival = self.joules(values).values()
-        training = tuple(self.training.values())
         return {
-            DRIVE_ALONE: base[DRIVE_PART] / rival[DRIVE_PART],
-            WITH_HOST: (base[DRIVE_PART] + base[HOST_PART])
-            / (rival[DRIVE_PART] + rival[HOST_PART]),
-            WHOLE_STEP: (base[DRIVE_PART] + base[HOST_PART] + training[0])
-            / (rival[DRIVE_PART] + rival[HOST_PART] + training[1]),
+            scope: np.sum([base[group] for group in groups], axis=0)
+            / np.sum([rival[group] for group in groups], axis=0)
+            for scope, groups in SCOPES.items()
         }
 
     def power_keys(self) -> tuple[str, ...]:
@@ -334,7 +321,8 @@ def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
     )
 
 
-def _span(leaf: Leaf, swing: Swing | None) -> Span:
+def span_of(leaf: Leaf, swing: Swing | None = None) -> Span:
+    """Return the range of a leaf that has one. ``swing``: its effect on time, if it has any."""
     spec = KEYS[leaf.key].spec if leaf.key in KEYS else None
     choice = isinstance(leaf.value, (bool, str)) or bool(spec and spec.choices)
     names = (leaf.low, leaf.value, leaf.high)

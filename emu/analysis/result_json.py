@@ -323,7 +323,7 @@ def result_data(comparison: Comparison, seed: int, target_s: float | None = None
     }
 
 
-HIDDEN = ("seed", "pairs", "host_batch", "shares")
+HIDDEN = ("seed", "pairs", "shares")
 
 
 def options_data(options: Options) -> dict[str, Any]:

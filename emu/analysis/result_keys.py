@@ -30,7 +30,12 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "options.format": ("", "storage format of weights, gradients and states"),
     "options.batch": (
         "",
-        "path stannis: global batch of the trace (same), published (paper) or tuned batches",
+        "path stannis: global batch of the trace (same), published batches (paper), tuned ones, or "
+        "those of the next two keys (given)",
+    ),
+    "options.{host,drive}_batch": (
+        "samples", "path stannis: batch that the user gave for the host and for each drive; null: "
+        "none, or tuned to the other one",
     ),
     "options.cores_taken": ("", "path stannis: number of the host's cores that other programs use"),
     "options.slowdown": (
@@ -135,12 +140,14 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "answer.{fastest,least_energy}.others.*": (
         "1", "time or energy of every other path over the best",
     ),
-    "answer.{fastest,least_energy}.certainty.other": ("", "path that was compared with the best"),
+    "answer.{fastest,least_energy}.certainty.other": (
+        "", "path of decided_by and ratio: time: the other of the headline, energy: the next one",
+    ),
     "answer.{fastest,least_energy}.certainty.constants": (
         "constants", "number of constants varied or drawn",
     ),
     "answer.{fastest,least_energy}.certainty.probability": (
-        "1", "energy: share of draws in which the best path takes less; null for time",
+        "1", "energy: share of draws in which the best path takes less than every other; null: time",
     ),
     "answer.{fastest,least_energy}.certainty.exceptions": (
         "", "time: constants for which the other path is faster at an end of the range",
@@ -150,6 +157,10 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     ),
     "answer.{fastest,least_energy}.certainty.ratio": (
         "1", "ratio, other path over the best, at the low and high end of that constant",
+    ),
+    "answer.{fastest,least_energy}.certainty.with_times.*": (
+        "", "energy, if constants of time are drawn as well: other (of the headline), constants, "
+        "probability; null: not known",
     ),
     "headline": ("", "one sentence with the result"),
     "headline_ratios.{update_stage,outside_training,step}": (

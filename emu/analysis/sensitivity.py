@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 
 from ondie.emu.analysis.energy import components, energy, is_price
 from ondie.emu.analysis.extrapolate import reduced
@@ -82,8 +83,16 @@ HOST_POWERS = ("host.update_power", "host.wait_power")
 """Powers of the host that are varied one by one even if they are not assumed, because they often
 decide the energy."""
 
+RATES = ("host.accelerator_peak", "host.accelerator_utilization")
+"""Keys, with those by model, from which the times of forward and backward may follow."""
+
 Factors = Mapping[str, Mapping[str, float]]
 """Path -> energy component -> quantity divided by the component's typical quantity."""
+
+
+def is_rate(key: str) -> bool:
+    """Return True if a leaf is a rate of the accelerator."""
+    return key.startswith(RATES)
 
 
 def unfelt(cfg: Config) -> tuple[str, ...]:
@@ -126,6 +135,15 @@ class Swing:
     """Time of each path's update stage at the low end divided by its typical time; empty if a path
     cannot run or no time changes."""
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
+    steps_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """Path -> time of the whole step as a factor of its typical time; only of a constant that
+    changes forward and backward, which are then part of the sample."""
+    steps_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def of_training(self) -> bool:
+        """True if the constant changes the times of forward and backward."""
+        return bool(self.steps_at_low or self.steps_at_high)
 
     @property
     def speedup_width(self) -> float:
@@ -175,14 +193,30 @@ def amortized(cfg: Config) -> Config:
     )
 
 
-def sample(trace: Trace, cfg: Config) -> Trace:
-    """Return the trace's first step, reduced to :func:`sample_params` parameters, without payload,
-    forward and backward.
+def sample(trace: Trace, cfg: Config, training: bool = False) -> Trace:
+    """Return the trace's first step, reduced to :func:`sample_params` parameters.
 
     Every die has SAMPLE_STRIPES super-pages (DIE_STRIPES if the dies update), or fewer if the trace
-    has fewer parameters.
+    has fewer parameters. No payload. Forward and backward take no time or, with ``training``, a
+    time reduced as the parameters are.
     """
-    return reduced(trace, sample_params(trace, cfg), name="sample", training=0.0)
+    count = sample_params(trace, cfg)
+    share = count / trace.n_params if training else 0.0
+    return reduced(trace, count, name="sample", training=share)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Results of the pair on a sample."""
+
+    speedup: float
+    energy_ratio: float
+    charged: Mapping[str, Mapping[str, int]]
+    """Path -> component -> quantity that energy is charged for."""
+    update_s: Mapping[str, float]
+    """Path -> time of its update stage, s."""
+    step_s: Mapping[str, float]
+    """Path -> time of the whole step, s."""
 
 
 class Headline:
@@ -234,27 +268,33 @@ class Headline:
         ]
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
-    def times(self, cfg: Config, trace: Trace) -> dict[str, float]:
-        """Return the time of each path's update stage in seconds."""
-        return {name: self._simulated(name, cfg, trace)[0].update_s for name in self.pair}
-
-    def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
-        """Return, by path and energy component, the quantity for which energy is charged."""
-        found, short = {}, self._amortized(cfg)
+    def sampled(self, cfg: Config, trace: Trace) -> Sampled:
+        """Return the results of a sample. Raises InputError if a path cannot run."""
+        charged, short = {}, self._amortized(cfg)
         for name in self.pair:
-            book, work = self._simulated(name, cfg, trace)
-            found[name] = {
+            self.fits(name, cfg)
+        found = {name: self._simulated(name, cfg, trace) for name in self.pair}
+        for name, (book, work) in found.items():
+            charged[name] = {
                 part.name: part.quantity for part in components(short, book.totals, work)
             }
-        return found
+        return Sampled(
+            *self(cfg, trace),
+            charged,
+            {name: book.update_s for name, (book, _) in found.items()},
+            {name: book.step_s for name, (book, _) in found.items()},
+        )
 
 
-def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
+def swings(
+    cfg: Config, timed: Callable[[Config], Trace], headline: Headline, workers: int
+) -> list[Swing]:
     """Return the swings of speedup and energy ratio; the widest comes first.
 
     They cover each assumed constant with a range, except those of :func:`unfelt`, the constants of
     :func:`published_ranges`, and HOST_POWERS. Constants with an end at which a path cannot run come
     first; such an end has the value None. An assumed constant without a range must be a name.
+    ``timed`` returns the trace with the times of forward and backward on a configuration.
     """
     idle = unfelt(cfg)
     varied = [key for key in cfg.assumed() if key.low is not None and key.key not in idle]
@@ -264,36 +304,62 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
         for leaf in map(cfg.leaf, HOST_POWERS)
         if leaf.source != "assumed" and leaf.low != leaf.high
     ]
-    small = sample(trace, cfg)
-    typical = headline(cfg, small)
-    charged, took = headline.quantities(cfg, small), headline.times(cfg, small)
+    trace = timed(cfg)
+    small, usual = sample(trace, cfg), _trained_s(trace)
+    typical = headline.sampled(cfg, small)
+    samples: list[Trace] = []  # Headline knows a sample by its id, so all of them are kept
+
+    @cache
+    def typical_with_training() -> Sampled:
+        samples.append(sample(trace, cfg, training=True))
+        return headline.sampled(cfg, samples[-1])
+
+    def ends(changed: Config, key: str) -> tuple[Sampled, Sampled, bool]:
+        """Return the results and the typical ones, and whether both have forward and backward."""
+        if is_rate(key):
+            later = timed(changed)
+            if _trained_s(later) != usual:
+                samples.append(again := sample(later, cfg, training=True))
+                return headline.sampled(changed, again), typical_with_training(), True
+        return headline.sampled(changed, small), typical, False
 
     def at(
         leaf: Leaf, value: Value
-    ) -> tuple[float | None, float | None, Factors, Mapping[str, float]]:
+    ) -> tuple[float | None, float | None, Factors, Mapping[str, float], Mapping[str, float]]:
         try:
-            changed = cfg.replace({leaf.key: value})
-            for name in headline.pair:
-                headline.fits(name, changed)
-            speedup, ratio = headline(changed, small)
-            found = changes(charged, headline.quantities(changed, small))
-            times = headline.times(changed, small)
+            found, before, trained = ends(cfg.replace({leaf.key: value}), leaf.key)
         except InputError:
-            return None, None, {}, {}
-        factors = {name: times[name] / took[name] for name in took}
-        return speedup / typical[0], ratio / typical[1], found, factors
+            return None, None, {}, {}, {}
+        return (
+            found.speedup / before.speedup,
+            found.energy_ratio / before.energy_ratio,
+            changes(before.charged, found.charged),
+            _factors(found.update_s, before.update_s),
+            _factors(found.step_s, before.step_s) if trained else {},
+        )
 
     def one(leaf: Leaf) -> Swing:
         assert leaf.low is not None and leaf.high is not None
         low, high = at(leaf, leaf.low), at(leaf, leaf.high)
         texts = shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
         return Swing(
-            leaf.key, *texts, low[0], high[0], low[1], high[1], low[2], high[2], low[3], high[3]
-        )
+            leaf.key, *texts, low[0], high[0], low[1], high[1], low[2], high[2], low[3], high[3],
+            low[4], high[4],
+        )  # fmt: skip
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(one, varied))
     return sorted(found, key=lambda swing: (not swing.fails, -swing.width, swing.key))
+
+
+def _trained_s(trace: Trace) -> tuple[float, float]:
+    """Return the times of forward and backward of the first step."""
+    return trace.steps[0].forward_s, trace.steps[0].backward_s
+
+
+def _factors(found: Mapping[str, float], typical: Mapping[str, float]) -> Mapping[str, float]:
+    """Return path -> its time as a factor of the typical one."""
+    return {name: found[name] / typical[name] for name in typical}
 
 
 def changes(

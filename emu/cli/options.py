@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ondie.emu.cluster.allocation import GIVEN, PAPER, TUNED, check_batches
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.units import InputError
 
@@ -66,17 +67,42 @@ def drive_options(default: str, *, several: bool = True) -> Decorator:
 def batch_options(*choices: str, default: str, what: str) -> Decorator:
     """Return a decorator that adds the options of batches and of taken cores on a cluster's nodes.
 
-    Taken cores are those that other programs use. ``what``: help text of --batch.
+    Taken cores are those that other programs use. ``what``: help text of --batch. ``default``: its
+    default, which the command gives to :func:`batches`.
     """
     return add_options(
-        click.option("--batch", type=click.Choice(choices), default=default, show_default=True,
-                     help=what),
+        click.option("--batch", type=click.Choice(choices), help=f"{what}  [default: {default}]"),
+        click.option("--host-batch", type=int, metavar="N",
+                     help="Batch of a host. Alone, for a trace only: batches of drives are tuned "
+                          "to it.  [default: the trace's]"),
+        click.option("--drive-batch", type=int, metavar="N",
+                     help="Batch of every drive, instead of --batch. Without --host-batch, the "
+                          "host's is tuned to it."),
         click.option("--cores-taken", type=float, default=0.0, show_default=True, metavar="N",
                      help="Cores of a training host that other programs use all the time."),
         click.option("--slowdown", metavar="NAME",
                      help="Speed of a host on the cores that are left: three-nodes, laguna-host or "
                           "linear.  [default: laguna-host with Lagunas, else three-nodes]"),
     )  # fmt: skip
+
+
+def batches(
+    batch: str | None, host_batch: int | None, drive_batch: int | None, *, default: str
+) -> str:
+    """Return how batches are chosen: one of the values of --batch, or GIVEN. Raises InputError for
+    options that exclude each other, and for numbers out of range."""
+    given = {"host": host_batch, "drive": drive_batch}
+    check_batches(given, "--{}-batch")
+    node = next((node for node in ("drive", "host") if given[node] is not None), None)
+    if node is None:
+        return batch or default
+    if batch not in ((None, TUNED) if node == "host" else (None,)):
+        what = "the published batches" if batch == PAPER else "other batches"
+        raise InputError(
+            f"--{node}-batch {given[node]}: --batch {batch} takes {what}; remove one of these "
+            "options"
+        )
+    return GIVEN if node == "drive" else TUNED
 
 
 def seed_option(draws: str) -> Decorator:

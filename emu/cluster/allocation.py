@@ -1,4 +1,4 @@
-"""Batches of a cluster: published, by the paper's rule, for equal times, or for most samples/s.
+"""Batches of a cluster: published, given by the user, or by one of three rules that tune.
 
 Owns the choice among these and the step time that follows. Does not own the rules (batch_tuner.py,
 throughput_allocator.py), published batches (networks.py) or the cluster (cluster.py). Every command
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.cluster import throughput_allocator
-from ondie.emu.cluster.batch_tuner import MARGIN, tuning
+from ondie.emu.cluster.batch_tuner import MARGIN, Engine, tune, tuning
 from ondie.emu.cluster.cluster import Fleet
+from ondie.emu.cluster.throughput_search import ROOM
 from ondie.emu.units import InputError
 
 PAPER, TUNED = "paper", "tuned"
@@ -25,6 +26,8 @@ BATCHES = (PAPER, TUNED)
 speeds of the nodes."""
 PUBLISHED = "published"
 """Name of the allocation with published batches."""
+GIVEN = "given"
+"""Batches that the user gives, and the name of their allocation. It is not a value of --batch."""
 ALLOCATORS = ("paper", "equal", "best")
 """Names of the tuning rules: Algorithm 1 of STANNIS ("paper"), equal step times, most samples per
 second."""
@@ -32,6 +35,8 @@ MICRO_BATCHES = 4
 """Default maximum number of micro-batches between two exchanges."""
 BY_OVERHEAD = 64
 """Default maximum number of micro-batches between two exchanges if the overhead is limited."""
+LONGEST_S = 1_000_000
+"""Maximum time of a given batch in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,11 @@ class Rules:
     allocators."""
 
     batch: str = TUNED
-    """One of BATCHES: "paper" or "tuned"."""
+    """One of BATCHES, "paper" or "tuned", or GIVEN."""
+    host_batch: int | None = None
+    drive_batch: int | None = None
+    """GIVEN: batch of every host and of every drive. Without a host's batch, Algorithm 1 tunes it
+    to the drives', which keep theirs."""
     allocator: str = ALLOCATORS[0]
     margin: float = MARGIN
     reference: str = "slowest"
@@ -51,8 +60,13 @@ class Rules:
 
     @property
     def chosen(self) -> str:
-        """Name of the chosen allocation: "published" or an element of ALLOCATORS."""
-        return PUBLISHED if self.batch == PAPER else self.allocator
+        """Name of the chosen allocation: "published", "given" or an element of ALLOCATORS."""
+        return {PAPER: PUBLISHED, GIVEN: GIVEN}.get(self.batch, self.allocator)
+
+    @staticmethod
+    def of(batch: str, host_batch: int | None, drive_batch: int | None) -> Rules:
+        """Return the choice by one of BATCHES or GIVEN, and the given batches."""
+        return Rules(batch=batch, host_batch=host_batch, drive_batch=drive_batch)
 
 
 @dataclass(frozen=True)
@@ -87,13 +101,25 @@ class Allocation:
         return self.total / self.step_s
 
 
+def check_batches(given: Mapping[str, int | None], name: str) -> None:
+    """Raise InputError for a batch that is out of range. ``name``: its name, with the node as
+    "{}"."""
+    for node, batch in given.items():
+        if batch is not None and not 1 <= batch <= ROOM:
+            raise InputError(f"{name.format(node)} {batch}: must be from 1 to {ROOM}")
+
+
 def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
-    """Return all allocations by name: the published batches, if there are any that fit, and those
-    of every allocator. Raises InputError if ``rules`` choose published batches, and none are
-    published or memory does not hold them.
+    """Return the given batches, the published ones, if there are any that fit, and those of every
+    allocator.
+
+    Raises InputError if ``rules`` choose published batches and none are published, or if memory
+    does not hold the chosen batches.
     """
     wanted = rules.batch == PAPER or _fits(fleet)
     names = (PUBLISHED, *ALLOCATORS) if wanted else ALLOCATORS
+    if rules.batch == GIVEN:
+        names = (GIVEN, *names)
     spent = _Spent.of(fleet)
     return {name: _allocation(fleet, rules, name, spent) for name in names}
 
@@ -108,6 +134,8 @@ def _allocation(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocat
     """Return the allocation called ``name``, computed with the speeds on the free cores."""
     if name == PUBLISHED:
         return _published(fleet, spent)
+    if name == GIVEN:
+        return _given(fleet, rules, spent)
     if name == "paper":
         return _by_algorithm_1(fleet, rules, spent)
     return _best(fleet, rules, name, spent)
@@ -143,7 +171,6 @@ def _published(fleet: Fleet, spent: _Spent) -> Allocation:
     batches = tuple(
         batch if kind.count else 0 for batch, kind in zip(fleet.published, fleet.kinds, strict=True)
     )
-    took = []
     for kind, batch in zip(fleet.kinds, batches, strict=True):
         limit = kind.engine.limit
         if limit is not None and batch > limit:
@@ -151,11 +178,50 @@ def _published(fleet: Fleet, spent: _Spent) -> Allocation:
                 f"batch {PAPER!r}: memory of {kind.name} holds a batch of {limit}, not the "
                 f"published {batch}; use {TUNED}"
             )
-        took.append(kind.loaded.seconds(batch) if batch else 0.0)
+    return _fixed(fleet, PUBLISHED, batches, spent)
+
+
+def _given(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
+    """Return the batches that the user gives; without the host's, it is tuned to the drives'."""
+    host, drive = rules.host_batch, rules.drive_batch
+    assert drive is not None
+    for kind in fleet.kinds:
+        name, batch = ("--host-batch", host) if kind.host else ("--drive-batch", drive)
+        limit = kind.engine.limit
+        if kind.count and batch is not None and limit is not None and batch > limit:
+            raise InputError(
+                f"{name} {batch}: memory of {kind.name} holds a batch of {limit}; use at most "
+                f"{limit}"
+            )
+        took = kind.loaded.seconds(batch) if kind.count and batch is not None else 0.0
+        if took > LONGEST_S:
+            raise InputError(
+                f"{name} {batch}: takes {took:.3g} s on {kind.name}; the limit is {LONGEST_S:,} s"
+            )
+    drives = [kind.loaded for kind in fleet.kinds if kind.count and not kind.host]
+    if host is None and drives:
+        # The slowest drives keep the host waiting, so the host's batch is tuned to theirs.
+        slowest = max(drives, key=lambda engine: engine.seconds(drive))
+        keeps = Engine(slowest.name, ((drive, slowest.speed(drive)),))
+        host = tune((fleet.kinds[0].loaded, keeps), margin=rules.margin, reference=1)[0]
+    elif host is None:
+        host = fleet.kinds[0].loaded.best
+    batches = tuple(
+        (host if kind.host else drive) if kind.count else 0 for kind in fleet.kinds
+    )  # fmt: skip
+    return _fixed(fleet, GIVEN, batches, spent)
+
+
+def _fixed(fleet: Fleet, name: str, batches: tuple[int, ...], spent: _Spent) -> Allocation:
+    """Return the allocation with these batches, one for each kind of node."""
+    took = [
+        kind.loaded.seconds(batch) if batch else 0.0
+        for kind, batch in zip(fleet.kinds, batches, strict=True)
+    ]
     counts = tuple(kind.count for kind in fleet.kinds)
     total = sum(batch * count for batch, count in zip(batches, counts, strict=True))
     return Allocation(
-        PUBLISHED, batches, (1,) * len(counts), spent.exchange_s, max(took), spent.update_s, counts,
+        name, batches, (1,) * len(counts), spent.exchange_s, max(took), spent.update_s, counts,
         f"effective batch {total}",
     )  # fmt: skip
 

@@ -122,19 +122,26 @@ def _macs(network: Network) -> int:
 
 
 def traced(
-    name: str, batch: int, speed: float, ratio: float, cfg: Config, host_batch: int | None = None
+    name: str,
+    batch: int,
+    speed: float,
+    ratio: float,
+    cfg: Config,
+    host_batch: int | None = None,
+    drive_batch: int | None = None,
 ) -> tuple[Engine, Engine]:
     """Return (host, drive) of a preset for a training with one known host ``batch`` and ``speed``.
 
     ``name``: a network's name, or any other name. ``ratio``: speed of a drive divided by ``speed``
     (compute/training.py). The host's largest batch is ``batch`` or
     ``host_batch``, because no other batch is known to fit. The drive's batch is the largest that
-    leaves the host within its own.
+    leaves the host within its own; its memory also holds ``drive_batch``.
     """
     half = half_batch() if name in NETWORKS else 0.0
     most = host_batch or batch
     drive = reference_batch(most, speed, speed * ratio)
+    limit = max(drive, drive_batch or 0)
     return (
         Emulated("host", batch, speed, most, half).engine(most),
-        Emulated(cfg.system.name, drive, speed * ratio, drive, half).engine(),
+        Emulated(cfg.system.name, drive, speed * ratio, limit, half).engine(),
     )

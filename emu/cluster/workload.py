@@ -104,7 +104,12 @@ def _unpublished(network: Network, cfg: Config, kind: int) -> str:
 
 
 def of_trace(
-    trace: Trace, presets: Sequence[Config], host_batch: int | None = None, *, timed: bool = False
+    trace: Trace,
+    presets: Sequence[Config],
+    host_batch: int | None = None,
+    drive_batch: int | None = None,
+    *,
+    timed: bool = False,
 ) -> Workload:
     """Return the workload of a trace's first step; batches as in emulated_engine.traced.
 
@@ -141,7 +146,7 @@ def of_trace(
                 f"{trace.name}: weights, states and gradient take {need / 1e9:.4g} GB on every "
                 f"node, dram.isp of {cfg.system.name} is {cfg.dram.isp_bytes / 1e9:.4g} GB"
             )
-        engines.append(traced(trace.name, step.samples, speed, ratio, cfg, host_batch))
+        engines.append(traced(trace.name, step.samples, speed, ratio, cfg, host_batch, drive_batch))
         updates.append(
             isp_cores.update_ps(cfg, trace.op, coupled, trace.n_params, traffic) / PS_PER_S
         )

@@ -15,6 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ondie.emu.clock import ps_from_seconds
+from ondie.emu.cluster import allocation
+from ondie.emu.cluster.allocation import GIVEN, check_batches
+from ondie.emu.cluster.collectives import allreduce
+from ondie.emu.cluster.load.contention import CORES
+from ondie.emu.cluster.load.slowdowns import slowdown
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
@@ -37,6 +42,10 @@ PHASES = (
 BACKWARD_SEGMENTS = 64
 """Number of segments of the backward pass; the gradients of a segment are sent when it
 is complete."""
+
+SAME = "same"
+BATCHES = (SAME, *allocation.BATCHES)
+"""Values of --batch. GIVEN is the option's value if the user gives the drives' batch."""
 
 NO_PROCESSOR = (
     "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use --device csd-pe"
@@ -117,8 +126,11 @@ class Options:
     """Storage format of weights, gradients and states: one of paths.layout.formats.FORMATS."""
     batch: str = "same"
     """stannis: "same": global batch of the trace; "paper": published batches; "tuned": batches by
-    Algorithm 1."""
+    Algorithm 1; "given": ``drive_batch``, and ``host_batch`` or the batch tuned to the drives'."""
     host_batch: int | None = None
+    """stannis: batch of the host. Unless "given", the host's largest one."""
+    drive_batch: int | None = None
+    """stannis: batch of every drive."""
     cores_taken: float = 0.0
     """stannis: number of the host's cores that other programs occupy during training."""
     slowdown: str | None = None
@@ -147,6 +159,7 @@ class Options:
     one, otherwise the trace."""
 
     def __post_init__(self) -> None:
+        self._check_cluster()
         if formats.checked(self.format) == "fp32":
             return
         if self.form != "canonical":
@@ -159,6 +172,23 @@ class Options:
                 f"weights_up: {self.weights_up!r} with format {self.format!r}, whose weights "
                 "are sent with 16 bits already; remove weights_up"
             )
+
+    def _check_cluster(self) -> None:
+        """Raise InputError for options that no cluster can have."""
+        known = BATCHES if self.drive_batch is None else (GIVEN,)
+        if self.batch not in known:
+            raise InputError(f"batch {self.batch!r}: use {', '.join(known)}")
+        if self.allreduce not in allreduce.ALGORITHMS:
+            kinds = " or ".join(allreduce.ALGORITHMS)
+            raise InputError(f"allreduce {self.allreduce!r}: use {kinds}")
+        check_batches({"host": self.host_batch, "drive": self.drive_batch}, "{} batch")
+        if not 0 <= self.cores_taken < CORES:
+            raise InputError(
+                f"--cores-taken {self.cores_taken:g}: must be at least 0 and less than the "
+                f"host's {CORES} cores"
+            )
+        if self.slowdown is not None:
+            slowdown(self.slowdown)  # raises InputError
 
 
 WIDE_UP = tuple(f for f in formats.FORMATS if formats.Stored(f, "adam").shown.itemsize == 4)

@@ -19,14 +19,11 @@ import numpy as np
 
 from ondie.emu.clock import PS_PER_S, ps_from_seconds
 from ondie.emu.cluster import allocation
-from ondie.emu.cluster.allocation import PAPER, Allocation, Rules
+from ondie.emu.cluster.allocation import GIVEN, PAPER, TUNED, Allocation, Rules
 from ondie.emu.cluster.batch_tuner import Engine, tune
 from ondie.emu.cluster.build import assemble
 from ondie.emu.cluster.cluster import Fleet
-from ondie.emu.cluster.collectives import allreduce
 from ondie.emu.cluster.data_split import largest_remainder
-from ondie.emu.cluster.load.contention import CORES
-from ondie.emu.cluster.load.slowdowns import slowdown
 from ondie.emu.cluster.networks import network, servers
 from ondie.emu.cluster.workload import Workload, of_network, of_trace, trains_network
 from ondie.emu.compute import host_cpu, isp_cores, training
@@ -41,6 +38,7 @@ from ondie.emu.paths.base import (
     BACKWARD,
     FORWARD,
     PHASES,
+    SAME,
     SAMPLES,
     SYNCHRONISE,
     UPDATE,
@@ -55,9 +53,6 @@ from ondie.emu.paths.statement import Work
 from ondie.emu.units import InputError
 from ondie.kernels import get
 
-SAME = "same"
-BATCHES = (SAME, *allocation.BATCHES)
-
 
 @dataclass
 class Stannis(Path):
@@ -69,20 +64,6 @@ class Stannis(Path):
     exchanges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.options.batch not in BATCHES:
-            raise InputError(f"batch {self.options.batch!r}: use {', '.join(BATCHES)}")
-        if self.options.allreduce not in allreduce.ALGORITHMS:
-            kinds = " or ".join(allreduce.ALGORITHMS)
-            raise InputError(f"allreduce {self.options.allreduce!r}: use {kinds}")
-        if self.options.host_batch is not None and self.options.host_batch < 1:
-            raise InputError(f"host batch {self.options.host_batch}: must be at least 1")
-        if not 0 <= self.options.cores_taken < CORES:
-            raise InputError(
-                f"cores taken {self.options.cores_taken:g}: use 0 or more, and less than the "
-                f"host's {CORES}"
-            )
-        if self.options.slowdown is not None:
-            slowdown(self.options.slowdown)  # raises InputError
         self.geometry = Geometry.of(self.cfg)
         self.kernel = get(self.trace.op, form=self.options.form)
         self.nodes = self.cfg.system.devices + 1
@@ -116,12 +97,12 @@ class Stannis(Path):
     def workload(self) -> Workload:
         """Network, batches and speeds, as `ondie stannis` uses them. Raises InputError."""
         if not self.as_published:
-            most = self.options.host_batch or self.trace.samples_per_step
-            return of_trace(self.trace, [self.cfg], most, timed=True)
-        if self.options.host_batch is not None:
+            given = self.options.host_batch or self.trace.samples_per_step, self.options.drive_batch
+            return of_trace(self.trace, [self.cfg], *given, timed=True)
+        if self.options.host_batch is not None and self.options.batch != GIVEN:
             raise InputError(
-                f"host batch {self.options.host_batch}: the batches of {self.trace.name} are "
-                f"published; use this option with other traces"
+                f"--host-batch {self.options.host_batch}: the batches of {self.trace.name} are "
+                f"published; give --drive-batch as well, or use this option with other traces"
             )
         known = of_network(self.trace.name, [self.cfg])
         asked = (self.options.step_times, self.options.forward_s, self.options.backward_s)
@@ -149,8 +130,9 @@ class Stannis(Path):
 
     @cached_property
     def allocation(self) -> Allocation:
-        """Published or tuned batch of each node, chosen as in `ondie stannis`."""
-        return allocation.chosen(self.cluster, Rules(batch=self.options.batch))
+        """Published, tuned or given batch of each node, chosen as in `ondie stannis`."""
+        given = self.options.host_batch, self.options.drive_batch
+        return allocation.chosen(self.cluster, Rules.of(self.options.batch, *given))
 
     @cached_property
     def engines(self) -> tuple[Engine, Engine]:
@@ -300,8 +282,7 @@ class Stannis(Path):
                 )
         if self.options.batch == PAPER and not self._batches_are_published():
             return (
-                f"no batches are published for {trace.name} on {cfg.system.name}; use batch "
-                f"{allocation.TUNED}"
+                f"no batches are published for {trace.name} on {cfg.system.name}; use batch {TUNED}"
             )
         if self.options.batch != SAME:
             try:

@@ -5,7 +5,7 @@ its kernel's result, and one byte flipped on flash between two steps changes it.
 import numpy as np
 import pytest
 
-from ondie.emu.analysis.compare import PATHS
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.engine.core.counters import GC_PROGRAM_PAGES
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.paths.optimizer_step import Arithmetic

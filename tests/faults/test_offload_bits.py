@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu.analysis.compare import PATHS
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.analysis.weight_check import bits
 from ondie.emu.engine.core.totals import StepClock
 from ondie.emu.paths.base import Options

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu.analysis.compare import PATHS, run_path
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.analysis.weight_check import bits
 from ondie.emu.compute import isp_cores as core
 from ondie.emu.config.config import load_preset

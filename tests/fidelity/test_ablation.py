@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu.analysis.compare import PATHS, run_path
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import plan_rows as rows_of
 from ondie.emu.nand import timing

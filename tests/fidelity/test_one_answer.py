@@ -40,7 +40,12 @@ class Question:
 
     @property
     def options(self) -> tuple[str, ...]:
-        return ("--batch", self.batch, "--cores-taken", str(self.taken))
+        chosen = ("--batch", self.batch)
+        if self.batch == "given":
+            chosen = (
+                "--host-batch", str(self.host_batch), "--drive-batch", str(self.drive_batch)
+            )  # fmt: skip
+        return (*chosen, "--cores-taken", str(self.taken))
 
     @property
     def full(self) -> int:
@@ -55,6 +60,7 @@ QUESTIONS = {
     "newports": Question("mobilenetv2", "newport", 24, "paper", 0, 315, 25, 2.7 * 32.3),
     "newports loaded": Question("mobilenetv2", "newport", 24, "paper", 4, 315, 25),
     "printed": Question("nasnet-mobile", "newport", 24, "paper", 0, 325, 15),
+    "given": Question("mobilenetv2", "newport", 24, "given", 2, 200, 30),
     "by rule": Question("nasnet-mobile", "newport", 24, "tuned", 0, 304, 15),
 }
 
@@ -141,14 +147,17 @@ def test_every_command_gives_the_same_answer(capsys, tmp_path, name):
     assert simulated.joules == pytest.approx(scaled.joules, rel=EXACT)
 
 
-@pytest.mark.parametrize("name", ["lagunas", "lagunas loaded", "lagunas tuned", "newports"])
+@pytest.mark.parametrize(
+    "name", ["lagunas", "lagunas loaded", "lagunas tuned", "newports", "given"]
+)
 def test_the_emulated_engine_gives_the_same_answer(capsys, tmp_path, name):
     asked = QUESTIONS[name]
     first, run = by_scale(capsys, tmp_path, asked), by_compare(capsys, tmp_path, asked)
     assert run.batches == first.batches
     assert first.speed * (1 - EMULATED) < run.speed < first.speed
     if asked.drive == "newport":
-        assert run.joules == pytest.approx(first.joules, rel=JOULES)
+        if not asked.taken:  # the wait at the slower node is at another power in the two models
+            assert run.joules == pytest.approx(first.joules, rel=JOULES)
         return
     published, told, _, emulated = documented(asked)
     assert (told, emulated) == (f"{first.speed:.2f}", f"{run.speed:.2f}")
@@ -245,6 +254,10 @@ REFUSED = [
     (("tune", "gpt-small", "--host-batch", "64", "--batch", "paper"), "published"),
     (("tune", "mobilenetv2", "--batch", "printed"), "'paper', 'tuned'"),
     (("tune", "mobilenetv2", "--batch", "paper", "--allocator", "best"), "--allocator best"),
+    (("tune", "mobilenetv2", "--drive-batch", "9", "--allocator", "best"), "--drive-batch 9 gives"),
+    (("tune", "mobilenetv2", "--drive-batch", "9", "--batch", "tuned"), "--drive-batch 9: --batch"),
+    (("tune", "mobilenetv2", "--drive-batch", "0"), "--drive-batch 0: must be from 1 to"),
+    (("scale", "mobilenetv2", "--drive-batch", "900"), "memory of newport holds a batch of 111"),
     (("tune", "mobilenetv2", "--batch", "paper", "--set", "dram.isp=1 GB"), "holds a batch of 17"),
     (("tune", "mobilenetv2", "--cores-taken", "8"), "8 of 8 cores taken"),
     (("scale", "mobilenetv2", "--cores-taken", "-1"), "-1 of 8 cores taken"),
@@ -267,8 +280,8 @@ def test_bad_questions_of_stannis(capsys, words, message):
     [
         (("squeezenet", "--device", "laguna", "--batch", "paper"), "no batches are published"),
         (("gpt-small", "--device", "newport", "--batch", "paper"), "use batch tuned"),
-        (("mobilenetv2", "--device", "laguna", "--cores-taken", "8"), "cores taken 8"),
-        (("mobilenetv2", "--device", "laguna", "--cores-taken", "nan"), "cores taken nan"),
+        (("mobilenetv2", "--device", "laguna", "--cores-taken", "8"), "--cores-taken 8"),
+        (("mobilenetv2", "--device", "laguna", "--cores-taken", "nan"), "--cores-taken nan"),
         (("mobilenetv2", "--device", "laguna", "--slowdown", "line"), "nearest: linear"),
         (("mobilenetv2", "--device", "laguna", "--batch", "papr"), "--batch"),
         (("mobilenetv2", "--device", "newport", "--batch", "paper", "--set", "dram.isp=1 GB"),

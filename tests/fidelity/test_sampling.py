@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.analysis.compare import PATHS, compare, run_path, run_sampled
+from ondie.emu.analysis.compare import compare, run_path, run_sampled
 from ondie.emu.analysis.extrapolate import extend, reduced
 from ondie.emu.analysis.ledger import Ledger
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.paths.base import Options

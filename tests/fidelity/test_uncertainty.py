@@ -225,7 +225,7 @@ def test_every_constant_with_a_range_has_a_bar(whole):
     assert assumed | {"flash.t_read", "flash.t_program", "flash.page", "link.up"} <= keys
     assert {key for key in prices if whole.cfg.leaf(key).low is not None} <= keys
     assert {"host.update_power", "host.wait_power", "energy.nand_read"} <= keys
-    assert not keys & (USER_CHOICES | {"host.compute_power"})
+    assert not keys & USER_CHOICES
     widths = [uncertainty.width(bar.energy, whole.odds.ratios[0]) for bar in whole.odds.bars]
     assert widths == sorted(widths, reverse=True)
 

@@ -13,7 +13,8 @@ import sys
 import pytest
 
 from ondie import traces
-from ondie.emu.analysis.compare import PATHS, compare, run_path
+from ondie.emu.analysis.compare import compare, run_path
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.compute import host_cpu, isp_cores, pe
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core.conservation import Place, check_laws

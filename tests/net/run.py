@@ -44,7 +44,7 @@ def entry() -> Callable[[list[str]], None]:
 def known_choices() -> dict[str, tuple[str, ...]]:
     """Every configuration key with a closed set of values, and the sets of paths, presets and
     formats."""
-    from ondie.emu.analysis.compare import PATHS
+    from ondie.emu.analysis.path_choice import PATHS
     from ondie.emu.config.config import preset_names
     from ondie.emu.config.schema.keys import KEYS
     from ondie.emu.ftl.policies import STREAMS, VICTIMS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu.analysis.compare import PATHS
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.nvme import command

@@ -8,7 +8,8 @@ import pytest
 
 from ondie import traces
 from ondie.emu.analysis import weight_check as weights
-from ondie.emu.analysis.compare import BY_NAME, PATHS, Run, choose, compare, run_path
+from ondie.emu.analysis.compare import Run, compare, run_path
+from ondie.emu.analysis.path_choice import BY_NAME, PATHS, choose
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.layout.raid0 import Bucket, Striping

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.analysis import compare
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.cli import main as cli
 from ondie.emu.cli.files import write_atomically
 from ondie.emu.config.config import load_preset, preset_names
@@ -21,7 +22,7 @@ from ondie.traces import write
 from tests.smoke.commands import apart, files, here, refused
 from tests.traces.samples import sample, sample_file
 
-ALL_PATHS = ",".join(compare.PATHS)
+ALL_PATHS = ",".join(PATHS)
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,28 @@ COMPARE = [
     (["gpt-small", "--weights-up", "fp8"], ["--weights-up", "'fp8'", "'fp16'"]),
     (["gpt-small", "--seed", "-1"], ["--seed", "-1"]),
     (["gpt-small", "--swings"], ["--swings", "'--swing'"]),
+    # the accelerator, and the cluster, also where no path of a cluster is asked for
+    (["gpt-small", "--step-times", "acc"], ["--step-times", "'acc'", "'accelerator', 'trace'"]),
+    (["gpt-small", "--step-times", "accelerator"], ["optimstore-r1 states no rate"]),
+    (["gpt-small", "--batch", "papr"], ["--batch", "'papr'", "'paper'"]),
+    (["gpt-small", "--cores-taken", "-1"], ["--cores-taken -1", "at least 0 and less than"]),
+    (["gpt-small", "--cores-taken", "8", "--paths", "on_die"], ["--cores-taken 8", "8 cores"]),
+    (["gpt-small", "--cores-taken", "nan"], ["--cores-taken nan"]),
+    (["gpt-small", "--cores-taken", "some"], ["--cores-taken", "'some'"]),
+    (["gpt-small", "--slowdown", "line", "--paths", "on_die"], ["slowdown", "nearest: linear"]),
+    (["gpt-small", "--slowdown", ""], ["slowdown ''", "laguna-host"]),
+    (["gpt-small", "--host-batch", "3", "--paths", "on_die"], ["--host-batch 3", "no cluster"]),
+    (["gpt-small", "--drive-batch", "0", "--paths", "on_die"], ["--drive-batch 0", "from 1 to"]),
+    (["gpt-small", "--no-swing=yes"], ["--no-swing", "does not take a value"]),
+    (["gpt-small", "--verbose=2"], ["--verbose", "does not take a value"]),
+    (["gpt-small", "--verbos"], ["'--verbos'", "'--verbose'"]),
+    # processing elements that the drive does not have, in part
+    (["gpt-small", "--device", "newport", "--set", "pe.kind=per_plane", "--set", "pe.bus_values=2"],
+     ["pe.kind", "set all of them", "pe.clock_divider = 4", "energy.pe_add", "energy.pe_bus"]),
+    (["gpt-small", "--device", "gen4-tlc", "--set", "pe.rain=4"],
+     ['pe.rain = "4"', "set all of them", 'pe.kind = "per_plane"', "energy.pe_multiply"]),
+    (["gpt-small", "--device", "smartssd", "--set", "energy.pe_add=1 pJ", "--paths", "on_die"],
+     ["on_die", "pe.kind = none"]),
     # what does not fit, or cannot run
     (["gpt3-175b", "--paths", ALL_PATHS], ["host_offload", "174,604,259,328", "per device"]),
     (["gpt3-175b", "--paths", "in_storage"], ["in_storage", "conventional namespace"]),

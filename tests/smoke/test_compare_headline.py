@@ -7,7 +7,8 @@ import re
 import pytest
 
 from ondie import traces
-from ondie.emu.analysis.compare import Comparison, compare, headline_pair
+from ondie.emu.analysis.compare import Comparison, compare
+from ondie.emu.analysis.path_choice import headline_pair
 from ondie.emu.analysis.result_json import headline_words, result_data
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_time, parse

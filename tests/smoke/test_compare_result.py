@@ -190,7 +190,7 @@ def test_the_form(result):
     assert options.pop("offload") == json.loads(json.dumps(asdict(Offload())))
     assert options == {
         "weights_up": "fp32", "form": "canonical", "format": "fp32", "batch": "same",
-        "allreduce": "ring",
+        "host_batch": None, "drive_batch": None, "allreduce": "ring",
         "compression": 2.0, "forward_s": None, "backward_s": None,
         "cores_taken": 0.0, "slowdown": None, "step_times": None,
     }  # fmt: skip

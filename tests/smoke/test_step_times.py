@@ -150,11 +150,23 @@ def test_bad_input(capsys, tmp_path):
     for setting, *wanted in (
         ("host.accelerator_utilization=1.5", "at most 1"),
         ("host.accelerator_utilization=0", "requires host.accelerator_utilization above 0"),
-        ("host.accelerator_utilization_by_model.mobilenetv2=2", "at most 1"),
+        (
+            "host.accelerator_utilization_by_model.mobilenetv2=2",
+            "_by_model.mobilenetv2 = 2 must be above 0 and at most 1",
+        ),
         ("host.accelerator_peak=312 GB/s", "is a rate, not a FLOP rate"),
         ("isp.training_utilization=0", "requires isp.training_utilization above 0"),
         ("isp.training_ratio=0.1", "requires isp.training_ratio = 0"),
         ("isp.training_ratio_by_model.mobilenetv2=0.1", "isp.training_ratio_by_model"),
         ("isp.kind=fpga", "isp.kind"),
+        ("isp.flops_per_cycle=-1", '"-1" is too small'),
+        ("isp.cores=0", "isp.cores above 0"),
+        ("host.accelerator_peak=-1 TFLOP/s", "must be at least 0 FLOP/s"),
+        ("host.accelerator_wait_power=80", "has no unit"),
+        ("energy.pe_add=-1 pJ", "is too small"),
+        ("pe.bus_values=0", "pe.bus_values above 0"),
+        ("pe.dispatch=none", "pe.dispatch", "nearest: lockstep"),
+        ("tunnel.payload=1 B", "tunnel.payload must be from 64 B"),
+        ("ftl.reservoir_fraction=2", "must be at least 0 and below 1"),
     ):
         refused(here(capsys, *words, "--device", "csd-pe", "--set", setting), *wanted)

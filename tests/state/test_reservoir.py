@@ -5,7 +5,7 @@ where it is too small or its registers hold nothing.
 import numpy as np
 import pytest
 
-from ondie.emu.analysis.compare import PATHS
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.engine.core import events
 from ondie.emu.engine.core.counters import COUNTERS, GC_PROGRAM_PAGES, GC_READ_PAGES
 from ondie.emu.engine.run.errors import SimulationError

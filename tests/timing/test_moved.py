@@ -5,7 +5,7 @@ and the paths' results change as the order of events says.
 import numpy as np
 import pytest
 
-from ondie.emu.analysis.compare import PATHS
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.nand.timing import BPP, BPR, ODC, PROGRAM, READ, VPP
 from ondie.emu.paths.base import UPDATE

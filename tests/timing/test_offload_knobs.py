@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from ondie.emu.analysis.compare import PATHS, run_path
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.offload.options import Offload

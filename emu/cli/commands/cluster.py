@@ -42,8 +42,6 @@ fleet_options = add_options(
                  help="paper: allowed idle time of the other nodes.  [default: 0.2]"),
     click.option("--reference", metavar="slowest|influential",
                  help="paper: node that keeps its batch.  [default: slowest]"),
-    click.option("--host-batch", type=int, metavar="N",
-                 help="Batch of a host that trains a trace.  [default: the trace's]"),
     click.option("--most-micro-batches", type=int, metavar="N",
                  help="best: maximum number of micro-batches of a node between two exchanges.  "
                       "[default: 4, or 64 with --overhead]"),

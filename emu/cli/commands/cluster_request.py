@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from ondie import traces
+from ondie.emu.cli.options import batches
 from ondie.emu.cli.output import FigureOptions, OutputOptions
 from ondie.emu.cluster import throughput_allocator
 from ondie.emu.cluster.allocation import (
     ALLOCATORS,
-    BATCHES,
+    GIVEN,
     PAPER,
     PUBLISHED,
+    TUNED,
     Allocation,
     Rules,
     allocations,
@@ -50,11 +52,12 @@ class FleetOptions:
     hosts: int
     settings: tuple[str, ...]
     allreduce: str
-    batch: str
+    batch: str | None
     allocator: str
     margin: float | None
     reference: str | None
     host_batch: int | None
+    drive_batch: int | None
     most_micro_batches: int | None
     overhead: float | None
     method: str
@@ -75,7 +78,6 @@ class FleetOptions:
         for name, value, most in (
             ("most-batch", self.most_batch, MOST_BATCH),
             ("most-micro-batches", self.most_micro_batches, ROOM),
-            ("host-batch", self.host_batch, ROOM),
         ):
             if value is not None and not 1 <= value <= most:
                 raise InputError(f"--{name} {value}: must be from 1 to {most}")
@@ -90,7 +92,7 @@ class FleetOptions:
         self.check_numbers()
         rules = self.rules()
         presets = [_load_drives(text, self.settings) for text in self.drives]
-        workload = _workload(self.workload, presets, self.host_batch)
+        workload = _workload(self.workload, presets, rules)
         fleet = assemble(
             workload, presets, hosts=self.hosts, allreduce=self.allreduce,
             reads=not self.no_reading, slowdown=self.slowdown, cores_taken=self.cores_taken,
@@ -99,19 +101,22 @@ class FleetOptions:
         return Request(workload, fleet, rules, allocations(fleet, rules), name)
 
     def rules(self) -> Rules:
-        """Return the rules that choose the batches: --batch, --allocator and its limits.
+        """Return the rules that choose the batches: --batch or given batches, --allocator and its
+        limits.
 
-        Raises InputError for an unknown name, or for an allocator with published batches.
+        Raises InputError for an unknown name, or for options that exclude each other.
         """
-        check_choice("batch", self.batch, BATCHES)
+        batch = batches(self.batch, self.host_batch, self.drive_batch, default=TUNED)
         check_choice("allocator", self.allocator, ALLOCATORS)
-        if self.batch == PAPER and self.allocator != Rules.allocator:
-            raise InputError(
-                f"--allocator {self.allocator}: --batch {PAPER} takes the published batches; "
-                f"remove one of these options"
-            )
+        if batch != TUNED and self.allocator != Rules.allocator:
+            what = (
+                f"--batch {PAPER} takes the published batches" if batch == PAPER
+                else f"--drive-batch {self.drive_batch} gives the batches"
+            )  # fmt: skip
+            raise InputError(f"--allocator {self.allocator}: {what}; remove one of these options")
         return Rules(
-            batch=self.batch, allocator=self.allocator,
+            batch=batch, host_batch=self.host_batch, drive_batch=self.drive_batch,
+            allocator=self.allocator,
             margin=MARGIN if self.margin is None else self.margin,
             reference=self.reference or Rules.reference, method=self.method,
             most_micro_batches=self.most_micro_batches, overhead=self.overhead,
@@ -201,8 +206,8 @@ class Request:
     @property
     def words(self) -> str:
         """A phrase that says how the batches were chosen, for titles."""
-        if self.rules.chosen == PUBLISHED:
-            return "published batches"
+        if self.rules.chosen in (PUBLISHED, GIVEN):
+            return f"{self.rules.chosen} batches"
         return f"batches by allocator {self.rules.allocator}"
 
     def by_node(self, values: tuple[int, ...]) -> np.ndarray:
@@ -234,17 +239,17 @@ def _load_drives(text: str, settings: tuple[str, ...]) -> tuple[Config, int]:
     return load_preset(name, list(settings)), count
 
 
-def _workload(name: str, presets: list[tuple[Config, int]], host_batch: int | None) -> Workload:
+def _workload(name: str, presets: list[tuple[Config, int]], rules: Rules) -> Workload:
     """Load a published network or a trace as a workload. Raises InputError."""
     configs = [cfg for cfg, _ in presets]
     if is_network(name):
-        if host_batch is not None:
+        if rules.host_batch is not None and rules.batch != GIVEN:
             raise InputError(
-                f"--host-batch {host_batch}: the batches of {name} are published; use this option "
-                "with traces"
+                f"--host-batch {rules.host_batch}: the batches of {name} are published; give "
+                "--drive-batch as well, or use this option with traces"
             )
         return of_network(name, configs)
-    return of_trace(traces.load(name), configs, host_batch)
+    return of_trace(traces.load(name), configs, rules.host_batch, rules.drive_batch)
 
 
 def samples_of_nodes(request: Request, given: DataOptions) -> Data:

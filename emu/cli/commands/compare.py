@@ -30,6 +30,7 @@ from ondie.emu.cli.files import IMAGES
 from ondie.emu.cli.options import (
     DriveOptions,
     batch_options,
+    batches,
     drive_options,
     seed_option,
     split_names,
@@ -60,7 +61,9 @@ class CompareOptions(DriveOptions, OutputOptions):
     weights_up: str
     stored: str | None
     form: str
-    batch: str
+    batch: str | None
+    host_batch: int | None
+    drive_batch: int | None
     cores_taken: float
     slowdown: str | None
     allreduce: str
@@ -249,9 +252,10 @@ def load_request(name: str, given: CompareOptions) -> Request:
     forward, backward = given.forward, given.backward
     options = Options(
         weights_up=given.weights_up, form=given.form, format=given.stored or stored,
-        batch=given.batch, allreduce=given.allreduce, cores_taken=given.cores_taken,
-        slowdown=given.slowdown, offload=offload, compression=given.compression,
-        seed=given.seed, step_times=given.step_times,
+        batch=batches(given.batch, given.host_batch, given.drive_batch, default="same"),
+        host_batch=given.host_batch, drive_batch=given.drive_batch, allreduce=given.allreduce,
+        cores_taken=given.cores_taken, slowdown=given.slowdown, offload=offload,
+        compression=given.compression, seed=given.seed, step_times=given.step_times,
         forward_s=None if forward is None else step_budget.duration(forward, "--forward"),
         backward_s=None if backward is None else step_budget.duration(backward, "--backward"),
     )  # fmt: skip

@@ -15,8 +15,9 @@ from typing import Any
 from rich.table import Table
 
 from ondie.emu.analysis import foreground
-from ondie.emu.analysis.compare import PATHS, Comparison
+from ondie.emu.analysis.compare import Comparison
 from ondie.emu.analysis.foreground import Interference
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.cli.tables.replay import PS_PER_US
 from ondie.emu.config.config import Config
 from ondie.emu.replay.block_trace import Loop

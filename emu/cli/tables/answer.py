@@ -125,7 +125,7 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
             f"Samples per step differ ({batches}); compare the figures per sample and samples/s."
         )
     out += weights(comparison)
-    out += ["", time_words(found, found.fastest), energy_words(found, found.least_energy)]
+    out += ["", time_words(comparison, found.fastest), energy_words(found, found.least_energy)]
     assumed, all_leaves = len(comparison.cfg.assumed()), len(comparison.cfg.leaves())
     out.append(
         f"{assumed} of {all_leaves} constants are assumed; intervals have every constant at its "
@@ -164,23 +164,24 @@ def gap(ratio: float) -> str:
     return f"{ratio - 1:.1%}" if ratio < SMALL else f"{ratio:.3g}x"
 
 
-def time_words(found: Answer, verdict: Verdict) -> str:
+def time_words(comparison: Comparison, verdict: Verdict) -> str:
     """Return the sentences on time: the fastest strategy, its lead, and how certain that is."""
     each = fmt_time(verdict.value * 1e12)
     words = f"Time: {verdict.best} is fastest, {each} per sample"
     if more := against(verdict, "faster"):
         words += f", {more}"
-    return f"{words}. {time_certainty(verdict)}".rstrip()
+    return f"{words}. {time_certainty(comparison, verdict)}"
 
 
-def time_certainty(verdict: Verdict) -> str:
-    """Return a sentence: whether the fastest strategy wins at the ends of all constants' ranges.
-
-    The sentence also names the constant with the largest effect on the ratio.
-    """
-    sure = verdict.certainty
+def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
+    """Return a sentence: whether the fastest strategy wins at the ends of all constants' ranges,
+    and the constant with the largest effect on the ratio; or that no constant was varied."""
+    sure, pair = verdict.certainty, comparison.swing_pair
     if sure is None:
-        return ""
+        varied = f"varied for {pair[0]} and {pair[1]} only" if pair else "not varied"
+        if not comparison.swings:
+            varied = "not varied"
+        return f"Times are exact for these constants, which were {varied}."
     other = f"against {sure.other}"
     if sure.exceptions:
         first = ", ".join(sure.exceptions[:2])
@@ -188,7 +189,7 @@ def time_certainty(verdict: Verdict) -> str:
         words = f"Not certain {other}: it loses at an end of the range of {first}{more}"
     else:
         words = f"It wins {other} at both ends of each of {sure.constants} ranges"
-    return f"{words}; {decider(sure)}."
+    return f"{words}; {decider(sure, 'long')}."
 
 
 def energy_words(found: Answer, verdict: Verdict) -> str:
@@ -202,18 +203,38 @@ def energy_words(found: Answer, verdict: Verdict) -> str:
     sure = verdict.certainty
     if sure is None:
         return f"{words}. {overlap(found, verdict)}".rstrip()
-    return (
-        f"{words}. It takes less than {sure.other} in {sure.probability:.0%} of {DRAWS:,} draws of "
-        f"{sure.constants} constants; {decider(sure)}."
+    if len(verdict.others) == 1:
+        beaten = sure.other
+    else:
+        beaten = f"every other beyond {TIE:.1%}" if verdict.equal else "every other"
+    assert sure.probability is not None
+    words += (
+        f". It takes less than {beaten} in {share(sure.probability)} of {DRAWS:,} draws of "
+        f"{sure.constants} energy constants"
     )
+    if sure.with_times is not None:
+        words += (
+            f", and less than {sure.with_times.other} in {share(sure.with_times.probability)} if "
+            f"the constants of time are drawn, too ({sure.with_times.constants} in all)"
+        )
+    return f"{words}; {decider(sure, 'much')}."
 
 
-def decider(sure: Certainty) -> str:
+def share(probability: float) -> str:
+    """Return a probability as a percentage; only a probability of 1 is 100 %, only 0 is 0 %."""
+    if 0.995 <= probability < 1:
+        return "more than 99%"
+    return "less than 1%" if 0 < probability < 0.005 else f"{probability:.0%}"
+
+
+def decider(sure: Certainty, quantity: str) -> str:
     """Return a phrase that names the constant with the largest effect on the ratio, and its
-    effect.
-    """
+    effect. ``quantity``: "long" or "much"."""
     low, high = sure.ratio
-    return f"{sure.decided_by} decides most ({low:.2f}x .. {high:.2f}x over its range)"
+    return (
+        f"{sure.decided_by} decides most: over its range {sure.other} takes {low:.2f} to "
+        f"{high:.2f} times as {quantity}"
+    )
 
 
 def overlap(found: Answer, verdict: Verdict) -> str:

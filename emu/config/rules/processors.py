@@ -34,7 +34,14 @@ RULES: tuple[Rule, ...] = (
         lambda cfg: all(
             0 < value <= 1 for value in cfg.host.accelerator_utilization_by_model.values()
         ),
-        "each value of host.accelerator_utilization_by_model must be above 0 and at most 1",
+        lambda cfg: (
+            " and ".join(
+                f"host.accelerator_utilization_by_model.{model} = {value:g}"
+                for model, value in cfg.host.accelerator_utilization_by_model.items()
+                if not 0 < value <= 1
+            )
+            + " must be above 0 and at most 1"
+        ),
     ),
     requires(TRAINING_RATE, CORES, "a streaming engine does not train"),
     requires(TRAINING_RATE, above_zero("isp.training_utilization", "0.17")),

@@ -1,0 +1,70 @@
+"""Choice of the paths of a comparison, and of the pair of its headline.
+
+Owns the table of paths, the checks of the names and batches that a user asks for, and the headline
+pair. Does not own the paths (paths/) or their runs (analysis/compare.py). Source: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ondie.emu.paths.base import Options, Path
+from ondie.emu.paths.data_parallel import Stannis
+from ondie.emu.paths.in_storage import InStorage
+from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
+from ondie.emu.paths.on_die.deepstore import ChipLevel
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, SmartUpdate
+from ondie.emu.units import InputError, known_names
+
+PATHS: dict[str, type[Path]] = {
+    path.name: path
+    for path in (
+        HostOffload, PipelinedOffload, InStorage, OnDie, Stannis,
+        ChipLevel, SmartBase, SmartUpdate, SmartHandler, SmartComp,
+    )
+}  # fmt: skip
+BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
+"""Paths that run only if the user names them."""
+BASELINE = HostOffload.name
+RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
+"""Paths that the headline may compare with the baseline; it uses the first one that ran."""
+
+
+def choose(names: Sequence[str] | None) -> list[str]:
+    """Return validated names of paths; without names, all paths except BY_NAME. Raises InputError
+    for an unknown name, or for a name that is given twice.
+    """
+    if not names:
+        return [name for name in PATHS if name not in BY_NAME]
+    for name in names:
+        if name not in PATHS:
+            raise InputError(f"--paths: unknown path {name!r}; {known_names(name, PATHS)}")
+    for name in names:
+        if list(names).count(name) > 1:
+            raise InputError(f"--paths: {name!r} is named twice; name it once")
+    return list(names)
+
+
+def batched(names: Sequence[str], options: Options) -> list[str]:
+    """Return the paths whose batches the user gave. Raises InputError if no path has the batches
+    that were given."""
+    given = {"host": options.host_batch, "drive": options.drive_batch}
+    found = [name for name in names if PATHS[name].exchanges]
+    for node, batch in given.items():
+        if batch is not None and not found:
+            raise InputError(
+                f"--{node}-batch {batch}: {', '.join(names)} train on no cluster; add "
+                f"{Stannis.name} to --paths, or remove this option"
+            )
+    return found if any(given.values()) else []
+
+
+def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
+    """Return (baseline, rival) of the headline, or None if there are not two paths to compare."""
+    if BASELINE not in ran:
+        return None
+    for name in RIVALS:
+        if name in ran:
+            return BASELINE, name
+    return None
