@@ -147,7 +147,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "constants", "number of constants varied or drawn",
     ),
     "answer.{fastest,least_energy}.certainty.probability": (
-        "1", "energy: share of draws in which the best path takes less than every other; null: time",
+        "1", "energy: share of draws in which the best path takes less than all others; time: null",
     ),
     "answer.{fastest,least_energy}.certainty.exceptions": (
         "", "time: constants for which the other path is faster at an end of the range",

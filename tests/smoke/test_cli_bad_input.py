@@ -93,7 +93,7 @@ COMPARE = [
     (["gpt-small", "--verbos"], ["'--verbos'", "'--verbose'"]),
     # processing elements that the drive does not have, in part
     (["gpt-small", "--device", "newport", "--set", "pe.kind=per_plane", "--set", "pe.bus_values=2"],
-     ["pe.kind", "set all of them", "pe.clock_divider = 4", "energy.pe_add", "energy.pe_bus"]),
+     ["pe.kind", "set all of them", "pe.clock_divider = 4", "energy.pe_add", "energy.register"]),
     (["gpt-small", "--device", "gen4-tlc", "--set", "pe.rain=4"],
      ['pe.rain = "4"', "set all of them", 'pe.kind = "per_plane"', "energy.pe_multiply"]),
     (["gpt-small", "--device", "smartssd", "--set", "energy.pe_add=1 pJ", "--paths", "on_die"],
