@@ -129,7 +129,7 @@ def cells(row: Row) -> tuple[str, ...]:
         "" if row.published is None else f"{row.published:.6g}",
         f"{row.predicted:.6g}",
         "" if row.published is None else f"{row.difference:+z.2%}",
-        "" if row.tolerance is None else f"{row.tolerance:.0%}",
+        "" if row.tolerance is None else f"{100 * row.tolerance:.3g}%",
         row.unit,
         "" if not gated else "MISS" if row.misses else "ok",
     )

@@ -4,10 +4,14 @@ Owns these rows, the prediction of other runs of the paper, the model's forward 
 and the fit. Does not own the paths (paths/smart_infinity.py, with the arithmetic of the fit row),
 the swapper of gradients (paths/offload/aio.py) or the drive (presets/smartssd.toml).
 Source: Smart-Infinity (HPCA 2024): GPT-2 of 4.0 G parameters on 6 drives (fit), and Fig. 3(b), the
-speed of the baseline over 1 to 10 drives (check). Its repository: buffers and sub-groups.
+speed of the baseline over 1 to 10 drives (check with 1 and 2 drives, where the drives limit; from 4
+drives on the shared link and the fitted CPU take the time of the fit). Its repository: buffers and
+sub-groups.
 
-Fitted to the first: forward and backward time per parameter (here), host.adam and
-host.gradient_copy (in the preset). Runs without a published number here have rows of kind "shown"
+Fitted to the first: forward and backward time per parameter (here), host.adam, host.gradient_copy
+and host.top_k (in the preset), and which published rates are those of the in-storage processor's
+path (isp.flash, isp.flash_write, isp.decompress). Totals and speedups follow from the phases. Runs
+without a published number here have rows of kind "shown"
 with a null published value. Forward and backward time without I/O is assumed proportional to the
 parameters, for every model and optimizer. Every page of every run is simulated; nothing is sampled.
 
@@ -28,7 +32,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ondie.emu.analysis.compare import WORKERS, run_path
-from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
@@ -55,6 +59,16 @@ PUBLISHED: dict[str, tuple[float, float, float]] = {
 PATHS = dict(
     zip(PUBLISHED, ("smart_base", "smart_update", "smart_handler", "smart_comp"), strict=True)
 )
+FORWARD = ("validate.smart_infinity.FORWARD_S",)
+BACKWARD = "validate.smart_infinity.BACKWARD_S"
+CONSTANTS = {
+    "base": (FORWARD, (BACKWARD, "host.gradient_copy"), ("host.adam",)),
+    "SU": (FORWARD, (BACKWARD, "host.gradient_copy"), ("isp.flash", "isp.flash_write")),
+    "SU+O": (FORWARD, (BACKWARD, "host.gradient_copy"), ("isp.flash",)),
+    "SU+O+C": (FORWARD, (BACKWARD, "host.top_k"), ("isp.flash",)),
+}
+"""Constants that were chosen so that the forward, backward and update times of a variant come
+out."""
 LINK_BYTES = {"base": 32.0, "SU": 8.0, "SU+O+C": 4.08}
 """Bytes per parameter and step on the shared link."""
 BUFFERS = 40
@@ -64,9 +78,23 @@ OPTIMIZERS = ("adam", "momentum", "adagrad")
 DRIVES = range(1, 11)
 BASE_SPEED = {1: 1.0, 2: 1.546, 4: 2.228, 6: 2.255, 8: 2.257, 10: 2.268}
 """Speed of the baseline over the baseline with one drive, by drives: 4.0 G parameters."""
-BASE_TOLERANCE = 0.12
-"""Stated in the requirement for these rows: the seconds come from speeds read in a figure and from
-the total of the fit run, each within a few percent."""
+BASE_TOLERANCE = 0.1
+READ = (
+    "seconds: the published total with 6 drives x the published speeds. Tolerance 10 %: the rates "
+    "of the drive are those of its data sheet, up to 3.3 and 2.0 GB/s, and other measurements of "
+    "the same drive differ from it by 10 to 14 %"
+)
+SLOWER = "one CSD alone is slower than the baseline; no number is printed for it"
+LINK_BOUND = 4
+"""Drives from which on the shared link limits the baseline: 4 x 2.0 GB/s of writes are its 8."""
+AS_FIT = (
+    f"{PAPER}, Fig. 3(b); from {LINK_BOUND} drives on the shared link limits, and the time is that "
+    "of the fit run with 6 drives. Tolerance: that of the fit"
+)
+SPEEDS = (
+    f"{PAPER}, Fig. 3(b), as printed: speeds over one drive. Not checked: the rows in seconds are "
+    "the same facts; a ratio of two of them takes the error of both"
+)
 SAVING = 0.1
 """Threshold of the knee: the first number of drives at which one more drive saves less than this
 share of the step. The paper prints no threshold: "does not scale beyond 4 SSDs"."""
@@ -208,27 +236,33 @@ def read_case(
 def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
     """Return the times and speedups of one run; the fit run's rows have published values."""
     known = case == Case()
-    kind, tolerance = (FIT, 0.1) if known else (SHOWN, None)
     source = f"{PAPER}, {case.asked()}"
     if not known:
         source = f"predicted: {case.asked()}; constants fitted to {PAPER}, {Case().asked()}"
     rows = []
 
-    def add(name: str, published: float, predicted: float, unit: str) -> None:
-        value = published if known else None
-        rows.append(Row(SUITE, name, kind, value, predicted, unit, tolerance, source))
+    def add(
+        name: str, kind: str, published: float, predicted: float, unit: str,
+        constants: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        if not known:
+            rows.append(Row(SUITE, name, SHOWN, None, predicted, unit, None, source))
+            return
+        text = source if kind == FIT else f"{source}; arithmetic of the fitted phases"
+        rows.append(Row(SUITE, name, kind, published, predicted, unit, 0.1, text, PAPER, constants))
 
     base = sum(PUBLISHED["base"])
     for variant, times in found.items():
-        fw, bw, upd = PUBLISHED[variant]
         words = case.words(variant)
-        add(f"{variant}: FW, {words}", fw, times.forward, "s")
-        add(f"{variant}: BW, {words}", bw, times.backward, "s")
-        add(f"{variant}: UPD, {words}", upd, times.update, "s")
-        add(f"{variant}: total, {words}", fw + bw + upd, times.total, "s")
+        phases = zip(("FW", "BW", "UPD"), PUBLISHED[variant], times, CONSTANTS[variant])
+        for phase, published, predicted, constants in phases:
+            add(f"{variant}: {phase}, {words}", FIT, published, predicted, "s", constants)
+        whole = sum(PUBLISHED[variant])
+        add(f"{variant}: total, {words}", IDENTITY, whole, times.total, "s")
     for variant, times in list(found.items())[1:]:
         name = f"{variant}: speedup over base, {case.words(variant)}"
-        add(name, base / sum(PUBLISHED[variant]), found["base"].total / times.total, "x")
+        gain = found["base"].total / times.total
+        add(name, IDENTITY, base / sum(PUBLISHED[variant]), gain, "x")
     return rows
 
 
@@ -240,12 +274,16 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
     jobs += [("SU", over[1]), ("SU+O", over[1])]
     found = simulate_all(jobs, progress)
     rows = case_rows(fit, {v: found[v, fit] for v in PATHS})
+    text = (
+        f"counted at the device; the paths plan the transfers that {PAPER} describes, "
+        f"{fit.asked()}. Tolerance: a sub-group is padded to whole super-pages"
+    )
     for variant, expected in LINK_BYTES.items():
         moved = found[variant, fit].link
         rows.append(
             Row(
-                SUITE, f"{variant}: bytes on the shared link, {fit.words(variant)}", CHECK,
-                expected, moved, "B/param", 0.01, f"counted at the device; {PAPER}, {fit.asked()}",
+                SUITE, f"{variant}: bytes on the shared link, {fit.words(variant)}", IDENTITY,
+                expected, moved, "B/param", 0.01, text, PAPER,
             )
         )  # fmt: skip
     totals = {n: found["base", over[n]].total for n in DRIVES}
@@ -257,38 +295,47 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
             4.0, knee(totals), "drives", None, f"the number depends on the threshold; {text}",
         )
     )  # fmt: skip
-    for variant in ("SU", "SU+O"):
+    for variant, kind, more in (
+        ("SU", IDENTITY, "; SU without the handler's overlap is slower than SU+O"),
+        ("SU+O", CHECK, ". Tolerance: slower or not"),
+    ):
         slower = found[variant, over[1]].total > totals[1]
         rows.append(
             Row(
-                SUITE, f"{variant}: one drive is slower than base with one (1 = yes)", CHECK,
-                1.0, float(slower), "", 0, text,
+                SUITE, f"{variant}: one drive is slower than base with one (1 = yes)", kind,
+                1.0, float(slower), "", 0, f"{text}: {SLOWER}{more}", PAPER,
             )
         )  # fmt: skip
         gain = totals[1] / found[variant, over[1]].total
         name = f"{variant}: speedup over base, {over[1].words(variant)}"
-        rows.append(Row(SUITE, name, SHOWN, None, gain, "x", None, text))
+        rows.append(Row(SUITE, name, SHOWN, None, gain, "x", None, f"{text}: {SLOWER}"))
     return rows
 
 
 def base_rows(totals: dict[int, float], fit: Case) -> list[Row]:
-    """Return the step time of the baseline by number of drives.
+    """Return the step time of the baseline by number of drives, and its speed over one drive.
 
     Published seconds: the fit run's total times the published speeds. They exist only for the fit
     run's parameters.
     """
     one_drive_s = sum(PUBLISHED["base"]) * BASE_SPEED[fit.drives]
-    text = f"{PAPER}, Fig. 3(b): {fit.params / 1e9:g} G parameters; {budget(fit.params)}"
+    place = f"{PAPER}, Fig. 3(b)"
+    text = f"{place}: {fit.params / 1e9:g} G parameters; {budget(fit.params)}"
     rows = []
     for n, total in totals.items():
         name = f"base: total, {dataclasses.replace(fit, drives=n).words('base')}"
         if n == fit.drives:
             continue
-        if n in BASE_SPEED and fit.params == Case.params:
-            published = one_drive_s / BASE_SPEED[n]
-            rows.append(Row(SUITE, name, CHECK, published, total, "s", BASE_TOLERANCE, text))
-        else:
+        if n not in BASE_SPEED or fit.params != Case.params:
             rows.append(Row(SUITE, name, SHOWN, None, total, "s", None, text))
+            continue
+        published = one_drive_s / BASE_SPEED[n]
+        kind, source = (CHECK, f"{text}; {READ}") if n < LINK_BOUND else (IDENTITY, AS_FIT)
+        rows.append(Row(SUITE, name, kind, published, total, "s", BASE_TOLERANCE, source, place))
+        if 1 in totals and n > 1:
+            name = f"base: speed over one drive, {dataclasses.replace(fit, drives=n).words('base')}"
+            found = totals[1] / total
+            rows.append(Row(SUITE, name, SHOWN, BASE_SPEED[n], found, "x", None, SPEEDS, place))
     return rows
 
 

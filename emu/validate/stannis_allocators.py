@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ondie.emu.analysis.row import CHECK, SHOWN, Row
+from ondie.emu.analysis.row import IDENTITY, SHOWN, Row
 from ondie.emu.cluster.batch_tuner import throughput
 from ondie.emu.cluster.emulated_engine import published
 from ondie.emu.cluster.networks import Network
@@ -110,7 +110,7 @@ class Found:
         known = ARITHMETIC.get(name, (None, None, None))
 
         def row(text: str, expected: float | None, value: float, tolerance: float = 0.01) -> Row:
-            kind = SHOWN if expected is None else CHECK
+            kind = SHOWN if expected is None else IDENTITY
             limit = None if expected is None else tolerance
             return Row(SUITE, f"{title}: {text}", kind, expected, value, "x", limit, SPEED)
 
