@@ -37,7 +37,8 @@ class Row:
     row may have one; both miss outside of it. ``source``: the text above the table.
     ``place``: document and place of the published number, such as "STANNIS (DAC 2020), Table I";
     every check row has one. ``constants``: the constants that were chosen so that a fit row comes
-    out, as configuration keys or as module.NAME; every fit row has at least one.
+    out, as configuration keys, as keys of emu/cluster/networks.toml that begin with "networks.", or
+    as module.NAME; every fit row has at least one.
     """
 
     suite: str

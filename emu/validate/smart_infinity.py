@@ -10,7 +10,7 @@ sub-groups.
 
 Fitted to the first: forward and backward time per parameter (here), host.adam, host.gradient_copy
 and host.top_k (in the preset), and which published rates are those of the in-storage processor's
-path (isp.flash, isp.flash_write, isp.decompress). Totals and speedups follow from the phases. Runs
+path (isp.flash, isp.flash_write). Totals and speedups follow from the phases. Runs
 without a published number here have rows of kind "shown"
 with a null published value. Forward and backward time without I/O is assumed proportional to the
 parameters, for every model and optimizer. Every page of every run is simulated; nothing is sampled.
@@ -254,7 +254,9 @@ def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
     base = sum(PUBLISHED["base"])
     for variant, times in found.items():
         words = case.words(variant)
-        phases = zip(("FW", "BW", "UPD"), PUBLISHED[variant], times, CONSTANTS[variant])
+        phases = zip(
+            ("FW", "BW", "UPD"), PUBLISHED[variant], times[:3], CONSTANTS[variant], strict=True
+        )
         for phase, published, predicted, constants in phases:
             add(f"{variant}: {phase}, {words}", FIT, published, predicted, "s", constants)
         whole = sum(PUBLISHED[variant])

@@ -50,8 +50,8 @@ OPEN = (
 """Settings of the open equivalent: its 100 to 280 us per command include the relay's command and
 copy time, and it has no notification per command."""
 MODEL = (
-    "the relays' own state machines, simulated packet by packet, compared with our cost model, which "
-    "counts the same commands"
+    "the relays' own state machines, simulated packet by packet, compared with our cost model, "
+    "which counts the same commands"
 )
 STEPS = (
     "the relays' own state machines, simulated packet by packet, compared with our closed form. "

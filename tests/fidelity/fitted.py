@@ -7,6 +7,7 @@ it is and once per constant that its fit rows name:
 
 - A configuration key is scaled in every preset that is loaded; the capacity stays. A value that may
   only be one of a few is scaled to the next one.
+- A value of emu/cluster/networks.toml, `networks.NETWORK.DRIVE.KEY`, is scaled where it is read.
 - A constant `module.NAME` is scaled in every module that has imported it. `module` is the
   end of the module's name, as long as it must be to be unique. Tables are scaled value by value.
 
@@ -16,6 +17,7 @@ rate), is decided by the fit: it is an identity.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import math
@@ -26,6 +28,7 @@ from typing import Any
 import pytest
 
 from ondie.emu.analysis.row import CHECK, FIT, Row
+from ondie.emu.cluster import networks
 from ondie.emu.config import config as configuration
 from ondie.emu.config.config import Config
 from ondie.emu.config.schema.keys import KEYS
@@ -33,6 +36,9 @@ from ondie.emu.config.schema.keys import KEYS
 FACTOR = 1.2
 SAME = 0.01
 """Relative difference of two factors that are the same, and the move of a row that stays."""
+TABLES = [key.name for key in KEYS.values() if key.table]
+"""Keys that have a value per model."""
+NETWORKS = "networks."
 NEXT: dict[str, float] = {"flash.page": 2}
 """Factors of keys whose value is one of a few."""
 Part = Callable[[], list[Row]]
@@ -89,8 +95,10 @@ def same(a: float, b: float) -> bool:
 def scaled(constant: str, factor: float = FACTOR) -> Iterator[None]:
     """Scale a constant: a configuration key, else module.NAME."""
     with pytest.MonkeyPatch.context() as patch:
-        if constant in KEYS:
+        if constant in KEYS or constant.rpartition(".")[0] in TABLES:
             _patch_presets(patch, constant, NEXT.get(constant, factor))
+        elif constant.startswith(NETWORKS):
+            _patch_networks(patch, constant.removeprefix(NETWORKS).split("."), factor)
         else:
             _patch_module(patch, constant, factor)
         forget()
@@ -114,6 +122,13 @@ def _patch_presets(patch: pytest.MonkeyPatch, key: str, factor: float) -> None:
         for name, value in list(vars(module).items()):
             if value is original:
                 patch.setattr(module, name, load)
+
+
+def _patch_networks(patch: pytest.MonkeyPatch, keys: list[str], factor: float) -> None:
+    tables = copy.deepcopy(networks._tables())
+    leaf = functools.reduce(lambda table, key: table[key], keys, tables)
+    leaf["value"] = times(leaf["value"], factor)
+    patch.setattr(networks, "_tables", lambda: tables)
 
 
 def _patch_module(patch: pytest.MonkeyPatch, constant: str, factor: float) -> None:

@@ -17,7 +17,7 @@ from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN
 from ondie.emu.cli.main import main
 from ondie.emu.cluster.load.contention import FAST, SLOW, Slowdown, three_nodes
 from ondie.emu.cluster.measurement_noise import Noise
-from ondie.emu.validate import hypertune
+from ondie.emu.validate import hypertune, hypertune_trigger
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,19 @@ def row(rows, name, kind=None):
 
 
 PUBLISHED = {
-    "4 cores taken: batch": (140, 5),
-    "6 cores taken: batch": (100, 5),
-    "4 cores taken: speed": (85.8, 0.02 * 85.8),
-    "6 cores taken: speed": (83.7, 0.06 * 83.7),
-    "4 cores taken: gain": (14, 2),
-    "6 cores taken: gain": (57, 10),
-    "36 Lagunas: energy per image, host alone over host and Lagunas": (2.45, 0.02 * 2.45),
+    "4 cores taken: batch": (IDENTITY, 140, 5),
+    "6 cores taken: batch": (IDENTITY, 100, 5),
+    "4 cores taken: speed": (CHECK, 85.8, 0.02 * 85.8),
+    "6 cores taken: speed": (CHECK, 83.7, 0.06 * 83.7),
+    "4 cores taken: gain": (IDENTITY, 14, 2),
+    "6 cores taken: gain": (IDENTITY, 57, 10),
+    "36 Lagunas: energy per image, host alone over host and Lagunas": (
+        IDENTITY,
+        2.45,
+        0.02 * 2.45,
+    ),
     "ShuffleNet, 6 cores taken: gain by HyperTune, share of the batch carried over": (
+        CHECK,
         1.45,
         0.05 * 1.45,
     ),
@@ -53,20 +58,28 @@ PUBLISHED = {
 
 
 def test_the_published_rows(rows):
-    checks = {r["name"]: r for r in rows if r["kind"] == CHECK}
-    for name, (published, within) in PUBLISHED.items():
-        assert checks[name]["published"] == published
-        assert checks[name]["tolerance"] * published == pytest.approx(within)
-        assert abs(checks[name]["predicted"] - published) <= within
+    """Batches, gains and the ratio of energies follow from fitted constants or from a speed."""
+    found = {r["name"]: r for r in rows}
+    assert len(found) == len(rows), "a name twice"
+    for name, (kind, published, within) in PUBLISHED.items():
+        assert (found[name]["kind"], found[name]["published"]) == (kind, published)
+        assert found[name]["tolerance"] * published == pytest.approx(within)
+        assert abs(found[name]["predicted"] - published) <= within
+    checks = {r["name"] for r in rows if r["kind"] == CHECK}
+    assert checks == {name for name, (kind, *_) in PUBLISHED.items() if kind == CHECK}
+    assert all(r["place"].startswith("HyperTune (") for r in rows if r["kind"] in (CHECK, FIT))
 
 
 def test_fit_rows_come_out_of_the_steps(rows):
     """Three numbers of three nodes exactly, since three are from these; those with Lagunas to the
     digits of the constants: 251 us of a command, 43.67 img/s."""
     fits = [(r["published"], r["predicted"]) for r in rows if r["kind"] == FIT]
-    assert [published for published, _ in fits] == [93.4, 75.6, 53.3, 99.83, 49.26, 2.82]
-    for digits, (theirs, ours) in zip([1e-12] * 3 + [5e-4] * 3, fits, strict=True):
+    assert [theirs for theirs, _ in fits] == [93.4, 75.6, 53.3, 99.83, 49.26, 13.2, 5.4, 2.82]
+    for digits, (theirs, ours) in zip([1e-12] * 3 + [5e-4] * 5, fits, strict=True):
         assert ours == pytest.approx(theirs, rel=digits)
+    # 441 W / 33.4 and 539.2 W / 99.80
+    assert row(rows, "host alone: energy", FIT) == pytest.approx(13.204, abs=1e-3)
+    assert row(rows, "host and 36 Lagunas: energy", FIT) == pytest.approx(5.403, abs=1e-3)
     assert row(rows, "host alone", IDENTITY) == pytest.approx(33.4)
 
 
@@ -91,14 +104,15 @@ def test_our_own_rows(rows):
         ("4 cores taken", 144.9, 87.33), ("6 cores taken", 101.5, 79.82),
         ("36 Lagunas, proportional", 75.25, 85.28),
     ):  # fmt: skip
-        own = [r for r in rows if r["source"] == hypertune.OWN and r["name"].startswith(text)]
+        own = [r for r in rows if r["name"].startswith(f"{text}: ")]
         found = {r["name"].removeprefix(f"{text}: "): r for r in own}
-        for name, value in (("batch", batch), ("speed", speed)):
+        for name, value in (("batch, closed form", batch), ("speed, closed form", speed)):
+            assert found[name]["kind"] == IDENTITY and found[name]["tolerance"] < 0.0224
             assert found[name]["published"] == pytest.approx(value, rel=1e-3)
             assert found[name]["predicted"] == pytest.approx(value, rel=0.015)
         assert found["steps until the decision, mean"]["predicted"] <= 9
         through = found["speed, steps until the decision included"]["predicted"]
-        assert through < found["speed"]["predicted"]
+        assert through < found["speed, closed form"]["predicted"]
     assert row(rows, "batches of the two nodes at the end") == 180
     assert row(rows, "speed at the end") == pytest.approx(93.4)
 
@@ -112,7 +126,7 @@ def test_when_it_acts(rows):
 
 
 def test_the_index_as_printed_ends_no_epoch_without_noise():
-    quiet = hypertune.watched("literal", 50, 60, 1, Noise())
+    quiet = hypertune_trigger.watched("literal", 50, 60, 1, Noise())
     assert (quiet.changes, quiet.finished) == (50, 0)
 
 
