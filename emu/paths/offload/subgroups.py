@@ -207,9 +207,7 @@ class OffloadLayout(UpdatingPath):
             if size < LARGE_TENSORS * params * region.width:
                 return f"much of vector {name} stays in DRAM in small tensors (in_dram_below)"
             if size < BLOCKS_OF_TENSOR * self.cfg.host.io_block_bytes * len(region.extents):
-                return (
-                    f"tensors of vector {name} have few blocks each (in_dram_below, host.io_block)"
-                )
+                return f"tensors of {name} have few I/O blocks each (in_dram_below, host.io_block)"
         return None
 
     def pieces(self) -> Pieces | None:
