@@ -56,40 +56,47 @@ class Strategy:
 
 @dataclass(frozen=True)
 class WithTimes:
-    """Uncertainty of a verdict on energy if constants that change time are drawn as well.
+    """Uncertainty of a verdict on energy if the constants that affect time are drawn as well.
 
-    Known for the pair of the headline only, which is simulated at both ends of their ranges.
+    It exists only for the two strategies of the headline, which are simulated at both ends of the
+    ranges of these constants.
     """
 
     other: str
     constants: int
     probability: float
-    """Share of DRAWS draws in which the best takes less than the other."""
+    """Share of the DRAWS draws in which the best strategy takes less energy than the other."""
 
 
 @dataclass(frozen=True)
 class Certainty:
-    """Uncertainty of a verdict: the best strategy against others, over the constants' ranges.
+    """Uncertainty of a verdict: comparison of the best strategy with others over the ranges of the
+    constants.
 
-    Energy: any strategies, over draws of the energy constants at the simulated times. Time: the
-    pair of the headline only, of which the best strategy must be one; each constant is varied
-    alone.
+    Verdict on energy: the best is compared with all others, over draws of the energy constants at
+    the simulated times. Verdict on time: the best is compared with the other strategy of the
+    headline; each constant is varied alone. It exists only if the best is one of the headline's two
+    strategies.
     """
 
     other: str
-    """Energy: the next strategy, the first of ``Verdict.others``. Time: the other of the pair."""
+    """Strategy of ``decided_by`` and ``ratio``. Verdict on energy: the first of ``Verdict.others``.
+    Verdict on time: the other strategy of the headline."""
     constants: int
-    """Constants that were varied, one by one (time), or drawn together (energy)."""
+    """Number of constants that were varied one by one (verdict on time) or drawn together (verdict
+    on energy)."""
     probability: float | None
-    """Energy: share of DRAWS draws in which the best takes less than all of ``Verdict.others``."""
+    """Verdict on energy: share of the DRAWS draws in which the best strategy takes less energy than
+    all of ``Verdict.others``. None for the verdict on time."""
     exceptions: tuple[str, ...]
     """Verdict on time: constants for which the other strategy is faster at one end of the range."""
     decided_by: str
     """Constant whose range changes the ratio of the two strategies, other over best, the most."""
     ratio: tuple[float, float]
-    """That ratio at the low and at the high end."""
+    """Ratio, other over best, at the (low, high) end of the range of ``decided_by``."""
     with_times: WithTimes | None = None
-    """Energy: the verdict on the pair of the headline; None if the best is not one of them."""
+    """Verdict on energy: its uncertainty if constants that affect time are drawn too. None if the
+    best strategy is not in the headline, and for the verdict on time."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +217,8 @@ def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
     """Return how each assumed constant changes the ratio of the step times, other over best; None
     if no constant was varied.
 
-    With a rate of the accelerator, the whole step changes by the sample's factor; with any other
-    constant, only the update stage does.
+    A constant that sets the rate of the accelerator changes the whole step by the factor simulated
+    on the sample. Any other constant changes only the update stage.
     """
     other = _other(comparison, best)
     if other is None or not comparison.swings:

@@ -61,7 +61,7 @@ WHOLE_STEP = "step"
 """Scope of the energy ratio of the whole step, with host and accelerator."""
 GROUPS = (DRIVE_PART, HOST_PART, COMPUTE_PART)
 SCOPES = {DRIVE_ALONE: GROUPS[:1], WITH_HOST: GROUPS[:2], WHOLE_STEP: GROUPS}
-"""Scope -> groups of components."""
+"""Groups of energy components that each scope of the energy ratio includes."""
 POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
 """Smallest factor of a quantity; it replaces the factor 0 if a component vanishes at an end of a
@@ -204,7 +204,7 @@ class Odds:
 
 
 class Pair:
-    """Energy of a baseline and a rival as a function of the uncertain constants."""
+    """Energy of the headline's baseline and rival as a function of the uncertain constants."""
 
     def __init__(
         self,
@@ -322,7 +322,8 @@ def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
 
 
 def span_of(leaf: Leaf, swing: Swing | None = None) -> Span:
-    """Return the range of a leaf that has one. ``swing``: its effect on time, if it has any."""
+    """Return the range of a configuration key; the key must have one. ``swing``: effect of the key
+    on time, or None."""
     spec = KEYS[leaf.key].spec if leaf.key in KEYS else None
     choice = isinstance(leaf.value, (bool, str)) or bool(spec and spec.choices)
     names = (leaf.low, leaf.value, leaf.high)

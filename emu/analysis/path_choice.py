@@ -47,8 +47,8 @@ def choose(names: Sequence[str] | None) -> list[str]:
 
 
 def batched(names: Sequence[str], options: Options) -> list[str]:
-    """Return the paths whose batches the user gave. Raises InputError if no path has the batches
-    that were given."""
+    """Return those of ``names`` whose batches the user gave with --host-batch or --drive-batch;
+    empty if no batch was given. Raises InputError if none of the paths trains on a cluster."""
     given = {"host": options.host_batch, "drive": options.drive_batch}
     found = [name for name in names if PATHS[name].exchanges]
     for node, batch in given.items():

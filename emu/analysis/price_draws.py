@@ -1,4 +1,4 @@
-"""Energy per sample of every path over draws of the energy constants, and how sure the least is.
+"""Energy per sample of every path over draws of the energy constants; probability of the winner.
 
 Owns the energy as a linear function of these constants, over the same draws for all paths. Does not
 own the draws of a constant (monte_carlo.py), the components (energy.py) or the verdict (answer.py).
@@ -23,21 +23,22 @@ from ondie.emu.paths.statement import Work
 
 @dataclass(frozen=True)
 class PriceDraws:
-    """Energy of the paths as a function of the energy constants."""
+    """Energy of the paths as a linear function of the energy constants."""
 
     quantities: Mapping[str, Mapping[str, float]]
-    """Path -> energy constant -> J per sample and unit of the constant."""
+    """Path -> energy constant -> energy in J per sample for a constant of 1 in its unit."""
     typical: Mapping[str, float]
     """Typical value of each constant."""
     spans: tuple[Span, ...]
-    """Constants that have a range, and that at least one path is charged for."""
+    """Constants that have a range and contribute to the energy of at least one path."""
     seed: int
 
     @staticmethod
     def of(
         cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], samples: Mapping[str, int], seed: int
     ) -> PriceDraws:
-        """Return the energy of these runs. ``samples``: samples of each whole run."""
+        """Return the energy of ``runs`` as a function of the energy constants. ``samples``: number
+        of training samples in each path's run."""
         quantities: dict[str, dict[str, float]] = {}
         for name, (book, work) in runs.items():
             mine = quantities[name] = {}
@@ -52,8 +53,8 @@ class PriceDraws:
         return PriceDraws(quantities, typical, tuple(span_of(leaf) for leaf in ranged), seed)
 
     def joules(self, name: str, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the J per sample of a path, float64[n] for values of float64[n]; n is 1 without
-        values. Constants that are not named are typical."""
+        """Return the energy of a path in J per sample, float64[n], for ``values`` of the constants,
+        float64[n] each; n is 1 if ``values`` is empty. Constants without values are typical."""
         found = np.zeros(len(next(iter(values.values()), [0])))
         for key, quantity in self.quantities[name].items():
             found += quantity * values.get(key, self.typical[key])
@@ -61,11 +62,12 @@ class PriceDraws:
 
     @cached_property
     def drawn(self) -> Mapping[str, np.ndarray]:
-        """Constant -> drawn values, float64[DRAWS]."""
+        """Constant -> values drawn from its range, float64[DRAWS]."""
         return {span.key: span.draw(self.seed, DRAW_LAWS[0]) for span in self.spans}
 
     def probability(self, best: str, others: Sequence[str]) -> float:
-        """Return the share of draws in which ``best`` takes less than each of the others."""
+        """Return the share of the draws in which path ``best`` takes less energy than each of
+        ``others``."""
         mine = self.joules(best, self.drawn)
         wins = np.ones(DRAWS, bool)
         for name in others:
@@ -73,8 +75,9 @@ class PriceDraws:
         return float(np.count_nonzero(wins)) / DRAWS
 
     def deciding(self, best: str, other: str) -> tuple[str, tuple[float, float]]:
-        """Return the constant over whose range the energy of ``other`` over that of ``best``
-        changes most, and that ratio at its low and at its high end."""
+        """Return (constant, (low, high)): the constant whose range changes the energy of ``other``
+        divided by that of ``best`` the most, and this ratio at the low and the high end of the
+        range."""
         usual = float((self.joules(other, {}) / self.joules(best, {}))[0])
         ends = {}
         for span in self.spans:

@@ -30,12 +30,12 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "options.format": ("", "storage format of weights, gradients and states"),
     "options.batch": (
         "",
-        "path stannis: global batch of the trace (same), published batches (paper), tuned ones, or "
-        "those of the next two keys (given)",
+        "path stannis: global batch of the trace (same), published (paper) or tuned batches, or "
+        "batches that the user gave (given)",
     ),
     "options.{host,drive}_batch": (
-        "samples", "path stannis: batch that the user gave for the host and for each drive; null: "
-        "none, or tuned to the other one",
+        "samples", "path stannis: batch that the user gave for the host or for each drive; null: "
+        "none was given",
     ),
     "options.cores_taken": ("", "path stannis: number of the host's cores that other programs use"),
     "options.slowdown": (
@@ -141,7 +141,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "1", "time or energy of every other path over the best",
     ),
     "answer.{fastest,least_energy}.certainty.other": (
-        "", "path of decided_by and ratio: time: the other of the headline, energy: the next one",
+        "", "path that ratio compares with the best: the headline's (time) or the next best (energy)",
     ),
     "answer.{fastest,least_energy}.certainty.constants": (
         "constants", "number of constants varied or drawn",
@@ -159,8 +159,8 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "1", "ratio, other path over the best, at the low and high end of that constant",
     ),
     "answer.{fastest,least_energy}.certainty.with_times.*": (
-        "", "energy, if constants of time are drawn as well: other (of the headline), constants, "
-        "probability; null: not known",
+        "", "verdict on energy if constants that affect time are drawn too: other path of the "
+        "headline, constants, probability; null: unknown",
     ),
     "headline": ("", "one sentence with the result"),
     "headline_ratios.{update_stage,outside_training,step}": (

@@ -84,14 +84,15 @@ HOST_POWERS = ("host.update_power", "host.wait_power")
 decide the energy."""
 
 RATES = ("host.accelerator_peak", "host.accelerator_utilization")
-"""Keys, with those by model, from which the times of forward and backward may follow."""
+"""Prefixes of the keys (one per model) that state the rate of the accelerator, from which the times
+of forward and backward may follow."""
 
 Factors = Mapping[str, Mapping[str, float]]
 """Path -> energy component -> quantity divided by the component's typical quantity."""
 
 
 def is_rate(key: str) -> bool:
-    """Return True if a leaf is a rate of the accelerator."""
+    """Return True if a configuration key states a rate of the accelerator."""
     return key.startswith(RATES)
 
 
@@ -136,8 +137,8 @@ class Swing:
     cannot run or no time changes."""
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
     steps_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Path -> time of the whole step as a factor of its typical time; only of a constant that
-    changes forward and backward, which are then part of the sample."""
+    """Time of each path's whole step at the low end divided by its typical time; set only for a
+    constant that changes forward and backward, which are then part of the sample."""
     steps_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
@@ -207,16 +208,16 @@ def sample(trace: Trace, cfg: Config, training: bool = False) -> Trace:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Results of the pair on a sample."""
+    """Results of the headline's two paths on a sample."""
 
     speedup: float
     energy_ratio: float
     charged: Mapping[str, Mapping[str, int]]
-    """Path -> component -> quantity that energy is charged for."""
+    """Path -> energy component -> quantity for which energy is charged."""
     update_s: Mapping[str, float]
-    """Path -> time of its update stage, s."""
+    """Path -> time of the path's update stage, seconds."""
     step_s: Mapping[str, float]
-    """Path -> time of the whole step, s."""
+    """Path -> time of the path's whole step, seconds."""
 
 
 class Headline:
@@ -269,7 +270,8 @@ class Headline:
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
     def sampled(self, cfg: Config, trace: Trace) -> Sampled:
-        """Return the results of a sample. Raises InputError if a path cannot run."""
+        """Return the results of both paths on the sample ``trace``. Raises InputError if a path
+        cannot run."""
         charged, short = {}, self._amortized(cfg)
         for name in self.pair:
             self.fits(name, cfg)
@@ -315,7 +317,8 @@ def swings(
         return headline.sampled(cfg, samples[-1])
 
     def ends(changed: Config, key: str) -> tuple[Sampled, Sampled, bool]:
-        """Return the results and the typical ones, and whether both have forward and backward."""
+        """Return (results with ``changed``, typical results, True if both include forward and
+        backward)."""
         if is_rate(key):
             later = timed(changed)
             if _trained_s(later) != usual:
@@ -353,12 +356,12 @@ def swings(
 
 
 def _trained_s(trace: Trace) -> tuple[float, float]:
-    """Return the times of forward and backward of the first step."""
+    """Return (forward, backward): the times of the first step, seconds."""
     return trace.steps[0].forward_s, trace.steps[0].backward_s
 
 
 def _factors(found: Mapping[str, float], typical: Mapping[str, float]) -> Mapping[str, float]:
-    """Return path -> its time as a factor of the typical one."""
+    """Return, by path, the time in ``found`` divided by the typical time."""
     return {name: found[name] / typical[name] for name in typical}
 
 

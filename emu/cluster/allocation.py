@@ -27,7 +27,8 @@ speeds of the nodes."""
 PUBLISHED = "published"
 """Name of the allocation with published batches."""
 GIVEN = "given"
-"""Batches that the user gives, and the name of their allocation. It is not a value of --batch."""
+"""Value of ``Rules.batch`` for batches that the user gives, and name of their allocation; --batch
+does not accept it."""
 ALLOCATORS = ("paper", "equal", "best")
 """Names of the tuning rules: Algorithm 1 of STANNIS ("paper"), equal step times, most samples per
 second."""
@@ -36,7 +37,7 @@ MICRO_BATCHES = 4
 BY_OVERHEAD = 64
 """Default maximum number of micro-batches between two exchanges if the overhead is limited."""
 LONGEST_S = 1_000_000
-"""Maximum time of a given batch in seconds."""
+"""Maximum time that a batch given by the user may take, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +46,11 @@ class Rules:
     allocators."""
 
     batch: str = TUNED
-    """One of BATCHES, "paper" or "tuned", or GIVEN."""
+    """One of BATCHES ("paper" or "tuned"), or GIVEN."""
     host_batch: int | None = None
     drive_batch: int | None = None
-    """GIVEN: batch of every host and of every drive. Without a host's batch, Algorithm 1 tunes it
-    to the drives', which keep theirs."""
+    """If ``batch`` is GIVEN: batch of every drive; ``host_batch`` is that of every host. If
+    ``host_batch`` is None, Algorithm 1 tunes the host's batch to the given batch of the drives."""
     allocator: str = ALLOCATORS[0]
     margin: float = MARGIN
     reference: str = "slowest"
@@ -65,7 +66,8 @@ class Rules:
 
     @staticmethod
     def of(batch: str, host_batch: int | None, drive_batch: int | None) -> Rules:
-        """Return the choice by one of BATCHES or GIVEN, and the given batches."""
+        """Return the rules for ``batch``, one of BATCHES or GIVEN, and for the batches that the
+        user gave."""
         return Rules(batch=batch, host_batch=host_batch, drive_batch=drive_batch)
 
 
@@ -102,16 +104,16 @@ class Allocation:
 
 
 def check_batches(given: Mapping[str, int | None], name: str) -> None:
-    """Raise InputError for a batch that is out of range. ``name``: its name, with the node as
-    "{}"."""
+    """Raise InputError for a batch that is out of range. ``given``: batch by kind of node;
+    ``name``: name of the option in the message, with "{}" for the kind of node."""
     for node, batch in given.items():
         if batch is not None and not 1 <= batch <= ROOM:
             raise InputError(f"{name.format(node)} {batch}: must be from 1 to {ROOM}")
 
 
 def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
-    """Return the given batches, the published ones, if there are any that fit, and those of every
-    allocator.
+    """Return all allocations by name: the given batches, the published batches if there are any
+    that fit, and those of every allocator.
 
     Raises InputError if ``rules`` choose published batches and none are published, or if memory
     does not hold the chosen batches.
@@ -182,7 +184,8 @@ def _published(fleet: Fleet, spent: _Spent) -> Allocation:
 
 
 def _given(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
-    """Return the batches that the user gives; without the host's, it is tuned to the drives'."""
+    """Return the allocation with the batches that the user gives. If the host's batch is not given,
+    it is tuned to the batch of the drives."""
     host, drive = rules.host_batch, rules.drive_batch
     assert drive is not None
     for kind in fleet.kinds:

@@ -125,10 +125,12 @@ class Options:
     format: str = "fp32"
     """Storage format of weights, gradients and states: one of paths.layout.formats.FORMATS."""
     batch: str = "same"
-    """stannis: "same": global batch of the trace; "paper": published batches; "tuned": batches by
-    Algorithm 1; "given": ``drive_batch``, and ``host_batch`` or the batch tuned to the drives'."""
+    """stannis: how batches are chosen. "same": global batch of the trace; "paper": published
+    batches; "tuned": batches by Algorithm 1; "given": ``drive_batch``, and ``host_batch`` or a
+    batch tuned to that of the drives."""
     host_batch: int | None = None
-    """stannis: batch of the host. Unless "given", the host's largest one."""
+    """stannis: batch of the host if ``batch`` is "given"; otherwise the largest batch
+    of the host."""
     drive_batch: int | None = None
     """stannis: batch of every drive."""
     cores_taken: float = 0.0
@@ -174,7 +176,8 @@ class Options:
             )
 
     def _check_cluster(self) -> None:
-        """Raise InputError for options that no cluster can have."""
+        """Raise InputError if the options of the path stannis are out of range or contradict each
+        other."""
         known = BATCHES if self.drive_batch is None else (GIVEN,)
         if self.batch not in known:
             raise InputError(f"batch {self.batch!r}: use {', '.join(known)}")

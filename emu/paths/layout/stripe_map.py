@@ -1,7 +1,7 @@
 """Stripe map: the super-page, and thus the die, of each stripe of a device.
 
-Owns the table from stripe to super-page and back. Does not own the physical place of a super-page (ftl/reservoir.py), or the
-choice of stripes to move (on_die/wear_leveling.py).
+Owns the table from stripe to super-page and back. Does not own the physical place of a super-page
+(ftl/reservoir.py), or the choice of stripes to move (on_die/wear_leveling.py).
 Source: none. The number of a super-page determines its die: super-pages 0, 1, 2, ... are on dies 0,
 1, 2, ... in turn. Initially stripe i is in super-page i; a stripe that moves to another die gets
 the first free super-page there.

@@ -8,9 +8,9 @@ Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, 
 swapper, runtime/swap_tensor/async_swapper.py and optimizer_utils.py: the backward pass copies
 gradients into a pinned buffer as large as the largest sub-group. A full buffer is written in the
 background. If no other buffer is free, the backward pass waits until all writes are complete; a
-buffer is not released on its own. The first swap-in of the update flushes the rest and waits.
-Simplified: a buffer is filled to its last block; DeepSpeed starts the next buffer at a tensor that
-does not fit.
+buffer is not released before the others. The first swap-in of the update flushes the rest and
+waits. Simplified: a buffer is filled to its last block; DeepSpeed starts the next
+buffer at a tensor that does not fit.
 """
 
 from __future__ import annotations
