@@ -1,4 +1,4 @@
-"""AdaGrad.
+"""Update kernels of AdaGrad.
 
 This module owns the coefficients and the update of AdaGrad; v is the sum of squared gradients. It
 does not own the initial value of v, array checks, the choice of a backend or threading.

@@ -1,4 +1,4 @@
-"""Adam and AdamW.
+"""Update kernels of Adam and AdamW.
 
 This module owns the coefficients and the update of Adam and AdamW; m and v are the running moments
 of the gradient. It does not own unscaling and clipping (grad.py), array checks, the choice of a

@@ -1,4 +1,4 @@
-"""SGD, momentum and Nesterov momentum.
+"""Update kernels of SGD, momentum and Nesterov momentum.
 
 This module owns the coefficients and updates of these operations; m is the momentum buffer. It does
 not own unscaling and clipping (grad.py), array checks, the choice of a backend or threading
