@@ -141,7 +141,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "1", "time or energy of every other path over the best",
     ),
     "answer.{fastest,least_energy}.certainty.other": (
-        "", "path that ratio compares with the best: the headline's (time) or the next best (energy)",
+        "", "path compared with the best in ratio: the headline's (time) or the next best (energy)",
     ),
     "answer.{fastest,least_energy}.certainty.constants": (
         "constants", "number of constants varied or drawn",
