@@ -185,7 +185,7 @@ def test_a_flip_that_the_drive_did_not_count_misses():
         run = trained(np.linspace(4.0, 2.0, 20), raw=raw, left=left)
         missed = [row for row in errors_tables.rows(made_up(run=run)) if row.misses]
         assert [row.predicted for row in missed] == [1.0]
-        assert "flips of the drive other than" in missed[0].name
+        assert "flips on the drive that differ from" in missed[0].name
 
 
 @pytest.mark.parametrize("n, p", [(10**9, 1e-10), (10**9, 1e-6), (5 * 10**9, 1e-4), (1000, 0.5)])

@@ -68,6 +68,7 @@ def test_the_rows_are_those_of_trainings_here(done):
     for row, (name, _) in zip(rows, list(found)[1:], strict=True):
         assert set(row) == {
             "suite", "name", "kind", "published", "predicted", "unit", "tolerance", "source",
+            "place", "constants",
         }  # fmt: skip
         # Six steps: their last tenth is the last.
         assert row["published"] == found[formats.PLAIN, 1][-1]
