@@ -28,7 +28,7 @@ PARTS: dict[str, fitted.Part] = {
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_fitted_constant_decides_its_fit_rows_and_no_check_row(part, monkeypatch, counts):
-    monkeypatch.setattr(optimstore, "PARAMS", counts(1 << 22, optimstore.PARAMS))
+    monkeypatch.setattr(optimstore, "PARAMS", counts(1 << 24, optimstore.PARAMS))
     assert fitted.constants(PARTS[part]()), "no fit row names a constant"
     assert fitted.faults(PARTS[part]) == []
 
