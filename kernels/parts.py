@@ -220,7 +220,8 @@ class _LowerCold(_LowerApart):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerWhole(NativeLowering):
-    """Compiler pass that lowers a function that Python calls, as a whole program."""
+    """Compiler pass that lowers a function called from Python together with all functions that it
+    calls, as one program."""
 
     _name = "lower_whole"
 

@@ -98,8 +98,8 @@ SILENT: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 DEVICES = ("none", "cpu", "nvme")
 WANTED = {
-    "bool": "true or false", "count": "a whole number from 1 on",
-    "size": "a whole number from 0 on", "share": "a number from 0 to 1",
+    "bool": "true or false", "count": "a whole number of at least 1",
+    "size": "a whole number of at least 0", "share": "a number from 0 to 1",
     "device": "one of none, cpu, nvme",
 }  # fmt: skip
 LARGEST = 1 << 62

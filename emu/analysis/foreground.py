@@ -151,8 +151,8 @@ def fitted(trace: BlockTrace, room: int) -> BlockTrace:
         raise InputError(f"{trace.source}: the block trace has no requests")
     if room < int(trace.size.max()):
         raise InputError(
-            f"{trace.source}: a request of {int(trace.size.max())} bytes; the path leaves {room} "
-            "bytes of the drive free"
+            f"{trace.source}: a request has {int(trace.size.max())} bytes, but the path leaves "
+            f"only {room} bytes of the drive free; use smaller requests or a larger drive"
         )
     return block_edit.wrap(whole_sectors(trace), room // SECTOR_BYTES * SECTOR_BYTES)
 

@@ -152,10 +152,11 @@ def headline_words(comparison: Comparison) -> str:
     assert base is not None and rival is not None
     ratios = headline_numbers(comparison)
     words = (
-        f"{rival.name} over {base.name}: update stage {ratios['update_stage']:.2f}x, outside "
-        f"forward and backward {ratios['outside_training']:.2f}x, whole step "
-        f"{ratios['step']:.2f}x; energy outside forward and backward "
-        f"{ratios['energy_outside_training']:.2f}x, of the whole step {ratios['energy']:.2f}x; "
+        f"{rival.name} compared with {base.name}: speedup of the update stage "
+        f"{ratios['update_stage']:.2f}x, of the time outside forward and backward "
+        f"{ratios['outside_training']:.2f}x, of the whole step {ratios['step']:.2f}x; energy "
+        f"divided by {ratios['energy_outside_training']:.2f} outside forward and backward, by "
+        f"{ratios['energy']:.2f} in the whole step; "
         f"{tail}"
     )
     if comparison.swings:

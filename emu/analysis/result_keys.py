@@ -317,7 +317,8 @@ def expand(key: str) -> Iterator[str]:
 
 
 def describe() -> str:
-    """Return both tables as text: for each key a line with its unit and a line with its meaning."""
+    """Return RESULT_KEYS and METRICS as text: a line with the key and its unit, and a line with its
+    meaning, for each key."""
     rows = [
         *RESULT_KEYS.items(),
         *((f"paths[].metrics.{key}", row) for key, row in METRICS.items()),

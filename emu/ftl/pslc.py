@@ -139,8 +139,8 @@ def mark_foldable(st, unit, block):
 
 @cold
 def count_programmed(st, tid, block):
-    """Count a host write that was programmed in block ``block`` by mode. Return True after the last
-    program of a full pSLC block, which can then be folded."""
+    """Add a host write that was programmed in block ``block`` to the counter of the block's mode.
+    Return True after the last program of a full pSLC block, which can then be folded."""
     txn = st.txn[tid]
     if not is_pslc(st, block):
         if uses_pslc(st, st.block[block].stream):

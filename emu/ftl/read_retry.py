@@ -180,7 +180,7 @@ def last_decoding_ps(st, outcome, errors):
 
 @njit
 def count_outcome(st, dev, outcome, total, errors, lost):
-    """Count a page that has been read in the counters of its outcome."""
+    """Add a page that has been read to the counters of its outcome."""
     if total > 1:
         st.count[dev, RETRIED_PAGES] += 1
     if outcome != ecc.CORRECTED and st.code[0].soft_reads > 0:

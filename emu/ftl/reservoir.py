@@ -79,7 +79,7 @@ def erase_block(st, dev, die, block):
 
 @inline
 def set_plane_roles(st, block, cycles):
-    """Set the roles of the planes of block ``block``, entered after ``cycles`` P/E cycles."""
+    """Set the roles of the planes of ``block``, which is opened after ``cycles`` P/E cycles."""
     cfg = st.cfg[0]
     if cfg.rotate > 0:
         st.block[block].turned = cycles // cfg.rotate % cfg.planes

@@ -136,7 +136,7 @@ def begin_array(st, die, tid, now, time):
 
 @inline
 def array_ps(st, die, tid):
-    """Return the time that transaction ``tid`` occupies the array of die ``die``, in ps."""
+    """Return the time for which transaction ``tid`` occupies the array of die ``die``, in ps."""
     txn = st.txn[tid]
     return st.op[txn.op].array + txn.array + st.die[die].extra
 

@@ -101,7 +101,8 @@ class Command(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """Completion queue entry (16 bytes) and the data that the device wrote by the data pointer."""
+    """Completion queue entry (16 bytes), and the data that the device wrote to the memory at the
+    data pointer."""
 
     cqe: bytes
     data: bytes = b""

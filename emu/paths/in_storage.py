@@ -224,9 +224,9 @@ class InStorage(ConventionalPath):
         )
 
     def bound(self, step: int) -> Bound:
-        """Return the bound: all work overlaps, so the resource with the most work decides. States
-        cross the channels twice (24 B/param for Adam); gradients, weights and the computation share
-        link and DRAM."""
+        """Return the lower bound of the update time: all work overlaps, so the bound is the time of
+        the resource with the most work. States cross the channels twice (24 B/param for Adam);
+        gradients, weights and the computation share link and DRAM."""
         most = max(shard.size for shard in self.shards)
         down = self.stored.gradient.size(most)
         states = sum(vector.paged(most, self.geometry.page_bytes) for vector in self.stored.vectors)

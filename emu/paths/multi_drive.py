@@ -83,8 +83,8 @@ class InStep(ConventionalPath):
         return (*self.vectors, "g")
 
     def _subgroups(self) -> list[Places]:
-        """Return the sub-groups: equal ranges of places on all drives, cut at multiples of a
-        stripe."""
+        """Return the sub-groups: each is the same range of positions on every drive, cut at
+        multiples of a stripe."""
         longest = max(shard.size for shard in self.shards)
         number = -(-longest // max(self.most(), self.granule()))
         stripes = -(-longest // self.granule())

@@ -205,9 +205,9 @@ class SmartUpdate(InStep):
         return VALUE_BYTES * (stop - start)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound from the start of the update to its last program, with the sub-groups in
-        sequence. With the handler, m and v of all but the last sub-group are written while the next
-        one loads."""
+        """Return the lower bound of the time from the start of the update to its last program, with
+        the sub-groups in sequence. With Smart-Infinity's transfer handler, m and v of all but the
+        last sub-group are written while the next one loads."""
         shard = max(self.shards, key=lambda shard: shard.size)
         params, subgroups = shard.size, len(self.subgroups)
         width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0

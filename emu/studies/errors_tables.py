@@ -329,7 +329,7 @@ def tables(found: Found) -> list[Table]:
 
 
 def _from(rate: float | None, most: float) -> str:
-    return f"not up to {written(most)}" if rate is None else f"{written(rate)}"
+    return f"none up to {written(most)}" if rate is None else f"{written(rate)}"
 
 
 def _cell(found: Found, model: str, mode: str, rate: float) -> str:

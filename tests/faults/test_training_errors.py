@@ -215,7 +215,7 @@ def test_the_table_and_the_exposure():
             console.print(table)
         text = console.export_text()
         assert "+50.0%" in text and "+100.0%" in text and "1 NaN" in text
-        assert f"{1000 * exposure:,}" in text and "not up to 1e-6" in text
+        assert f"{1000 * exposure:,}" in text and "none up to 1e-6" in text
         assert (label is None) or label in text
         names = [row.name for row in errors_tables.rows(found)]
         assert label is None or all(label in name for name in names)

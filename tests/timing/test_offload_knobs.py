@@ -97,9 +97,9 @@ def test_too_few_buffers_for_the_overlap_stop_deepspeed():
     settings = ("host.subgroup_params=524288",)
     both = {"pipeline_read": True, "pipeline_write": True}
     assert seconds(*settings, buffers=12, **both) == seconds(*settings, **both)
-    with pytest.raises(Unavailable, match="DeepSpeed stops: 11 swap buffers .* need 12"):
+    with pytest.raises(Unavailable, match="buffers=11: DeepSpeed stops.* at least 12"):
         update(*settings, buffers=11, **both)
-    with pytest.raises(Unavailable, match="7 swap buffers .* need 8"):
+    with pytest.raises(Unavailable, match="buffers=7: .* at least 8"):
         update(*settings, buffers=7, pipeline_read=True)
     assert seconds(*settings, buffers=8, pipeline_write=True) > 0
     assert seconds(buffers=4, **both) > 0  # one sub-group
@@ -120,7 +120,7 @@ def test_buffers_that_hold_no_sub_group():
     """Adam's four arrays in three buffers: refused. Where nothing is on NVMe there is no need."""
     options = Options(offload=Offload(buffers=3))
     cfg, trace = load_preset("optimstore-r1"), model("adam", 1_000_000)
-    with pytest.raises(Unavailable, match="DeepSpeed stops: 3 swap buffers .* need 4"):
+    with pytest.raises(Unavailable, match="buffers=3: DeepSpeed stops.* at least 4"):
         run_path("host_offload", cfg, trace, options, steps=1, payload=False)
     options = Options(offload=Offload(buffers=3, ratio=0.0))
     run_path("host_offload", cfg, trace, options, steps=1, payload=False)

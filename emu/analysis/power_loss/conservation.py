@@ -151,7 +151,8 @@ class _Drive:
         }
 
     def write(self, quantities: dict[str, int]) -> None:
-        """Set the counters and the bytes of the stations to ``quantities``."""
+        """Set the counters, and the bytes that each station of the data path has transferred, to
+        ``quantities``."""
         arrays = self.system.arrays
         self.count[:] = [quantities[name] for name in COUNTERS]
         for name, station in SETTLED_STATIONS.items():

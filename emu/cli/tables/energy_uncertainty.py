@@ -93,7 +93,7 @@ def crossing_words(crossing: Crossing) -> str:
         at = watts(crossing.watts[0])
         return f"if {names} are equal, {crossing.above} takes less above {at}"
     if crossing.watts is None:
-        return f"if {names} alone changes, {crossing.below} always takes less"
+        return f"{crossing.below} takes less at every value of {names} alone"
     above = f"{crossing.above} takes less above {watts(crossing.watts[0])}"
     return f"if {names} alone changes, {above}"
 

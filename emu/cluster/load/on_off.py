@@ -79,7 +79,7 @@ class Spells:
         return SpellPace(self, cores, pace)
 
     def until(self, seconds: float, cores: np.ndarray) -> Load:
-        """Return the loaded spells that begin before ``seconds``, as a load trace."""
+        """Return the periods of load that begin before ``seconds``, as a load trace."""
         at, node, taken = [], [], []
         for one, own in enumerate(cores.tolist()):
             number, begun, ended, cut = _begin(self.key, one, own, self.busy_s, self.free_s)

@@ -52,8 +52,9 @@ def record(
 ) -> Load:
     """Record the busy cores of this machine every ``every_s`` seconds, as the load of one node.
 
-    Each sample is the number of busy cores since the previous one and applies from that one's time
-    on. ``cores``: cores of this machine. Raises InputError if nothing can be recorded.
+    Each sample is the mean number of busy cores since the previous sample, and applies from the
+    time of the previous sample. ``cores``: cores of this machine. Raises InputError if nothing can
+    be recorded.
     """
     for name, value in (("seconds", seconds), ("every", every_s)):
         if not 0 < value < np.inf:

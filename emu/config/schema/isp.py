@@ -26,7 +26,9 @@ class Isp:
     cores: Annotated[int, Spec("number of cores")]
     frequency_hz: Annotated[int, Spec("clock frequency of a core")]
     ipc: Annotated[float, Spec("instructions per cycle and core")]
-    engine_bytes_per_s: Annotated[int, Spec("rate of the streaming engine; 0 for cores")]
+    engine_bytes_per_s: Annotated[
+        int, Spec("rate of the streaming engine; 0: there is none, and the cores compute")
+    ]
     decompress_bytes_per_s: Annotated[
         int, Spec("rate of Top-K decompression during the update, in bytes of gradient; 0: none")
     ]

@@ -375,7 +375,8 @@ def names_in(*expressions: str) -> Iterator[str]:
 
 
 def check_laws(place: Place, quantities: Mapping[str, int], detail: str = "") -> None:
-    """Check the laws of a place. Raises Imbalance with ``detail`` (e.g. a device) in the text."""
+    """Check the conservation laws of one place of the program, such as the end of a run. Raises
+    Imbalance with ``detail`` (e.g. a device) in the text."""
     values = _Values(quantities)
     for law in laws_at(place):
         law.excess(place, values, detail)

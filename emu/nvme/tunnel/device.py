@@ -91,7 +91,7 @@ class DeviceRelay:
 
     @property
     def waiting(self) -> int:
-        """Number of blocks that the packets waiting for transfer to the host fill."""
+        """Number of blocks filled by the packets that wait for transfer to the host."""
         return self._out.blocks
 
     def events(self) -> list[Event]:

@@ -77,9 +77,9 @@ class Offload:
         if self.buffers is None or self.buffers >= arrays * held:
             return None
         return (
-            f"DeepSpeed stops: {self.buffers} swap buffers are too few; "
-            f"{plural(held, 'sub-group')} in memory at a time with {arrays} arrays each need "
-            f"{arrays * held} (buffers; DeepSpeed's buffer_count)"
+            f"buffers={self.buffers}: DeepSpeed stops, because {plural(held, 'sub-group')} in "
+            f"memory of {plural(arrays, 'array')} each take {arrays * held} swap buffers; set "
+            f"buffers (DeepSpeed's buffer_count) to at least {arrays * held}"
         )
 
     def stops_at_tensor(self, largest: int) -> str | None:

@@ -191,8 +191,9 @@ def planned(
     """Return the placement of the pages ``lpns`` in the planes of a stream; None if they do not
     fit.
 
-    ``lpns``: int64[n], numbered from 0 within the stream, ascending. ``share``: share of blocks by
-    valid pages. ``part``: share of each plane that belongs to the stream.
+    ``lpns``: int64[n], numbered from 0 within the stream, ascending. ``share``: float64[pages + 1],
+    the share of the blocks that hold each number of valid pages. ``part``: share of each plane
+    that belongs to the stream.
     """
     geometry = Geometry.of(cfg)
     zone = arrays.zone[stream]
