@@ -140,13 +140,13 @@ def changed(section, **keys):
 
 WRONG = [
     (changed("aio", queue_depth="8"), ["aio.queue_depth", '"8"', "whole number of at least 1"]),
-    (changed("aio", queue_depth=0), ["aio.queue_depth = 0", "from 1"]),
+    (changed("aio", queue_depth=0), ["aio.queue_depth = 0", "at least 1"]),
     (changed("aio", queue_depth=True), ["aio.queue_depth = true", "whole number"]),
     (changed("aio", block_size=1.5), ["aio.block_size = 1.5", "whole number"]),
     (changed("aio", block_size=1e300), ["aio.block_size = 1e+300", "whole number"]),
     (changed("aio", block_size=1000), ["host.io_block", "1 KB", "multiple of the page"]),
     (changed("aio", overlap_events=1), ["aio.overlap_events = 1", "true or false"]),
-    (changed("zero_optimization", sub_group_size=-1), ["sub_group_size = -1", "from 1"]),
+    (changed("zero_optimization", sub_group_size=-1), ["sub_group_size = -1", "at least 1"]),
     (changed("zero_optimization", stage="three"), ['stage = "three"', "whole number of at least 0"]),
     (changed("zero_optimization", stage=2), ["stage = 2", "must be 3"]),
     (changed("zero_optimization.offload_optimizer", ratio=1.5), ["ratio = 1.5", "0 to 1"]),
