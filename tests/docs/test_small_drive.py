@@ -33,7 +33,9 @@ def folder(root, tmp_path, monkeypatch):
 
 def replayed(capsys, policy, *more):
     words = ["replay", "writes.csv", "--from", "msr", "--device", "small.toml", "--set"]
-    done = here(capsys, *words, f"ftl.gc_policy={policy}", *more, "--json", "result.json", "--quiet")
+    done = here(
+        capsys, *words, f"ftl.gc_policy={policy}", *more, "--json", "result.json", "--quiet"
+    )
     assert (done.code, done.err) == (0, "")
     return json.loads(open("result.json").read())
 

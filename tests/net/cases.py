@@ -468,6 +468,7 @@ PATHS = {
     "laguna": f"{OFFLOADED},in_storage,stannis,smart_update,smart_handler",
     "smartssd": f"{OFFLOADED},in_storage,smart_update,smart_handler,smart_comp",
     "gen4-tlc": OFFLOADED,
+    "csd-pe": f"{OPTIMSTORE},stannis",
 }
 """The paths that every preset can run."""
 SMART = "host_offload,smart_base,smart_update,smart_handler,smart_comp"
@@ -498,6 +499,11 @@ def compares() -> Iterator[tuple[str, Case]]:
                 "mobilenetv2-digits", "newport", SMALL, "--devices", "3", "--paths",
                 "host_offload,stannis", "--allreduce", allreduce, "--batch", batch, "--steps", "1",
             )  # fmt: skip
+    yield "compare-stannis-given", compare(
+        "mobilenetv2-digits", "newport", SMALL, "--devices", "3", "--paths", "host_offload,stannis",
+        "--host-batch", "50", "--drive-batch", "4", "--cores-taken", "2", "--slowdown", "linear",
+        "--steps", "1",
+    )  # fmt: skip
     for notification, packed in (("burst", "false"), ("command", "true")):
         yield f"compare-tunnel-{notification}", compare(
             "mobilenetv2-digits", "newport",

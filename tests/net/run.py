@@ -83,8 +83,6 @@ MOST_RECORDS = 1500
 FIRST = 5
 """Elements that a digest shows."""
 MISSING = "<missing>"
-SHOWN = 5
-"""Differences that are printed for a case."""
 
 
 def main() -> int:
@@ -93,6 +91,8 @@ def main() -> int:
     parser.add_argument("action", choices=("record", "compare", "coverage"))
     parser.add_argument("--only", default="*", metavar="PATTERN", help="Run only these cases.")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="Number of processes.")
+    parser.add_argument("--show", type=int, default=5, metavar="N",
+                        help="Print the first N differences of each case.")  # fmt: skip
     given = parser.parse_args()
     if given.action == "coverage":
         return coverage()
@@ -101,7 +101,10 @@ def main() -> int:
         print(f"--only {given.only}: no case has such a name", file=sys.stderr)
         return 2
     began = time.monotonic()
-    bad = record(names, given.jobs) if given.action == "record" else compare(names, given.jobs)
+    if given.action == "record":
+        bad = record(names, given.jobs)
+    else:
+        bad = compare(names, given.jobs, given.show)
     print(f"{len(names)} cases, {bad} bad, {time.monotonic() - began:.0f} s")
     return 1 if bad else 0
 
@@ -125,9 +128,9 @@ def record(names: list[str], jobs: int) -> int:
     return bad
 
 
-def compare(names: list[str], jobs: int) -> int:
-    """Run the cases and compare them with the recordings. Returns the number of cases that
-    differ."""
+def compare(names: list[str], jobs: int, most: int) -> int:
+    """Run the cases and compare them with the recordings; print at most ``most`` differences of a
+    case. Returns the number of cases that differ."""
     exempt = tomllib.loads(EXEMPT.read_text())
     accepted, renamed = exempt.get("difference", []), exempt.get("renamed", [])
     rounded = exempt.get("rounded", [])
@@ -156,7 +159,7 @@ def compare(names: list[str], jobs: int) -> int:
             continue
         bad += 1
         print(f"{name}: {len(left)} differences{more} ({seconds:.1f} s)")
-        for path, a, b in left[:SHOWN]:
+        for path, a, b in left[:most]:
             print(f"    {path}: {a} -> {b}")
         sys.stdout.flush()
     return bad
