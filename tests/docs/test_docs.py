@@ -103,7 +103,8 @@ def test_the_figures_are_there():
 
 
 def test_the_preset_it_shows_can_be_loaded(tmp_path):
-    (text,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    page = TEXTS["docs/extending.md"]
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "my-drive.toml"
     path.write_text(text, "utf-8")
     cfg = load_preset(str(path))

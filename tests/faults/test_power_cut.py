@@ -152,7 +152,7 @@ def test_after_the_cut_nothing_happens():
         lambda: d.read(0),
         lambda: d.power_cut(5),
     ):
-        with pytest.raises(InputError, match="no power"):
+        with pytest.raises(InputError, match="after a power cut"):
             call()
     assert d.now == clock and d.arrays.reg.events[0] == log
     assert 0 < d.outstanding < 40  # lost, and known to be

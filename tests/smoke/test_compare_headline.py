@@ -81,8 +81,8 @@ def test_the_headline_is_the_ratio_of_the_update_stages(c, data):
     )
     assert base["name"] == "host_offload"
     words = data["headline"]
-    assert words.startswith(f"{rival['name']} over host_offload: ")
-    found = [float(x) for x in re.findall(r"(\d+\.\d\d)x", words)]
+    assert words.startswith(f"{rival['name']} compared with host_offload: speedup of")
+    found = [float(x) for x in re.findall(r"(\d+\.\d\d)(?=x| outside| in the)", words)]
     ratios = {
         name: value(base, name) / value(rival, name)
         for name in (

@@ -102,7 +102,7 @@ def test_after_a_power_cut():
     with pytest.raises(InputError, match="no power"):
         run.checkpoint()
     run.recover()
-    with pytest.raises(InputError, match="under way"):
+    with pytest.raises(InputError, match="a step is interrupted"):
         run.checkpoint()
     run.resume()
     plain.step(0)

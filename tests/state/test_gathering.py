@@ -199,7 +199,7 @@ def test_who_waits_for_flash_waits_for_no_rest(programming, how):
 
 
 REFUSED = [
-    ({"ftl__gc_copyback": "true"}, "copy-back programs a page"),
+    ({"ftl__gc_copyback": "true"}, "copy-back programs a single page"),
     ({"pe__kind": "per_plane"}, "processing elements program single pages"),
     ({"ftl__map_update": "placed"}, 'map_update = "programmed"'),
     ({"ftl__unwritten": "as_written"}, 'unwritten = "zeros"'),
