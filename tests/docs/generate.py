@@ -71,7 +71,6 @@ def output(arguments: list[str]) -> str:
     """What `ondie ARGUMENTS` prints for the commands shown, without the list of files written."""
     from ondie import traces
     from ondie.emu import validate
-    from ondie.emu.analysis import compare
     from ondie.emu.analysis.answer import answer
     from ondie.emu.cli.commands import ablation
     from ondie.emu.cli.console import WIDTH
@@ -83,9 +82,7 @@ def output(arguments: list[str]) -> str:
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
     match arguments:
         case ["compare", trace, "--device", device, "--steps", steps, *more]:
-            cfg = load_preset(device)
-            swing = "--no-swing" not in more
-            found = compare.compare(traces.load(trace), cfg, steps=int(steps), swing=swing)
+            found = comparison(trace, device, int(steps), "--no-swing" not in more)
             if "--verbose" in more:
                 report.show(found, screen)
             else:
@@ -157,6 +154,16 @@ def command_help(words: list[str]) -> str:
     )
     assert done.exit_code == 0, done.output
     return done.output
+
+
+@functools.cache
+def comparison(trace: str, device: str, steps: int, swing: bool) -> Any:
+    """The result of `ondie compare`."""
+    from ondie import traces
+    from ondie.emu.analysis import compare
+    from ondie.emu.config.config import load_preset
+
+    return compare.compare(traces.load(trace), load_preset(device), steps=steps, swing=swing)
 
 
 @functools.cache

@@ -6,6 +6,8 @@ its pinned buffers; its rates are the same, and its times are multiplied by ten.
 """
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -62,7 +64,16 @@ def small(monkeypatch, counts):
     monkeypatch.setattr(smart_infinity, "BUFFERS", smart_infinity.BUFFERS // part)
 
 
-@pytest.mark.parametrize("part", PARTS)
+LONG = ("hypertune", "smart-infinity")
+"""Parts whose runs take minutes."""
+
+
+def marked(parts: Iterable[str]) -> list[Any]:
+    """The parts as parameters of a test; LONG runs at full counts only."""
+    return [pytest.param(p, marks=[pytest.mark.soak] * (p in LONG)) for p in parts]
+
+
+@pytest.mark.parametrize("part", marked(PARTS))
 def test_a_fitted_constant_decides_its_fit_rows_and_no_check_row(part):
     assert fitted.constants(PARTS[part]()), "no fit row names a constant"
     assert fitted.faults(PARTS[part]) == []
@@ -82,7 +93,7 @@ DECIDED = {
 """Identities that are published and that one constant decides."""
 
 
-@pytest.mark.parametrize("part", DECIDED)
+@pytest.mark.parametrize("part", marked(DECIDED))
 def test_a_decided_row_that_is_named_check_is_found(part):
     decided = DECIDED[part]
 

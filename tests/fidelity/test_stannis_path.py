@@ -85,10 +85,10 @@ def run(
 # --- the paper
 
 
-def test_speedup_of_24_newports():
+def test_speedup_of_24_newports(counts):
     """(315 + 600) / 10.49 s over 32.3 img/s = 2.70: 9.752 s on the host, then 48 ring steps of
     13.88 MB / 25 at 36 MB/s, 0.74 s; the host's relay has work for 2.3 s of its 8 threads."""
-    r = run(load("mobilenetv2"), 24, small=False)
+    r = run(load("mobilenetv2"), 24, small=counts(True, False))
     assert r.path.batches(0) == (315, *24 * [25])
     assert r.path.global_batch / r.book.step_s / 32.3 == pytest.approx(2.7, rel=0.02)
     assert r.book.phases_s["synchronise"] == pytest.approx(0.74, rel=0.03)
