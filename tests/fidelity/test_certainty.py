@@ -22,6 +22,7 @@ from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.validate import model
 from tests.fidelity.test_uncertainty import with_ranges, without_ranges
+from tests.smoke.commands import LITTLE_FLASH
 
 LOW, MODE, HIGH = 20.0, 88.0, 180.0
 """Power of the waiting host, W."""
@@ -61,7 +62,10 @@ def dear() -> Comparison:
 @pytest.fixture(scope="module")
 def stannis() -> Comparison:
     """Batches as published: other samples per step, and host and drives train."""
-    trace, cfg = traces.load("mobilenetv2"), load_preset("newport", ["system.devices=24"])
+    trace, cfg = (
+        traces.load("mobilenetv2"),
+        load_preset("newport", [*LITTLE_FLASH, "system.devices=24"]),
+    )
     return compare(trace, cfg, options=Options(batch="paper"), swing=False)
 
 

@@ -25,6 +25,8 @@ from ondie.emu.validate import model
 SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
          "flash.pages_per_block=16", "ftl.gc_low_blocks=2")  # fmt: skip
 """Overrides that make a drive of four dies, each of which a small model uses."""
+LITTLE_FLASH = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
+"""Overrides that make a drive whose channels and capacity suffice for a cluster's photos."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ondie.emu.analysis.sensitivity import Swing
 from ondie.emu.cli.tables import answer as screen
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from tests.smoke.commands import SMALL, here
+from tests.smoke.commands import LITTLE_FLASH, SMALL, here
 
 BY_SMALL = [word for text in SMALL for word in ("--set", text)]
 
@@ -149,7 +149,10 @@ def test_the_screen_has_80_columns_and_cuts_nothing(which, request):
 
 
 def test_other_batches_are_compared_per_sample():
-    trace, cfg = traces.load("mobilenetv2"), load_preset("newport", ["system.devices=24"])
+    trace, cfg = (
+        traces.load("mobilenetv2"),
+        load_preset("newport", [*LITTLE_FLASH, "system.devices=24"]),
+    )
     comparison = compare(trace, cfg, options=Options(batch="paper"), swing=False)
     found = answer(comparison)
     assert not found.equal_batches

@@ -10,9 +10,10 @@ from ondie.emu.analysis.compare import compare
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.data_parallel import Stannis
-from tests.smoke.commands import files, here, refused
+from tests.smoke.commands import LITTLE_FLASH, files, here, refused
 
-NEWPORTS = ("--device", "newport", "--devices", "24", "--paths", "stannis", "--no-swing")
+NEWPORTS = ("--device", "newport", "--devices", "24", "--paths", "stannis", "--no-swing",
+            *(word for key in LITTLE_FLASH for word in ("--set", key)))  # fmt: skip
 
 
 def result(capsys, tmp_path, *words: object):
