@@ -293,13 +293,14 @@ def swings(
 ) -> list[Swing]:
     """Return the swings of speedup and energy ratio; the widest comes first.
 
-    They cover each assumed constant with a range, except those of :func:`unfelt`, the constants of
-    :func:`published_ranges`, and HOST_POWERS. Constants with an end at which a path cannot run come
-    first; such an end has the value None. An assumed constant without a range must be a name.
+    They cover each assumed constant with a range, except those of :func:`unfelt` and USER_CHOICES,
+    the constants of :func:`published_ranges`, and HOST_POWERS. Constants with an end at which a
+    path cannot run come first; such an end has the value None. An assumed constant without a range
+    must be a name.
     ``timed`` returns the trace with the times of forward and backward on a configuration.
     """
-    idle = unfelt(cfg)
-    varied = [key for key in cfg.assumed() if key.low is not None and key.key not in idle]
+    fixed = USER_CHOICES.union(unfelt(cfg))
+    varied = [key for key in cfg.assumed() if key.low is not None and key.key not in fixed]
     varied += published_ranges(cfg)
     varied += [
         leaf

@@ -4,7 +4,7 @@ Owns files, `base` and `include`, the check of key names (with suggestions) and 
 value, and the order in which sources override each other. Does not own the check of a single leaf
 (leaf.py) or of several together (rules/, called by config.py).
 Source: TOML 1.0; a preset states every leaf, in its file or in a part that it includes; a user's
-file states `base` and the leaves that differ.
+file states `base` and the leaves that differ. Without system.name, it is named after the file.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
     if "include" in content:
         leaves |= _include(content.pop("include"), path, where)
     leaves |= _sections(content, where)
+    if base and "system.name" not in leaves:
+        leaves["system.name"] = _name_of_file(path, where)
     leaves = followed(base, base | leaves, leaves) if base else leaves
     missing = [name for name in _PLAIN if name not in leaves]
     if missing:
@@ -154,6 +156,16 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
             'key, or start from a preset with base = "newport"'
         )
     return where, ordered(leaves)
+
+
+def _name_of_file(path: Path, where: str) -> Leaf:
+    """Return the name of a preset whose file states a base and no name: the stem of the file.
+
+    With the name of the base, results of the file would read as results of the base. Raises
+    InputError for a stem that cannot be a name.
+    """
+    leaf = {"value": path.stem, "source": "derived", "ref": "name of the file, which states none"}
+    return read_leaf(KEYS["system.name"], "system.name", leaf, where)
 
 
 def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:

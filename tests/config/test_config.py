@@ -90,6 +90,17 @@ def test_changes_are_checked_together():
     assert config.dram.isp_bytes == 9_000_000_000
 
 
+def test_a_file_without_a_name_is_named_after_the_file(tmp_path):
+    (tmp_path / "my-drive.toml").write_text('base = "gen4-tlc"\n')
+    (tmp_path / "next.toml").write_text('base = "my-drive.toml"\n')
+    config, base = load_preset(tmp_path / "my-drive.toml"), load_preset("gen4-tlc")
+    assert config.system.name == "my-drive"
+    assert config.leaf("system.name").source == "derived"
+    assert {d.key for d in diff(base, config)} == {"system.name"}
+    assert load_preset(tmp_path / "next.toml").system.name == "next"
+    assert load_preset(tmp_path / "next.toml", ["system.name=given"]).system.name == "given"
+
+
 def test_a_file_states_only_what_differs(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(OWN)

@@ -16,6 +16,7 @@ from ondie.emu.analysis.sensitivity import (
     DIE_STRIPES,
     IDLE_KEYS,
     SAMPLE_STRIPES,
+    USER_CHOICES,
     Swing,
     amortized,
     sample,
@@ -65,7 +66,10 @@ def test_every_assumed_constant_has_a_row(name):
     cfg = load_preset(name, SMALL)
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     idle = unfelt(cfg)
-    assert sorted([*idle, *(s.key for s in c.swings)]) == sorted(x.key for x in cfg.assumed())
+    chosen = {x.key for x in cfg.assumed()} & USER_CHOICES
+    assert chosen == ({"system.devices"} if name in ("csd-pe", "gen4-tlc") else set())
+    varied = sorted(s.key for s in c.swings)
+    assert sorted([*idle, *chosen, *varied]) == sorted(x.key for x in cfg.assumed())
     assert len(c.swings) > 20
     for s in c.swings:
         leaf = cfg.leaf(s.key)
@@ -75,6 +79,27 @@ def test_every_assumed_constant_has_a_row(name):
     assert data["assumed"]["of"] == len(cfg.leaves())
     assert data["assumed"]["unfelt"] == list(idle)
     assert [row["key"] for row in data["assumed"]["swing"]] == [s.key for s in c.swings]
+
+
+def test_choices_of_the_user_are_no_uncertainty(tmp_path):
+    """Assumed or not, number of drives and queue depth are neither varied nor drawn."""
+    ranges = {
+        "system.devices": (1, 24),
+        "host.io_queue_depth": (1, 128),
+        "host.subgroup_params": (100_000, 1_000_000_000),
+    }
+    text = ['base = "optimstore-r1"']
+    for key, (low, high) in ranges.items():
+        value = load_preset("optimstore-r1").leaf(key).value
+        text.append(f"{key} = {{ value = {value}, low = {low}, high = {high}, ")
+        text[-1] += 'source = "assumed", ref = "a choice" }'
+    (tmp_path / "mine.toml").write_text("\n".join(text))
+    cfg = load_preset(tmp_path / "mine.toml", SMALL)
+    assert {leaf.key for leaf in cfg.assumed()} >= set(ranges)
+    c = compare(model("adam", 300_000), cfg)
+    assert not {s.key for s in c.swings} & USER_CHOICES
+    assert not {bar.key for bar in c.odds.bars} & USER_CHOICES
+    assert "host.adam" in {s.key for s in c.swings}
 
 
 def test_what_is_not_varied_is_a_table_over_leaves_that_exist():

@@ -59,6 +59,10 @@ class Host:
         ),
     ]
     compute_power_mw: Annotated[
-        int, Spec("power of host and accelerator during forward and backward")
+        int,
+        Spec(
+            "power of host and accelerator together during forward and backward: CPU, memory and "
+            "GPU; the drives are charged by energy.controller"
+        ),
     ]
     dram_fj_per_bit: Annotated[int, Spec("energy of host DRAM traffic", key="dram_energy")]
