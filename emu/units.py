@@ -140,13 +140,16 @@ def kind_of(attribute: str) -> Kind | None:
     return None
 
 
-def nearest(word: str, options: Iterable[str]) -> str | None:
-    """Return the option most similar to `word`, or None if no option is similar."""
+def nearest(word: str, options: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return the option most similar to `word`, or None if no option is similar.
+
+    `cutoff`: least similarity, 0 to 1 (difflib's ratio).
+    """
     names = list(options)
     folded = {name.casefold(): name for name in reversed(names)}
     if word.casefold() in folded:
         return folded[word.casefold()]
-    close = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=cutoff)
     return folded[close[0]] if close else None
 
 

@@ -160,7 +160,10 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         AttributeError,
         MemoryError,
     ) as error:
-        raise TraceError(f"{path}: not a complete HDF5 trace: {reason(error)}") from None
+        raise TraceError(
+            f"{path}: not a complete HDF5 trace: {reason(error)}; a trace is a .h5 file of ondie "
+            "record, or a name of ondie trace info"
+        ) from None
 
 
 def _plain(value: object) -> Any:

@@ -211,7 +211,7 @@ def run_path(
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
         events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.heading)
     dropped = int(system.arrays.reg.line_drop[0])
-    notes = (*path.notes(), *error_notes(totals, weights))
+    notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection))
     run.part()
     return Result(
         path.name, path.heading, None, path.updates_weights, notes, book, work, joules, bound,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from ondie.emu.analysis.weight_check import Weights
 from ondie.emu.engine.core.totals import Totals
+from ondie.emu.nand.pe_protection import WITHOUT_ECC
+from ondie.emu.units import plural
 
 
 def damaged(totals: Totals) -> bool:
@@ -17,9 +19,27 @@ def damaged(totals: Totals) -> bool:
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
 
 
-def error_notes(totals: Totals, weights: Weights | None) -> list[str]:
+def wrong_words(totals: Totals, steps: int) -> str | None:
+    """Return the wrong data that a run of ``steps`` steps used, per step, as text: "12 wrong bits
+    per step". None if all data were right."""
+    counters = totals.counters
+    found = [
+        f"{number / steps:.3g} {what}s" if number < steps else plural(round(number / steps), what)
+        for number, what in (
+            (counters["bare_wrong_bits"], "wrong bit"),
+            (counters["uncorrectable_pages"], "uncorrectable page"),
+        )
+        if number
+    ]
+    return f"{' and '.join(found)} per step" if found else None
+
+
+def error_notes(totals: Totals, weights: Weights | None, protection: str) -> list[str]:
     """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
-    leveling."""
+    leveling.
+
+    ``protection``: value of pe.protection.
+    """
     counters = totals.counters
     notes = []
     if counters["retried_pages"]:
@@ -32,7 +52,9 @@ def error_notes(totals: Totals, weights: Weights | None) -> list[str]:
             "(NVMe status 0x281)"
         ]
     if counters["bare_wrong_bits"]:
-        notes += [f"{counters['bare_wrong_bits']} wrong bits in pages that were read without ECC"]
+        bare = protection in WITHOUT_ECC
+        why = "were read without ECC" if bare else "ECC could not correct"
+        notes += [f"{counters['bare_wrong_bits']} wrong bits in pages that {why}"]
     if counters["bare_corrected_bits"]:
         notes += [
             f"{counters['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"

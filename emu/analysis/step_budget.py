@@ -46,17 +46,19 @@ class Verdict:
 
 
 def duration(text: str, place: str) -> float:
-    """Return the seconds of a duration such as "3.5", "3.5 s" or "500 ms". Raises InputError for
-    other text."""
-    plain = text.strip().replace(".", "", 1).isdecimal()
-    return parse(f"{text} s" if plain else text, KINDS["ps"], place) / 1e12
+    """Return the seconds of a duration such as "3.5 s" or "500 ms"; "0" needs no unit. Raises
+    InputError for other text, which names ``place``."""
+    number = text.strip()
+    if number.replace(".", "", 1).isdecimal() and float(number):
+        raise InputError(f'{place}: "{number}" has no unit; write for example "{number} ms"')
+    return parse(text, KINDS["ps"], place) / 1e12
 
 
 def seconds(text: str) -> float:
     """Return the seconds of the value of --target-step. Raises InputError for an invalid value."""
     found = duration(text, "--target-step")
     if not found:
-        raise InputError(f"--target-step {text}: must be more than 0; write for example 3.5")
+        raise InputError(f'--target-step {text}: must be more than 0; write for example "3.5 s"')
     return found
 
 

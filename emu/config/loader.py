@@ -64,11 +64,15 @@ def canonical(key: str, leaves: Iterable[str], place: str) -> str:
 def nearest_key(key: str, names: Iterable[str]) -> str:
     """Return the name that is most similar to `key`, to suggest it for an unknown key.
 
-    A correct last part is found even if the section is wrong or missing.
+    Very similar names of the key's own section come first. A correct last part is found even if
+    the section is wrong or missing.
     """
     names = tuple(names)
     last = {name.rpartition(".")[2]: name for name in reversed(names)}
-    part = key.rpartition(".")[2]
+    section, _, part = key.rpartition(".")
+    own = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == section]
+    if section and (same := nearest(part, own, cutoff=0.75)):
+        return f"{section}.{same}"
     if part in last:
         return last[part]
     found = nearest(key, names) if "." in key else None

@@ -25,6 +25,8 @@ from ondie.emu.nand.ecc import codeword_failure, log_mass, word_key
 from ondie.emu.nand.rber import MOST_RBER
 from ondie.kernels.jit import njit
 
+WITHOUT_ECC = ("none", "nan_comparator")
+"""Values of pe.protection with which processing elements compute with pages as they are read."""
 MANY = 64
 """Largest number of failed readings per code word for which each failure is drawn separately.
 

@@ -29,6 +29,8 @@ def refused(call, words):
     ("text", "words"),
     [
         ("flash.t_reed=45 us", ['"flash.t_reed"', "nearest: flash.t_read"]),
+        ("flash.channel=4", ['"flash.channel"', "nearest: flash.channels"]),  # not energy.channel
+        ("flash.decode=2 us", ['"flash.decode"', "nearest: ecc.decode"]),
         ("flsh.t_read=45 us", ['"flsh.t_read"', "nearest: flash.t_read"]),
         ("t_read=45 us", ['"t_read"', "nearest: flash.t_read"]),
         ("host.t_read=45 us", ['"host.t_read"', "nearest: flash.t_read"]),

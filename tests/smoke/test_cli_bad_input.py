@@ -200,7 +200,7 @@ def endless_forward(path: Path) -> None:
 
 DAMAGE = [
     (truncated, ["HDF5"]),
-    (not_hdf5, ["HDF5"]),
+    (not_hdf5, ["HDF5", "a trace is a .h5 file of ondie record, or a name of ondie trace info"]),
     (empty, ["HDF5"]),
     (other_version, ["schema", "2", "must be 1, the version"]),
     (nan_gradient, ["step 1", "'b'", "element 2", "nan"]),

@@ -148,6 +148,67 @@ def test_the_screen_has_80_columns_and_cuts_nothing(which, request):
             assert f"{row.name}: n/a: {row.reason}" in " ".join(text.split())
 
 
+def test_less_is_a_reduction_and_faster_a_ratio_of_speeds():
+    """9.02 J against 10.5 J is 1.48 / 10.5 = 14.1 % less; 1 s against 2.55 s is 2.55x as fast, and
+    1 J of 2.55 J is 60.8 % less."""
+    assert screen.reduction(10.5 / 9.02) == "14.1%"
+    assert screen.reduction(2.55) == "60.8%" and screen.speedup(2.55) == "2.55x"
+    assert screen.reduction(1.01) == "1.0%" and screen.speedup(1.035) == "3.5%"
+    assert screen.reduction(1e4) == "99.99%" and screen.reduction(float("inf")) == "100.0%"
+
+
+def test_the_screen_says_how_much_less_the_winner_takes(found):
+    verdict, text = answer(found).least_energy, " ".join(printed(found).split())
+    values = {
+        row.name: row.all_j_per_sample[1] for row in answer(found).strategies if not row.reason
+    }
+    for name in verdict.others:
+        less = 1 - values[verdict.best] / values[name]
+        assert f"{less:.1%} less than {name}" in text
+
+
+def test_a_sub_group_of_everything_names_its_key(found):
+    assert "(host.subgroup_params), so nothing is pipelined." in " ".join(printed(found).split())
+
+
+def on_tlc(*settings):
+    """A comparison on a drive of TLC; only its dies read without ECC."""
+    cfg = load_preset("optimstore-r1", ["flash.cell=TLC", *settings])
+    names = ["host_offload", "in_storage", "on_die"]
+    return compare(traces.load("gpt-small"), cfg, paths=names, steps=1, swing=False)
+
+
+def test_dies_that_read_tlc_without_ecc_are_named(found):
+    bare = "are read without ECC (pe.protection = nan_comparator)"
+    text = " ".join(printed(on_tlc()).split())
+    assert (
+        f"on_die: pages of TLC {bare}; --set errors.kind=model counts the wrong bits, see "
+        "docs/errors.md" in text
+    )
+    assert "(wrong bits)" not in text and "But the result" not in text
+    for other in (found, on_tlc("pe.protection=on_die_ecc")):
+        assert "without ECC" not in printed(other)
+
+
+def test_a_winner_with_wrong_bits_is_called_wrong():
+    """Only the dies read past the ECC, so the best without wrong bits is another strategy."""
+    comparison = on_tlc("errors.kind=model")
+    wrong = comparison.result("on_die").ledger.totals.counters["bare_wrong_bits"]
+    assert wrong > 0 and screen.wrong(comparison) == {"on_die": f"{wrong:,} wrong bits per step"}
+    found, text = answer(comparison), printed(comparison)
+    assert found.fastest.best == found.least_energy.best == "on_die"
+    assert "(wrong bits)" in text
+    text = " ".join(text.split())
+    rows = [row for row in found.strategies if row.name != "on_die"]
+    for figure in (lambda row: row.s_per_sample, lambda row: row.all_j_per_sample[1]):
+        best = min(rows, key=figure).name
+        assert (
+            f"But the result of on_die is wrong, with {wrong:,} wrong bits per step; {best} is "
+            "best of those without wrong bits." in text
+        )
+    assert f"on_die: {wrong} wrong bits in pages that were read without ECC" in text
+
+
 def test_other_batches_are_compared_per_sample():
     trace, cfg = (
         traces.load("mobilenetv2"),

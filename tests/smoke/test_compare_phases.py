@@ -7,6 +7,7 @@ import pytest
 from ondie.emu.analysis.compare import compare
 from ondie.emu.analysis.ledger import ORDER
 from ondie.emu.analysis.result_json import metrics, result_data
+from ondie.emu.analysis.step_budget import duration
 from ondie.emu.cli.console import console
 from ondie.emu.cli.tables.compare import show
 from ondie.emu.clock import PS_PER_S
@@ -85,11 +86,17 @@ def test_given_times_stand_in_for_the_recorded_ones(capsys, tmp_path):
     none = tmp_path / "none"
     for option, value, words_ in (
         ("--forward", "x", ("--forward", "is not a time")),
+        ("--forward", "83.3", ("--forward", '"83.3" has no unit', '"83.3 ms"')),
+        ("--backward", "83", ("--backward", '"83" has no unit', '"83 ms"')),
         ("--backward", "3 GB", ("--backward", "is a size, not a time")),
         ("--forward", "2000000 s", ("limit is 1,000,000 s",)),
     ):
         refused(here(capsys, *words, option, value, "--out", none), *words_)
     assert files(tmp_path) == ["out"] or not none.exists()
+
+
+def test_a_time_of_zero_needs_no_unit():
+    assert duration("0", "--forward") == duration("0.0", "--forward") == duration("0 ms", "") == 0
 
 
 def test_a_trace_with_other_times():

@@ -166,13 +166,13 @@ def test_what_no_drive_can_do(c):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("3.5", 3.5), ("3.5 s", 3.5), ("500 ms", 0.5), ("2", 2.0)]
+    ("text", "value"), [("3.5 s", 3.5), ("3.5s", 3.5), ("500 ms", 0.5), ("2 s", 2.0)]
 )
 def test_how_it_is_given(text, value):
     assert target.seconds(text) == value
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "3q", "", "1 GB", "nan"])
+@pytest.mark.parametrize("text", ["0", "-1", "3q", "", "1 GB", "nan", "3.5", "2"])
 def test_what_is_refused(text):
     with pytest.raises(InputError, match="--target-step"):
         target.seconds(text)

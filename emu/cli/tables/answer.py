@@ -6,12 +6,15 @@ Source: none.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.analysis.answer import TIE, Answer, Certainty, Strategy, Verdict
 from ondie.emu.analysis.compare import Comparison
+from ondie.emu.analysis.error_notes import wrong_words
 from ondie.emu.analysis.lifetime import Interval
 from ondie.emu.analysis.monte_carlo import DRAWS
 from ondie.emu.cli.tables.compare import remarks
@@ -27,7 +30,7 @@ SMALL = 1.2
 def show(comparison: Comparison, found: Answer, console: Console) -> None:
     """Print the table of strategies, the reasons for missing rows, and the verdicts."""
     console.print(title(comparison), highlight=False, width=WIDTH)
-    console.print(table(found), width=WIDTH)
+    console.print(table(found, wrong(comparison)), width=WIDTH)
     for line in lines(comparison, found):
         console.print(line, highlight=False, width=WIDTH)
 
@@ -44,8 +47,10 @@ def title(comparison: Comparison) -> str:
     )
 
 
-def table(found: Answer) -> Table:
+def table(found: Answer, wrong: Collection[str] = ()) -> Table:
     """Return the table of strategies, with two lines for each.
+
+    ``wrong``: strategies that used wrong bits; a line below their name says so.
 
     The first line has time, energies, written bytes and bottleneck; the second has samples/s,
     energy intervals, lifetime, and share of the bottleneck.
@@ -72,7 +77,7 @@ def table(found: Answer) -> Table:
             continue
         energies = (row.drives_j_per_sample, row.all_j_per_sample)
         out.add_row(
-            fold(row.name),
+            fold(row.name) + ("\n(wrong bits)" if row.name in wrong else ""),
             f"{fmt_time(row.step_s * 1e12)}\n{row.samples_per_s:.4g}",
             *(interval(span, scale[0]) for span, scale in zip(energies, scales, strict=True)),
             f"{fmt_bytes(row.written_bytes_per_sample)}\n{years(row)}",
@@ -125,13 +130,54 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
             f"Samples per step differ ({batches}); compare the figures per sample and samples/s."
         )
     out += weights(comparison)
-    out += ["", time_words(comparison, found.fastest), energy_words(found, found.least_energy)]
+    out += ["", *verdicts(comparison, found)]
     assumed, all_leaves = len(comparison.cfg.assumed()), len(comparison.cfg.leaves())
     out.append(
         f"{assumed} of {all_leaves} constants are assumed; intervals have every constant at its "
         "low or high end. --verbose prints phases, traffic, wear and the effect of each constant."
     )
     return out
+
+
+def wrong(comparison: Comparison) -> dict[str, str]:
+    """Return for each strategy that used wrong data how much of it, per step, as text."""
+    found = {
+        result.name: wrong_words(result.ledger.totals, comparison.steps)
+        for result in comparison.results
+        if result.ledger is not None
+    }
+    return {name: words for name, words in found.items() if words is not None}
+
+
+def verdicts(comparison: Comparison, found: Answer) -> list[str]:
+    """Return the sentences on time and energy; each says if its winner used wrong bits, and which
+    strategy is best without."""
+    damage = wrong(comparison)
+    time, energy = found.fastest, found.least_energy
+    rows = [row for row in found.strategies if row.reason is None]
+    return [
+        time_words(comparison, time)
+        + remark(time, damage, {row.name: row.s_per_sample for row in rows}),
+        energy_words(found, energy)
+        + remark(energy, damage, {row.name: row.all_j_per_sample[1] for row in rows}),
+    ]
+
+
+def remark(verdict: Verdict, damage: Mapping[str, str], values: Mapping[str, float]) -> str:
+    """Return a sentence if the winner of ``verdict`` used wrong bits, otherwise "".
+
+    ``damage``: see :func:`wrong`. ``values``: figure of each strategy; less is better.
+    """
+    if verdict.best not in damage:
+        return ""
+    right = [name for name in values if name not in damage]
+    best = min(right, key=lambda name: values[name], default=None)
+    rest = (
+        "no strategy is without wrong bits"
+        if best is None
+        else f"{best} is best of those without wrong bits"
+    )
+    return f" But the result of {verdict.best} is wrong, with {damage[verdict.best]}; {rest}."
 
 
 def weights(comparison: Comparison) -> list[str]:
@@ -148,10 +194,11 @@ def weights(comparison: Comparison) -> list[str]:
     return [f"Weights read back from flash {words} the reference: {names}."]
 
 
-def against(verdict: Verdict, word: str) -> str:
+def against(verdict: Verdict, word: str, gap: Callable[[float], str]) -> str:
     """Return a phrase that compares the winner with each other strategy.
 
-    ``word``: the comparative, such as "faster".
+    ``word``: the comparative, such as "faster". ``gap``: formats a ratio, other over best, that is
+    above 1.
     """
     parts = [f"{gap(ratio)} {word} than {name}" for name, ratio in verdict.others.items()]
     if verdict.equal:
@@ -159,16 +206,27 @@ def against(verdict: Verdict, word: str) -> str:
     return ", ".join(parts)
 
 
-def gap(ratio: float) -> str:
-    """Format a ratio above 1 as a factor, or as a percentage if it is below SMALL."""
+def speedup(ratio: float) -> str:
+    """Format a ratio of speeds above 1 as a factor, or as a percentage if it is below SMALL."""
     return f"{ratio - 1:.1%}" if ratio < SMALL else f"{ratio:.3g}x"
+
+
+def reduction(ratio: float) -> str:
+    """Format a ratio above 1, other over best, as the percentage by which the best has less.
+
+    A reduction that would round to 100 % has as many digits as it needs to stay below it.
+    """
+    left, digits = 1 / ratio, 1
+    while left > 0 and left * 100 < 0.5 * 10**-digits:
+        digits += 1
+    return f"{1 - left:.{digits}%}"
 
 
 def time_words(comparison: Comparison, verdict: Verdict) -> str:
     """Return the sentences on time: the fastest strategy, its lead, and how certain that is."""
     each = fmt_time(verdict.value * 1e12)
     words = f"Time: {verdict.best} is fastest, {each} per sample"
-    if more := against(verdict, "faster"):
+    if more := against(verdict, "faster", speedup):
         words += f", {more}"
     return f"{words}. {time_certainty(comparison, verdict)}"
 
@@ -198,7 +256,7 @@ def energy_words(found: Answer, verdict: Verdict) -> str:
         f"Energy: {verdict.best} takes least, {fmt_energy(verdict.value * 1e15)} per sample "
         "with the host"
     )
-    if more := against(verdict, "less"):
+    if more := against(verdict, "less", reduction):
         words += f", {more}"
     sure = verdict.certainty
     if sure is None:

@@ -310,7 +310,8 @@ class HostOffload(OffloadLayout):
         if self.pipelines and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
             found.append(
-                f"All parameters fit in one sub-group of {size:,}, so nothing is pipelined."
+                f"All parameters fit in one sub-group of {size:,} (host.subgroup_params), so "
+                "nothing is pipelined."
             )
         if offload.parameters and not self._later():
             found.append(
