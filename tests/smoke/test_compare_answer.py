@@ -185,7 +185,7 @@ def test_dies_that_read_tlc_without_ecc_are_named(found):
         f"on_die: pages of TLC {bare}; --set errors.kind=model counts the wrong bits, see "
         "docs/errors.md" in text
     )
-    assert "(wrong bits)" not in text and "But the result" not in text
+    assert "(wrong bits)" not in text and "The result" not in text
     for other in (found, on_tlc("pe.protection=on_die_ecc")):
         assert "without ECC" not in printed(other)
 
@@ -202,10 +202,13 @@ def test_a_winner_with_wrong_bits_is_called_wrong():
     rows = [row for row in found.strategies if row.name != "on_die"]
     for figure in (lambda row: row.s_per_sample, lambda row: row.all_j_per_sample[1]):
         best = min(rows, key=figure).name
-        assert (
-            f"But the result of on_die is wrong, with {wrong:,} wrong bits per step; {best} is "
-            "best of those without wrong bits." in text
-        )
+        assert f"The result of on_die is wrong; {best} is best of those without wrong bits." in text
+    for words in ("Time: {} is fastest", "Energy: {} takes least"):
+        assert words.format(f"on_die, with {wrong:,} wrong bits per step,") in text
+    assert (
+        "Weights read back from flash" in text
+        and "the reference: host_offload, in_storage. " in text
+    )
     assert f"on_die: {wrong} wrong bits in pages that were read without ECC" in text
 
 

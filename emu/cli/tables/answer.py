@@ -156,11 +156,17 @@ def verdicts(comparison: Comparison, found: Answer) -> list[str]:
     time, energy = found.fastest, found.least_energy
     rows = [row for row in found.strategies if row.reason is None]
     return [
-        time_words(comparison, time)
+        time_words(comparison, time, damage)
         + remark(time, damage, {row.name: row.s_per_sample for row in rows}),
-        energy_words(found, energy)
+        energy_words(found, energy, damage)
         + remark(energy, damage, {row.name: row.all_j_per_sample[1] for row in rows}),
     ]
+
+
+def winner(verdict: Verdict, damage: Mapping[str, str]) -> str:
+    """Return the name of the best strategy, with the wrong data that it used; see :func:`wrong`."""
+    words = damage.get(verdict.best)
+    return verdict.best if words is None else f"{verdict.best}, with {words},"
 
 
 def remark(verdict: Verdict, damage: Mapping[str, str], values: Mapping[str, float]) -> str:
@@ -172,26 +178,26 @@ def remark(verdict: Verdict, damage: Mapping[str, str], values: Mapping[str, flo
         return ""
     right = [name for name in values if name not in damage]
     best = min(right, key=lambda name: values[name], default=None)
-    rest = (
-        "no strategy is without wrong bits"
-        if best is None
-        else f"{best} is best of those without wrong bits"
-    )
-    return f" But the result of {verdict.best} is wrong, with {damage[verdict.best]}; {rest}."
+    rest = "no strategy is" if best is None else f"{best} is best of those"
+    return f" The result of {verdict.best} is wrong; {rest} without wrong bits."
 
 
 def weights(comparison: Comparison) -> list[str]:
-    """Return a sentence on the comparison of final weights; no sentence if no path had weights."""
-    checked = [result for result in comparison.results if result.weights is not None]
-    if not checked:
+    """Return a sentence on the comparison of final weights; no sentence if no path had weights.
+
+    Weights that bit errors made wrong are not held to the limit; notes tell their number.
+    """
+    damage = wrong(comparison)
+    checked = {
+        result.name: result.weights.equal_bits == result.weights.elements
+        for result in comparison.results
+        if result.weights is not None
+    }
+    within = {name: equal for name, equal in checked.items() if equal or name not in damage}
+    if not within:
         return []
-    names = ", ".join(result.name for result in checked)
-    equal = all(
-        result.weights is not None and result.weights.equal_bits == result.weights.elements
-        for result in checked
-    )
-    words = "equal" if equal else "are within the limit (see --verbose) of"
-    return [f"Weights read back from flash {words} the reference: {names}."]
+    words = "equal" if all(within.values()) else "are within the limit (see --verbose) of"
+    return [f"Weights read back from flash {words} the reference: {', '.join(within)}."]
 
 
 def against(verdict: Verdict, word: str, gap: Callable[[float], str]) -> str:
@@ -222,10 +228,10 @@ def reduction(ratio: float) -> str:
     return f"{1 - left:.{digits}%}"
 
 
-def time_words(comparison: Comparison, verdict: Verdict) -> str:
+def time_words(comparison: Comparison, verdict: Verdict, damage: Mapping[str, str]) -> str:
     """Return the sentences on time: the fastest strategy, its lead, and how certain that is."""
     each = fmt_time(verdict.value * 1e12)
-    words = f"Time: {verdict.best} is fastest, {each} per sample"
+    words = f"Time: {winner(verdict, damage)} is fastest, {each} per sample"
     if more := against(verdict, "faster", speedup):
         words += f", {more}"
     return f"{words}. {time_certainty(comparison, verdict)}"
@@ -250,11 +256,11 @@ def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
     return f"{words}; {decider(sure, 'long')}."
 
 
-def energy_words(found: Answer, verdict: Verdict) -> str:
+def energy_words(found: Answer, verdict: Verdict, damage: Mapping[str, str]) -> str:
     """Return the sentences on energy: the strategy with the least, its lead, and its certainty."""
     words = (
-        f"Energy: {verdict.best} takes least, {fmt_energy(verdict.value * 1e15)} per sample "
-        "with the host"
+        f"Energy: {winner(verdict, damage)} takes least, {fmt_energy(verdict.value * 1e15)} per "
+        "sample with the host"
     )
     if more := against(verdict, "less", reduction):
         words += f", {more}"

@@ -23,7 +23,6 @@ from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import reservoir
 from ondie.emu.nand import timing
-from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.closed_form import Bound, pe_passes_s
 from ondie.emu.paths.layout import formats
@@ -44,6 +43,7 @@ from ondie.emu.paths.on_die.protection import (
     STORE_STEP,
     Guarded,
     steps,
+    without_ecc,
 )
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.on_die.rounds import Table, all_rounds
@@ -227,36 +227,17 @@ class OnDie(UpdatingPath):
         return self.arithmetic.shown(sent)
 
     def notes(self) -> list[str]:
-        form = self.stored.format
-        found = self.bare_notes()
+        found, form = without_ecc(self.cfg), self.stored.format
         if form.name == "fp32":
             return found
+        what = "widen gradients when they use them (not published)"
         if form.g == form.w:
-            values = self.cfg.pe.narrow_values
-            return [
-                *found,
-                f"format {form.name}: assumes processing elements that widen "
-                f"{plural(values, 'value')} per cycle, keep them in FP32 through all "
-                "passes, and round the results (not published)",
-            ]
-        return [
-            *found,
-            f"format {form.name}: assumes processing elements that widen gradients when they use "
-            "them (not published)",
-        ]
-
-    def bare_notes(self) -> list[str]:
-        """Return a note if pages of cells with several bits are read without ECC; OptimStore does
-        without it in pSLC pages only."""
-        cell, protection = self.cfg.flash.cell, self.cfg.pe.protection
-        if cell in ("pSLC", "SLC") or protection not in WITHOUT_ECC:
-            return []
-        counted = (
-            "--set errors.kind=model counts the wrong bits, see docs/errors.md"
-            if self.cfg.errors.kind == "none"
-            else "see docs/errors.md"
-        )
-        return [f"pages of {cell} are read without ECC (pe.protection = {protection}); {counted}"]
+            values = plural(self.cfg.pe.narrow_values, "value")
+            what = (
+                f"widen {values} per cycle, keep them in FP32 through all passes, and round the "
+                "results (not published)"
+            )
+        return [*found, f"format {form.name}: assumes processing elements that {what}"]
 
     def work(self, steps: int) -> Work:
         applied = self.applied(steps)

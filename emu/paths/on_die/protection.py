@@ -1,7 +1,8 @@
 """Protection of on-die updates: parity over dies and commit records in place of the controller's.
 
 Owns the additional steps of a stripe, the super-pages of parity over dies and of commit records,
-and their reserved capacity. Does not own time (compute/pe.py: the die's part; engine/: the rest).
+their reserved capacity, and the note on pages without ECC. Does not own time (compute/pe.py: the
+die's part; engine/: the rest).
 Source: OptimStore (HPCA 2023) for the omitted protection; parity over dies as in vendors' RAIN and
 RAISE (one die of a stripe holds the exclusive or of the others); commit records: none.
 """
@@ -14,6 +15,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.nand import timing
+from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.paths.layout.regions import Stripes
 
 GRADIENT, KEEP_STEP, GATE, SENSE, COMPUTE, FETCH_STEP, PROGRAM_STEP, STORE_STEP, CHAIN = range(9)
@@ -120,3 +122,17 @@ class Guarded:
             return np.zeros_like(stripes)
         whole = stripes // self.members
         return np.where(stripes >= self.count, len(self.parity), whole)
+
+
+def without_ecc(cfg: Config) -> list[str]:
+    """Return a note if pages of cells with several bits are read without ECC, otherwise nothing.
+
+    OptimStore (HPCA 2023) does without ECC in pSLC mode only.
+    """
+    cell, protection = cfg.flash.cell, cfg.pe.protection
+    if cell in ("pSLC", "SLC") or protection not in WITHOUT_ECC:
+        return []
+    advice = "see docs/errors.md"
+    if cfg.errors.kind == "none":
+        advice = f"--set errors.kind=model counts the wrong bits, {advice}"
+    return [f"pages of {cell} are read without ECC (pe.protection = {protection}); {advice}"]
