@@ -77,7 +77,7 @@ def test_a_shown_command_exists_with_its_options(line):
     while words and isinstance(group, click.Group) and group.get_command(None, words[0]):
         group = group.get_command(None, words[0])
         names.append(words.pop(0))
-    known = {option for parameter in group.params for option in parameter.opts}
+    known = {x for parameter in group.params for x in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= known
     assert CliRunner().invoke(commands, [*names, "--help"]).exit_code == 0
 
