@@ -15,6 +15,7 @@ import numpy as np
 from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import Comparison, Result
 from ondie.emu.analysis.energy import bounds
+from ondie.emu.analysis.error_notes import wrong_words
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.lifetime import (
     lifetime,
@@ -159,6 +160,9 @@ def headline_words(comparison: Comparison) -> str:
         f"{ratios['energy']:.2f} in the whole step; "
         f"{tail}"
     )
+    for result in (base, rival):
+        used = result.ledger and wrong_words(result.ledger.totals, comparison.steps)
+        words += f"; the result of {result.name} is wrong, with {used}" if used else ""
     if comparison.swings:
         fast = max(comparison.swings, key=lambda swing: swing.speedup_width)
         lean = max(comparison.swings, key=lambda swing: swing.energy_width)

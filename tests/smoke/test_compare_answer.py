@@ -12,6 +12,7 @@ from ondie.emu.analysis import answer as answers
 from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import compare
 from ondie.emu.analysis.lifetime import lifetime, programmed_bytes
+from ondie.emu.analysis.result_json import headline_words
 from ondie.emu.analysis.sensitivity import Swing
 from ondie.emu.cli.tables import answer as screen
 from ondie.emu.config.config import load_preset
@@ -185,7 +186,8 @@ def test_dies_that_read_tlc_without_ecc_are_named(found):
         f"on_die: pages of TLC {bare}; --set errors.kind=model counts the wrong bits, see "
         "docs/errors.md" in text
     )
-    assert "(wrong bits)" not in text and "The result" not in text
+    assert "(wrong bits)" not in text and "wrong" not in headline_words(found)
+    assert "The result" not in text
     for other in (found, on_tlc("pe.protection=on_die_ecc")):
         assert "without ECC" not in printed(other)
 
@@ -203,6 +205,7 @@ def test_a_winner_with_wrong_bits_is_called_wrong():
     for figure in (lambda row: row.s_per_sample, lambda row: row.all_j_per_sample[1]):
         best = min(rows, key=figure).name
         assert f"The result of on_die is wrong; {best} is best of those without wrong bits." in text
+    assert f"; the result of on_die is wrong, with {wrong:,} wrong" in headline_words(comparison)
     for words in ("Time: {} is fastest", "Energy: {} takes least"):
         assert words.format(f"on_die, with {wrong:,} wrong bits per step,") in text
     assert (
