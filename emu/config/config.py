@@ -111,7 +111,8 @@ class Config(Tree):
     def sha256(self) -> str:
         """SHA-256 of the resolved configuration as canonical JSON.
 
-        The hash does not depend on the path of a file or on the spelling of a value.
+        The hash does not depend on the folder of a file or on the spelling of a value. It contains
+        system.name, which a file that states none takes from its own name.
         """
         text = json.dumps(self.resolved(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()

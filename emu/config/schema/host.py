@@ -62,7 +62,7 @@ class Host:
         int,
         Spec(
             "power of host and accelerator together during forward and backward: CPU, memory and "
-            "GPU; the drives are charged by energy.controller"
+            "GPU; compare charges the drives by energy.controller, stannis counts idle drives here"
         ),
     ]
     dram_fj_per_bit: Annotated[int, Spec("energy of host DRAM traffic", key="dram_energy")]
