@@ -35,10 +35,13 @@ class Row:
     ``published``: the expected value, published or from a closed form. Only a shown row may have
     None. ``tolerance`` is relative; 0 requires equality. A check row must have one, and an identity
     row may have one; both miss outside of it. ``source``: the text above the table.
-    ``place``: document and place of the published number, such as "STANNIS (DAC 2020), Table I";
-    every check row has one. ``constants``: the constants that were chosen so that a fit row comes
+    ``place``: document and place of the published number, such as "STANNIS (DAC 2020), Table I".
+    Every check row of a suite of emu/validate has one; the check rows of studies compare two of our
+    own runs and have none. ``constants``: the constants that were chosen so that a fit row comes
     out, as configuration keys, as keys of emu/cluster/networks.toml that begin with "networks.", or
-    as module.NAME; every fit row has at least one.
+    as module.NAME; every fit row has at least one, and no other row has any.
+
+    Raises ValueError if the row lacks what its kind must have, or has constants and is no fit row.
     """
 
     suite: str
@@ -51,6 +54,22 @@ class Row:
     source: str
     place: str = ""
     constants: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"{self.suite}, {self.kind} row {self.name!r}"
+        if self.kind not in KINDS:
+            raise ValueError(f"{where}: there is no such kind; use one of {', '.join(KINDS)}")
+        if self.kind != SHOWN and self.published is None:
+            raise ValueError(f"{where}: published is None; only a shown row may lack the number")
+        if self.kind == CHECK and self.tolerance is None:
+            raise ValueError(f"{where}: tolerance is None; a check row without one never misses")
+        if self.tolerance is not None and not self.tolerance >= 0:
+            raise ValueError(f"{where}: tolerance is {self.tolerance}; it must be at least 0")
+        if (self.kind == FIT) != bool(self.constants):
+            raise ValueError(
+                f"{where}: constants are {self.constants}; a fit row names at least one, other "
+                "rows name none"
+            )
 
     @property
     def difference(self) -> float:

@@ -15,7 +15,7 @@ from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row, show, table
 from ondie.emu.units import InputError, known_names
 from ondie.emu.validate.closed_forms import closed_form_rows
 from ondie.emu.validate.hypertune import hypertune_rows
-from ondie.emu.validate.mqsim import cases_folder, mqsim_rows
+from ondie.emu.validate.mqsim import cases_folder, find_cases, mqsim_rows
 from ondie.emu.validate.nvme_bytes import traffic_rows
 from ondie.emu.validate.optimstore import optimstore_rows
 from ondie.emu.validate.smart_infinity import smart_infinity_rows
@@ -40,16 +40,20 @@ SUITES: dict[str, Callable[[Progress], list[Row]]] = {
 
 @dataclass(frozen=True)
 class Named:
-    """Suite that runs only if it is named: rows(progress, **options), and its option names."""
+    """Suite that runs only if it is named: rows(progress, **options), and its option names.
+
+    ``ready``: raises InputError if what the suite needs without options is absent.
+    """
 
     rows: Callable[..., list[Row]]
     options: tuple[str, ...] = ()
+    ready: Callable[[], object] = lambda: None
 
 
 ALL = "all"
 """Name that runs SUITES and NAMED."""
 NAMED: dict[str, Named] = {
-    "mqsim": Named(mqsim_rows, ("cases", "runs")),
+    "mqsim": Named(mqsim_rows, ("cases", "runs"), find_cases),
     "zero": Named(zero_rows),
     "smart-infinity": Named(smart_infinity_rows, ("model", "drives", "optimizer", "compression")),
     "optimstore": Named(optimstore_rows),
@@ -66,7 +70,8 @@ def run(
 
     Return the rows.
 
-    ``options``: options of a suite in NAMED. Raises InputError for an unknown name.
+    ``options``: options of a suite in NAMED. Raises InputError for an unknown name, for options of
+    anything but a suite in NAMED, and with ALL, before any suite runs, if one of them is not ready.
     """
     if name in NAMED:
         return NAMED[name].rows(progress, **(options or {}))
@@ -75,6 +80,13 @@ def run(
         raise InputError(
             f"ondie validate {name}: there is no such suite; {known_names(name, known)}"
         )
+    if options:
+        raise InputError(
+            f"ondie validate {name or ''}: takes no options, and has {', '.join(options)}; "
+            f"suites with options: {', '.join(s for s, named in NAMED.items() if named.options)}"
+        )
+    if name == ALL:
+        _check_ready()
     rows: list[Row] = []
     for suite in SUITES if name in (None, ALL) else [name]:
         rows += SUITES[suite](progress)
@@ -82,3 +94,15 @@ def run(
         for named in NAMED.values():
             rows += named.rows(progress)
     return rows
+
+
+def _check_ready() -> None:
+    """Raise InputError if a suite in NAMED lacks what it needs."""
+    for suite, named in NAMED.items():
+        try:
+            named.ready()
+        except InputError as error:
+            raise InputError(
+                f"ondie validate {ALL}: nothing was run, because {suite} cannot run: {error}; the "
+                "other suites run by their names"
+            ) from error

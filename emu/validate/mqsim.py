@@ -18,6 +18,17 @@ def cases_folder() -> Path | None:
     return folder if (folder / "cases.json").is_file() else None
 
 
+def find_cases(cases: Path | None = None) -> Path:
+    """Return the folder of cases: ``cases``, or that of the checkout if it is None.
+
+    Raises InputError if there is neither.
+    """
+    folder = cases or cases_folder()
+    if folder is None:
+        raise InputError("mqsim: this installation has no MQSim cases; use --cases DIR")
+    return folder
+
+
 def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both") -> list[Row]:
     """Return rows that compare MQSim's results with the simulation's, by run and by request.
 
@@ -29,9 +40,7 @@ def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both"
     from ondie.emu.replay.mqsim.to_engine import simulate
     from ondie.emu.validate import mqsim_cases as mq
 
-    folder = cases or cases_folder()
-    if folder is None:
-        raise InputError("mqsim: this installation has no MQSim cases; use --cases DIR")
+    folder = find_cases(cases)
     found = mq.read_cases(folder)
     if runs == "recorded":
         found = [case for case in found if case.recorded is not None]

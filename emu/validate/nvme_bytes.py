@@ -54,7 +54,7 @@ def traffic_rows(progress: Progress) -> list[Row]:
 
 
 def _row(name: str, planned: float, found: float, source: str) -> Row:
-    """Return a row of B/param that must be equal."""
+    """Return a row that compares two values in B/param, which must be equal."""
     return Row("bytes", name, IDENTITY, planned, found, "B/param", 0, source)
 
 

@@ -7,8 +7,8 @@ Source: STANNIS (DAC 2020): Table I, Table II, Eq. 1, and the order of the netwo
 
 Fitted: the command time of the tunnel (to 2.7x), the server's power (to Table II at 4 and 24
 drives, and at 0 drives on the other machine), and which of the printed speeds tune (to 315). The
-published numbers that these do not decide are the order of Fig. 7 and the ratios of the energies
-at 8 and 16 drives to that at 4. All other rows follow from Table I by arithmetic.
+published fact that these do not decide is the order of the networks in Fig. 7. All other rows
+follow from Table I by arithmetic.
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ def _speedups(cfg: Config) -> Iterator[Row]:
     )  # fmt: skip
     row = _rows(
         "MobileNetV2 gains most, InceptionV3 least; ranks 2 and 3 are not checked; speedups with "
-        "the ring of 36 MB/s. Tolerance: a rank is met or not"
+        "the ring of 36 MB/s. The ceilings by arithmetic of Table I have the same order, so that "
+        "only the ring could have changed it. Tolerance: a rank is met or not"
     )
     ranks = sorted(gain, key=lambda title: -gain[title])
     lost = {n.title: ring_s(cfg, n, DRIVES + 1) * speed(cfg, n, 0) / n.host_batch for n in nets}
@@ -244,13 +245,13 @@ def _energy(cfg: Config) -> Iterator[Row]:
         name = f"energy with {n} Newports"
         yield row(name, IDENTITY, JOULES[n], each[n], "J/image", 0.01, place=place)
     row = _rows(
-        "relative to 4 Newports, so that the fitted power of the server cancels: what is left are "
-        "speeds, by batches, steps and ring. Tolerance 1 %: Table I's speeds of Newport and host "
-        "have two and three digits, the energies three"
+        "ratio of two printed energies; the ratio itself is not printed. It is the ratio of two "
+        "powers, 328.5 W + 0.919 W for each Newport, fitted at 4 and 24, over the ratio of two "
+        f"speeds: {box.watts(8):.1f} and {box.watts(16):.1f} W over {box.watts(4):.1f} W"
     )
     for n in (8, 16):
         name = f"energy with {n} Newports over that with 4"
-        yield row(name, CHECK, JOULES[n] / JOULES[4], each[n] / each[4], "x", 0.01, place=place)
+        yield row(name, SHOWN, JOULES[n] / JOULES[4], each[n] / each[4], place=place)
     alone = speed(cfg, net, 0)
     idle, other = box.joules(alone, 0), (box.host_w + OTHER_DRIVES_W) / alone
     row = _rows(

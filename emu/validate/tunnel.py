@@ -6,8 +6,8 @@ Source: STANNIS (DAC 2020), HyperTune; rick-heig/nvme_csd for the open equivalen
 
 Fitted: the command time of each drive, to the effective rate of its ring. No row is a check: all
 others are arithmetic, the cost model against the relays' own state machines, or not published.
-HyperTune counts 3.4 M
-parameters of MobileNetV2, STANNIS 3.47 M (cluster/networks.toml).
+
+MobileNetV2 has 3.47 M parameters in STANNIS and 3.4 M in HyperTune (cluster/networks.toml).
 """
 
 from __future__ import annotations

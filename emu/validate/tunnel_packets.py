@@ -202,7 +202,9 @@ class _Run:
         self._at(self.now, partial(self._push, tunnel), 2)
 
     def _requests(self, tunnel: _Tunnel) -> None:
-        """Issue the relay's requests: event requests at once, receive commands after their time."""
+        """Issue the relay's requests: an event request at once, and each receive command when its
+        command time has passed.
+        """
         for command in tunnel.host.requests():
             if self._note(tunnel, command) == "event":
                 tunnel.device.command(command)

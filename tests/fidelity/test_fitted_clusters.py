@@ -1,8 +1,9 @@
 """Does each fitted constant of Stannis, HyperTune, the tunnel and Smart-Infinity decide its fit
 rows, and no check row? (fitted.py)
 
-Small counts: fewer runs of HyperTune, and a tenth of Smart-Infinity's parameters with a tenth of
-its pinned buffers; its rates are the same, and its times are multiplied by ten.
+Labels need no large runs: HyperTune has FEW runs instead of TRIALS, and Smart-Infinity 1 / SMALLER
+of its parameters and pinned buffers; its rates are the same, and its times are multiplied by
+SMALLER.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.validate import hypertune, smart_infinity, stannis, tunnel
 from tests.fidelity import fitted
 
-SMALLER = 20
+SMALLER, FEW = 20, 4
 
 
 def stannis_rows() -> list[Row]:
@@ -51,17 +52,16 @@ PARTS: dict[str, fitted.Part] = {
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch, counts):
-    monkeypatch.setattr(hypertune, "TRIALS", counts(4, 40))
-    part = counts(SMALLER, 1)
+def small(monkeypatch):
+    monkeypatch.setattr(hypertune, "TRIALS", FEW)
     simulate = smart_infinity.simulate
 
     def smaller(variant: str, case: smart_infinity.Case) -> smart_infinity.Times:
-        times = simulate(variant, dataclasses.replace(case, params=case.params // part))
-        return smart_infinity.Times(*(part * s for s in times[:3]), times.link)
+        times = simulate(variant, dataclasses.replace(case, params=case.params // SMALLER))
+        return smart_infinity.Times(*(SMALLER * s for s in times[:3]), times.link)
 
     monkeypatch.setattr(smart_infinity, "simulate", smaller)
-    monkeypatch.setattr(smart_infinity, "BUFFERS", smart_infinity.BUFFERS // part)
+    monkeypatch.setattr(smart_infinity, "BUFFERS", smart_infinity.BUFFERS // SMALLER)
 
 
 LONG = ("hypertune", "smart-infinity")

@@ -124,6 +124,7 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch):
     refused(here(capsys, "validate", "--cases", tmp_path), "--cases", "mqsim")
     monkeypatch.setattr(validate.mqsim, "cases_folder", lambda: None)
     refused(here(capsys, "validate", "mqsim"), "--cases DIR")
+    refused(here(capsys, "validate", "all"), "nothing was run, because mqsim cannot run")
 
 
 def test_the_checkout_has_its_cases():

@@ -8,6 +8,7 @@ import pytest
 
 from ondie.emu import validate
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Row
+from ondie.emu.units import InputError
 from ondie.emu.validate import closed_forms
 from tests.smoke.commands import files, here, refused
 
@@ -25,8 +26,11 @@ FIELDS = {
 """The row format that other programs read; the suite is there too."""
 
 
-def row(predicted: float, kind: str = CHECK, tolerance: float = 0.1, **changes) -> Row:
-    given = Row("fake", "a row", kind, 100.0, predicted, "s", tolerance, "a paper, 2020", "Table 1")
+def row(predicted: float, kind: str = CHECK, tolerance: float | None = 0.1, **changes) -> Row:
+    given = Row(
+        "fake", "a row", kind, 100.0, predicted, "s", tolerance, "a paper, 2020", "Table 1",
+        ("host.adam",) if kind == FIT else (),
+    )  # fmt: skip
     return dataclasses.replace(given, **changes)
 
 
@@ -93,6 +97,82 @@ def test_progress_names_the_suites():
     assert {name for name, _ in seen} == {"closed-forms"}
     shares = [share for _, share in seen]
     assert shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 1
+
+
+# --- every suite
+
+
+@pytest.fixture
+def suites(monkeypatch):
+    """Two suites that run without a name and two that do not; the last one may lack its files."""
+    absent: list[str] = []
+    ran: list[str] = []
+
+    def suite(name: str):
+        def rows(progress, **options) -> list[Row]:
+            ran.append(name)
+            return [row(100, suite=name)]
+
+        return rows
+
+    def ready() -> None:
+        if absent:
+            raise InputError(absent[0])
+
+    monkeypatch.setattr(validate, "SUITES", {name: suite(name) for name in ("a", "b")})
+    named = {"c": validate.Named(suite("c"), ("model",)), "d": validate.Named(suite("d"))}
+    named["d"] = dataclasses.replace(named["d"], ready=ready)
+    monkeypatch.setattr(validate, "NAMED", named)
+    return ran, absent
+
+
+def test_all_runs_every_suite_once(suites):
+    assert [r.suite for r in validate.run("all")] == ["a", "b", "c", "d"]
+    assert [r.suite for r in validate.run(None)] == ["a", "b"]
+
+
+def test_all_checks_first_whether_every_suite_can_run(suites):
+    ran, absent = suites
+    absent.append("d: no cases")
+    with pytest.raises(InputError, match="all: nothing was run, because d cannot run: d: no cases"):
+        validate.run("all")
+    assert ran == []
+    assert [r.suite for r in validate.run("c")] == ["c"]
+
+
+@pytest.mark.parametrize("name", ["all", "a", None])
+def test_options_belong_to_one_suite(suites, name):
+    with pytest.raises(InputError, match="takes no options, and has model; suites with options: c"):
+        validate.run(name, None, {"model": "8.4b"})
+    assert suites[0] == []
+    assert [r.suite for r in validate.run("c", None, {"model": "8.4b"})] == ["c"]
+
+
+# --- what a kind must have
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (CHECK, {"tolerance": None}, "a check row without one never misses"),
+        (CHECK, {"tolerance": -0.1}, "must be at least 0"),
+        (CHECK, {"tolerance": math.nan}, "must be at least 0"),
+        (CHECK, {"published": None}, "published is None"),
+        (IDENTITY, {"published": None}, "published is None"),
+        (FIT, {"published": None}, "published is None"),
+        (FIT, {"constants": ()}, "a fit row names at least one"),
+        (CHECK, {"constants": ("host.adam",)}, "other rows name none"),
+        ("seen", {}, "there is no such kind; use one of check, fit, shown, identity"),
+    ],
+)
+def test_a_row_without_what_its_kind_must_have_is_refused(kind, changes, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        row(100, kind, **changes)
+    assert "fake, " in str(caught.value) and "'a row'" in str(caught.value)
+
+
+def test_a_shown_row_may_lack_everything():
+    assert not row(100, SHOWN, None, published=None, place="").misses
 
 
 # --- when a row misses

@@ -117,7 +117,25 @@ def test_the_speeds_as_printed_are_beside_the_seconds():
     rows = {r.name: r for r in suite.base_rows({1: 56.0, 2: 32.0, 4: 24.0}, suite.Case())}
     two = rows["base: speed over one drive, 4.0 B, 2 drives, adam"]
     assert (two.kind, two.published, two.predicted) == (SHOWN, 1.546, 1.75)
+    assert "outside the 10%" in two.source and "48 GB / 4 GB/s + CPU 3.4 s = 25.1 s" in two.source
+    four = rows["base: speed over one drive, 4.0 B, 4 drives, adam"]
+    assert four.kind == SHOWN and "outside" not in four.source
     assert "base: speed over one drive, 4.0 B, 1 drive, adam" not in rows
+
+
+def test_the_arithmetic_of_two_drives():
+    """What the text of the speed with two drives says, from the preset and the printed phases."""
+    cfg = load_preset("smartssd")
+    read, write = cfg.flash.channels * cfg.flash.bus_bytes_per_s, suite.write_rate(cfg)
+    cpu = 4e9 / cfg.host.adam_params_per_s
+    assert (2 * read / 1e9, 2 * write / 1e9) == pytest.approx((6.6, 4), rel=0.01)
+    assert 64e9 / (2 * read) + 48e9 / (2 * write) + cpu == pytest.approx(25.1, abs=0.1)
+    one = sum(suite.PUBLISHED["base"]) * suite.BASE_SPEED[6]
+    phases = sum(suite.PUBLISHED["base"][:2])
+    updates = [one / suite.BASE_SPEED[n] - phases for n in (1, 2)]
+    assert updates == pytest.approx([47, 28.5], rel=0.01)
+    first, second = (s - cpu for s in updates)
+    assert first / second == pytest.approx(1.74, rel=0.01)
 
 
 def test_the_knee():
