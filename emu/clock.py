@@ -7,11 +7,14 @@ Source: this project; 2**63 ps are 106 days, longer than any run.
 
 from __future__ import annotations
 
+from ondie.emu.units import InputError
 from ondie.kernels.jit import inline
 
 PS_PER_S = 10**12
 NEVER = 1 << 62
 """A time (ps) that is later than every event."""
+LONGEST_S = 1_000_000
+"""Maximum simulated time, seconds. The clock may overflow beyond it."""
 _SCALE_LIMIT = 1 << 27
 
 
@@ -47,3 +50,10 @@ def ps_from_seconds(seconds: float) -> int:
 def seconds(ps: int) -> float:
     """Convert a duration in ps to seconds, for reports only."""
     return ps / PS_PER_S
+
+
+def check_seconds(duration_s: float, what: str) -> None:
+    """Raise InputError if a duration in seconds exceeds LONGEST_S. ``what``: text of the message,
+    which states the duration; the limit is appended."""
+    if duration_s > LONGEST_S:
+        raise InputError(f"{what}; the limit is {LONGEST_S:,} s")

@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ondie.emu.analysis.compare import LONGEST_S, Run
+from ondie.emu.analysis.compare import Run
 from ondie.emu.analysis.energy import Energy
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.power_loss.cut import Recovery
+from ondie.emu.clock import LONGEST_S, check_seconds
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.totals import sum_counters
@@ -148,8 +149,9 @@ class CSDOptimizer(KernelOptimizer):
             self._check(param)
             if param.dtype != torch.float32:
                 raise KernelError(f"parameter {number} is {param.dtype}, expected torch.float32")
-        if self.seconds + sum(self._seconds) > LONGEST_S:
-            raise InputError(f"{self.seconds:.3g} s simulated; the limit is {LONGEST_S:,} s")
+        check_seconds(
+            self.seconds + sum(self._seconds), f"{self.seconds:.3g} s simulated"
+        )  # fmt: skip
         gradient = self._flat([param.grad for param in self.held])
         step = self._described()
         if self._run is None:

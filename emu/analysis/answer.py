@@ -63,9 +63,16 @@ class WithTimes:
     """
 
     other: str
+    """Other strategy of the headline."""
     constants: int
+    """Number of constants that were drawn together: of energy and of time."""
     probability: float
     """Share of the DRAWS draws in which the best strategy takes less energy than the other."""
+    decided_by: str
+    """Of all these constants, the one whose range changes the ratio, other over best, the most."""
+    ratio: tuple[float | None, float | None]
+    """Ratio, other over best, at the (low, high) end of the range of ``decided_by``; None if a
+    strategy cannot run at that end."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ class Certainty:
     exceptions: tuple[str, ...]
     """Verdict on time: constants for which the other strategy is faster at one end of the range."""
     decided_by: str
-    """Constant whose range changes the ratio of the two strategies, other over best, the most."""
+    """Constant whose range changes the ratio of the two strategies, other over best, the most.
+    Verdict on energy: of the energy constants only; ``with_times`` has that of all constants."""
     ratio: tuple[float, float]
     """Ratio, other over best, at the (low, high) end of the range of ``decided_by``."""
     with_times: WithTimes | None = None
@@ -214,14 +222,16 @@ def _other(comparison: Comparison, best: str) -> str | None:
 
 
 def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
-    """Return how each assumed constant changes the ratio of the step times, other over best; None
-    if no constant was varied.
+    """Return how each constant with a range changes the ratio of the step times, other over best;
+    None if no constant that may affect time was varied, or none has two ends at which both run.
+
+    The source of a constant does not matter. Energy constants and powers change no time.
 
     A constant that sets the rate of the accelerator changes the whole step by the factor simulated
     on the sample. Any other constant changes only the update stage.
     """
     other = _other(comparison, best)
-    if other is None or not comparison.swings:
+    if other is None:
         return None
     books = [_ran(comparison, name).ledger for name in (best, other)]
 
@@ -240,7 +250,7 @@ def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
             ratio(swing.times_at_low, swing.steps_at_low),
             ratio(swing.times_at_high, swing.steps_at_high),
         )
-        for swing in comparison.swings
+        for swing in comparison.time_swings
         if not swing.fails  # at such an end there is no ratio
     }
     if not ends:
@@ -271,10 +281,8 @@ def _energy_certainty(comparison: Comparison, verdict: Verdict) -> Certainty | N
         return found
     wins = verdict.best == odds.pair[1]  # the draws are of the baseline over the rival
     drawn = odds.answers[DRAW_LAWS[0]][WHOLE_STEP]
-    with_times = WithTimes(other, odds.drawn, drawn.probability if wins else 1 - drawn.probability)
-    if other == found.other:
-        bar = max(odds.bars, key=lambda bar: width(bar.step, drawn.typical))
-        low, high = (drawn.typical if end is None else end for end in bar.step)
-        ratio = (low, high) if wins else (1 / low, 1 / high)
-        found = replace(found, decided_by=bar.key, ratio=ratio)
+    odds_of_best = drawn.probability if wins else 1 - drawn.probability
+    bar = max(odds.bars, key=lambda bar: width(bar.step, drawn.typical))
+    low, high = (None if end is None else end if wins else 1 / end for end in bar.step)
+    with_times = WithTimes(other, odds.drawn, odds_of_best, bar.key, (low, high))
     return replace(found, with_times=with_times)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.analysis import perfetto
-from ondie.emu.analysis.energy import Energy, energy
+from ondie.emu.analysis.energy import Energy, energy, is_price
 from ondie.emu.analysis.error_notes import damaged, error_notes
 from ondie.emu.analysis.extrapolate import Sampled, extend, reduced
 from ondie.emu.analysis.ledger import Ledger, ledger
@@ -29,7 +29,7 @@ from ondie.emu.analysis.power_loss import cut
 from ondie.emu.analysis.power_loss.interruptible import Interruptible
 from ondie.emu.analysis.sensitivity import Headline, Swing, amortized, swings
 from ondie.emu.analysis.weight_check import Weights, compare_weights
-from ondie.emu.clock import ps_from_seconds
+from ondie.emu.clock import check_seconds, ps_from_seconds
 from ondie.emu.compute import training
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.totals import StepClock, Totals
@@ -46,9 +46,6 @@ from ondie.kernels import OPS
 from ondie.traces import Trace
 
 WORKERS = 2
-LONGEST_S = 1_000_000
-"""Maximum simulated time of all steps in seconds, estimated by the closed form. The clock may
-overflow beyond it."""
 
 
 class Stopped(Exception):
@@ -97,11 +94,20 @@ class Comparison:
     steps: int
     results: tuple[Result, ...]
     swings: tuple[Swing, ...]
+    """Effect of each assumed constant on the headline."""
     swing_pair: tuple[str, str] | None
     step_times: training.StepTimes
     odds: Odds | None = None
     """Uncertainty of the energy ratio of the headline's two paths; None if the constants were not
     varied."""
+    published_swings: tuple[Swing, ...] = ()
+    """Effect of each constant that has a range but is not assumed."""
+
+    @property
+    def time_swings(self) -> tuple[Swing, ...]:
+        """Swings of all constants that may affect time, whatever their source."""
+        every = (*self.swings, *self.published_swings)
+        return tuple(swing for swing in every if not is_price(swing.key))
 
     def result(self, name: str) -> Result | None:
         """Return the result of the path called ``name`` if it ran, else None."""
@@ -291,11 +297,11 @@ def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
         sum(step_record.forward_s + step_record.backward_s for step_record in trace.steps[:steps])
         + bound.seconds * steps
     )
-    if whole > LONGEST_S:
-        raise InputError(
-            f"{name}: {trace.name} would take {whole:.3g} s of simulated time (update stage: "
-            f"{bound.seconds:.3g} s per step, bound by {bound.name}); the limit is {LONGEST_S:,} s"
-        )
+    check_seconds(
+        whole,
+        f"{name}: {trace.name} would take {whole:.3g} s of simulated time (update stage: "
+        f"{bound.seconds:.3g} s per step, bound by {bound.name})",
+    )
 
 
 def samples_per_step(path: Path, trace: Trace) -> int:
@@ -413,11 +419,16 @@ def compare(
         reasons = "; ".join(f"{result.name}: {result.reason}" for result in results)
         raise Unavailable(f"no path can run {trace.name} on {cfg.system.name}: {reasons}")
     pair = headline_pair(updated)
-    found: tuple[Swing, ...] = ()
+    every: tuple[Swing, ...] = ()
     odds = None
     if swing and pair is not None:
-        found, odds = _vary(lambda changed: timed(changed)[0], cfg, options, results, pair)
-    return Comparison(cfg, trace, options, n_steps, results, found, pair, step_times, odds)
+        every, odds = _vary(lambda changed: timed(changed)[0], cfg, options, results, pair)
+    assumed = {leaf.key for leaf in cfg.assumed()}
+    return Comparison(
+        cfg, trace, options, n_steps, results,
+        tuple(swing for swing in every if swing.key in assumed), pair, step_times, odds,
+        tuple(swing for swing in every if swing.key not in assumed),
+    )  # fmt: skip
 
 
 def _vary(
@@ -427,8 +438,8 @@ def _vary(
     results: Sequence[Result],
     pair: tuple[str, str],
 ) -> tuple[tuple[Swing, ...], Odds]:
-    """Return the effect of each assumed constant on the headline (swings), and the uncertainty of
-    its energy ratio. ``timed`` returns the trace with the times of a configuration."""
+    """Return the effect of each constant with a range on the headline, and the uncertainty of its
+    energy ratio. ``timed`` returns the trace with the times of a configuration."""
     trace = timed(cfg)
 
     def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
@@ -448,9 +459,7 @@ def _vary(
         for result in results
         if result.ledger and result.work
     }
-    odds = assess(cfg, {name: books[name] for name in pair}, every, options.seed)
-    found = tuple(swing for swing in every if cfg.leaf(swing.key).source == "assumed")
-    return found, odds
+    return tuple(every), assess(cfg, {name: books[name] for name in pair}, every, options.seed)
 
 
 def step_count(trace: Trace, steps: int | None) -> int:

@@ -33,10 +33,11 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "path stannis: global batch of the trace (same), published (paper) or tuned batches, or "
         "batches that the user gave (given)",
     ),
-    "options.{host,drive}_batch": (
-        "samples", "path stannis: batch that the user gave for the host or for each drive; null: "
-        "none was given",
+    "options.host_batch": (
+        "samples", "path stannis: the host's batch if options.batch is given, otherwise "
+        "its largest batch; null: the user gave none",
     ),
+    "options.drive_batch": ("samples", "path stannis: batch of every drive; null: none was given"),
     "options.cores_taken": ("", "path stannis: number of the host's cores that other programs use"),
     "options.slowdown": (
         "",
@@ -144,23 +145,33 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "", "path compared with the best in ratio: the headline's (time) or the next best (energy)",
     ),
     "answer.{fastest,least_energy}.certainty.constants": (
-        "constants", "number of constants varied or drawn",
+        "constants", "time: constants varied at both ends; energy: energy constants drawn",
     ),
     "answer.{fastest,least_energy}.certainty.probability": (
-        "1", "energy: share of draws in which the best path takes less than all others; time: null",
+        "1", "energy: share of draws in which the best path takes less than all others that are "
+        "not within 0.5 %; time: null",
     ),
     "answer.{fastest,least_energy}.certainty.exceptions": (
         "", "time: constants for which the other path is faster at an end of the range",
     ),
     "answer.{fastest,least_energy}.certainty.decided_by": (
-        "", "constant that changes the ratio most",
+        "", "constant that changes the ratio most: of those varied (time), or of the energy "
+        "constants at the simulated times (energy)",
     ),
     "answer.{fastest,least_energy}.certainty.ratio": (
         "1", "ratio, other path over the best, at the low and high end of that constant",
     ),
-    "answer.{fastest,least_energy}.certainty.with_times.*": (
+    "answer.{fastest,least_energy}.certainty.with_times.{other,constants,probability}": (
         "", "verdict on energy if constants that affect time are drawn too: other path of the "
-        "headline, constants, probability; null: unknown",
+        "headline, number of constants, share of draws with less energy than it; with_times is "
+        "null if the best is not in the headline, or for time",
+    ),
+    "answer.{fastest,least_energy}.certainty.with_times.decided_by": (
+        "", "constant that changes the ratio to with_times.other most, of all constants drawn",
+    ),
+    "answer.{fastest,least_energy}.certainty.with_times.ratio": (
+        "1", "ratio, with_times.other over the best, at the low and high end of that constant; "
+        "null: a path cannot run at that end",
     ),
     "headline": ("", "one sentence with the result"),
     "headline_ratios.{update_stage,outside_training,step}": (

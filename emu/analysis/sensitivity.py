@@ -133,8 +133,8 @@ class Swing:
     quantity changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
     times_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Time of each path's update stage at the low end divided by its typical time; empty if a path
-    cannot run or no time changes."""
+    """Time of each path's update stage at the low end divided by its typical time, 1 if it does not
+    change; empty if a path cannot run."""
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
     steps_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Time of each path's whole step at the low end divided by its typical time; set only for a

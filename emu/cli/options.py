@@ -73,8 +73,8 @@ def batch_options(*choices: str, default: str, what: str) -> Decorator:
     return add_options(
         click.option("--batch", type=click.Choice(choices), help=f"{what}  [default: {default}]"),
         click.option("--host-batch", type=int, metavar="N",
-                     help="Batch of a host. Alone, for a trace only: batches of drives are tuned "
-                          "to it.  [default: the trace's]"),
+                     help="Largest batch of a host (traces only); with --drive-batch, its batch.  "
+                          "[default: the trace's]"),
         click.option("--drive-batch", type=int, metavar="N",
                      help="Batch of every drive, instead of --batch. Without --host-batch, the "
                           "host's is tuned to it."),

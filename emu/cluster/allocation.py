@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ondie.emu.clock import check_seconds
 from ondie.emu.cluster import throughput_allocator
 from ondie.emu.cluster.batch_tuner import MARGIN, Engine, tune, tuning
-from ondie.emu.cluster.cluster import Fleet
+from ondie.emu.cluster.cluster import Fleet, Kind
+from ondie.emu.cluster.load.contention import CORES
 from ondie.emu.cluster.throughput_search import ROOM
 from ondie.emu.units import InputError
 
@@ -36,8 +38,6 @@ MICRO_BATCHES = 4
 """Default maximum number of micro-batches between two exchanges."""
 BY_OVERHEAD = 64
 """Default maximum number of micro-batches between two exchanges if the overhead is limited."""
-LONGEST_S = 1_000_000
-"""Maximum time that a batch given by the user may take, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,6 @@ class Rules:
     def chosen(self) -> str:
         """Name of the chosen allocation: "published", "given" or an element of ALLOCATORS."""
         return {PAPER: PUBLISHED, GIVEN: GIVEN}.get(self.batch, self.allocator)
-
-    @staticmethod
-    def of(batch: str, host_batch: int | None, drive_batch: int | None) -> Rules:
-        """Return the rules for ``batch``, one of BATCHES or GIVEN, and for the batches that the
-        user gave."""
-        return Rules(batch=batch, host_batch=host_batch, drive_batch=drive_batch)
 
 
 @dataclass(frozen=True)
@@ -109,6 +103,15 @@ def check_batches(given: Mapping[str, int | None], name: str) -> None:
     for node, batch in given.items():
         if batch is not None and not 1 <= batch <= ROOM:
             raise InputError(f"{name.format(node)} {batch}: must be from 1 to {ROOM}")
+
+
+def check_cores_taken(taken: float, name: str) -> None:
+    """Raise InputError unless the number of a host's cores that other programs use leaves a part
+    of a core free. ``name``: name of the option in the message."""
+    if not 0 <= taken < CORES:
+        raise InputError(
+            f"{name} {taken:g}: must be at least 0 and less than the host's {CORES} cores"
+        )
 
 
 def allocations(fleet: Fleet, rules: Rules) -> dict[str, Allocation]:
@@ -159,9 +162,13 @@ class _Spent:
 def _fits(fleet: Fleet) -> bool:
     """Return True if batches are published for these kinds of nodes and fit into their memory."""
     return fleet.published is not None and all(
-        kind.engine.limit is None or batch <= kind.engine.limit
-        for batch, kind in zip(fleet.published, fleet.kinds, strict=True)
+        _holds(kind, batch) for batch, kind in zip(fleet.published, fleet.kinds, strict=True)
     )
+
+
+def _holds(kind: Kind, batch: int) -> bool:
+    """Return True if ``batch`` fits into the memory of a node of this kind."""
+    return kind.engine.limit is None or batch <= kind.engine.limit
 
 
 def _published(fleet: Fleet, spent: _Spent) -> Allocation:
@@ -174,13 +181,16 @@ def _published(fleet: Fleet, spent: _Spent) -> Allocation:
         batch if kind.count else 0 for batch, kind in zip(fleet.published, fleet.kinds, strict=True)
     )
     for kind, batch in zip(fleet.kinds, batches, strict=True):
-        limit = kind.engine.limit
-        if limit is not None and batch > limit:
-            raise InputError(
-                f"batch {PAPER!r}: memory of {kind.name} holds a batch of {limit}, not the "
-                f"published {batch}; use {TUNED}"
-            )
+        _check_memory(kind, batch, f"batch {PAPER!r}, {batch} on {kind.name}", f"use {TUNED}")
     return _fixed(fleet, PUBLISHED, batches, spent)
+
+
+def _check_memory(kind: Kind, batch: int, what: str, right: str) -> None:
+    """Raise InputError if ``batch`` does not fit into the memory of a node of this kind. ``what``
+    and ``right``: where the batch comes from, and what would be right."""
+    if not _holds(kind, batch):
+        limit = kind.engine.limit
+        raise InputError(f"{what}: memory of {kind.name} holds a batch of {limit}; {right}")
 
 
 def _given(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
@@ -190,17 +200,11 @@ def _given(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
     assert drive is not None
     for kind in fleet.kinds:
         name, batch = ("--host-batch", host) if kind.host else ("--drive-batch", drive)
-        limit = kind.engine.limit
-        if kind.count and batch is not None and limit is not None and batch > limit:
-            raise InputError(
-                f"{name} {batch}: memory of {kind.name} holds a batch of {limit}; use at most "
-                f"{limit}"
-            )
-        took = kind.loaded.seconds(batch) if kind.count and batch is not None else 0.0
-        if took > LONGEST_S:
-            raise InputError(
-                f"{name} {batch}: takes {took:.3g} s on {kind.name}; the limit is {LONGEST_S:,} s"
-            )
+        if not kind.count or batch is None:
+            continue
+        _check_memory(kind, batch, f"{name} {batch}", f"use at most {kind.engine.limit}")
+        took = kind.loaded.seconds(batch)
+        check_seconds(took, f"{name} {batch}: takes {took:.3g} s on {kind.name}")
     drives = [kind.loaded for kind in fleet.kinds if kind.count and not kind.host]
     if host is None and drives:
         # The slowest drives keep the host waiting, so the host's batch is tuned to theirs.

@@ -16,9 +16,8 @@ import numpy as np
 
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.cluster import allocation
-from ondie.emu.cluster.allocation import GIVEN, check_batches
+from ondie.emu.cluster.allocation import GIVEN, check_batches, check_cores_taken
 from ondie.emu.cluster.collectives import allreduce
-from ondie.emu.cluster.load.contention import CORES
 from ondie.emu.cluster.load.slowdowns import slowdown
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
@@ -178,20 +177,27 @@ class Options:
     def _check_cluster(self) -> None:
         """Raise InputError if the options of the path stannis are out of range or contradict each
         other."""
-        known = BATCHES if self.drive_batch is None else (GIVEN,)
-        if self.batch not in known:
-            raise InputError(f"batch {self.batch!r}: use {', '.join(known)}")
-        if self.allreduce not in allreduce.ALGORITHMS:
-            kinds = " or ".join(allreduce.ALGORITHMS)
-            raise InputError(f"allreduce {self.allreduce!r}: use {kinds}")
-        check_batches({"host": self.host_batch, "drive": self.drive_batch}, "{} batch")
-        if not 0 <= self.cores_taken < CORES:
+        check_batches({"host": self.host_batch, "drive": self.drive_batch}, "{}_batch =")
+        if self.batch == GIVEN and self.drive_batch is None:
+            raise InputError(f'batch = "{GIVEN}" requires drive_batch, such as drive_batch = 25')
+        if self.batch not in (*BATCHES, GIVEN):
+            raise InputError(f'batch = "{self.batch}": use {quoted(*BATCHES, GIVEN)}')
+        if self.drive_batch is not None and self.batch != GIVEN:
             raise InputError(
-                f"--cores-taken {self.cores_taken:g}: must be at least 0 and less than the "
-                f"host's {CORES} cores"
+                f'drive_batch = {self.drive_batch} requires batch = "{GIVEN}", not "{self.batch}"'
             )
+        if self.allreduce not in allreduce.ALGORITHMS:
+            kinds = quoted(*allreduce.ALGORITHMS)
+            raise InputError(f'allreduce = "{self.allreduce}": use {kinds}')
+        check_cores_taken(self.cores_taken, "cores_taken =")
         if self.slowdown is not None:
             slowdown(self.slowdown)  # raises InputError
+
+
+def quoted(*names: str) -> str:
+    """Return names as a list of quoted alternatives: "a", "b" or "c"."""
+    *first, last = (f'"{name}"' for name in names)
+    return f"{', '.join(first)} or {last}"
 
 
 WIDE_UP = tuple(f for f in formats.FORMATS if formats.Stored(f, "adam").shown.itemsize == 4)

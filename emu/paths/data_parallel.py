@@ -131,8 +131,11 @@ class Stannis(Path):
     @cached_property
     def allocation(self) -> Allocation:
         """Published, tuned or given batch of each node, chosen as in `ondie stannis`."""
-        given = self.options.host_batch, self.options.drive_batch
-        return allocation.chosen(self.cluster, Rules.of(self.options.batch, *given))
+        options = self.options
+        rules = Rules(
+            batch=options.batch, host_batch=options.host_batch, drive_batch=options.drive_batch
+        )
+        return allocation.chosen(self.cluster, rules)
 
     @cached_property
     def engines(self) -> tuple[Engine, Engine]:

@@ -10,6 +10,7 @@ import pytest
 from ondie import traces
 from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import Comparison, compare
+from ondie.emu.analysis.energy import is_price
 from ondie.emu.config.config import Config, load_preset, preset_names
 from ondie.emu.paths.base import Options
 
@@ -78,12 +79,31 @@ def test_the_rate_is_part_of_the_verdict_on_time(c):
 
 def answer_of(comparison: Comparison, key: str):
     """The answer if this constant alone were varied."""
-    return answer(dataclasses.replace(comparison, swings=(swing(comparison, key),)))
+    only = (swing(comparison, key),)
+    return answer(dataclasses.replace(comparison, swings=only, published_swings=()))
 
 
 def test_the_peak_is_drawn_though_it_is_published(c):
     assert "host.accelerator_peak" in {bar.key for bar in c.odds.bars}
     assert "host.accelerator_peak" not in {swing.key for swing in c.swings}
+
+
+def test_the_peak_is_part_of_the_verdict_on_time(c, csd_pe):
+    """It is from a data sheet, and it scales forward and backward."""
+    (peak,) = (swing for swing in c.published_swings if swing.key == "host.accelerator_peak")
+    leaf = csd_pe.leaf(peak.key)
+    assert peak.steps_at_low["on_die"] > 1 and leaf.high == leaf.value and not peak.steps_at_high
+    ranged = [s.key for s in (*c.swings, *c.published_swings) if not s.fails]
+    sure = answer(c).fastest.certainty
+    assert sure.constants == len([key for key in ranged if not is_price(key)])
+    assert any(is_price(key) for key in ranged)  # no energy constant changes a time
+    only = dataclasses.replace(c, swings=(), published_swings=(peak,))
+    found = answer(only).fastest.certainty
+    assert (found.constants, found.decided_by) == (1, "host.accelerator_peak")
+    at = [run(csd_pe.replace({peak.key: getattr(leaf, end)}))
+          for end in ("low", "high")]  # fmt: skip
+    lead = [x.result("host_offload").ledger.step_s / x.result("on_die").ledger.step_s for x in at]
+    assert found.ratio == pytest.approx(lead, rel=4e-3)
 
 
 @pytest.mark.parametrize("key", ["host.compute_power", "host.accelerator_wait_power"])

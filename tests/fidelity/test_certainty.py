@@ -1,4 +1,4 @@
-"""Is a winner as sure as the ranges of the constants make it, whichever strategies are compared?
+"""Is the stated certainty of a winner that of the ranges of the constants, for all strategies?
 
 Held against closed forms for one uncertain constant, and against energy() on changed constants.
 """
@@ -52,8 +52,8 @@ def draws(comparison: Comparison) -> PriceDraws:
 
 @pytest.fixture(scope="module")
 def dear() -> Comparison:
-    """A die so dear that on_die, of the headline's pair, does not win, and only one uncertain
-    constant: the waiting host."""
+    """A comparison in which the energy of a die is so high that on_die, of the headline's pair,
+    does not win. One constant has a range: the power of the waiting host."""
     cfg = load_preset("optimstore-r1", ["energy.pe_multiply=20 nJ", "energy.controller=20 W"])
     cfg = with_ranges(cfg, {"host.wait_power": (round(LOW * 1e3), round(HIGH * 1e3))})
     return compare(model("adam", 2_000_000), cfg, swing=False)
@@ -112,7 +112,11 @@ def test_a_winner_outside_the_headline_is_judged_too(dear, stannis):
         sure = found.certainty
         assert 0 <= sure.probability <= 1 and sure.with_times is None
         text = printed(comparison)
-        assert f"of {DRAWS:,} draws of {sure.constants} energy constant" in text
+        noun = "energy constant" if sure.constants == 1 else "energy constants"
+        assert (
+            f"of {DRAWS:,} draws of {sure.constants} {noun}; of the energy constants, "
+            f"{sure.decided_by} decides most:" in text
+        )
         assert "Times are exact for these constants, which were not varied." in text
 
 

@@ -5,6 +5,7 @@ Every step here is run by the event engine; the expected values are arithmetic o
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -537,12 +538,18 @@ def test_drives_without_a_processor_that_trains(preset):
 
 def test_bad_options():
     cfg = load_preset("newport")
-    with pytest.raises(InputError, match="batch 'papr': use same, paper, tuned"):
-        Stannis(cfg, trace(), Options(batch="papr"))
-    with pytest.raises(InputError, match="host batch 0"):
-        Stannis(cfg, trace(), Options(host_batch=0))
-    with pytest.raises(InputError, match="allreduce 'rings': use ring or tree or star"):
-        Stannis(cfg, trace(), Options(allreduce="rings"))
+    for bad, message in (
+        ({"batch": "papr"}, 'batch = "papr": use "same", "paper", "tuned" or "given"'),
+        ({"drive_batch": 3}, 'drive_batch = 3 requires batch = "given", not "same"'),
+        ({"batch": "given"}, 'batch = "given" requires drive_batch'),
+        ({"batch": "given", "host_batch": 9}, 'batch = "given" requires drive_batch'),
+        ({"host_batch": 0}, "host_batch = 0: must be from 1 to"),
+        ({"allreduce": "rings"}, 'allreduce = "rings": use "ring", "tree" or "star"'),
+        ({"cores_taken": 8}, "cores_taken = 8: must be at least 0 and less than the host's 8"),
+        ({"slowdown": "line"}, 'slowdown = "line": '),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            Stannis(cfg, trace(), Options(**bad))
 
 
 def test_as_a_command(capsys, tmp_path):

@@ -1,4 +1,4 @@
-"""Is the answer to "who takes less energy" as sure as the ranges of the constants make it?
+"""Is the stated certainty of "who takes less energy" that of the ranges of the constants?
 
 Cases with one uncertain constant have a closed form; the rest is held against energy() itself.
 """
@@ -51,7 +51,8 @@ def spans(c: Comparison, cfg: Config) -> list:
 
 @pytest.fixture(scope="module")
 def c() -> Comparison:
-    """A die so dear that on_die loses, unless a waiting host draws more than about 150 W."""
+    """A comparison in which the energy of a die is so high that on_die loses, unless a waiting host
+    draws more than about 150 W."""
     cfg = load_preset("optimstore-r1", ["energy.pe_multiply=72 nJ"])
     return compare(model("adam", N), cfg, paths=PAIR, swing=False)
 

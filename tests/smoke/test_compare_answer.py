@@ -11,6 +11,7 @@ from ondie import traces
 from ondie.emu.analysis import answer as answers
 from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import compare
+from ondie.emu.analysis.energy import FJ_PER_J, energy, is_price
 from ondie.emu.analysis.lifetime import lifetime, programmed_bytes
 from ondie.emu.analysis.result_json import headline_words
 from ondie.emu.analysis.sensitivity import Swing
@@ -93,9 +94,10 @@ def test_a_constant_that_turns_the_result_is_an_exception(found):
     best = answer(found).fastest.best
     assert best == "on_die"
     still = [
-        dataclasses.replace(swing, times_at_low={}, times_at_high={}) for swing in found.swings
+        dataclasses.replace(swing, times_at_low={}, times_at_high={}) for swing in found.time_swings
     ]
-    sure = answer(dataclasses.replace(found, swings=tuple(still))).fastest.certainty
+    found = dataclasses.replace(found, swings=tuple(still), published_swings=())
+    sure = answer(found).fastest.certainty
     assert (sure.other, sure.constants, sure.exceptions) == ("host_offload", len(still), ())
     turned = (slower(still[0], "on_die", 1e3), *still[1:])
     changed = dataclasses.replace(found, swings=turned)
@@ -110,11 +112,95 @@ def test_a_constant_that_turns_the_result_is_an_exception(found):
 
 
 def test_an_end_at_which_a_path_cannot_run_is_no_win(found):
-    first, *others = found.swings
+    first, *others = found.time_swings
     failing = dataclasses.replace(first, speedup_at_low=None, times_at_low={}, times_at_high={})
-    sure = answer(dataclasses.replace(found, swings=(failing, *others))).fastest.certainty
-    assert sure.constants == len(others)
-    assert answer(dataclasses.replace(found, swings=(failing,))).fastest.certainty is None
+    found = dataclasses.replace(found, published_swings=(), swings=(failing, *others))
+    sure = answer(found).fastest.certainty
+    assert sure.constants == len(others) > 1
+    assert f"at both ends of each of {len(others)} ranges" in " ".join(printed(found).split())
+    two = dataclasses.replace(found, swings=(failing, others[0]))
+    assert "at both ends of the range; " in " ".join(printed(two).split())
+    alone = dataclasses.replace(found, swings=(failing,))
+    assert answer(alone).fastest.certainty is None
+    assert (
+        "Times are exact for these constants: host_offload or on_die cannot run at an end of each "
+        "range." in " ".join(printed(alone).split())
+    )
+
+
+def test_constants_of_energy_are_no_ranges_of_time(found):
+    prices = tuple(swing for swing in found.swings if is_price(swing.key))
+    only = dataclasses.replace(found, swings=prices, published_swings=())
+    assert prices and answer(only).fastest.certainty is None
+    assert "exact for these constants, which were not varied." in " ".join(printed(only).split())
+
+
+def with_near(comparison):
+    """The comparison with a strategy "near", a little better than the next best: the best with more
+    bits in the page registers."""
+    verdict, best = answer(comparison).least_energy, comparison.result("on_die")
+    next_best = comparison.result(next(iter(verdict.others)))
+    more = (next_best.energy.all[1] - best.energy.all[1]) * 0.97
+    bits = round(more * FJ_PER_J / comparison.cfg.leaf("energy.register").value)
+    work = dataclasses.replace(best.work, register_bits=best.work.register_bits + bits)
+    joules = energy(comparison.cfg, best.ledger.totals, work)
+    near = dataclasses.replace(best, name="near", work=work, energy=joules)
+    return dataclasses.replace(comparison, results=(*comparison.results, near))
+
+
+@pytest.mark.parametrize("next_best", ["near", "host_offload"])
+def test_the_basis_of_what_decides_is_told(found, next_best):
+    """The energy constants decide against the next best, and all constants against the headline's
+    other strategy, also if the two are one."""
+    if next_best == "near":
+        found = with_near(found)
+    sure = answer(found).least_energy.certainty
+    assert sure.other == next_best and is_price(sure.decided_by)
+    drawn, typical = sure.with_times, found.odds.answers["mixed"]["step"].typical
+    assert drawn.other == "host_offload" and drawn.constants == found.odds.drawn > sure.constants
+
+    def change(bar):
+        ends = [typical if end is None else end for end in bar.step]
+        return max(ends) / min(ends)
+
+    widest = max(found.odds.bars, key=change)
+    assert (drawn.decided_by, drawn.ratio) == (widest.key, widest.step)
+    low, high = sure.ratio
+    text = " ".join(printed(found).split())
+    assert (
+        f"of {screen.DRAWS:,} draws of {sure.constants} energy constants, and less than "
+        f"host_offload in 100% if the constants of time are drawn, too ({drawn.constants} in all, "
+        f"of which {drawn.decided_by} decides most); of the energy constants, {sure.decided_by} "
+        f"decides most: over its range {next_best} takes {low:.2f} to {high:.2f} times as much."
+        in text
+    )
+
+
+def test_a_rival_that_wins_or_loses_has_the_inverse_ratio(found):
+    """The draws are of the baseline over the rival; the ratio is of the other over the best."""
+    turned = dataclasses.replace(found.odds, pair=found.odds.pair[::-1])
+    usual, inverse = (
+        answer(dataclasses.replace(found, odds=odds)).least_energy.certainty.with_times
+        for odds in (found.odds, turned)
+    )
+    assert inverse.ratio == pytest.approx([1 / end for end in usual.ratio])
+    assert inverse.probability == pytest.approx(1 - usual.probability)
+
+
+def test_an_end_without_a_run_has_no_ratio_of_energy(found):
+    first, *bars = found.odds.bars
+    broken = dataclasses.replace(first, step=(None, 50.0))
+    odds = dataclasses.replace(found.odds, bars=(broken, *bars))
+    drawn = answer(dataclasses.replace(found, odds=odds)).least_energy.certainty.with_times
+    assert (drawn.decided_by, drawn.ratio) == (first.key, (None, 50.0))
+
+
+def test_strategies_that_are_equal_are_excluded_in_words(found):
+    """A second name of the best run takes as much in every draw."""
+    best = answer(found).least_energy.best
+    twin = dataclasses.replace(found.result(best), name="twin")
+    text = " ".join(printed(dataclasses.replace(found, results=(*found.results, twin))).split())
+    assert "It takes less than every strategy that is more than 0.5% worse in 100% of" in text
 
 
 def test_the_energy_of_the_whole_step_decides_with_its_probability(found):

@@ -1,6 +1,7 @@
 """Do --host-batch and --drive-batch give the batches of a cluster, and are bad ones refused?"""
 
 import json
+import re
 
 import pytest
 
@@ -59,8 +60,17 @@ def test_a_host_alone_is_the_question_of_stannis_tune(capsys, tmp_path):
     here(capsys, "stannis", "tune", *words, "--drives", "newport=1", "--json", out)
     (row,) = [row for row in json.loads(out.read_text())["allocations"] if row["chosen"]]
     host, drive = row["samples"]["host"], row["samples"]["newport"]
+    assert host <= 64  # an upper limit
     assert f"batch {host + drive} = host {host} + 1 x {drive}," in data["paths"][0]["notes"][0]
     assert (data["options"]["batch"], data["options"]["host_batch"]) == ("tuned", 64)
+
+
+def test_a_host_alone_is_limited_and_not_set(capsys, tmp_path):
+    """More drives let the host train on fewer samples than its limit."""
+    data = result(capsys, tmp_path, "gpt-small", "--host-batch", "64", "--device", "newport",
+                  "--devices", "3", "--paths", "stannis", "--no-swing")  # fmt: skip
+    found = re.search(r"= host (\d+) \+ 3 x (\d+),", data["paths"][0]["notes"][0])
+    assert 1 <= int(found[1]) < 64
 
 
 def test_both_batches_of_a_trace_are_kept(capsys, tmp_path):

@@ -39,6 +39,7 @@ from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.cli.tables import answer as first_screen
 from ondie.emu.cli.tables import compare as report
 from ondie.emu.cli.tables import sweep as sweep_tables
+from ondie.emu.cluster.allocation import check_cores_taken
 from ondie.emu.compute import training
 from ondie.emu.compute.measure_host import with_measured_rate
 from ondie.emu.config.config import Config
@@ -250,6 +251,7 @@ def load_request(name: str, given: CompareOptions) -> Request:
     if given.measure_host:
         cfg = with_measured_rate(cfg, given.settings)
     forward, backward = given.forward, given.backward
+    check_cores_taken(given.cores_taken, "--cores-taken")
     options = Options(
         weights_up=given.weights_up, form=given.form, format=given.stored or stored,
         batch=batches(given.batch, given.host_batch, given.drive_batch, default="same"),

@@ -18,7 +18,7 @@ from ondie.emu.analysis.error_notes import wrong_words
 from ondie.emu.analysis.lifetime import Interval
 from ondie.emu.analysis.monte_carlo import DRAWS
 from ondie.emu.cli.tables.compare import remarks
-from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time, si_prefix
+from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time, plural, si_prefix
 
 WIDTH = 80
 """Number of columns of the printed answer, also on a wider terminal."""
@@ -239,20 +239,23 @@ def time_words(comparison: Comparison, verdict: Verdict, damage: Mapping[str, st
 
 def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
     """Return a sentence: whether the fastest strategy wins at the ends of all constants' ranges,
-    and the constant with the largest effect on the ratio; or that no constant was varied."""
+    and the constant with the largest effect on the ratio; or why there is no such statement."""
     sure, pair = verdict.certainty, comparison.swing_pair
     if sure is None:
-        varied = f"varied for {pair[0]} and {pair[1]} only" if pair else "not varied"
-        if not comparison.swings:
-            varied = "not varied"
-        return f"Times are exact for these constants, which were {varied}."
+        exact = "Times are exact for these constants"
+        if pair is None or not comparison.time_swings:
+            return f"{exact}, which were not varied."
+        if verdict.best not in pair:
+            return f"{exact}, which were varied for {pair[0]} and {pair[1]} only."
+        return f"{exact}: {pair[0]} or {pair[1]} cannot run at an end of each range."
     other = f"against {sure.other}"
     if sure.exceptions:
         first = ", ".join(sure.exceptions[:2])
         more = f" and {len(sure.exceptions) - 2} more" if len(sure.exceptions) > 2 else ""
         words = f"Not certain {other}: it loses at an end of the range of {first}{more}"
     else:
-        words = f"It wins {other} at both ends of each of {sure.constants} ranges"
+        ranges = "the range" if sure.constants == 1 else f"each of {sure.constants} ranges"
+        words = f"It wins {other} at both ends of {ranges}"
     return f"{words}; {decider(sure, 'long')}."
 
 
@@ -270,18 +273,21 @@ def energy_words(found: Answer, verdict: Verdict, damage: Mapping[str, str]) -> 
     if len(verdict.others) == 1:
         beaten = sure.other
     else:
-        beaten = f"every other beyond {TIE:.1%}" if verdict.equal else "every other"
+        beaten = "every other"
+        if verdict.equal:
+            beaten = f"every strategy that is more than {TIE:.1%} worse"
     assert sure.probability is not None
     words += (
         f". It takes less than {beaten} in {share(sure.probability)} of {DRAWS:,} draws of "
-        f"{sure.constants} energy constants"
+        f"{plural(sure.constants, 'energy constant')}"
     )
     if sure.with_times is not None:
         words += (
             f", and less than {sure.with_times.other} in {share(sure.with_times.probability)} if "
-            f"the constants of time are drawn, too ({sure.with_times.constants} in all)"
+            f"the constants of time are drawn, too ({sure.with_times.constants} in all, of which "
+            f"{sure.with_times.decided_by} decides most)"
         )
-    return f"{words}; {decider(sure, 'much')}."
+    return f"{words}; of the energy constants, {decider(sure, 'much')}."
 
 
 def share(probability: float) -> str:

@@ -28,7 +28,7 @@ _OF_A_HOST = {"laguna": LAGUNA_HOST}
 def slowdown(name: str) -> Slowdown:
     """Return the slowdown model called ``name``. Raises InputError for an unknown name."""
     if name not in SLOWDOWNS:
-        raise InputError(f"slowdown {name!r}: {known_names(name, SLOWDOWNS)}")
+        raise InputError(f'slowdown = "{name}": {known_names(name, SLOWDOWNS)}')
     return SLOWDOWNS[name]()
 
 
