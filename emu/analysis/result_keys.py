@@ -161,15 +161,16 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "answer.{fastest,least_energy}.certainty.ratio": (
         "1", "ratio, other path over the best, at the low and high end of that constant",
     ),
-    "answer.{fastest,least_energy}.certainty.with_times.{other,constants,probability}": (
+    "answer.fastest.certainty.with_times": ("", "always null; it exists for energy only"),
+    "answer.least_energy.certainty.with_times.{other,constants,probability}": (
         "", "verdict on energy if constants that affect time are drawn too: other path of the "
         "headline, number of constants, share of draws with less energy than it; with_times is "
-        "null if the best is not in the headline, or for time",
+        "null if the best is not in the headline, or if no constant was varied",
     ),
-    "answer.{fastest,least_energy}.certainty.with_times.decided_by": (
+    "answer.least_energy.certainty.with_times.decided_by": (
         "", "constant that changes the ratio to with_times.other most, of all constants drawn",
     ),
-    "answer.{fastest,least_energy}.certainty.with_times.ratio": (
+    "answer.least_energy.certainty.with_times.ratio": (
         "1", "ratio, with_times.other over the best, at the low and high end of that constant; "
         "null: a path cannot run at that end",
     ),
