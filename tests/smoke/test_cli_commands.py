@@ -261,6 +261,13 @@ def test_trace_info(capsys, name):
     assert found["steps"] == [str(len(trace.steps))]
 
 
+def test_every_row_of_trace_info_has_a_name_of_its_own(capsys):
+    lines = here(capsys, "trace", "info", "bert-large").out.splitlines()
+    names = [name for line in lines if (name := line.strip("│").partition("│")[0].strip())]
+    assert "attributes: time of the optimizer" in names and len(names) > 40
+    assert len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("name", ["gpt-small", "gpt2-124m", "bert-large"])
 def test_trace_info_json(capsys, name):
     data = json.loads(here(capsys, "trace", "info", name, "--json", "-").out)

@@ -42,6 +42,8 @@ NAMES = {
     "requests_per_s": "requests per second",
 }
 """Row names of the keys whose name is not the key with spaces instead of underscores."""
+ATTRIBUTES = {"optimizer_s": "time of the optimizer"}
+"""Names of attributes that would otherwise have the name of another attribute."""
 
 
 def trace_table(title: str, data: Mapping[str, Any]) -> Table:
@@ -51,7 +53,7 @@ def trace_table(title: str, data: Mapping[str, Any]) -> Table:
         name = NAMES.get(key, _words(key))
         if isinstance(value, dict):
             for part, inner in value.items():
-                table.add_row(f"{name}: {_words(part)}", _shown(key, inner))
+                table.add_row(f"{name}: {ATTRIBUTES.get(part, _words(part))}", _shown(key, inner))
         elif key == "hyper":
             for number, group in enumerate(value):
                 table.add_row(f"{name} {number}", _shown(key, group))
