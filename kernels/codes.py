@@ -232,7 +232,7 @@ def numpy_encode(x: np.ndarray, code: np.ndarray, scale: np.ndarray, code_map: C
 
 @njit
 def numba_decode(q, scale, x, value):
-    """Decode one block: write the numbers of the codes ``q`` with ``scale`` to float32 ``x``."""
+    """Decode one block: write the values of codes ``q`` with ``scale`` to float32 ``x``."""
     for i in range(q.size):
         x[i] = value[q[i]] * scale
 

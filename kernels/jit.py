@@ -43,8 +43,8 @@ The first call has 0 compiled functions, the last one has the total. A program m
 
 
 class _Progress:
-    """Progress of the current compilation: numbers of functions, and whether to re-enable
-    collection.
+    """Progress of the current compilation: the number of functions in total and compiled so far,
+    and whether Python's garbage collector was enabled before.
     """
 
     total = 0

@@ -113,7 +113,9 @@ def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
     flat("value", value, np.float32)
     flat("g", g, np.float32, writable=True)
     if index.size != value.size:
-        raise KernelError(f"index has {index.size} elements, value {value.size}")
+        raise KernelError(
+            f"index has {index.size} elements, value {value.size}; must be equally many"
+        )
     if np.may_share_memory(value, g) or np.may_share_memory(index, g):
         raise KernelError("scatter: the arrays share memory; pass separate ones")
     if index.size and int(index.max()) >= g.size:

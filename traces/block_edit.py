@@ -1,7 +1,8 @@
-"""Block traces derived from others: one device, without an operation, merged devices, wrapped.
+"""Functions that derive a block trace from another one: they select one device, drop an operation,
+merge all devices into one, or wrap the offsets to the size of a drive.
 
-This module owns functions that each return a new trace with notes on its changes. The module does
-not change times or access files. Source: this project.
+Owns these functions; each returns a new trace with notes on its changes. Does not own times or
+files. Source: this project.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def _file_action(table: Table, row: int, action: int, device: int, files: _Files
         files.open[device] = True
     else:
         if not files.open[device]:
-            raise table.bad(row, f"{table.shown(row)!r}: the file is not open here")
+            raise table.bad(row, f"{table.shown(row)!r}: an open of the file must come first")
         files.open[device] = False
 
 

@@ -82,8 +82,8 @@ class Certainty:
 
     Verdict on energy: the best is compared with all others, over draws of the energy constants at
     the simulated times. Verdict on time: the best is compared with the other strategy of the
-    headline; each constant is varied alone. It exists only if the best is one of the headline's two
-    strategies.
+    headline; each constant is varied alone. The certainty of a verdict on time exists only if the
+    best strategy is one of the two that the headline compares.
     """
 
     other: str
@@ -200,8 +200,8 @@ def _ran(comparison: Comparison, name: str) -> Result:
 
 
 def _verdict(values: Mapping[str, float]) -> Verdict:
-    """Return the verdict on a figure, given by strategy. If several strategies are equal, the first
-    one is the best."""
+    """Return the verdict on a figure. ``values``: its value for each strategy. If several
+    strategies are equal, the first one is the best."""
     best = min(values, key=lambda name: values[name])
     least = values[best]
     others = {

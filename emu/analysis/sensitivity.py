@@ -25,13 +25,14 @@ from ondie.emu.units import InputError
 from ondie.traces import Trace
 
 SAMPLE_STRIPES = 3
-"""Number of super-pages per die in the sample, for paths that update through the controller."""
+"""Number of super-pages per die in the shortened simulation, for paths that update through the
+controller."""
 BLOCK_PAGES = 4
-"""Number of pages per block in the sample."""
+"""Number of pages per block in the shortened simulation."""
 DIE_STRIPES = 16
-"""Number of super-pages per die in the sample, for paths that update on the dies. Work overlaps
-only after the first stripe of a die, so a shorter sample would show too little overlap; a full run
-shows slightly more."""
+"""Number of super-pages per die in the shortened simulation, for paths that update on the dies.
+Work overlaps only after the first stripe of a die, so a shorter simulation would show too little
+overlap; a full run shows slightly more."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The console: standard output, and the progress bar of the first compilation.
+"""Setup of standard output, and the progress bar of the first compilation.
 
-Owns the width of tables in files and pipes, and the bar. Does not own the output. Source: none.
+Owns the width of tables in files and pipes, and the bar. Does not own the text that commands print.
 Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
+Source: none.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def _fixed(fleet: Fleet, name: str, batches: tuple[int, ...], spent: _Spent) -> 
 
 
 def _by_algorithm_1(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
-    """Return the allocation with the batches of Algorithm 1."""
+    """Return the allocation with the batches of Algorithm 1 of STANNIS (DAC 2020)."""
     present = [i for i, kind in enumerate(fleet.kinds) if kind.count]
     engines = [fleet.kinds[i].loaded for i in present]
     counts = tuple(kind.count for kind in fleet.kinds)

@@ -28,9 +28,10 @@ def stripe_ps(
     """Return the PE time of one stripe, and the part of it spent on the die's bus or waiting for
     it, ps.
 
-    Passes x values of a page x one PE clock. Values with a ``width`` of 2 bytes are processed
-    pe.narrow_values per clock, on the bus as in the PE. The PEs of a die work in parallel, so a
-    stripe with several groups takes longer only by their contention for the bus.
+    The PE time is the number of passes times the values of a page times one PE clock. Values
+    with a ``width`` of 2 bytes are processed pe.narrow_values per clock, on the bus as in the PE.
+    The PEs of a die work in parallel, so a stripe with several groups takes longer only by their
+    contention for the bus.
     """
     values = cfg.flash.page_bytes // width
     if width < VALUE_BYTES:

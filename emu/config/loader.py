@@ -196,7 +196,8 @@ def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
     """
     if not isinstance(name, str) or not name.isprintable():
         raise InputError(
-            f'{where}: include = {quoted(name)} is not a name; write include = "management"'
+            f"{where}: include = {quoted(name)} is not a name; write for example "
+            'include = "management"'
         )
     place = f"{where}: include: {name}"
     names = part_names()

@@ -75,9 +75,8 @@ def gc_is_urgent(st, unit):
 
 @njit
 def update_gc_priority(st, unit):
-    """Update whether collection has priority over host transactions on the die of unit ``unit``.
-
-    It has priority while the unit has few free blocks.
+    """Give collection priority over host transactions on the die of ``unit`` while the unit has few
+    free blocks; otherwise remove the priority.
     """
     cfg = st.cfg[0]
     if cfg.gc_hard > 0:

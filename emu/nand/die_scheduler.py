@@ -195,8 +195,8 @@ def fits_open_block(st, working, tid):
 
 @inline
 def suspending_queues(st, die_rec):
-    """Return the mask of the queues whose reads may suspend, or run during a suspension of, a
-    program or an erase."""
+    """Return the mask of the queues whose reads may suspend a program or an erase, or run while one
+    is suspended."""
     cfg = st.cfg[0]
     if die_rec.paused >= 0 and cfg.suspend_reads > 0 and die_rec.served >= cfg.suspend_reads:
         return 0

@@ -23,8 +23,9 @@ OUTCOMES = ("blank", "garbled", "sealed", "whole")
 are wrong; sealed: out-of-band data are valid, data are not; whole: all is valid, but the completion
 was not reported."""
 REMAINS = ("kept", "sealed", "blank", "garbled")
-"""Outcomes of an erase, per page, equally likely. kept: reads as before; sealed: out-of-band data
-read as before, data do not; blank: reads as erased; garbled: reads neither as before nor as erased.
+"""States of a page after an interrupted erase, equally likely. kept: reads as before; sealed:
+out-of-band data read as before, data do not; blank: reads as erased; garbled: reads neither as
+before nor as erased.
 """
 
 

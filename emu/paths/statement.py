@@ -196,9 +196,9 @@ def deepspeed_step(
     drives.
 
     ``states``: bytes of weights and states. ``on_drives``: bytes of (gradient, weights and states)
-    on the drives. ``copy``: bytes of the 16-bit weights that the kernel writes; 0: the new weights
-    are cast. ``model``: (bytes on the drives, number of times that a step reads them) if the
-    model's parameters are on the drives too.
+    on the drives. ``copy``: bytes of the 16-bit weights that the kernel writes; 0: a separate pass
+    casts the new weights to 16 bits. ``model``: (bytes on the drives, number of times that a step
+    reads them) if the model's parameters are on the drives too.
     """
     gradient, stored = on_drives
     stored_model, again = model or (0, 0)

@@ -220,8 +220,9 @@ class Player(Driver):
     def batch_limit(self) -> int:
         """Return the maximum number of events to handle before `supply` is called again.
 
-        While the counters must still be copied at a completion, this is at most the number of
-        completions until then, because each completion takes at least one event.
+        The counters are copied when half of the requests are complete. Until then, the limit is at
+        most the number of completions that are left to that half, because each completion takes at
+        least one event.
         """
         if self._half is None or self._half_counters is not None:
             return super().batch_limit()

@@ -117,7 +117,7 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
             row = flow[int(np.argmax(wrong))]
             raise SimulationError(
                 f"flow {at}: request {row['tag']} arrives at {row['arrival']} ps, starts at "
-                f"{row['start']}, ends at {row['end']}"
+                f"{row['start']} ps, ends at {row['end']} ps; these times must not decrease"
             )
 
 

@@ -113,9 +113,9 @@ ABOUT = (
     "batch; 49.26 img/s x 1.5; here with the batch of Fig. 6, 100 of 180, as the smallest"
 )
 SHUFFLENET = (
-    "HyperTune, ShuffleNet on a host and 36 Lagunas, 6 of 8 host cores taken; no batch is printed: "
-    "the smallest is the share of Fig. 6, 100 of 180. Tolerance: the batch in Fig. 6 is read to 5 "
-    "of 100"
+    "HyperTune, ShuffleNet on a host and 36 Lagunas, 6 of 8 host cores taken. No batch is printed; "
+    "the smallest batch is set to 100/180 of the tuned one, as in Fig. 6. Tolerance: the batch can "
+    "be read from Fig. 6 to within 5 of 100"
 )
 POWERS = (
     "HyperTune prints 1.32 and 0.54 J/img, a decimal slip for 13.2 and 5.4: at 33.4 and 99.83 "
@@ -294,7 +294,7 @@ def three_rows() -> Iterator[Row]:
     """Yield the rows of three equal nodes, also at both ends of the network's range."""
     fleet = Trained.of(three_nodes())
     for left, rate in SPEEDS.items():
-        text = f"three nodes, {CORES - left} of 8 cores of one taken"
+        text = f"three nodes, {CORES - left} of 8 cores of one node taken"
         place = f"{DOCUMENT}, speeds of three nodes"
         yield row(text, FIT, rate, untuned(fleet, left), FITTED, place=place,
                   constants=(CONSTANTS[left],))  # fmt: skip

@@ -48,7 +48,8 @@ BUS_VALUES = (1, 0.5)
 processing elements)."""
 WAITING = {"reads": 0.195, "writes": 0.66}
 DEPTHS = (12, 48)
-"""Blocks in flight at which the channel's wait is simulated in addition to the preset's."""
+"""Numbers of blocks in flight, besides the preset's number, for which the wait for the channel is
+simulated."""
 BLOCK = 1 << 16
 PATHS = ("host_offload", "in_storage", "on_die", "chip_level")
 GEOMETRY = ("flash.channels", "flash.dies_per_channel", "flash.page", "flash.bus")

@@ -269,7 +269,7 @@ def test_dies_that_read_tlc_without_ecc_are_named(found):
     bare = "are read without ECC (pe.protection = nan_comparator)"
     text = " ".join(printed(on_tlc()).split())
     assert (
-        f"on_die: pages of TLC {bare}; --set errors.kind=model counts the wrong bits, see "
+        f"on_die: pages of TLC {bare}; --set errors.kind=model counts bit errors; see "
         "docs/errors.md" in text
     )
     assert "(wrong bits)" not in text and "wrong" not in headline_words(found)

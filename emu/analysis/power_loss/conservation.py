@@ -109,8 +109,8 @@ def _named(prefix: str, amounts: np.ndarray) -> dict[str, int]:
 
 
 def _started_bytes(begun: np.ndarray) -> dict[str, int]:
-    """Return the bytes that the given rows, which are in progress on the dies of a drive, transfer,
-    by kind of row."""
+    """Return the bytes that the rows ``begun`` transfer, by kind of row. These rows are in progress
+    on the dies of a drive."""
     return {
         f"started_{name}": int(begun[column][begun["kind"] == kind].sum())
         for name, column, kind in (

@@ -1,8 +1,8 @@
-"""Functions that all figures share: files without a date, and the colors of the paths.
+"""Functions that all figures share: saving a file without a date, and the colors of the paths.
 
 Owns the metadata (equal numbers give equal bytes of PNG and PDF), and the color, marker and line of
-each path. Does not own the drawing. Source: matplotlib; colors that are distinct without red and
-green (Okabe and Ito).
+each path. Does not own the drawing. Source: matplotlib; colors that readers with
+red-green color blindness can tell apart (Okabe and Ito).
 """
 
 from __future__ import annotations

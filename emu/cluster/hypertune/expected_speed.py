@@ -53,10 +53,10 @@ class Expectation:
             return 1 - ratio / self.ratio
 
     def more_cores(self, cores: np.ndarray, ratio: np.ndarray) -> np.ndarray:
-        """Return True for nodes that regained cores since their batch was chosen, bool[n].
+        """Return True for each node that has regained cores since its batch was chosen, bool[n].
 
-        If a node had lost no cores, its slowdown has another cause (heat, memory). A speed above
-        the expected one then counts as the end of the slowdown.
+        If a node has lost no cores, its slowdown has another cause (heat, memory). A speed above
+        the expected one then counts as the end of the slowdown, and returns True, too.
         """
         unexplained = self.cores > self._tuned_cores - self.cores_margin
         faster = -self.decline(ratio) > self.margin

@@ -43,11 +43,16 @@ class Spells:
 
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
-            raise InputError(f"mean spell of a drawn load: {self.busy_s} s; must be more than 0")
+            raise InputError(
+                f"mean duration of a period of random load: {self.busy_s} s; must be more than 0"
+            )
         if not 0 < self.share < 1:
-            raise InputError(f"share of a drawn load: {self.share}; must be between 0 and 1")
+            raise InputError(f"share of a random load: {self.share}; must be between 0 and 1")
         if not self.free_s < np.inf:
-            raise InputError(f"share of a drawn load: {self.share}; use a larger one")
+            raise InputError(
+                f"share of a random load: {self.share}; the time between two periods of load is "
+                "not finite; use a larger share"
+            )
 
     @property
     def key(self) -> int:
@@ -65,10 +70,10 @@ class Spells:
         if expected > self.most:
             least = nodes * seconds * self.share / self.most
             raise InputError(
-                f"a drawn load of {self.busy_s:g} s at a time, {self.share:g} of the time: about "
-                f"{expected:.2g} spells on {nodes:,} nodes in {seconds:.4g} s; at most "
-                f"{self.most:,} are drawn; use spells of {least:.3g} s or more, fewer nodes or "
-                f"fewer steps"
+                f"a random load of {self.busy_s:g} s at a time, {self.share:g} of the time, has "
+                f"about {expected:.2g} spells on {nodes:,} nodes in {seconds:.4g} s; must be at "
+                f"most {self.most:,}; use spells of {least:.3g} s or more, fewer nodes or fewer "
+                f"steps"
             )
 
     def pace(

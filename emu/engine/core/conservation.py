@@ -403,5 +403,5 @@ def settle_laws(quantities: MutableMapping[str, int], detail: str = "") -> dict[
 
 @cache
 def laws_at(place: Place) -> tuple[Law, ...]:
-    """Return the laws of a place, in the order of the table."""
+    """Return the conservation laws that are checked at ``place``, in the order of LAWS."""
     return tuple(law for law in LAWS if place in law.places)

@@ -93,7 +93,7 @@ WAITS = -1
 
 
 class Crossing(IntEnum):
-    """Resource that a transaction crosses in a stage."""
+    """Resource that a transaction occupies in a stage."""
 
     NOTHING = 0  # the transaction is finished
     CONTINUE = 1  # nothing; the next stage follows at once

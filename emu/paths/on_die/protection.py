@@ -134,5 +134,5 @@ def without_ecc(cfg: Config) -> list[str]:
         return []
     advice = "see docs/errors.md"
     if cfg.errors.kind == "none":
-        advice = f"--set errors.kind=model counts the wrong bits, {advice}"
+        advice = f"--set errors.kind=model counts bit errors; {advice}"
     return [f"pages of {cell} are read without ECC (pe.protection = {protection}); {advice}"]

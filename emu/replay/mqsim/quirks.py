@@ -277,7 +277,7 @@ QUIRKS: tuple[Quirk, ...] = (
          "Static_Wearleveling_Threshold"),
         "ignores the settings: the least worn free block is always opened, and static wear "
         "leveling compares block numbers instead of erase counts",
-        "wear leveling as set", NAMED,
+        "wear leveling as the settings say", NAMED,
         lambda d, s: d.static_wearleveling_enabled or not d.dynamic_wearleveling_enabled,
     ),
     Quirk(

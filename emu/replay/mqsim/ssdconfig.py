@@ -244,8 +244,8 @@ class Drive:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of channels, chips, dies and planes, by the parameter whose ids select from
-        them.
+        """Numbers of channels, chips, dies and planes, by the workload parameter that lists their
+        ids.
         """
         return {
             "channel_ids": self.flash_channel_count,

@@ -40,7 +40,8 @@ from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
 MOST_NUMBERED = 32
-"""Maximum sectors of a page for the quirk pages_of_flows: the bits of two pages fit in 64 bits."""
+"""Maximum number of sectors of a page for the quirk pages_of_flows, which keeps one bit per sector
+of two pages in 64 bits."""
 MOST_REQUESTS = 65535
 """Maximum number of outstanding requests of an open loop."""
 MOST_TRANSACTIONS = 1 << 20

@@ -34,7 +34,9 @@ def run(plan: Plan) -> bench.Bench:
     if "flash" in plan.sections:
         rows += flash_rows(plan, memory)
     if "ftl" in plan.sections:
-        rows += ftl_rows(plan, memory, "FTL, maps in cache", (*SMALL, *BARE), 10e6)
+        rows += ftl_rows(
+            plan, memory, "FTL, mapping tables in the CPU cache", (*SMALL, *BARE), 10e6
+        )
         rows += ftl_rows(plan, memory, "the same, whole data path", SMALL + PLAIN[:1], None)
     if "ftl-64g" in plan.sections:
         rows += ftl_rows(plan, memory, "FTL, 64 GiB", (*LARGE, *BARE), 6e6)
