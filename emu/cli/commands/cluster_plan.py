@@ -323,7 +323,7 @@ def scale(given: ScaleOptions) -> None:
     def draw() -> Mapping[str, bytes]:
         from ondie.emu.cli.figures.cluster import over_drives  # matplotlib takes a second to import
 
-        title = f"{preset}, {one.words}, {given.allreduce}"
+        title = f"Host with {preset} drives, {one.words}, {given.allreduce}"
         return over_drives(counts, speedups, title)
 
     rows = [

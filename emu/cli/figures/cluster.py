@@ -19,6 +19,8 @@ from ondie.emu.cluster.history import History
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = "osv^Dx+"
 MOST_NOTES = 12
+HEADROOM = 1.1
+"""Top of the axis over the largest value, so that the line is not on the frame."""
 
 
 def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
@@ -37,13 +39,13 @@ def over_time(runs: Mapping[str, History], title: str) -> dict[str, bytes]:
             below.stairs(steps["samples"], edges, color=color, baseline=None)
             for note in [each for each in run.notes if each.what != "epoch"][:MOST_NOTES]:
                 top.axvline(note.seconds, color=color, linewidth=0.6, linestyle=":")
-        top.set_ylabel("speed (samples/s)")
+        top.set_ylabel("Speed (samples/s)")
         top.set_ylim(bottom=0)
         top.legend(loc="lower right")
         top.set_title(title, loc="left")
-        below.set_ylabel("samples per step")
-        below.set_ylim(bottom=0)
-        below.set_xlabel("time (s); dotted lines: batch changes and membership events")
+        below.set_ylabel("Samples per step")
+        below.set_ylim(0, HEADROOM * max(run.steps["samples"].max() for run in runs.values()))
+        below.set_xlabel("Time (s); dotted lines: batch changes and membership events")
         return saved(figure)
 
 
@@ -60,8 +62,8 @@ def over_drives(
         for (name, values), color, marker in zip(speedups.items(), COLORS, MARKERS, strict=False):
             at.plot(counts, values, color=color, marker=marker, markersize=4, label=name)
         at.axhline(1.0, color="#999999", linewidth=0.8)
-        at.set_xlabel("number of drives")
-        at.set_ylabel("speedup over the host alone")
+        at.set_xlabel("Number of drives")
+        at.set_ylabel("Speedup over the host alone")
         at.set_ylim(bottom=0)
         at.legend()
         at.set_title(title, loc="left")
