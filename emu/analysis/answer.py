@@ -2,7 +2,7 @@
 
 Owns the figures of a strategy per step and per sample, and the verdicts on time and on energy:
 which strategy wins, by how much, how certain that is and which constant decides. Does not own the
-runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py, price_draws.py) or the screen
+runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py, energy_draws.py) or the screen
 (cli/tables/answer.py).
 Source: this project's contract of results: all strategies train on the same samples per step. Where
 batches differ, only figures per sample are compared.
@@ -10,15 +10,16 @@ batches differ, only figures per sample are compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ondie.emu.analysis.compare import Comparison, Result
+from ondie.emu.analysis.energy_draws import EnergyDraws
+from ondie.emu.analysis.error_notes import wrong_data
 from ondie.emu.analysis.ledger import Ledger
-from ondie.emu.analysis.lifetime import Interval, lifetime
+from ondie.emu.analysis.lifetime import YEAR_S, Interval, lifetime
 from ondie.emu.analysis.monte_carlo import DRAW_LAWS, WHOLE_STEP, width
-from ondie.emu.analysis.price_draws import PriceDraws
 
 TIE = 0.005
 """Relative difference of two figures up to which two strategies are reported as equal."""
@@ -47,6 +48,19 @@ class Strategy:
     bound_by: str = ""
     """Resource class that is busy for the largest share of the step."""
     bound_by_share: float = 0.0
+    own_blocks_years: float | None = None
+    """Lifetime in years of the blocks that only this strategy uses, with wear leveling among them
+    as configured; None without such blocks. ``lifetime_years`` assumes that all blocks of the
+    drives wear evenly."""
+    wrong_bits_per_step: float = 0.0
+    """Bits of reservoir pages that were used although they were wrong."""
+    uncorrectable_pages_per_step: float = 0.0
+    """Pages that ECC could not correct."""
+
+    @property
+    def wrong(self) -> bool:
+        """True if the strategy used wrong data, so that its result is wrong."""
+        return bool(self.wrong_bits_per_step or self.uncorrectable_pages_per_step)
 
     @property
     def s_per_sample(self) -> float:
@@ -120,6 +134,8 @@ class Verdict:
     others: Mapping[str, float]
     """For each strategy outside TIE, its figure divided by that of the best one, in ascending
     order."""
+    best_right: str | None
+    """Best strategy among those that used no wrong data; None if all did."""
     certainty: Certainty | None = None
 
 
@@ -143,8 +159,9 @@ def answer(comparison: Comparison) -> Answer:
     """Return the answer of a comparison in which at least one strategy ran."""
     rows = tuple(_strategy(comparison, result) for result in comparison.results)
     ran = [row for row in rows if row.reason is None]
-    time = _verdict({row.name: row.s_per_sample for row in ran})
-    energy = _verdict({row.name: row.all_j_per_sample[1] for row in ran})
+    right = {row.name for row in ran if not row.wrong}
+    time = _verdict({row.name: row.s_per_sample for row in ran}, right)
+    energy = _verdict({row.name: row.all_j_per_sample[1] for row in ran}, right)
     return Answer(
         rows,
         len({row.samples_per_step for row in ran}) == 1,
@@ -158,8 +175,9 @@ def _strategy(comparison: Comparison, result: Result) -> Strategy:
     if book is None or energy is None:
         return Strategy(result.name, result.reason or "it did not run")
     per_sample = 1 / (comparison.steps * book.samples)
-    worn = lifetime(comparison.cfg, book, result.updates_weights)
+    worn = lifetime(comparison.cfg, book, result.updates_weights, result.share)
     name, share = _bound_by(book)
+    own = worn.reservoir_steps
 
     def each(span: Interval) -> Interval:
         low, typical, high = (joules * per_sample for joules in span)
@@ -177,6 +195,8 @@ def _strategy(comparison: Comparison, result: Result) -> Strategy:
         worn.years,
         name,
         share,
+        None if own is None else own[0] * book.step_s / YEAR_S,
+        *wrong_data(book.totals, comparison.steps),
     )
 
 
@@ -199,9 +219,10 @@ def _ran(comparison: Comparison, name: str) -> Result:
     return found
 
 
-def _verdict(values: Mapping[str, float]) -> Verdict:
-    """Return the verdict on a figure. ``values``: its value for each strategy. If several
-    strategies are equal, the first one is the best."""
+def _verdict(values: Mapping[str, float], right: Container[str]) -> Verdict:
+    """Return the verdict on a figure. ``values``: its value for each strategy. ``right``:
+    strategies that used no wrong data. If several strategies are equal, the first one is the
+    best."""
     best = min(values, key=lambda name: values[name])
     least = values[best]
     others = {
@@ -209,7 +230,9 @@ def _verdict(values: Mapping[str, float]) -> Verdict:
         if name != best
     }  # fmt: skip
     equal = tuple(name for name, ratio in others.items() if ratio <= 1 + TIE)
-    return Verdict(best, least, equal, {n: r for n, r in others.items() if n not in equal})
+    outside = {name: ratio for name, ratio in others.items() if name not in equal}
+    best_right = next((name for name in (best, *others) if name in right), None)
+    return Verdict(best, least, equal, outside, best_right)
 
 
 def _other(comparison: Comparison, best: str) -> str | None:
@@ -269,7 +292,7 @@ def _energy_certainty(comparison: Comparison, verdict: Verdict) -> Certainty | N
         if result.ledger is not None and result.work is not None
     }
     samples = {name: comparison.steps * book.samples for name, (book, _) in runs.items()}
-    draws = PriceDraws.of(comparison.cfg, runs, samples, comparison.options.seed)
+    draws = EnergyDraws(comparison.cfg, runs, samples, comparison.options.seed)
     others = list(verdict.others)
     if not others or not draws.spans:
         return None

@@ -19,19 +19,22 @@ def damaged(totals: Totals) -> bool:
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
 
 
-def wrong_words(totals: Totals, steps: int) -> str | None:
-    """Return the wrong data that a run of ``steps`` steps used, per step, as text: "12 wrong bits
-    per step". None if all data were right."""
+def wrong_data(totals: Totals, steps: int) -> tuple[float, float]:
+    """Return the wrong data that a run of ``steps`` steps used, per step: (bits of reservoir pages,
+    uncorrectable pages)."""
     counters = totals.counters
+    return counters["bare_wrong_bits"] / steps, counters["uncorrectable_pages"] / steps
+
+
+def wrong_words(bits: float, pages: float) -> str:
+    """Return the wrong data of a step as text, such as "12 wrong bits per step"; "" if there are
+    none."""
     found = [
-        f"{number / steps:.3g} {what}s" if number < steps else plural(round(number / steps), what)
-        for number, what in (
-            (counters["bare_wrong_bits"], "wrong bit"),
-            (counters["uncorrectable_pages"], "uncorrectable page"),
-        )
+        f"{number:.3g} {what}s" if number < 1 else plural(round(number), what)
+        for number, what in ((bits, "wrong bit"), (pages, "uncorrectable page"))
         if number
     ]
-    return f"{' and '.join(found)} per step" if found else None
+    return f"{' and '.join(found)} per step" if found else ""
 
 
 def error_notes(totals: Totals, weights: Weights | None, protection: str) -> list[str]:

@@ -203,16 +203,19 @@ class Odds:
     of the drives alone, and speedup."""
 
 
-class Pair:
-    """Energy of the headline's baseline and rival as a function of the uncertain constants."""
+class EnergyModel:
+    """Energy of several runs as a function of the uncertain constants.
+
+    ``swings``: effect of the constants that affect time, known for the headline's two paths only.
+    Without them, the energy is a function of the energy constants and powers.
+    """
 
     def __init__(
         self,
         cfg: Config,
         runs: Mapping[str, tuple[Ledger, Work]],
-        swings: Sequence[Swing],
+        swings: Sequence[Swing] = (),
     ) -> None:
-        self.pair = tuple(runs)
         self.parts = {
             name: components(cfg, book.totals, work) for name, (book, work) in runs.items()
         }
@@ -269,6 +272,16 @@ class Pair:
                 price = values.get(part.key, self.prices[part.key])
                 sums[part.group] += part.quantity * price * np.exp(log) / FJ_PER_J
         return out
+
+
+class Pair(EnergyModel):
+    """Energy of the headline's baseline and rival as a function of the uncertain constants."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """(baseline, rival)."""
+        base, rival = self.parts
+        return base, rival
 
     def both(self, values: Values, powers: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Return the energy of drives and host in J for the baseline and for the rival, float64[n]
@@ -346,7 +359,7 @@ def assess(
     """Draw the constants, and return the uncertainty of the energy ratio. ``runs``: the run of the
     baseline, then that of the rival."""
     pair = Pair(cfg, runs, swings)
-    base, rival = pair.pair
+    base, rival = pair.names
     typical = {name: float(scope_values[0]) for name, scope_values in pair.ratios({}).items()}
     deciding = pair.deciding
     answers = {}
@@ -416,7 +429,7 @@ def _crossing(
     """Return one crossing. ``at_zero``: energy (J) by which the baseline exceeds the rival if these
     powers are 0. ``slope``: increase of that difference with these powers.
     """
-    base, rival = pair.pair
+    base, rival = pair.names
     if min(watts) <= 0:
         always = rival if at_zero > 0 or (at_zero == 0 and slope > 0) else base
         return Crossing(keys, vary, None, always, always, spread)

@@ -15,7 +15,7 @@ import numpy as np
 from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import Comparison, Result
 from ondie.emu.analysis.energy import bounds
-from ondie.emu.analysis.error_notes import wrong_words
+from ondie.emu.analysis.error_notes import wrong_data, wrong_words
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.lifetime import (
     lifetime,
@@ -161,7 +161,8 @@ def headline_words(comparison: Comparison) -> str:
         f"{tail}"
     )
     for result in (base, rival):
-        used = result.ledger and wrong_words(result.ledger.totals, comparison.steps)
+        assert result.ledger is not None
+        used = wrong_words(*wrong_data(result.ledger.totals, comparison.steps))
         words += f"; the result of {result.name} is wrong, with {used}" if used else ""
     if comparison.swings:
         fast = max(comparison.swings, key=lambda swing: swing.speedup_width)

@@ -133,7 +133,19 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     ),
     "answer.strategies[].bound_by": ("", "resource class that is busy longest in the whole step"),
     "answer.strategies[].bound_by_share": ("1", "busy share of that resource class"),
+    "answer.strategies[].own_blocks_years": (
+        "years", "lifetime of the blocks that only this path uses, by themselves; null: none"
+    ),
+    "answer.strategies[].wrong_bits_per_step": (
+        "bits", "wrong bits of reservoir pages that the path used, per step"
+    ),
+    "answer.strategies[].uncorrectable_pages_per_step": (
+        "pages", "pages per step that ECC could not correct"
+    ),
     "answer.{fastest,least_energy}.best": ("", "path with the least time or energy per sample"),
+    "answer.{fastest,least_energy}.best_right": (
+        "", "best path of those that used no wrong data; null: all did"
+    ),
     "answer.{fastest,least_energy}.value": (
         "s/sample or J/sample", "time or energy of the best path",
     ),

@@ -4,7 +4,7 @@ import pytest
 
 from ondie import traces
 from ondie.emu.analysis.compare import compare
-from ondie.emu.analysis.error_notes import wrong_words
+from ondie.emu.analysis.error_notes import wrong_data, wrong_words
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from tests.smoke.commands import SMALL
@@ -75,7 +75,7 @@ def test_nothing_corrects_what_a_die_computes_with():
     assert abs(wrong - expected) < 4.5 * expected**0.5 and expected > 50
     assert 0 < found.weights.elements - found.weights.equal_bits < wrong
     assert any(f"{wrong} wrong bits in pages that were read without ECC" == x for x in found.notes)
-    assert wrong_words(totals, 2) == f"{round(wrong / 2)} wrong bits per step"
+    assert wrong_words(*wrong_data(totals, 2)) == f"{round(wrong / 2)} wrong bits per step"
     again, other = result("on_die", changes), result("on_die", changes, seed=1)
     assert again.weights == found.weights
     assert again.ledger.totals.counters == totals.counters
@@ -95,6 +95,8 @@ def test_a_lost_page_is_wrong_data_as_well():
     """The mean of a step is told, also below one; without errors nothing is said."""
     lost = result("host_offload", CERTAIN).ledger.totals
     pages = lost.counters["uncorrectable_pages"]
-    assert wrong_words(lost, 1) == f"{pages:,} uncorrectable pages per step" and pages > 1
-    assert wrong_words(lost, 2 * pages) == "0.5 uncorrectable pages per step"
-    assert wrong_words(result("host_offload", {}).ledger.totals, 1) is None
+    assert (
+        wrong_words(*wrong_data(lost, 1)) == f"{pages:,} uncorrectable pages per step" and pages > 1
+    )
+    assert wrong_words(*wrong_data(lost, 2 * pages)) == "0.5 uncorrectable pages per step"
+    assert wrong_words(*wrong_data(result("host_offload", {}).ledger.totals, 1)) == ""

@@ -15,8 +15,8 @@ from ondie import traces
 from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import Comparison, compare
 from ondie.emu.analysis.energy import energy, is_price
+from ondie.emu.analysis.energy_draws import EnergyDraws
 from ondie.emu.analysis.monte_carlo import DRAWS
-from ondie.emu.analysis.price_draws import PriceDraws
 from ondie.emu.cli.tables import answer as screen
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
@@ -43,11 +43,11 @@ def under(comparison: Comparison, cfg: Config) -> dict[str, float]:
     }
 
 
-def draws(comparison: Comparison) -> PriceDraws:
+def draws(comparison: Comparison) -> EnergyDraws:
     ran = [r for r in comparison.results if r.reason is None]
     samples = {r.name: comparison.steps * r.ledger.samples for r in ran}
     runs = {r.name: (r.ledger, r.work) for r in ran}
-    return PriceDraws.of(comparison.cfg, runs, samples, comparison.options.seed)
+    return EnergyDraws(comparison.cfg, runs, samples, comparison.options.seed)
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +127,10 @@ def test_the_draws_are_the_energies_of_the_runs(dear, stannis):
         for row in answer(comparison).strategies:
             if row.reason is not None:
                 continue
-            assert drawn.joules(row.name, {}) == pytest.approx([row.all_j_per_sample[1]])
+            assert drawn.joules({})[row.name] == pytest.approx([row.all_j_per_sample[1]])
             for i, end in ((0, "low"), (2, "high")):
                 at = {span.key: np.array([getattr(span, end)]) for span in drawn.spans}
-                joules = drawn.joules(row.name, at)
+                joules = drawn.joules(at)[row.name]
                 assert joules == pytest.approx([row.all_j_per_sample[i]])
 
 
@@ -174,7 +174,7 @@ def test_without_ranges_nothing_is_said_to_be_drawn(dear):
 
 def test_the_same_seed_gives_the_same_share(stannis):
     other = dataclasses.replace(stannis, options=dataclasses.replace(stannis.options, seed=1))
-    values = [draws(c).drawn["energy.controller"] for c in (stannis, stannis, other)]
+    values = [draws(c).drawn["stannis"] for c in (stannis, stannis, other)]
     assert (values[0] == values[1]).all() and not (values[0] == values[2]).all()
 
 

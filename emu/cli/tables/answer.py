@@ -6,7 +6,7 @@ Source: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -30,7 +30,7 @@ SMALL = 1.2
 def show(comparison: Comparison, found: Answer, console: Console) -> None:
     """Print the table of strategies, the reasons for missing rows, and the verdicts."""
     console.print(title(comparison), highlight=False, width=WIDTH)
-    console.print(table(found, wrong(comparison)), width=WIDTH)
+    console.print(table(found), width=WIDTH)
     for line in lines(comparison, found):
         console.print(line, highlight=False, width=WIDTH)
 
@@ -47,13 +47,12 @@ def title(comparison: Comparison) -> str:
     )
 
 
-def table(found: Answer, wrong: Collection[str] = ()) -> Table:
+def table(found: Answer) -> Table:
     """Return the table of strategies, with two lines for each.
 
-    ``wrong``: strategies that used wrong bits; a line below their name says so.
-
-    The first line has time, energies, written bytes and bottleneck; the second has samples/s,
-    energy intervals, lifetime, and share of the bottleneck.
+    A line below the name of a strategy that used wrong data says so. The first line has time,
+    energies, written bytes and bottleneck; the second has samples/s, energy intervals, lifetime,
+    and share of the bottleneck.
     """
     ran = [row for row in found.strategies if row.reason is None]
     scales = [
@@ -77,7 +76,7 @@ def table(found: Answer, wrong: Collection[str] = ()) -> Table:
             continue
         energies = (row.drives_j_per_sample, row.all_j_per_sample)
         out.add_row(
-            fold(row.name) + ("\n(wrong bits)" if row.name in wrong else ""),
+            fold(row.name) + ("\n(wrong bits)" if row.wrong else ""),
             f"{fmt_time(row.step_s * 1e12)}\n{row.samples_per_s:.4g}",
             *(interval(span, scale[0]) for span, scale in zip(energies, scales, strict=True)),
             f"{fmt_bytes(row.written_bytes_per_sample)}\n{years(row)}",
@@ -129,7 +128,8 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
         out.append(
             f"Samples per step differ ({batches}); compare the figures per sample and samples/s."
         )
-    out += weights(comparison)
+    out += own_blocks(found)
+    out += weights(comparison, found)
     out += ["", *verdicts(comparison, found)]
     assumed, all_leaves = len(comparison.cfg.assumed()), len(comparison.cfg.leaves())
     out.append(
@@ -139,55 +139,48 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
     return out
 
 
-def wrong(comparison: Comparison) -> dict[str, str]:
-    """Return for each strategy that used wrong data how much of it, per step, as text."""
-    found = {
-        result.name: wrong_words(result.ledger.totals, comparison.steps)
-        for result in comparison.results
-        if result.ledger is not None
-    }
-    return {name: words for name, words in found.items() if words is not None}
-
-
 def verdicts(comparison: Comparison, found: Answer) -> list[str]:
-    """Return the sentences on time and energy; each says if its winner used wrong bits, and which
+    """Return the sentences on time and energy; each says if its winner used wrong data, and which
     strategy is best without."""
-    damage = wrong(comparison)
-    time, energy = found.fastest, found.least_energy
-    rows = [row for row in found.strategies if row.reason is None]
     return [
-        time_words(comparison, time, damage)
-        + remark(time, damage, {row.name: row.s_per_sample for row in rows}),
-        energy_words(found, energy, damage)
-        + remark(energy, damage, {row.name: row.all_j_per_sample[1] for row in rows}),
+        time_words(comparison, found) + remark(found, found.fastest),
+        energy_words(found) + remark(found, found.least_energy),
     ]
 
 
-def winner(verdict: Verdict, damage: Mapping[str, str]) -> str:
-    """Return the name of the best strategy, with the wrong data that it used; see :func:`wrong`."""
-    words = damage.get(verdict.best)
-    return verdict.best if words is None else f"{verdict.best}, with {words},"
+def winner(found: Answer, verdict: Verdict) -> str:
+    """Return the name of the best strategy, with the wrong data that it used."""
+    (row,) = (row for row in found.strategies if row.name == verdict.best)
+    words = wrong_words(row.wrong_bits_per_step, row.uncorrectable_pages_per_step)
+    return f"{verdict.best}, with {words}," if words else verdict.best
 
 
-def remark(verdict: Verdict, damage: Mapping[str, str], values: Mapping[str, float]) -> str:
-    """Return a sentence if the winner of ``verdict`` used wrong bits, otherwise "".
-
-    ``damage``: see :func:`wrong`. ``values``: figure of each strategy; less is better.
-    """
-    if verdict.best not in damage:
+def remark(found: Answer, verdict: Verdict) -> str:
+    """Return a sentence if the winner of ``verdict`` used wrong data, otherwise ""."""
+    if verdict.best_right == verdict.best:
         return ""
-    right = [name for name in values if name not in damage]
-    best = min(right, key=lambda name: values[name], default=None)
-    rest = "no strategy is" if best is None else f"{best} is best of those"
+    right = verdict.best_right
+    rest = "no strategy is" if right is None else f"{right} is best of those"
     return f" The result of {verdict.best} is wrong; {rest} without wrong bits."
 
 
-def weights(comparison: Comparison) -> list[str]:
+def own_blocks(found: Answer) -> list[str]:
+    """Return a sentence for each strategy whose own blocks wear out before the drive."""
+    return [
+        f"{row.name}: the blocks that only it uses last {three(row.own_blocks_years)} years; the "
+        "life in the table assumes that all blocks of the drive wear evenly."
+        for row in found.strategies
+        if row.own_blocks_years is not None and row.lifetime_years is not None
+        and row.own_blocks_years < (1 - TIE) * row.lifetime_years[1]
+    ]  # fmt: skip
+
+
+def weights(comparison: Comparison, found: Answer) -> list[str]:
     """Return a sentence on the comparison of final weights; no sentence if no path had weights.
 
     Weights that bit errors made wrong are not held to the limit; notes tell their number.
     """
-    damage = wrong(comparison)
+    damage = {row.name for row in found.strategies if row.wrong}
     checked = {
         result.name: result.weights.equal_bits == result.weights.elements
         for result in comparison.results
@@ -228,10 +221,11 @@ def reduction(ratio: float) -> str:
     return f"{1 - left:.{digits}%}"
 
 
-def time_words(comparison: Comparison, verdict: Verdict, damage: Mapping[str, str]) -> str:
+def time_words(comparison: Comparison, found: Answer) -> str:
     """Return the sentences on time: the fastest strategy, its lead, and how certain that is."""
+    verdict = found.fastest
     each = fmt_time(verdict.value * 1e12)
-    words = f"Time: {winner(verdict, damage)} is fastest, {each} per sample"
+    words = f"Time: {winner(found, verdict)} is fastest, {each} per sample"
     if more := against(verdict, "faster", speedup):
         words += f", {more}"
     return f"{words}. {time_certainty(comparison, verdict)}"
@@ -259,10 +253,11 @@ def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
     return f"{words}; {decider(sure, 'long')}."
 
 
-def energy_words(found: Answer, verdict: Verdict, damage: Mapping[str, str]) -> str:
+def energy_words(found: Answer) -> str:
     """Return the sentences on energy: the strategy with the least, its lead, and its certainty."""
+    verdict = found.least_energy
     words = (
-        f"Energy: {winner(verdict, damage)} takes least, {fmt_energy(verdict.value * 1e15)} per "
+        f"Energy: {winner(found, verdict)} takes least, {fmt_energy(verdict.value * 1e15)} per "
         "sample with the host"
     )
     if more := against(verdict, "less", reduction):

@@ -1,0 +1,73 @@
+"""Energy per sample of every path over draws of the energy constants; probability of the winner.
+
+Owns the comparison of one path with all others over the same draws. Does not own the energy as a
+function of the constants, or the draws (monte_carlo.py), or the verdict (answer.py).
+Source: no quantity of a run depends on an energy constant or a power, so the draws need no further
+simulation and are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ondie.emu.analysis.ledger import Ledger
+from ondie.emu.analysis.monte_carlo import DRAW_LAWS, DRAWS, EnergyModel, Span, Values, width
+from ondie.emu.config.config import Config
+from ondie.emu.paths.statement import Work
+
+
+class EnergyDraws:
+    """Energy of all paths over the draws.
+
+    ``runs``: each path's run; ``samples``: the number of training samples in it.
+    """
+
+    def __init__(
+        self, cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], samples: Mapping[str, int],
+        seed: int,
+    ) -> None:  # fmt: skip
+        self.model = EnergyModel(cfg, runs)
+        self.samples = samples
+        self.seed = seed
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Constants that have a range and contribute to the energy of at least one path."""
+        return tuple(span for span in self.model.spans if span.low != span.high)
+
+    def joules(self, values: Values) -> dict[str, np.ndarray]:
+        """Return the energy of each path in J per sample, float64[n], for ``values`` of the
+        constants, float64[n] each; n is 1 if ``values`` is empty. Constants without values are
+        typical."""
+        return {
+            name: np.sum(list(groups.values()), axis=0) / self.samples[name]
+            for name, groups in self.model.joules(values).items()
+        }
+
+    @cached_property
+    def drawn(self) -> Mapping[str, np.ndarray]:
+        """Energy of each path in J per sample, float64[DRAWS]."""
+        return self.joules({span.key: span.draw(self.seed, DRAW_LAWS[0]) for span in self.spans})
+
+    def probability(self, best: str, others: Sequence[str]) -> float:
+        """Return the share of the draws in which path ``best`` takes less energy than each of
+        ``others``."""
+        wins = np.all([self.drawn[best] < self.drawn[name] for name in others], axis=0)
+        return float(np.count_nonzero(wins)) / DRAWS
+
+    def deciding(self, best: str, other: str) -> tuple[str, tuple[float, float]]:
+        """Return (constant, (low, high)): the constant whose range changes the energy of ``other``
+        divided by that of ``best`` the most, and this ratio at the low and the high end of the
+        range."""
+        typical = self.joules({})
+        ends = {}
+        for span in self.spans:
+            at = self.joules({span.key: np.array([span.low, span.high])})
+            low, high = at[other] / at[best]
+            ends[span.key] = float(low), float(high)
+        usual = float((typical[other] / typical[best])[0])
+        key = max(ends, key=lambda key: width(ends[key], usual))
+        return key, ends[key]
