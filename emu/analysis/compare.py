@@ -83,6 +83,13 @@ class Result:
     """(reads, writes): True if the reads or writes of the update overlap the computation of the
     host's CPU."""
 
+    def drives_w(self, steps: int) -> tuple[float, float, float]:
+        """Return the mean power of all drives over the ``steps`` steps of a run, W: (low, typical,
+        high). The path must have run."""
+        assert self.ledger is not None and self.energy is not None
+        low, typical, high = (joules / steps / self.ledger.step_s for joules in self.energy.drives)
+        return low, typical, high
+
 
 @dataclass(frozen=True)
 class Comparison:

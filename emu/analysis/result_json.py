@@ -271,6 +271,7 @@ def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]
         out[f"rated_write_{end}_bytes"] = (worn.rated_bytes[i], "B")
         out[f"lifetime_steps_{end}"] = (worn.steps and worn.steps[i], "steps")
         out[f"lifetime_years_{end}"] = (worn.years and worn.years[i], "years")
+        out[f"drives_power_{end}_w"] = (result.drives_w(steps)[i], "W")
     for group, span in (
         ("drive", result.energy.drive),
         ("drive_and_host", result.energy.storage_and_host),

@@ -318,6 +318,7 @@ METRICS: dict[str, tuple[str, str]] = {
         "steps", "steps until the rated bytes are written; null: none",
     ),
     "lifetime_years_{low,typical,high}": ("years", "lifetime in years of training; null: none"),
+    "drives_power_{low,typical,high}_w": ("W", "mean power of all drives over the whole step"),
     "energy_drive_{low,typical,high}_j": (
         "J/step", "energy of the drives outside forward and backward",
     ),

@@ -221,11 +221,10 @@ def _locate(source: str) -> tuple[Path, str]:
     if source in names:
         return PRESETS / f"{source}.toml", source
     if not source.isprintable() or not (source.endswith(".toml") or os.sep in source):
-        raise InputError(
-            f"unknown preset {quoted(source)}; nearest: "
-            f"{nearest(source, names) or names[0]} "
-            f"(of {', '.join(names)}, or a path ending .toml)"
-        )
+        every = [*names, "or a path ending .toml"]
+        near = nearest(source, names)
+        known = f"nearest: {near} (of {', '.join(every)})" if near else f"use {', '.join(every)}"
+        raise InputError(f"unknown preset {quoted(source)}; {known}")
     return Path(source), source
 
 

@@ -170,7 +170,8 @@ def test_an_override_names_the_command_line_and_a_key_is_set_once():
     [
         ("newprot", ['"newprot"', "nearest: newport", "or a path ending .toml"]),
         ("Newport", ["nearest: newport"]),
-        ("", ["unknown preset"]),
+        ("", ["unknown preset", "use csd-pe, ", "or a path ending .toml"]),
+        ("new-port", ["unknown preset", "nearest: newport (of csd-pe, "]),
         ("a\nb", ["unknown preset"]),
         ("missing.toml", ["missing.toml", "no such file"]),
     ],

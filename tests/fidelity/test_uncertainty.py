@@ -14,6 +14,7 @@ from ondie.emu.analysis.compare import Comparison, compare
 from ondie.emu.analysis.energy import energy, is_price
 from ondie.emu.analysis.monte_carlo import DRAWS, DRIVE_ALONE, WITH_HOST, Pair, Span, assess
 from ondie.emu.analysis.sensitivity import USER_CHOICES, Swing
+from ondie.emu.cli.tables import energy_uncertainty
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL
@@ -333,6 +334,20 @@ def test_the_power_as_an_interval(c):
 
 
 @pytest.mark.parametrize("preset", ["optimstore-r2", "newport"])
+@pytest.mark.parametrize("end", ["low", "high", None])
+def test_a_typical_ratio_outside_the_draws_is_explained(c, end):
+    """Typical at an end of the only range, all draws but few lie on one side of it."""
+    span = {"low": (88_000, 300_000), "high": (1_000, 88_000), None: (80_000, 96_000)}[end]
+    cfg = with_ranges(c.cfg, {"host.wait_power": span})
+    odds = assess(cfg, runs(c), (), 0)
+    drawn = odds.answers["mixed"][WITH_HOST]
+    outside = not drawn.quantiles[0] <= drawn.typical <= drawn.quantiles[2]
+    assert outside == (end is not None)
+    words = energy_uncertainty.odds_words(odds)
+    expected = "because typical is at an end of the range of host.wait_power. "
+    assert (expected in words) == outside == words.startswith("The typical ratio (SSD and host)")
+
+
 def test_a_comparison_has_its_odds(preset, counts):
     cfg = load_preset(preset, SMALL)
     c = compare(model("adam", counts(100_000, 1_000_000)), cfg)

@@ -16,6 +16,7 @@ from ondie.emu.analysis.lifetime import lifetime, programmed_bytes
 from ondie.emu.analysis.result_json import headline_words
 from ondie.emu.analysis.sensitivity import Swing
 from ondie.emu.cli.tables import answer as screen
+from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from tests.smoke.commands import LITTLE_FLASH, SMALL, here
@@ -302,6 +303,17 @@ def test_a_winner_with_wrong_bits_is_called_wrong():
         and "the reference: host_offload, in_storage. " in text
     )
     assert f"on_die: {wrong} wrong bits in pages that were read without ECC" in text
+
+
+def test_the_mean_power_of_the_drives_is_their_energy_over_the_step(found):
+    console = Console(file=io.StringIO(), width=132)
+    report.show(found, console)
+    text = " ".join(console.file.getvalue().split())
+    for row in answer(found).strategies:
+        if row.reason is None:
+            watts = row.drives_j_per_sample[1] * row.samples_per_step / row.step_s
+            assert found.result(row.name).drives_w(found.steps)[1] == pytest.approx(watts)
+            assert f"{row.name} {watts:.3g} W" in text.partition("whole step: ")[2]
 
 
 def test_blocks_that_wear_out_before_the_drive_are_named(found):

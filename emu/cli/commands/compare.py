@@ -152,8 +152,9 @@ def offloading(
 @click.argument("trace")
 @drive_options("optimstore-r1")
 @click.option("--paths", metavar="NAME,…",
-              help="Paths to run (comma-separated).  [default: all but smart_base, smart_update, "
-                   "smart_handler and smart_comp]")  # fmt: skip
+              help="Paths to run (comma-separated); a named path that cannot run is an error.  "
+                   "[default: all but smart_base, smart_update, smart_handler and smart_comp; "
+                   "one that cannot run is n/a]")  # fmt: skip
 @click.option("--steps", type=int, metavar="N",
               help="Replay the first N steps.  [default: all recorded steps]")  # fmt: skip
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE",

@@ -117,10 +117,14 @@ def _overview(c: Comparison) -> Table:
             joules(r.energy.storage_and_host, c.steps),
             bound_words(r),
         )
+    powers = ", ".join(
+        f"{r.name} {r.drives_w(c.steps)[1]:.3g} W" for r in c.results if r.ledger is not None
+    )
     table.caption = (
         "Update stage: first gradient byte down (host offload: first state read) to last program. "
         "Speedup: of that stage.\nEnergy: per step, excluding forward and backward; second line: "
-        "all constants at the low .. high end of their ranges."
+        "all constants at the low .. high end of their ranges.\n"
+        f"Mean power of all drives over the whole step: {powers}."
     )
     return table
 

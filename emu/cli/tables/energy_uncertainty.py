@@ -5,6 +5,8 @@ Owns the text. Does not own any number (analysis/monte_carlo.py). Source: this p
 
 from __future__ import annotations
 
+import math
+
 from rich.table import Table
 
 from ondie.emu.analysis.monte_carlo import (
@@ -16,9 +18,12 @@ from ondie.emu.analysis.monte_carlo import (
     WITH_HOST,
     Answer,
     Crossing,
+    Ends,
     Odds,
 )
 
+MOST_NAMED = 3
+"""Maximum number of constants that a sentence names."""
 SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 
@@ -44,13 +49,37 @@ def odds_words(odds: Odds) -> str:
     """Return sentences: how the constants are drawn, and the host power at which the winner
     changes.
     """
-    return (
+    return outside_words(odds) + (
         f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as both "
         "directions of the link, share a draw. The distribution is triangular around the typical "
         "value, or log-uniform if the range spans more than a decade. With SSD and host, all other "
         "constants typical: "
         f"{'; '.join(crossing_words(x) for x in odds.crossings)}."
     )
+
+
+def outside_words(odds: Odds) -> str:
+    """Return a sentence if the typical ratio lies outside the interval of 90 % of the draws, with
+    the constants that are typical at an end of their range; "" otherwise."""
+    scopes = [
+        words
+        for scope, words in SCOPES.items()
+        if not (drawn := odds.answers[DRAW_LAWS[0]][scope]).quantiles[0]
+        <= drawn.typical
+        <= drawn.quantiles[2]
+    ]
+    if not scopes:
+        return ""
+    one_sided = [bar.key for bar in odds.bars if _one_sided(bar.energy, odds.ratios[0])]
+    names = ", ".join(one_sided[:MOST_NAMED])
+    why = f", because typical is at an end of the range of {names}" if names else ""
+    return f"The typical ratio ({' and '.join(scopes)}) lies outside 5 % to 95 %{why}. "
+
+
+def _one_sided(ends: Ends, typical: float) -> bool:
+    """Return True if one end of a range, and only one, has the typical ratio."""
+    same = [end is not None and math.isclose(end, typical, rel_tol=1e-9) for end in ends]
+    return same[0] != same[1]
 
 
 def laws_differ(odds: Odds) -> bool:
