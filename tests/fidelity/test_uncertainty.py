@@ -333,7 +333,6 @@ def test_the_power_as_an_interval(c):
 # --- of a comparison
 
 
-@pytest.mark.parametrize("preset", ["optimstore-r2", "newport"])
 @pytest.mark.parametrize("end", ["low", "high", None])
 def test_a_typical_ratio_outside_the_draws_is_explained(c, end):
     """Typical at an end of the only range, all draws but few lie on one side of it."""
@@ -348,6 +347,7 @@ def test_a_typical_ratio_outside_the_draws_is_explained(c, end):
     assert (expected in words) == outside == words.startswith("The typical ratio (SSD and host)")
 
 
+@pytest.mark.parametrize("preset", ["optimstore-r2", "newport"])
 def test_a_comparison_has_its_odds(preset, counts):
     cfg = load_preset(preset, SMALL)
     c = compare(model("adam", counts(100_000, 1_000_000)), cfg)

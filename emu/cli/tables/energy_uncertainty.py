@@ -24,6 +24,8 @@ from ondie.emu.analysis.monte_carlo import (
 
 MOST_NAMED = 3
 """Maximum number of constants that a sentence names."""
+ROUNDING = 1e-4
+"""Relative difference up to which two ratios are the same: quantiles are rounded."""
 SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 
@@ -61,19 +63,20 @@ def odds_words(odds: Odds) -> str:
 def outside_words(odds: Odds) -> str:
     """Return a sentence if the typical ratio lies outside the interval of 90 % of the draws, with
     the constants that are typical at an end of their range; "" otherwise."""
-    scopes = [
-        words
-        for scope, words in SCOPES.items()
-        if not (drawn := odds.answers[DRAW_LAWS[0]][scope]).quantiles[0]
-        <= drawn.typical
-        <= drawn.quantiles[2]
-    ]
+    drawn = odds.answers[DRAW_LAWS[0]]
+    scopes = [words for scope, words in SCOPES.items() if _is_outside(drawn[scope])]
     if not scopes:
         return ""
     one_sided = [bar.key for bar in odds.bars if _one_sided(bar.energy, odds.ratios[0])]
     names = ", ".join(one_sided[:MOST_NAMED])
     why = f", because typical is at an end of the range of {names}" if names else ""
     return f"The typical ratio ({' and '.join(scopes)}) lies outside 5 % to 95 %{why}. "
+
+
+def _is_outside(answer: Answer) -> bool:
+    """Return True if the typical ratio lies outside the quantiles, beyond their rounding."""
+    low, _, high = answer.quantiles
+    return not low * (1 - ROUNDING) <= answer.typical <= high * (1 + ROUNDING)
 
 
 def _one_sided(ends: Ends, typical: float) -> bool:
