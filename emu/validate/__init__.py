@@ -82,7 +82,7 @@ def run(
         )
     if options:
         raise InputError(
-            f"ondie validate {name or ''}: takes no options, and has {', '.join(options)}; "
+            f"{' '.join(filter(None, ('ondie validate', name)))}: takes no options, and has {', '.join(options)}; "
             f"suites with options: {', '.join(s for s, named in NAMED.items() if named.options)}"
         )
     if name == ALL:
