@@ -81,8 +81,9 @@ def run(
             f"ondie validate {name}: there is no such suite; {known_names(name, known)}"
         )
     if options:
+        command = f"ondie validate {name}" if name else "ondie validate"
         raise InputError(
-            f"{' '.join(filter(None, ('ondie validate', name)))}: takes no options, and has {', '.join(options)}; "
+            f"{command}: takes no options, and has {', '.join(options)}; "
             f"suites with options: {', '.join(s for s, named in NAMED.items() if named.options)}"
         )
     if name == ALL:
