@@ -217,7 +217,7 @@ def ran(data: dict) -> list[dict]:
 def test_every_metric_has_a_value_and_a_unit(result):
     units = {
         "s", "samples", "samples/s", "param/s", "B", "pages", "operations", "blocks", "erases",
-        "1", "resource", "bool", "J/step", "J/sample", "steps", "years",
+        "1", "resource", "bool", "J/step", "J/sample", "steps", "years", "W",
     }  # fmt: skip
     names = [set(path["metrics"]) for path in ran(result)]
     assert len(names) == 4 and all(x == names[0] and len(x) > 30 for x in names)
@@ -233,7 +233,7 @@ def test_every_metric_has_a_value_and_a_unit(result):
             else:
                 assert isinstance(value, int | float) and math.isfinite(value) and value >= 0, name
             for ending, unit in (("_s", ("s", "samples/s", "param/s")), ("_bytes", ("B",)),
-                                 ("_j", ("J/step",)), ("_per_sample", ("J/sample",))):  # fmt: skip
+                                 ("_j", ("J/step",)), ("_per_sample", ("J/sample",)), ("_w", ("W",))):  # fmt: skip
                 if name.endswith(ending):
                     assert metric["unit"] in unit, name
 
