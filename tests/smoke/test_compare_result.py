@@ -233,7 +233,8 @@ def test_every_metric_has_a_value_and_a_unit(result):
             else:
                 assert isinstance(value, int | float) and math.isfinite(value) and value >= 0, name
             for ending, unit in (("_s", ("s", "samples/s", "param/s")), ("_bytes", ("B",)),
-                                 ("_j", ("J/step",)), ("_per_sample", ("J/sample",)), ("_w", ("W",))):  # fmt: skip
+                                 ("_j", ("J/step",)), ("_per_sample", ("J/sample",)),
+                                 ("_w", ("W",))):  # fmt: skip
                 if name.endswith(ending):
                     assert metric["unit"] in unit, name
 
