@@ -18,8 +18,10 @@ def start() -> None:
         # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
+        from ondie.emu.cli import interrupt
         from ondie.emu.cli.main import main
 
+        interrupt.watch()
         main()
     except KeyboardInterrupt:
         end("interrupted; nothing was written", 130)

@@ -9,7 +9,8 @@ below a threshold.
 from __future__ import annotations
 
 from ondie.emu.engine.core.counters import OVERRULED
-from ondie.emu.engine.core.events import E_BLOCK_VALID, E_VICTIM, fail
+from ondie.emu.engine.core.error_codes import E_BLOCK_VALID, E_VICTIM
+from ondie.emu.engine.core.events import fail
 from ondie.emu.engine.core.intrinsics import call_policy, prefetch
 from ondie.emu.ftl import block_manager, page_map, policies, pslc
 from ondie.emu.ftl.page_map import FOLDABLE, FULL, VICTIM

@@ -17,7 +17,8 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core.events import E_RESERVOIR, fail
+from ondie.emu.engine.core.error_codes import E_RESERVOIR
+from ondie.emu.engine.core.events import fail
 from ondie.emu.ftl import block_manager, page_map
 from ondie.emu.nand.die import Q_PE
 from ondie.emu.nand.geometry import Geometry

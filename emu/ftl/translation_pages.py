@@ -8,12 +8,8 @@ Source: DFTL (Gupta et al., ASPLOS 2009); MQSim's Address_Mapping_Unit_Page_Leve
 from __future__ import annotations
 
 from ondie.emu.engine.core.counters import MAP_READ_PAGES, UNASKED_OUT_BYTES
-from ondie.emu.engine.core.events import (
-    E_FULL,
-    fail,
-    go,
-    take_txn,
-)
+from ondie.emu.engine.core.error_codes import E_FULL
+from ondie.emu.engine.core.events import fail, go, take_txn
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import MAP_DECODED
 from ondie.emu.engine.core.transaction import SECTOR_BYTES

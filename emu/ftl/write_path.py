@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
-from ondie.emu.engine.core.events import E_STREAM, fail, go
+from ondie.emu.engine.core.error_codes import E_STREAM
+from ondie.emu.engine.core.events import fail, go
 from ondie.emu.engine.core.intrinsics import call_policy
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import bus_bytes, child

@@ -10,15 +10,8 @@ adjacent pages in one super-page form one multi-plane operation.
 from __future__ import annotations
 
 from ondie.emu.engine.core.counters import CACHE_HIT_PAGES, TRIMMED_PAGES
-from ondie.emu.engine.core.events import (
-    E_FULL,
-    LOG_SERVE,
-    LOG_TRIM,
-    REQUEST,
-    fail,
-    go,
-    log,
-)
+from ondie.emu.engine.core.error_codes import E_FULL
+from ondie.emu.engine.core.events import LOG_SERVE, LOG_TRIM, REQUEST, fail, go, log
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import SERVED, TRANSLATED
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child

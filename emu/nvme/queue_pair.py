@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import COMMANDS_DONE
+from ondie.emu.engine.core.error_codes import E_PAST_END, E_POOL
 from ondie.emu.engine.core.events import (
-    E_PAST_END,
-    E_POOL,
     REQUEST,
     enter,
     fail,

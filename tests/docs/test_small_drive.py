@@ -2,12 +2,14 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from tests.smoke.commands import here
+from tests.smoke.commands import compiled, here
 
 
 def block(root, page, language, name):
@@ -59,3 +61,44 @@ def test_the_window_falls_back_to_greedy(folder, capsys):
     ]  # fmt: skip
     (folder / "writes.csv").write_text("\n".join(hot) + "\n")
     assert replayed(capsys, "windowed.py:windowed")["waf"] < 1.3
+
+
+def test_an_interrupt_ends_an_endless_policy(folder):
+    """The compiled loop never returns to Python, so that Python handles no signal."""
+    compiled()
+    before = sorted(folder.iterdir())
+    (folder / "endless.py").write_text(
+        "def f(st, u):\n    n = u\n    while n >= 0:\n        n = (n + 1) & 1023\n    return -1\n"
+    )
+    words = [
+        "replay",
+        "writes.csv",
+        "--from",
+        "msr",
+        "--device",
+        "small.toml",
+        "--json",
+        "out.json",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ondie.emu.cli", *words, "--set", "ftl.gc_policy=endless.py:f"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert err.strip() == (
+        "ondie: interrupted; nothing was written; the simulation with the policy endless.py:f did "
+        "not return within 5 s"
+    )
+    assert time.monotonic() - begin < 30
+    (folder / "endless.py").unlink()
+    assert set(folder.iterdir()) - set(before) <= {folder / "__pycache__"}

@@ -222,6 +222,7 @@ def test_members_out_of_turn_are_refused(events, told):
         ("node,event\n", "its first line is not seconds,node,event"),
         ("seconds,node,event\n1,2\n", "line 2"),
         (f"seconds,node,event\n1,{2**63},dies\n", "line 2"),
+        (f"seconds,node,event\n1,{-(2**63) - 1},dies\n", "line 2"),
         (f"seconds,node,event\n1,2,{'x' * 200_000}\n", "cannot be read"),
         ("seconds,node,event\n1,2,dyes\n", "line 2: event 'dyes'.*nearest: dies"),
     ],

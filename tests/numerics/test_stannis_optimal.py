@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from ondie.emu.cluster.emulated_engine import published
 from ondie.emu.cluster.networks import network
 from ondie.emu.cluster.throughput_allocator import interval, plan, recruited
 from ondie.emu.cluster.throughput_benchmark import Fitted
+from ondie.emu.cluster.throughput_search import _accumulating
 from ondie.emu.units import InputError
 
 RATE = 36e6
@@ -24,6 +26,25 @@ def ring_s(name: str, nodes: int, latency: float = 0.0) -> float:
 
 def of_table_i(name: str, **limits):
     return plan(published(network(name)), [1, 24], ring_s(name, 25), **limits)
+
+
+@pytest.mark.parametrize("times", [(1.0, 5.0), (1.0, 1.5), (2.0, 3.0, 9.0)])
+def test_accumulated_batches_against_every_division(times):
+    """The batches of one step differ by at most one sample."""
+    size, most = 6, 4
+    best, steps = _accumulating(np.array(times), size, most)
+    for samples in range(1, size + 1):
+        every = {}
+        for number in range(1, most + 1):
+            low, more = divmod(samples, number)
+            batches = [low + 1] * more + [low] * (number - more)
+            if all(1 <= batch <= len(times) for batch in batches):
+                every[number] = sum(times[batch - 1] for batch in batches)
+        if not every:
+            assert (best[samples - 1], steps[samples - 1]) == (np.inf, 0)
+            continue
+        assert best[samples - 1] == pytest.approx(min(every.values()))
+        assert steps[samples - 1] == min(every, key=lambda n: (round(every[n], 9), n))
 
 
 # --- by hand, from Table I

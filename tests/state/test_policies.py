@@ -373,6 +373,54 @@ def test_errors_are_one_line(tmp_path, text, function, words):
         assert word in message, message
 
 
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("st.valid[u] = 0", "st.valid[...]"),
+        ("st.l2p[0, u] = 1", "st.l2p[...]"),
+        ("st.block[u].erases = 0", "st.block[...].erases"),
+        ("st.reg[0].now += 1", "st.reg[...].now"),
+        ("gc_victims.make_victim(st, u, 0)", "st.slc[...].full"),
+    ],
+)
+def test_a_policy_must_not_write_to_the_state(tmp_path, line, place):
+    path = file_of(
+        tmp_path,
+        f"from ondie.emu.ftl import gc_victims\ndef f(st, u):\n    {line}\n    return -1",
+    )
+    with pytest.raises(InputError) as caught:
+        device(**SHAPE | {"ftl__gc_policy": f"{path}:f"})
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1 and message.startswith("ftl.gc_policy: f ")
+    assert f"writes {place}" in message, message
+
+
+def test_a_policy_has_memory_of_its_own(tmp_path):
+    """It collects the block that ``greedy`` selects, and counts its calls."""
+    text = OWN.replace("return best", "st.lots[0] += 1\n    return best")
+    d = device(**SHAPE | {"ftl__gc_policy": f"{file_of(tmp_path, text)}:greedy"})
+    d.submit(random_writes(np.random.default_rng(6), 2000, d.lpns))
+    d.run()
+    assert d.arrays.lots[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        ("st.valid[10**6]", r"st.valid\[1000000\], which is outside the table \(shape \(\d+,\)\)"),
+        ("st.valid[-1]", r"st.valid\[-1\], which is outside"),
+        ("st.l2p[1, 0]", r"st.l2p\[1\], which is outside"),
+        ("st.block[10**9].erases", r"st.block\[1000000000\], which is outside"),
+    ],
+)
+def test_a_policy_that_reads_outside_a_table_is_named(tmp_path, read, words):
+    path = file_of(tmp_path, f"def f(st, u): return -1 - 0 * int({read})")
+    d = device(**SHAPE | {"ftl__gc_policy": f"{path}:f"})
+    d.submit(random_writes(np.random.default_rng(6), 2000, d.lpns))
+    with pytest.raises(InputError, match=rf"ftl.gc_policy = .*mine.py:f' reads {words}"):
+        d.run()
+
+
 @pytest.mark.parametrize("answer", ["u * st.cfg[0].all_blocks - 2", "10**6", "-7"])
 def test_a_block_that_cannot_be_collected_is_refused(tmp_path, answer):
     path = file_of(tmp_path, f"def f(st, u): return {answer}")

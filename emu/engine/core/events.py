@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ondie.emu.clock import NEVER, transfer_ps
+from ondie.emu.engine.core.error_codes import E_NONE, E_POOL
 from ondie.emu.engine.core.intrinsics import choose
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type, rounded_up
@@ -148,11 +149,6 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
 OWN, ROW, REQUEST, CACHED = range(4)
-# Error codes of compiled code; engine/run/errors.py has the messages.
-(
-    E_NONE, E_POOL, E_VICTIM, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
-    E_UNWRITTEN, E_STREAM, E_FULL,
-) = range(11)  # fmt: skip
 (
     LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
     LOG_TRIM, LOG_ZERO, LOG_BAD, LOG_RAW,

@@ -1,37 +1,31 @@
 """Mutable state of a simulation, shared by all compiled functions.
 
-Owns the list of its arrays and their type in compiled code: a pointer to their addresses and
-shapes, without reference counts (a structref executes an atomic instruction at every access). Does
-not own the meaning of fields: the module named for each table defines its record layout.
-Source: Numba, "Low-level extension API". Uncompiled functions use plain attributes.
+Owns the list of its arrays, their addresses for compiled code, and the compilation of policies.
+Does not own their type in compiled code (state_type.py) or the meaning of fields: the module named
+for each table defines its record layout.
+Source: none. Uncompiled functions use plain attributes.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import operator
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import config as numba_config
 from numba.core import cgutils, types
-from numba.core.datamodel import models
 from numba.core.errors import NumbaError
-from numba.core.imputils import (
-    lower_builtin,
-    lower_getattr,
-    lower_getattr_generic,
-    lower_setattr_generic,
-)
-from numba.core.types.containers import UniTuple
-from numba.core.typing import signature
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global
-from numba.extending import NativeValue, infer_getattr, register_model, typeof_impl, unbox
-from numba.np.numpy_support import from_dtype
+from numba.extending import NativeValue, typeof_impl, unbox
 
 from ondie.emu.engine.core.intrinsics import POLICIES
+from ondie.emu.engine.core.state_type import (
+    POLICY_MAY_WRITE,
+    SLOTS,
+    StateType,
+    guarded_state,
+    state_type,
+    table_type,
+)
 from ondie.emu.units import InputError
 from ondie.kernels.jit import callback
 
@@ -111,74 +105,14 @@ CACHE_LINE = 64
 """Bytes of a cache line."""
 
 
-class RowType(types.Type):
-    """Type of one record of a table: its address. ``table`` names the table for alias analysis:
-    records of different tables never overlap."""
-
-    def __init__(self, record: types.Record, table: str) -> None:
-        self.record = record
-        self.table = table
-        super().__init__(name=f"Row({table}, {record!r})")
-
-
-class TableType(types.Type):
-    """Type of one array of the state in compiled code: an address and up to two lengths.
-
-    Elements are read and written by index only, and indices must not be negative: support for
-    negative indices costs three instructions at every access. ``columns`` is 0 if the second length
-    depends on the drive.
-    """
-
-    def __init__(self, name: str, dtype: types.Type, ndim: int, columns: int = 0) -> None:
-        self.table = name
-        self.dtype = dtype
-        self.ndim = ndim
-        self.columns = columns
-        self.element = RowType(dtype, name) if isinstance(dtype, types.Record) else dtype
-        super().__init__(name=f"Table({name}, {dtype!r}, {ndim}, {columns})")
-
-
-class StateType(types.Type):
-    """Type of the state: an address. ``fields`` maps names to the types of its tables."""
-
-    def __init__(self, fields: tuple[tuple[str, TableType], ...]) -> None:
-        self.fields = fields
-        # The name is also the key, which every call of a compiled function hashes.
-        digest = hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
-        super().__init__(name=f"State_{digest}")
-
-
-SLOTS = 3
-"""Number of header words per array: the address and two lengths."""
-
-
-@register_model(TableType)
-class _TableModel(models.StructModel):
-    def __init__(self, manager: Any, kind: TableType) -> None:
-        members = [(name, types.intp) for name in ("data", "rows", "columns")]
-        super().__init__(manager, kind, members)
-
-
-register_model(StateType)(models.OpaqueModel)
-register_model(RowType)(models.OpaqueModel)
-
-
-@functools.cache
-def _table_type(name: str, dtype: np.dtype, ndim: int, columns: int) -> TableType:
-    """Return the type of a table. It is cached: deriving it takes longer than a short run."""
-    return TableType(name, from_dtype(dtype), ndim, columns)
-
-
-_state_type = functools.cache(StateType)
-
-
 class Handle:
     """Argument of compiled functions: addresses of the state's arrays, which it keeps alive."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
         fields = []
-        self.header = np.zeros(SLOTS * len(FIELDS), np.int64)
+        longest = max(getattr(arrays, name).itemsize for name in FIELDS)
+        self.header = np.zeros(SLOTS * len(FIELDS) + longest // 8 + 1, np.int64)
         for i, name in enumerate(FIELDS):
             array = getattr(arrays, name)
             if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
@@ -186,10 +120,10 @@ class Handle:
                     f"state field {name}: must be contiguous and have at most two dimensions"
                 )
             columns = array.shape[1] if name in ALIKE else 0
-            fields.append((name, _table_type(name, array.dtype, array.ndim, columns)))
+            fields.append((name, table_type(name, array.dtype, array.ndim, columns)))
             self.header[SLOTS * i] = array.ctypes.data
             self.header[SLOTS * i + 1 : SLOTS * i + 1 + array.ndim] = array.shape
-        self.type = _state_type(tuple(fields))
+        self.type = state_type(tuple(fields))
         self.address = self.header.ctypes.data
         self.callbacks = {
             name: _compiled(name, policy, self.type) for name, policy in arrays.policies.items()
@@ -198,15 +132,27 @@ class Handle:
             arrays.cfg[name] = compiled.address
 
 
+user_policies: list[str] = []
+"""Names of the user's policies that this process has compiled."""
+
+
+def is_from_user(policy: Any) -> bool:
+    """Return True if a policy is not one of the built-in policies."""
+    return not policy.__module__.startswith("ondie.")
+
+
 @functools.cache
 def _compiled(name: str, policy: Any, state: StateType) -> Any:
     """Compile a policy, once per process; ``name`` is its configuration field.
 
-    Raises InputError (one line) if it cannot be compiled or does not return an integer.
+    A policy of the user gets the guarded type of the state. Raises InputError (one line) if it
+    cannot be compiled, writes to the state or does not return an integer.
     """
     try:
-        if not policy.__module__.startswith("ondie."):  # a C callback would truncate a float
-            policy.compile((state, types.int64))
+        if is_from_user(policy):
+            user_policies.append(f"{policy.__module__.rpartition('_')[0]}.py:{policy.__name__}")
+            state = guarded_state(state)
+            policy.compile((state, types.int64))  # a C callback would truncate a float
             kind = policy.overloads[state, types.int64].signature.return_type
             if not isinstance(kind, types.Integer):
                 raise InputError(f"ftl.{name}: {policy.__name__} returns {kind}, not an integer")
@@ -235,151 +181,6 @@ def _unbox(typ: StateType, obj: Any, cfg: Any) -> NativeValue:
     return NativeValue(pointer, is_error=cgutils.is_not_null(cfg.builder, cfg.pyapi.err_occurred()))
 
 
-@infer_getattr
-class _Fields(AttributeTemplate):
-    key = StateType
-
-    def generic_resolve(self, typ: StateType, attr: str) -> Any:
-        return dict(typ.fields).get(attr)
-
-
-@lower_getattr_generic(StateType)
-def _field(context: Any, builder: Any, typ: StateType, value: Any, attr: str) -> Any:
-    kind = dict(typ.fields)[attr]
-    header = builder.bitcast(value, context.get_value_type(types.intp).as_pointer())
-    table = cgutils.create_struct_proxy(kind)(context, builder)
-    for i, name in enumerate(("data", "rows", "columns")):
-        at = cgutils.gep_inbounds(builder, header, SLOTS * FIELDS.index(attr) + i)
-        word = builder.load(at)
-        word.set_metadata("invariant.load", builder.module.add_metadata([]))  # hoisted out of loops
-        setattr(table, name, word)
-    return table._getvalue()
-
-
-@infer_getattr
-class _Shape(AttributeTemplate):
-    key = TableType
-
-    def resolve_shape(self, typ: TableType) -> types.Type:
-        return UniTuple(types.intp, typ.ndim)
-
-
-@lower_getattr(TableType, "shape")
-def _shape(context: Any, builder: Any, typ: TableType, value: Any) -> Any:
-    table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
-    lengths = [table.rows, table.columns][: typ.ndim]
-    return context.make_tuple(builder, UniTuple(types.intp, typ.ndim), lengths)
-
-
-def _index_type(table: TableType) -> types.Type:
-    return types.intp if table.ndim == 1 else UniTuple(types.intp, table.ndim)
-
-
-@infer_global(operator.getitem)
-class _GetItem(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        if isinstance(args[0], TableType):
-            return signature(args[0].element, args[0], _index_type(args[0]))
-        return None
-
-
-@infer_global(operator.setitem)
-class _SetItem(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        if isinstance(args[0], TableType) and isinstance(args[0].dtype, types.Number):
-            return signature(types.none, args[0], _index_type(args[0]), args[0].dtype)
-        return None
-
-
-def _element(context: Any, builder: Any, typ: TableType, value: Any, index: Any) -> Any:
-    """Return the address of an element as an integer."""
-    table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
-    if typ.ndim == 2:
-        row, column = cgutils.unpack_tuple(builder, index, 2)
-        columns = context.get_constant(types.intp, typ.columns) if typ.columns else table.columns
-        index = builder.add(builder.mul(row, columns), column)
-    model = context.data_model_manager[typ.dtype]
-    size = context.get_abi_sizeof(model.get_data_type())
-    if isinstance(typ.dtype, types.Record):
-        size = typ.dtype.size
-    return builder.add(table.data, builder.mul(index, context.get_constant(types.intp, size)))
-
-
-@lower_builtin(operator.getitem, TableType, types.Any)
-def _get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = sig.args[0]
-    address = _element(context, builder, kind, *args)
-    if isinstance(kind.element, RowType):
-        return builder.inttoptr(address, context.get_value_type(kind.element))
-    pointer = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
-    return _load(builder, pointer, kind.table, "")
-
-
-@lower_builtin(operator.setitem, TableType, types.Any, types.Any)
-def _set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    table, index, value = args
-    kind = sig.args[0]
-    address = _element(context, builder, kind, table, index)
-    pointer = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
-    _store(context, builder, sig.args[2], kind.dtype, value, pointer, kind.table, "")
-    return context.get_dummy_value()
-
-
-@infer_getattr
-class _Columns(AttributeTemplate):
-    key = RowType
-
-    def generic_resolve(self, typ: RowType, attr: str) -> Any:
-        return typ.record.typeof(attr) if attr in typ.record.fields else None
-
-
-def _place(context: Any, builder: Any, typ: RowType, row: Any, attr: str) -> Any:
-    """Return a pointer to a field of a record."""
-    at = builder.gep(row, [context.get_constant(types.intp, typ.record.offset(attr))])
-    return builder.bitcast(at, context.get_data_type(typ.record.typeof(attr)).as_pointer())
-
-
-@lower_getattr_generic(RowType)
-def _read_field(context: Any, builder: Any, typ: RowType, value: Any, attr: str) -> Any:
-    return _load(builder, _place(context, builder, typ, value, attr), typ.table, attr)
-
-
-@lower_setattr_generic(RowType)
-def _write_field(context: Any, builder: Any, sig: Any, args: Any, attr: str) -> None:
-    row, value = args
-    kind = sig.args[0]
-    pointer = _place(context, builder, kind, row, attr)
-    field = kind.record.typeof(attr)
-    _store(context, builder, sig.args[1], field, value, pointer, kind.table, attr)
-
-
-def _tell_apart(builder: Any, instruction: Any, table: str, field: str) -> None:
-    """Mark a load or store as an access to this field of this table only, so that LLVM can keep
-    loaded values of other fields (LLVM language reference, "Type-based alias analysis")."""
-    module = builder.module
-    root = module.add_metadata([ir.MetaDataString(module, "ondie")])
-    name = ir.MetaDataString(module, f"{table}.{field}")
-    zero = ir.Constant(ir.IntType(64), 0)
-    own = module.add_metadata([name, root, zero])
-    instruction.set_metadata("tbaa", module.add_metadata([own, own, zero]))
-
-
-def _load(builder: Any, pointer: Any, table: str, field: str) -> Any:
-    value = builder.load(pointer)
-    _tell_apart(builder, value, table, field)
-    if table in ("cfg", "stage"):  # never written while compiled code runs
-        value.set_metadata("invariant.load", builder.module.add_metadata([]))
-    return value
-
-
-def _store(
-    context: Any, builder: Any, given: Any, wanted: Any, value: Any, pointer: Any,
-    table: str, field: str,
-) -> None:  # fmt: skip
-    value = context.cast(builder, value, given, wanted)
-    _tell_apart(builder, builder.store(value, pointer), table, field)
-
-
 class Arrays:
     """The state's arrays as plain attributes, for Python and for uncompiled code."""
 
@@ -406,9 +207,16 @@ class Arrays:
                     setattr(self, name, getattr(self, name).view(Numbers))
             for name, policy in self.policies.items():
                 self.cfg[name] = len(POLICIES)
-                POLICIES.append(policy)
+                POLICIES.append(self._guarded(policy) if is_from_user(policy) else policy)
             return self
         return Handle(self)
+
+    def _guarded(self, policy: Any) -> Any:
+        """Return a policy of the user for uncompiled code, which may only read the state."""
+        views = {name: getattr(self, name).view() for name in FIELDS}
+        for name, view in views.items():
+            view.flags.writeable = name in POLICY_MAY_WRITE
+        return lambda _, argument: policy(Arrays(**views), argument)
 
 
 def widened(value: Any) -> Any:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import events
-from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core import error_codes
+from ondie.emu.engine.core.state import FIELDS, Arrays, is_from_user
 from ondie.emu.ftl import page_map
 from ondie.emu.nand.timing import OP_NAMES
 from ondie.emu.units import InputError
@@ -33,48 +33,60 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
     reg = arrays.reg[0]
     first, second = int(reg.error_a), int(reg.error_b)
     match int(reg.error):
-        case events.E_NONE:
+        case error_codes.E_NONE:
             return
-        case events.E_POOL if first > 0:
+        case error_codes.E_POOL if first > 0:
             raise InputError(
                 f"command of {first - 1} pages: must be at most {second - 1} pages, "
                 "the maximum in flight"
             )
-        case events.E_PAST_END:
+        case error_codes.E_PAST_END:
             raise InputError(
                 f"command at page {first} for {second} pages ends beyond the end of the device "
                 f"({int(arrays.cfg.lpns[0])} logical pages)"
             )
-        case events.E_RESERVOIR:
+        case error_codes.E_RESERVOIR:
             raise InputError(
                 f"ftl.reservoir_fraction={cfg.ftl.reservoir_fraction}: the reservoir of die "
                 f"{first} has to reuse a block with {second} valid super-pages; "
                 "use a larger fraction"
             )
-        case events.E_VICTIM:
+        case error_codes.E_VICTIM:
             raise InputError(
                 f"ftl.gc_policy = {cfg.ftl.gc_policy!r} returned block {second} for unit "
                 f"{first}; it "
                 "must return a full, collectable block of the unit (from first_block(st, unit) "
                 "on), or -1"
             )
-        case events.E_STREAM:
+        case error_codes.E_OUTSIDE:
+            keys = {"ftl.gc_policy": "gc_policy", "ftl.stream_policy": "stream_policy"}
+            given = [
+                f"{key} = {getattr(cfg.ftl, field)!r}"
+                for key, field in keys.items()
+                if is_from_user(arrays.policies[field])
+            ]
+            name = FIELDS[first]
+            raise InputError(
+                f"{' or '.join(given)} reads st.{name}[{second}], which is outside the table "
+                f"(shape {getattr(arrays, name).shape})"
+            )
+        case error_codes.E_STREAM:
             raise InputError(
                 f"ftl.stream_policy = {cfg.ftl.stream_policy!r} returned stream {second} for page "
                 f"{first}; it must return 0 to {cfg.ftl.write_streams - 1} (ftl.write_streams)"
             )
-        case events.E_FULL:
+        case error_codes.E_FULL:
             raise InputError(
                 f"the drive is full: the read of unwritten page {first} needs a flash page "
                 f"(ftl.unwritten={cfg.ftl.unwritten}), and none is free "
                 f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
             )
-        case events.E_REGISTER:
+        case error_codes.E_REGISTER:
             raise SimulationError(
                 f"die {first}: the registers do not hold the operands of operation "
                 f"{OP_NAMES[second]}"
             )
-        case events.E_UNWRITTEN:
+        case error_codes.E_UNWRITTEN:
             raise SimulationError(
                 f"super-page {first} was read from die {second} before it was written"
             )

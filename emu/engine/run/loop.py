@@ -21,10 +21,8 @@ from ondie.emu.engine.core.counters import (
     TUNNEL_WIRE_BYTES,
     UP_BYTES,
 )
+from ondie.emu.engine.core.error_codes import E_PAST_END, E_POOL, E_RESOURCE
 from ondie.emu.engine.core.events import (
-    E_PAST_END,
-    E_POOL,
-    E_RESOURCE,
     LOG_ROW,
     REQUEST,
     enter,

@@ -16,14 +16,8 @@ from ondie.emu.engine.core.counters import (
     RESERVOIR_UP_BYTES,
     SCAN_BYTES,
 )
-from ondie.emu.engine.core.events import (
-    E_PAST_END,
-    E_UNWRITTEN,
-    ROW,
-    fail,
-    go,
-    take_txn,
-)
+from ondie.emu.engine.core.error_codes import E_PAST_END, E_UNWRITTEN
+from ondie.emu.engine.core.events import ROW, fail, go, take_txn
 from ondie.emu.engine.core.plan_rows import (
     STARTED,
 )

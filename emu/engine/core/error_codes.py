@@ -1,0 +1,14 @@
+"""Error codes of compiled code.
+
+Owns the numbers. Does not own their detection (events.fail and its callers, state_type.py) or their
+messages (engine/run/errors.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+(
+    E_NONE, E_POOL, E_VICTIM, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
+    E_UNWRITTEN, E_STREAM, E_FULL,
+    E_OUTSIDE,  # a policy read outside a table
+) = range(12)  # fmt: skip
