@@ -7,9 +7,14 @@ rows and figures. Source: none.
 import errno
 import os
 import resource
+import signal
 import sys
+import threading
+import time
 
 REFUSED = "the system refused memory; raise the limit of the address space (ulimit -v)"
+GRACE_S = 5.0
+"""Seconds from an interrupt until a process with a policy of the user ends in any case."""
 
 
 def start() -> None:
@@ -18,10 +23,9 @@ def start() -> None:
         # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from ondie.emu.cli import interrupt
         from ondie.emu.cli.main import main
 
-        interrupt.watch()
+        watch_interrupts()
         main()
     except KeyboardInterrupt:
         end("interrupted; nothing was written", 130)
@@ -29,6 +33,40 @@ def start() -> None:
         if not is_refused_memory(error):
             raise
         end(REFUSED, 2)
+
+
+def watch_interrupts() -> None:
+    """End this process with code 130 if it has compiled a policy of the user and still runs GRACE_S
+    after an interrupt. Does nothing where SIGINT is ignored.
+
+    Python handles a signal only between two instructions of Python code, so that an endless loop in
+    a compiled policy would ignore Ctrl-C.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return
+    receiver, sender = os.pipe()
+    os.set_blocking(sender, False)
+    signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while True:
+            if os.read(receiver, 1)[0] == signal.SIGINT:
+                time.sleep(GRACE_S)
+                _end_if_policy()
+
+    threading.Thread(target=wait, name="interrupt", daemon=True).start()
+
+
+def _end_if_policy() -> None:
+    """End the process with one line if it has compiled a policy of the user."""
+    state = sys.modules.get("ondie.emu.engine.core.state")
+    if state and state.user_policies:
+        line = (
+            f"ondie: interrupted; nothing was written; the simulation with the policy "
+            f"{', '.join(state.user_policies)} did not return within {GRACE_S:g} s\n"
+        )
+        os.write(2, line.encode())
+        os._exit(130)
 
 
 def is_refused_memory(error: BaseException | None) -> bool:
