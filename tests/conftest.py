@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+
+from tests import suites
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
     if starts_workers(config):
         compile_engines()
+        folder = tempfile.TemporaryDirectory(prefix="ondie-suites-")
+        os.environ[suites.FOLDER] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 ENGINES = ("tests.smoke.commands", "tests.timing.flash")

@@ -78,6 +78,7 @@ def output(arguments: list[str]) -> str:
     from ondie.emu.cli.tables import compare as report
     from ondie.emu.config.config import load_preset
     from ondie.emu.paths.base import Options
+    from tests.suites import suite
 
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
     match arguments:
@@ -166,17 +167,10 @@ def comparison(trace: str, device: str, steps: int, swing: bool) -> Any:
     return compare.compare(traces.load(trace), load_preset(device), steps=steps, swing=swing)
 
 
-@functools.cache
-def suite(*name: str) -> list[Any]:
-    """The rows of `ondie validate NAME`."""
-    from ondie.emu import validate
-
-    return validate.run(*(name or (None,)))
-
-
 def results() -> str:
     """The rows of `ondie validate optimstore` with a tolerance, by kind."""
     from ondie.emu.analysis.row import KINDS
+    from tests.suites import suite
 
     lines = [f"{'row':36}{'kind':10}{'published':>11}{'emulated':>11}{'difference':>11}"]
     rows = [row for row in suite("optimstore") if row.tolerance is not None]
@@ -191,6 +185,7 @@ def results() -> str:
 def counts(suites: list[str]) -> str:
     """The number of rows of each suite by kind."""
     from ondie.emu.analysis.row import KINDS
+    from tests.suites import suite
 
     lines = [f"{'suite':16}" + "".join(f"{kind:>10}" for kind in KINDS)]
     for name in suites:

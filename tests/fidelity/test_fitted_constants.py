@@ -9,6 +9,7 @@ from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Row
 from ondie.emu.config.config import load_preset
 from ondie.emu.validate import optimstore, update_rates
 from tests.fidelity import fitted
+from tests.suites import suite
 
 OPTIMSTORE = (optimstore._published, optimstore._iteration, optimstore._lifetime)
 """The parts of the suite with fit or check rows."""
@@ -47,19 +48,17 @@ CHEAP = ("bytes", "closed-forms", "rates", "zero", "stannis", "tunnel", "optimst
 """Suites of seconds."""
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("suite", CHEAP)
-def test_checks_name_their_place_and_fits_their_constants(suite, monkeypatch, counts):
-    monkeypatch.setattr(optimstore, "PARAMS", counts(1 << 24, optimstore.PARAMS))
-    rows = validate.run(suite)
+@pytest.mark.parametrize("name", CHEAP)
+def test_checks_name_their_place_and_fits_their_constants(name):
+    rows = suite(name)
     assert rows and labels(rows) == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("suite", sorted({*validate.SUITES, *validate.NAMED} - {*CHEAP}))
-def test_every_check_names_its_place_and_every_fit_its_constants(suite):
-    assert labels(validate.run(suite)) == []
+@pytest.mark.parametrize("name", sorted({*validate.SUITES, *validate.NAMED} - {*CHEAP}))
+def test_every_check_names_its_place_and_every_fit_its_constants(name):
+    assert labels(suite(name)) == []
 
 
 # --- does the test find a wrong label?

@@ -13,6 +13,7 @@ from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.validate import CHECK, FIT, SHOWN, model, optimstore
 from ondie.emu.validate.optimstore import PARAMS, iteration
 from ondie.emu.validate.update_stage import stage
+from tests.suites import suite
 
 PAGE_S = 8192 / 800e6 + 150e-9
 CHANNELS = 8 * 8192 / PAGE_S
@@ -32,7 +33,7 @@ FITS = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, validate.Row]:
-    rows = validate.run("optimstore")
+    rows = suite("optimstore")
     assert len({row.name for row in rows}) == len(rows), "a name twice"
     return {row.name: row for row in rows}
 

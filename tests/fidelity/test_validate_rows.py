@@ -11,6 +11,7 @@ from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Row
 from ondie.emu.units import InputError
 from ondie.emu.validate import closed_forms
 from tests.smoke.commands import files, here, refused
+from tests.suites import suite
 
 FIELDS = {
     "name": str,
@@ -46,7 +47,7 @@ def fake(monkeypatch):
 
 @pytest.fixture(scope="module")
 def everything() -> list[Row]:
-    return validate.run(None)
+    return suite()
 
 
 # --- the rows of this project
@@ -86,9 +87,9 @@ def test_none_misses(everything):
     assert [r.name for r in everything if r.misses] == []
 
 
-@pytest.mark.parametrize("suite", validate.SUITES)
-def test_a_suite_alone_gives_its_rows(everything, suite):
-    assert validate.run(suite) == [r for r in everything if r.suite == suite]
+@pytest.mark.parametrize("name", validate.SUITES)
+def test_a_suite_alone_gives_its_rows(everything, name):
+    assert suite(name) == [r for r in everything if r.suite == name]
 
 
 def test_progress_names_the_suites():

@@ -21,11 +21,12 @@ from ondie.emu.paths.data_parallel import Stannis
 from ondie.emu.validate import stannis
 from ondie.emu.validate import stannis_allocators as beyond
 from tests.smoke.commands import here
+from tests.suites import suite
 
 
 @pytest.fixture(scope="module")
 def rows():
-    found = stannis.stannis_rows(None)
+    found = suite("stannis")
     assert len({row.name for row in found}) == len(found), "a name twice"
     return {row.name: row for row in found}
 

@@ -18,6 +18,7 @@ from ondie.emu.validate import model
 from ondie.emu.validate import zero_infinity as zero
 from ondie.kernels.formats import B16
 from tests.smoke.commands import here
+from tests.suites import suite
 
 TABLE = {
     "adam, FP32 master": (4, 16, 12, 32),
@@ -35,7 +36,7 @@ COLUMNS = ("gradient written in backward", "read in the step", "written in the s
 
 @pytest.fixture(scope="module")
 def rows():
-    return {row.name: row for row in zero.zero_rows(None)}
+    return {row.name: row for row in suite("zero")}
 
 
 @pytest.mark.parametrize("name", TABLE)
