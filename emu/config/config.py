@@ -89,7 +89,7 @@ class Config(Tree):
         Changed leaves have source "set" and no range. If the flash changes and the capacity is not
         among `changes`, the capacity follows the flash (nominal_capacity.py). Raises InputError.
         """
-        return _build(changed(self.records, changes, "", ref), self.system.name)
+        return _build(changed(self.records, changes, "", ref), self.system.name, self)
 
     def resolved(self) -> dict[str, Any]:
         """Return the configuration as nested dictionaries: section, key, then value, unit and
@@ -133,18 +133,27 @@ def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     return _build(leaves, where)
 
 
-def _build(leaves: Mapping[str, Leaf], where: str) -> Config:
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+def _build(leaves: Mapping[str, Leaf], where: str, before: Config | None = None) -> Config:
+    """Return the checked configuration of `leaves`; it shares the sections with `before` whose
+    leaves are the same objects."""
+    same = before.records if before is not None else {}
+    stale = {key_of(name)[0].section for name, leaf in leaves.items() if same.get(name) is not leaf}
+    values: dict[str, dict[str, Any]] = {section: {} for section in stale}
     for key in KEYS.values():
-        if key.table:
+        if key.table and key.section in stale:
             values[key.section][key.attribute] = {}
     for name, leaf in leaves.items():
         key, row = key_of(name)
+        if key.section not in stale:
+            continue
         if key.table:
             values[key.section][key.attribute][row] = leaf.value
         else:
             values[key.section][key.attribute] = leaf.value
-    sections = {name: _converter.structure(values[name], cls) for name, cls in SECTIONS.items()}
+    sections = {
+        name: _converter.structure(values[name], cls) if name in stale else getattr(before, name)
+        for name, cls in SECTIONS.items()
+    }
     config = Config(**sections, records=dict(leaves))
     check(config, leaves, where)
     return config

@@ -82,8 +82,16 @@ def nearest_key(key: str, names: Iterable[str]) -> str:
 
 def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """Return the leaves in the order of the tree; the rows of a table are sorted by name."""
-    order = {name: place for place, name in enumerate(KEYS)}
-    return dict(sorted(leaves.items(), key=lambda item: (order[key_of(item[0])[0].name], item[0])))
+    return dict(sorted(leaves.items(), key=lambda item: _place_of(item[0])))
+
+
+_ORDER = {name: place for place, name in enumerate(KEYS)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _place_of(name: str) -> tuple[int, str]:
+    """Return the sort key of leaf `name`: the place of its key in the schema, then the name."""
+    return _ORDER[key_of(name)[0].name], name
 
 
 def changed(

@@ -13,6 +13,8 @@ dies of a chip, where a chip takes one command at a time (in the record of its f
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ondie.emu.engine.core.intrinsics import lowest_bit, set_bits
@@ -105,6 +107,11 @@ def order_table() -> np.ndarray:
 
     Row 1 applies while garbage collection is urgent, row 0 otherwise.
     """
+    return _order_table().copy()
+
+
+@functools.cache
+def _order_table() -> np.ndarray:
     table = np.full((2, ALL + 1), -1, np.int8)
     for row, order in enumerate((BACKGROUND, range(QUEUES))):
         for mask in range(1, ALL + 1):

@@ -11,6 +11,7 @@ controller's DRAM; the link messages of an NVMe command (doorbell, fetch, data, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -286,32 +287,61 @@ def names() -> dict[int, str]:
 
 def of_drive(cfg: Any) -> Iterator[Stage]:
     """Yield the stages of a drive with the integer configuration ``cfg``, one per step."""
+    yield from _stages_under(_held(cfg))
+
+
+def _held(cfg: Any) -> tuple[str, ...]:
+    """Return the names of the conditions that the integer configuration ``cfg`` fulfils."""
+    return tuple(name for name, holds in CONDITIONS.items() if holds(cfg))
+
+
+def _stages_under(held: tuple[str, ...]) -> Iterator[Stage]:
+    """Yield the first stage of each step whose condition is in ``held``."""
     done = set()
     for stage in STAGES:
-        if stage.step not in done and CONDITIONS[stage.when](cfg):
+        if stage.step not in done and stage.when in held:
             done.add(stage.step)
             yield stage
 
 
-def build_stages(cfg: Any) -> np.recarray:
-    """Return the records of the stages of a drive for compiled code (stages.STAGE), by step."""
-    table = records(stages.STAGE, stages.STEPS)
-    for stage in of_drive(cfg):
+@functools.cache
+def _constant_stages(held: tuple[str, ...]) -> tuple[np.ndarray, dict[str, dict[str, list[int]]]]:
+    """Return the stages that all drives share that fulfil exactly the conditions ``held``.
+
+    The records lack the values of the integer configuration. These are listed: column ("time" or
+    "bytes"), field of the configuration, steps.
+    """
+    table = np.zeros(stages.STEPS, stages.STAGE)
+    copied: dict[str, dict[str, list[int]]] = {"time": {}, "bytes": {}}
+    for stage in _stages_under(held):
         record: Any = table[stage.step]
-        record.crossing = stage.over.crossing
-        record.station = stage.over.station
-        record.passes = stage.over.passes
-        record.next = stage.next
-        record.time = getattr(cfg, stage.over.time) if stage.over.time else -1
-        record.bytes = -1 if stage.size == DATA else getattr(cfg, stage.size)
+        record["crossing"] = stage.over.crossing
+        record["station"] = stage.over.station
+        record["passes"] = stage.over.passes
+        record["next"] = stage.next
+        record["time"] = record["counter"] = -1
         if stage.over.time:
-            record.bytes = 0
-        record.counter = -1
+            copied["time"].setdefault(stage.over.time, []).append(stage.step)
+        elif stage.size == DATA:
+            record["bytes"] = -1
+        else:
+            copied["bytes"].setdefault(stage.size, []).append(stage.step)
         if stage.message:
             down = stage.over.station == stages.DOWN
-            record.counter = LINK_EXTRA_DOWN_BYTES if down else LINK_EXTRA_UP_BYTES
+            record["counter"] = LINK_EXTRA_DOWN_BYTES if down else LINK_EXTRA_UP_BYTES
         if stage.decides is not None:
-            record.handling = Handling.DECIDES
+            record["handling"] = Handling.DECIDES
         elif stage.takes is not None:
-            record.handling = Handling.TAKES
+            record["handling"] = Handling.TAKES
+    return table, copied
+
+
+def build_stages(cfg: Any) -> np.recarray:
+    """Return the records of the stages of a drive for compiled code (stages.STAGE), by step."""
+    constant, copied = _constant_stages(_held(cfg))
+    table = records(stages.STAGE, stages.STEPS)
+    table[:] = constant
+    for column, fields in copied.items():
+        for name, steps in fields.items():
+            table[column][steps] = getattr(cfg, name)
     return table
