@@ -13,6 +13,7 @@ from ondie.emu.analysis.compare import Comparison, compare
 from ondie.emu.analysis.energy import is_price
 from ondie.emu.config.config import Config, load_preset, preset_names
 from ondie.emu.paths.base import Options
+from tests.smoke.commands import assumed_only
 
 PAIR = ("host_offload", "on_die")
 WORK = 300
@@ -123,7 +124,7 @@ def test_the_powers_are_exact(c, csd_pe, key):
 def test_a_rate_that_gives_no_times_changes_nothing(csd_pe):
     """Times of the trace, or stated ones, do not follow from the rate."""
     for options in (Options(step_times="trace"), Options(forward_s=1.0, backward_s=2.0)):
-        found = run(csd_pe, swing=True, options=options)
+        found = run(assumed_only(csd_pe, RATE), swing=True, options=options)
         row = swing(found, RATE)
         assert not row.of_training and row.speedup_at_low == row.energy_at_high == 1
         (bar,) = (bar for bar in found.odds.bars if bar.key == RATE)
@@ -131,7 +132,7 @@ def test_a_rate_that_gives_no_times_changes_nothing(csd_pe):
 
 
 def test_stated_forward_leaves_backward_to_the_rate(csd_pe):
-    found = run(csd_pe, swing=True, options=Options(forward_s=1.0))
+    found = run(assumed_only(csd_pe, RATE), swing=True, options=Options(forward_s=1.0))
     assert 1 < swing(found, RATE).steps_at_low["on_die"] < 1.01
 
 

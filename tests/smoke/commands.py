@@ -113,6 +113,12 @@ def as_toml(cfg: Config, ranges: Mapping[str, tuple[str, str]] | None = None) ->
     return "\n".join(text) + "\n"
 
 
+def assumed_only(cfg: Config, *keys: str) -> Config:
+    """A configuration whose other assumed constants are stated: a swing varies ``keys``, and what
+    is published with a range."""
+    return cfg.replace({leaf.key: leaf.value for leaf in cfg.assumed() if leaf.key not in keys})
+
+
 def spelled(leaf: Leaf, value: object) -> str:
     """A value of a leaf as TOML spells it, quantities in base units; "" for None."""
     if value is None:

@@ -208,7 +208,7 @@ def build(
         dev=_devices(n),
         count=np.zeros((n, len(COUNTERS)), np.int64),
         row=records(plan_rows.ROW, ROWS),
-        wait=np.zeros(2 * ROWS, np.int64),
+        wait=np.empty(2 * ROWS, np.int64),  # plan_rows.load writes an entry before it is read
         use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
         log=records(LOG, _log_records(cfg, geometry, txns, places) if payload else 1),
