@@ -219,13 +219,21 @@ class Arrays:
         return lambda _, argument: policy(Arrays(**views), argument)
 
 
+NARROW = frozenset((np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32))
+"""Integer types that compiled code widens to int64 before it computes."""
+
+
 def widened(value: Any) -> Any:
     """Return a number of a table as compiled code computes with it: short integers as int64.
 
     NumPy computes with two short integers, and with a short integer and a Python integer, in the
     short type: ``1 << numpy.int8(8)`` is 0.
     """
-    return np.int64(value) if isinstance(value, np.integer) and value.itemsize < 8 else value
+    return np.int64(value) if type(value) in NARROW else value
+
+
+_field = np.void.__getitem__  # numpy.record has one in Python, which takes ten times as long
+_element = np.ndarray.__getitem__  # so does numpy.recarray
 
 
 class Element:
@@ -235,24 +243,28 @@ class Element:
     __slots__ = ("_item",)
 
     def __init__(self, item: np.void) -> None:
-        object.__setattr__(self, "_item", item)
+        _set_item(self, item)
 
-    def __getattr__(self, name: str) -> Any:
-        return widened(self._item[name])
+    def __getattribute__(self, name: str) -> Any:
+        value = _field(_item_of(self), name)
+        return np.int64(value) if type(value) in NARROW else value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._item[name] = value
+        _item_of(self)[name] = value
 
-    __getitem__ = __getattr__
+    __getitem__ = __getattribute__
     __setitem__ = __setattr__
+
+
+_item_of, _set_item = Element._item.__get__, Element._item.__set__  # type: ignore[attr-defined]
 
 
 class Elements(np.recarray):
     """Array of records for uncompiled code; an element is a record with fields as attributes."""
 
     def __getitem__(self, index: Any) -> Any:
-        item = super().__getitem__(index)
-        return Element(item) if isinstance(item, np.void) else item
+        item = _element(self, index)
+        return Element(item) if isinstance(item, np.void) else super().__getitem__(index)
 
 
 class Numbers(np.ndarray):
