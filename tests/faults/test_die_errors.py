@@ -2,9 +2,6 @@
 becomes of them, and what the protection costs."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -22,6 +19,7 @@ from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL
+from tests.state.both_ways import printed
 
 PAGE, WORD, LIMIT = 8192, 1024, 10
 MODES = ("none", "nan_comparator", "on_die_ecc", "controller_ecc")
@@ -166,7 +164,7 @@ from ondie.emu.engine.core import rng as draws
 from ondie.emu.nand import pe_protection as shield
 for rate, word, limit, exposure in ((1e-4, 0, 0, 1), (1.2e-3, 1024, 10, 1), (3e-4, 1024, 10, 900)):
     for ppn in range(3):
-        key = draws.page_key(1, ppn, 0, 0)
+        key = np.uint64(draws.page_key(1, ppn, 0, 0))
         mask = np.zeros(8192, np.uint8)
         raw, left = shield.fill_mask(mask, key, rate, word, limit, exposure)
         print(int(raw), int(left), np.flatnonzero(mask).tolist()[:40])
@@ -174,16 +172,7 @@ for rate, word, limit, exposure in ((1e-4, 0, 0, 1), (1.2e-3, 1024, 10, 1), (3e-
 
 
 def test_interpreted_it_is_the_same():
-    outputs = []
-    for off in ("0", "1"):
-        env = {**os.environ, "NUMBA_DISABLE_JIT": off}
-        code = (
-            PLAIN if off == "1" else PLAIN.replace("draws.page_key(1", "np.uint64(draws.page_key(1")
-        )
-        code = code if off == "1" else code.replace("ppn, 0, 0)", "ppn, 0, 0))")
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
+    outputs = printed(PLAIN)
     assert outputs[0] == outputs[1] and outputs[0].count("\n") == 9
 
 

@@ -3,9 +3,6 @@ pages, what collection moves, what the map takes, and what is refused.
 """
 
 import hashlib
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +15,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
+from tests.state.both_ways import printed
 from tests.state.written import PAGE, config, drive, play, requests
 
 SLOTS = 4
@@ -193,13 +191,7 @@ def test_compiled_and_uncompiled_runs_are_alike():
         "text = b''.join(r.tobytes() for r in done.requests) + arrays.l2p.tobytes()\n"
         "print(hashlib.sha256(text).hexdigest(), done.counters)\n"
     )
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env=os.environ | env, capture_output=True, text=True, check=True,
-        ).stdout
-        for env in ({}, {"NUMBA_DISABLE_JIT": "1"})
-    ]  # fmt: skip
+    found = printed(script)
     assert found[0] == found[1] and "'collections': 0" not in found[0]
     assert len(hashlib.sha256().hexdigest()) < len(found[0])
 

@@ -5,7 +5,6 @@ with 12 pages a block has 4 word lines: a block in pSLC mode holds 4 pages. Prog
 natively and 100 us in pSLC mode, reads 60 us and 30 us.
 """
 
-import os
 import subprocess
 import sys
 
@@ -22,6 +21,7 @@ from ondie.emu.ftl.precondition import apply as precondition
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError, fmt_bytes
+from tests.state.both_ways import printed
 from tests.state.small import commands, counter, random_writes
 from tests.timing.harness import BUS, COMMAND, TIMES, US, preset
 
@@ -368,17 +368,9 @@ for kind in ("static", "dynamic"):
 """
 
 
-def test_interpreted_and_compiled_agree(root):
+def test_interpreted_and_compiled_agree():
     """The same completions, to the tick, and the same counts."""
-    said = []
-    for disable in ("0", "1"):
-        env = os.environ | {"NUMBA_DISABLE_JIT": disable}
-        env["PYTHONPATH"] = os.pathsep.join([str(root), env.get("PYTHONPATH", "")])
-        said.append(
-            subprocess.run(
-                [sys.executable, "-c", SCRIPT], env=env, check=True, capture_output=True, text=True
-            ).stdout
-        )
+    said = printed(SCRIPT)
     assert said[0] == said[1] and len(said[0]) > 1000
 
 

@@ -1,8 +1,5 @@
 """Queue pairs: closed and open loops, depth, order, TRIM and FLUSH, and what is refused."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -14,6 +11,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
 from ondie.emu.replay.player import Player, Source
 from ondie.emu.units import InputError
+from tests.state.both_ways import printed
 from tests.state.written import PAGE, config, drive, play, requests, uniform
 from tests.timing.harness import NS, TIMES, US, preset
 
@@ -222,13 +220,7 @@ def test_compiled_and_uncompiled_runs_are_alike():
         "text = b''.join(r.tobytes() for r in done.requests) + arrays.l2p.tobytes()\n"
         "print(hashlib.sha256(text).hexdigest(), done.counters)\n"
     )
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env=os.environ | env, capture_output=True, text=True, check=True,
-        ).stdout
-        for env in ({}, {"NUMBA_DISABLE_JIT": "1"})
-    ]  # fmt: skip
+    found = printed(script)
     assert found[0] == found[1] and "'collections': 0" not in found[0]
 
 

@@ -1,8 +1,5 @@
 """Is a preconditioned drive one that was really written? Its maps, its blocks, and what follows."""
 
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -13,6 +10,7 @@ from ondie.emu.ftl.precondition import unit_init as unit_setup
 from ondie.emu.ftl.precondition.steady_state import EXCLUDED, FREE, FULL, OPEN, Plan, Region, steady
 from ondie.emu.units import InputError
 from tests.fidelity import plain_ftl
+from tests.state.both_ways import printed
 
 UNITS, BLOCKS, PAGES, LOW = 8, 200, 64, 3
 PLAN = Plan(UNITS, BLOCKS, PAGES, LOW)
@@ -164,13 +162,7 @@ def test_uncompiled_and_compiled_alike():
         "print(hashlib.sha256(l2p.tobytes() + p2l.tobytes() + s.free.tobytes()\n"
         "      + s.erases.tobytes() + s.filled.tobytes()).hexdigest(), s.waf)\n"
     )
-    out = [
-        subprocess.run(
-            [sys.executable, *options, "-c", script],
-            env=os.environ | env, capture_output=True, text=True, check=True,
-        ).stdout
-        for options, env in (((), {}), (("-W", "error"), {"NUMBA_DISABLE_JIT": "1"}))
-    ]  # fmt: skip
+    out = printed(script)
     assert out[0] == out[1] and len(out[0]) > 64
 
 
