@@ -25,7 +25,7 @@ def rows(tmp_path_factory, counts):
     """As the command writes them; fewer runs at small counts."""
     path = tmp_path_factory.mktemp("hypertune") / "rows.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hypertune, "TRIALS", counts(16, 40))
+        patch.setattr(hypertune, "TRIALS", counts(8, 40))
         with pytest.raises(SystemExit) as end:
             main(["validate", "hypertune", "--json", str(path), "--quiet"])
         assert end.value.code == 0
