@@ -134,6 +134,32 @@ def set_cached_map(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
         table.first_out = -1
 
 
+def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
+    """Raise InputError if the drive can run full when all logical pages are written.
+
+    All invalid pages of a unit can then lie in the open blocks of the streams, while only the
+    reserve of collection is free. The block that the waiting write would open is not open.
+    """
+    one = cfg.ftl.stream_policy == "one"
+    streams = (1 if one else int(table["streams"][0])) + int(table["collected_streams"][0])
+    needed = streams + int(table["map_entries"][0] > 0) + int(table["gc_reserve"][0]) - 1
+    pages = int(table["lpns"][0]) + int(table["tpages"][0])
+    spare = geometry.native_pages - pages
+    if spare >= needed * geometry.units * geometry.block_pages:
+        return
+    share = needed / geometry.native_blocks
+    advice = f"use at least {math.ceil(share * 1e4) / 1e4:g}" if share < 0.95 else "use more blocks"
+    super_blocks = ", ftl.block_unit = plane" if geometry.unit_planes > 1 else ""
+    streams_fewer = ", fewer ftl.write_streams" if streams > 2 else ""
+    raise InputError(
+        f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: the {geometry.native_blocks} blocks "
+        f"of a unit have {spare / geometry.units / geometry.block_pages:.2f} spare blocks, and "
+        f"{needed} are open or reserved (ftl.write_streams = {cfg.ftl.write_streams}, "
+        f"ftl.gc_streams = {cfg.ftl.gc_streams}), so that the drive can run full when all "
+        f"logical pages are written; {advice}{streams_fewer}{super_blocks}"
+    )
+
+
 def logical_pages(cfg: Config, geometry: Geometry) -> int:
     """Return the number of logical pages of the conventional namespace: floor(native physical pages
     x (1 - over-provisioning)).

@@ -95,6 +95,7 @@ def replay_block(
             "frontend.max_transfer"
         ]
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
+    tables.check_spare(cfg, Geometry.of(cfg), arrays.cfg)
     apply.precondition(arrays, cfg, kind, seed=seed)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
     source = Source(commands.chunks(), depth, loop.depth is not None)

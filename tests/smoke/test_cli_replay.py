@@ -331,9 +331,9 @@ def test_a_full_drive(capsys, tmp_path, rng):
     words = ("replay", path, "--from", "mqsim", "--time-unit", "ns", "--queue-depth", "32",
              "--json", tmp_path / "a.json", *settings()[:-2],
              "--set", "ftl.over_provisioning=0.02")  # fmt: skip
-    for kind, says in (("fill", "do not fit"), ("none", "full"), ("steady", "gain no space")):
+    for kind in ("fill", "none", "steady"):
         outcome = here(capsys, *words, "--quiet", "--precondition", kind)
-        refused(outcome, says, *(["over_provisioning=0.02"] if kind != "steady" else []))
+        refused(outcome, "the drive can run full", "over_provisioning = 0.02", "at least 0.0625")
     assert files(tmp_path) == ["w.trace"]
 
 

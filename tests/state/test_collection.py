@@ -7,6 +7,8 @@ from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl import policies
+from ondie.emu.ftl.tables import check_spare
+from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import commands, config, counter, device, random_writes
@@ -188,6 +190,44 @@ def test_a_full_drive_says_so_in_one_line():
     message = str(caught.value)
     assert len(message.splitlines()) == 1
     assert "device 0 is full" in message and "ftl.over_provisioning=0.01" in message
+
+
+@pytest.mark.parametrize(
+    ("blocks", "changes"),
+    [
+        (2, {}),
+        (3, {"ftl__write_streams": 2}),
+        (4, {"ftl__write_streams": 2, "ftl__gc_streams": "each"}),
+        (2, {"ftl__write_streams": 2, "ftl__stream_policy": "one"}),
+        (3, {"ftl__program_failures": 1e-9}),
+        (3, {"ftl__write_streams": 2, "ftl__block_unit": "plane"}),
+    ],
+)
+@pytest.mark.parametrize("missing", ["nothing", "page", "block"])
+def test_the_least_spare_blocks_of_a_drive(blocks, changes, missing):
+    """With ``blocks`` spare blocks per unit a drive never fills. With one page less per unit it is
+    refused before a replay, and with one block less it does fill."""
+    shape = {"flash__blocks_per_plane": 24, "flash__channels": 1} | changes
+    geometry = Geometry.of(config(**shape))
+    less = {"nothing": 0, "page": 1, "block": geometry.block_pages}[missing]
+    spare = blocks * geometry.block_pages - less
+    share = spare / geometry.block_pages / 24
+    d = device(**shape, ftl__over_provisioning=share)
+    assert geometry.native_pages - d.lpns == spare * geometry.units
+    rng = np.random.default_rng(1)
+    every = [*range(d.lpns), *rng.integers(0, d.lpns, 12 * d.lpns)]
+    batch = commands([(WRITE, int(lpn), 1) for lpn in every])
+    batch["stream"] = rng.integers(0, d.cfg.ftl.write_streams, len(batch))
+    d.submit(batch)
+    if less:
+        with pytest.raises(InputError, match=f"and {blocks} are open or reserved"):
+            check_spare(d.cfg, geometry, d.arrays.cfg)
+    if missing == "block":
+        with pytest.raises(InputError, match="device 0 is full"):
+            d.run()
+    if missing == "nothing":
+        check_spare(d.cfg, geometry, d.arrays.cfg)
+        d.run()
 
 
 def test_a_full_drive_is_told_when_it_is_filled():
