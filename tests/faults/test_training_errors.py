@@ -3,6 +3,7 @@ one as without errors, and rows, table and figure that say so."""
 
 import json
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib.image
@@ -17,11 +18,13 @@ from ondie.emu.validate import CHECK, SHOWN
 from tests.smoke.commands import files, here, refused
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from ondie.emu.studies import errors, errors_tables  # noqa: E402
 
-pytestmark = pytest.mark.timeout(1800)  # at full counts all trainings of the suite
+pytestmark = [
+    pytest.mark.timeout(1800),  # at full counts all trainings of the suite
+    pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed"),
+]
 
 BYPASSED, COMPARED, ON_DIE, CONTROLLER = errors_tables.MODES
 

@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -11,12 +12,15 @@ from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, KernelError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from ondie.emu.csd_optimizer import UPDATING, CSDOptimizer  # noqa: E402
 from ondie.kernels.torch_optimizer import KernelOptimizer  # noqa: E402
 from ondie.traces.scripts import gpt, mobilenet  # noqa: E402
 from tests.smoke.commands import SMALL  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    find_spec("sklearn") is None, reason="scikit-learn is not installed"
+)
 
 MODELS = {"gpt": (gpt, "adamw"), "mobilenet": (mobilenet, "adam")}
 DEVICES = {
