@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ondie.emu.analysis.compare import Run
 from ondie.emu.config.config import Config
+from ondie.emu.engine.run.system import leaf_classes
 from ondie.emu.nand import timing
 from ondie.emu.paths.base import UPDATE, Options
 from ondie.emu.validate.synthetic_models import model
@@ -34,6 +35,8 @@ def waiting_shares(cfg: Config, path: str = "host_offload", op: str = "adam") ->
     assert not reg.line_drop[0]
     lines = lines[(lines["phase"] == UPDATE) & (lines["end"] > lines["start"])]
     bus0, fifo0 = int(reg.bus0[0]), int(reg.fifo0[0])
+    system = run.system
+    classes, of_class = leaf_classes(system.devices, system.geometry, system.lanes)
     page_ps = cfg.flash.page_bytes * 10**12 // cfg.flash.bus_bytes_per_s
     found = {}
     for name, kind in (("reads", timing.READ), ("writes", timing.PROGRAM)):
@@ -41,8 +44,7 @@ def waiting_shares(cfg: Config, path: str = "host_offload", op: str = "adam") ->
         array = its[its["leaf"] < bus0]
         bus = its[(its["leaf"] >= bus0) & (its["leaf"] < fifo0)]
         data = bus[bus["end"] - bus["start"] >= page_ps]  # shorter intervals are commands
-        coder = [run.system.leaf_name(int(leaf))[1].startswith("ECC") for leaf in its["leaf"]]
-        coded = its[coder]
+        coded = its[of_class[its["leaf"]] == classes.index("ECC")]
         if kind == timing.READ:
             ready, begin, end = array["end"], array["start"], data["end"]
         else:
