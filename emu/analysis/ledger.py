@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ondie.emu.engine.core.conservation import Place, check_laws, evaluate
+from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.totals import Totals
 
 
@@ -101,18 +101,19 @@ class Ledger:
 
     @property
     def waf(self) -> float | None:
-        """Write amplification factor: pages programmed divided by pages that the host requested to
-        write. None if no pages were written."""
-        counters = self.totals.counters
+        """Write amplification factor: bytes programmed divided by bytes that the host, the ISP and
+        the dies wrote. None if nothing was written."""
+        counters, page = self.totals.counters, self.totals.page_bytes
         computed = counters["bpp_pages"] + counters["stored_pages"] + counters["kept_pages"]
-        asked = evaluate("written_pages", counters) + computed
-        again = (
-            counters["gc_program_pages"] + counters["failed_pages"] + counters["map_program_pages"]
-        )
-        again += (
-            counters["padding_pages"] + counters["fold_program_pages"] + counters["landed_pages"]
-        )
-        return (counters["program_pages"] + computed + again) / asked if asked else None
+        written = counters["host_write_bytes"] + counters["isp_write_bytes"] + computed * page
+        pages = computed + sum(
+            counters[name]
+            for name in (
+                "program_pages", "gc_program_pages", "failed_pages", "map_program_pages",
+                "padding_pages", "fold_program_pages", "landed_pages",
+            )
+        )  # fmt: skip
+        return pages * page / written if written else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
         """Return, by resource class, the share of the phase's time in which the class's busiest

@@ -302,7 +302,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "array_operations": ("operations", "reads, programs and erases of the arrays"),
     "erased_blocks": ("blocks", "erased blocks"),
     "most_erases_of_a_super_block": ("erases", "erases of the most erased super-block"),
-    "waf": ("1", "write amplification factor; null: nothing was written"),
+    "waf": ("1", "write amplification factor, in bytes; null: nothing was written"),
     "steps_to_wear_out": ("steps", "steps until all blocks reach their typical cycles"),
     "state_bytes": ("B", "bytes of the pages that hold weights and states"),
     "state_share_of_capacity": ("1", "state_bytes as a share of the nominal capacity"),

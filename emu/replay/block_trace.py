@@ -117,6 +117,22 @@ def replay_block(
     )
 
 
+FEWEST_BLOCKS = 16
+"""Blocks that the host must fill on each unit for a write amplification in steady state.
+
+A run that ends with one free block per unit more or less than it began with has moved the pages for
+it: of k blocks that the host filled, this changes the write amplification by up to 1 / k of it.
+Collection of all units begins at about the same time, and a busy drive keeps more blocks free.
+"""
+
+
+def least_pages(cfg: Config, kind: str) -> int:
+    """Return the pages that the host must program for the write amplification of a replay to
+    describe the steady state; 0 for a drive that is not preconditioned to it."""
+    geometry = Geometry.of(cfg)
+    return FEWEST_BLOCKS * geometry.units * geometry.block_pages if kind == "steady" else 0
+
+
 def of_replay(cfg: Config) -> Config:
     """Return ``cfg`` for a replay: with one drive and no host time per request.
 

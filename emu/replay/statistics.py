@@ -33,8 +33,11 @@ FLASH_COUNTS = (
     "erases",
 )
 """Counters that a run must provide: pages read, pages programmed and blocks erased."""
-PADDING = "padding_writes"
-"""Counter of pages programmed without data to complete word lines; 0 if a run lacks it."""
+INTERNAL_WRITES = ("gc_writes", "map_writes", "fold_writes", "padding_writes", "failed_writes")
+"""Counters of pages programmed for other reasons than a write of the host; 0 if a run lacks one.
+
+A failed program wears its page, and padding completes a word line or a flash page.
+"""
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 REQUEST_KINDS = {"all": None, "read": READ, "write": WRITE}
 I64 = npt.NDArray[np.int64]
@@ -44,7 +47,9 @@ def statistics(
     requests: Sequence[np.ndarray],
     flash: Mapping[str, int],
     *,
+    page_bytes: int,
     half: Mapping[str, int] | None = None,
+    least_pages: int = 0,
     wall_s: float,
     config: Mapping[str, Any],
     since: str = "start",
@@ -52,11 +57,13 @@ def statistics(
     """Return the statistics of a run as `--json` writes them; None where a divisor is zero.
 
     requests: REQUEST[n] for each flow, all with their times. flash: the counters FLASH_COUNTS, and
-    possibly more. half: the counters at the first completion of the second half, if known. since:
-    start of a latency. "start" is the entry into the submission queue (MQSim's device response
-    time); "arrival" is the arrival at the host (MQSim's end-to-end delay). Needs 18 bytes of memory
-    for each request in addition to ``requests``. Raises SimulationError for a request without
-    completion, or times out of order.
+    possibly more, in pages of ``page_bytes``. half: the counters at the first completion of the
+    second half, if known. least_pages: pages programmed for the host below which a write
+    amplification would depend on where the run starts; it is then None. since: start of a latency.
+    "start" is the entry into the submission queue (MQSim's device response time); "arrival" is the
+    arrival at the host (MQSim's end-to-end delay). Needs 18 bytes of memory for each request in
+    addition to ``requests``. Raises SimulationError for a request without completion, or times out
+    of order.
     """
     _check(requests, flash)
     end = np.concatenate([flow["end"] for flow in requests])
@@ -68,9 +75,11 @@ def statistics(
     start, at = int(end[later].min()), 0
     counted = later.copy()  # completions after the first of the second half
     counted[np.flatnonzero(later & (end == start))[0]] = False
-    size_later = 0
+    size_later = written_later = 0
     for flow in requests:
-        size_later += _moved(flow[counted[at : at + len(flow)]])
+        part = flow[counted[at : at + len(flow)]]
+        size_later += _moved(part)
+        written_later += _written(part)
         at += len(flow)
     whole = {
         "requests": count,
@@ -87,12 +96,13 @@ def statistics(
     if half is not None:
         in_half = {name: flash[name] - half[name] for name in flash if name in half}
         of_flash = {name: in_half[name] for name in FLASH_COUNTS}
-        second |= {"flash": of_flash, "waf": write_amplification(in_half)}
+        second |= {"flash": of_flash}
+        second |= writes(in_half, written_later, page_bytes, least_pages)
     return {
         **whole,
         "second_half": second,
         "flash": {name: int(flash[name]) for name in FLASH_COUNTS},
-        "waf": write_amplification(flash),
+        **writes(flash, sum(map(_written, requests)), page_bytes, least_pages),
         "wall_s": wall_s,
         "peak_rss_bytes": peak_rss_bytes(),
         "config": dict(config),
@@ -141,6 +151,11 @@ def _moved(flow: np.ndarray) -> int:
     return int(flow["size"][flow["op"] <= WRITE].sum())
 
 
+def _written(flow: np.ndarray) -> int:
+    """Return the number of bytes that the requests of a flow write."""
+    return int(flow["size"][flow["op"] == WRITE].sum())
+
+
 def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
     if ps <= 0:
         return {"iops": None, "bandwidth_bytes_per_s": None}
@@ -179,17 +194,25 @@ def summary(latency: I64) -> dict[str, float]:
     }
 
 
-def write_amplification(flash: Mapping[str, int]) -> float | None:
-    """Return the write amplification: pages programmed over pages written by the user.
+def writes(
+    flash: Mapping[str, int], written: int, page_bytes: int, least_pages: int = 0
+) -> dict[str, Any]:
+    """Return the bytes that the host wrote and that were programmed, and their ratios.
 
-    None without user writes.
+    "waf" is bytes programmed over bytes written. "page_write_ratio" is pages programmed over pages
+    programmed for the host, the write amplification of MQSim, which counts a write of part of a
+    page as a page. Either is None if its divisor is 0, or if fewer than ``least_pages`` pages were
+    programmed for the host.
     """
-    written = flash["user_writes"]
-    if not written:
-        return None
-    again = flash["gc_writes"] + flash["map_writes"]
-    again += flash.get("fold_writes", 0) + flash.get(PADDING, 0)
-    return (written + again) / written
+    pages = flash["user_writes"]
+    programmed = pages + sum(flash.get(name, 0) for name in INTERNAL_WRITES)
+    enough = pages >= least_pages
+    return {
+        "written_bytes": written,
+        "programmed_bytes": programmed * page_bytes,
+        "waf": programmed * page_bytes / written if written and enough else None,
+        "page_write_ratio": programmed / pages if pages and enough else None,
+    }
 
 
 def peak_rss_bytes() -> int:

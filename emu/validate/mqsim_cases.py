@@ -253,7 +253,10 @@ def own_rows(
     ``recorded``: requests to compare one by one. This is possible because own addresses equal
     MQSim's if the seed is the same.
     """
-    ours = statistics(run.requests, run.counters, half=run.half, wall_s=0.0, config={})
+    page_bytes = case.pair()[0].page_capacity_bytes
+    ours = statistics(
+        run.requests, run.counters, page_bytes=page_bytes, half=run.half, wall_s=0.0, config={}
+    )
     theirs, allowed = case.expected, case.tolerance
     rows = _Rows(case.name, OWN, 1, allowed, made)
     fixed = all(flow.stop_ps is None for flow in made)
@@ -283,14 +286,14 @@ def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
     whole_allowed: tuple[float | None, float | None] = (allowed.waf, allowed.collections)
     if half["WAF"] is not None and "flash" in mine:
         whole_allowed = (None, None)
-        rows.counted("second half: WAF", half["WAF"], mine["waf"], "", allowed.waf)
+        rows.counted("second half: WAF", half["WAF"], mine["page_write_ratio"], "", allowed.waf)
         erased, moved = mine["flash"]["erases"], mine["flash"]["gc_writes"]
         rows.counted(
             "second half: collections", half["gc_exec"], erased, "", allowed.collections,
             follows=True,
         )  # fmt: skip
         rows.counted("second half: pages moved", half["gc_moves"], moved, "", None)
-    rows.counted("WAF", theirs["WAF_whole_run"], ours["waf"], "", whole_allowed[0])
+    rows.counted("WAF", theirs["WAF_whole_run"], ours["page_write_ratio"], "", whole_allowed[0])
     erased = ours["flash"]["erases"]
     rows.counted("collections", theirs["gc_executions"], erased, "", whole_allowed[1], follows=True)
 

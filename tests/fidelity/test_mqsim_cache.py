@@ -63,7 +63,9 @@ def pair(tmp_path, kib, *changed, **drive):
 def results(d, flows):
     done = simulate.played(d, flows, frozenset())
     count = simulate.counters(done.counters)
-    return done, statistics(done.requests, count, half=None, wall_s=1, config={})
+    return done, statistics(
+        done.requests, count, page_bytes=d.page_capacity_bytes, half=None, wall_s=1, config={}
+    )
 
 
 SLOW = {"Data_Cache_DRAM_Data_Rate": "100", "Data_Cache_DRAM_Data_Busrt_Size": "1"}

@@ -38,7 +38,14 @@ def served(*rows: tuple[int, int, int, int, int], stream: int = 0) -> np.ndarray
 
 
 def numbers(*requests: np.ndarray, **options):
-    return statistics(list(requests), options.pop("flash", NONE), wall_s=1.5, config={}, **options)
+    return statistics(
+        list(requests),
+        options.pop("flash", NONE),
+        page_bytes=4096,
+        wall_s=1.5,
+        config={},
+        **options,
+    )
 
 
 # --- statistics
@@ -65,7 +72,7 @@ def test_by_hand():
     assert half["iops"] == pytest.approx(2 / 60e-6, rel=1e-15)
     assert half["bandwidth_bytes_per_s"] == pytest.approx(8 * 1024 / 60e-6, rel=1e-15)
     assert half["latency_us"]["all"]["mean"] == 55 and half["latency_us"]["write"]["max"] == 40
-    assert "flash" not in half and got["waf"] is None
+    assert "flash" not in half and got["waf"] == 0 and got["page_write_ratio"] is None
     later = numbers(first, second, since="arrival")["latency_us"]
     assert later["write"]["mean"] == pytest.approx((20 + 55) / 2)
     json.dumps(got, allow_nan=False)
@@ -82,11 +89,25 @@ def test_flash_and_its_second_half():
     flash = dict(zip(FLASH_COUNTS, (50, 100, 60, 60, 3, 5, 7), strict=True)) | {"collections": 7}
     half = dict(zip(FLASH_COUNTS, (30, 40, 10, 10, 1, 2, 2), strict=True))
     got = numbers(served((0, 0, 5, 4, WRITE)), flash=flash, half=half)
-    assert got["waf"] == 165 / 100 and got["flash"] == {n: flash[n] for n in FLASH_COUNTS}
+    assert got["page_write_ratio"] == 165 / 100 and got["flash"] == {
+        n: flash[n] for n in FLASH_COUNTS
+    }
     assert got["second_half"]["flash"] == dict(
         zip(FLASH_COUNTS, (20, 60, 50, 50, 2, 3, 5), strict=True)
     )
-    assert got["second_half"]["waf"] == 113 / 60
+    assert got["second_half"]["page_write_ratio"] == 113 / 60
+    assert (got["written_bytes"], got["programmed_bytes"]) == (4096, 165 * 4096)
+    assert got["waf"] == 165 and got["second_half"]["written_bytes"] == 0
+    assert got["second_half"]["waf"] is None
+
+
+def test_a_run_below_the_least_pages_has_no_write_amplification():
+    flash = dict(zip(FLASH_COUNTS, (0, 100, 60, 60, 0, 0, 7), strict=True))
+    served_one = served((0, 0, 5, 4, WRITE))
+    assert numbers(served_one, flash=flash, least_pages=100)["waf"] == 160
+    short = numbers(served_one, flash=flash, least_pages=101)
+    assert short["waf"] is short["page_write_ratio"] is None
+    assert short["programmed_bytes"] == 160 * 4096
 
 
 def test_ties_in_the_middle():
@@ -227,7 +248,8 @@ def test_a_whole_run(tmp_path):
     assert got["config"]["quirks"]["channel_rates_rounded"] == "reproduced"
     assert got["config"]["quirks"]["lost_requests"] == "named"
     whole = "requests simulated_ns iops bandwidth_bytes_per_s latency_us second_half flash waf"
-    assert set(got) == set(f"{whole} wall_s peak_rss_bytes config".split())
+    writes = "page_write_ratio written_bytes programmed_bytes"
+    assert set(got) == set(f"{whole} {writes} wall_s peak_rss_bytes config".split())
     said = remarks(drive, scenarios[0], asked=False)
     assert any("Page_Metadat_Capacity" in line for line in said)
     assert any(line.startswith("quirk: one_die_at_a_time") for line in said)

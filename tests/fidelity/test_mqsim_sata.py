@@ -117,7 +117,9 @@ def played(tmp_path, flows, drive):
     made = make_flows(d, scenarios[0], frozenset({"mapping_writes"}), [])
     done = simulate.played(d, made, frozenset({"mapping_writes"}))
     count = simulate.counters(done.counters)
-    return done, statistics(done.requests, count, half=None, wall_s=1, config={})
+    return done, statistics(
+        done.requests, count, page_bytes=d.page_capacity_bytes, half=None, wall_s=1, config={}
+    )
 
 
 FOUND = {

@@ -41,7 +41,8 @@ FLOW = {
 }
 FIELDS = {
     "requests", "simulated_ns", "iops", "bandwidth_bytes_per_s", "latency_us", "second_half",
-    "flash", "waf", "wall_s", "peak_rss_bytes", "config",
+    "flash", "waf", "page_write_ratio", "written_bytes", "programmed_bytes",
+    "wall_s", "peak_rss_bytes", "config",
 }  # fmt: skip
 NAMES = {"mean", "p50", "p90", "p99", "p999", "max"}
 FLASH = {"user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases"}
@@ -86,7 +87,7 @@ def test_statistics_beside_its_own_result_file(pair, tmp_path, capsys):
     assert int(result["Device_Response_Time"]) == int(data["latency_us"]["all"]["mean"])
     reads = int(result["Read_Request_Count"])
     assert 400 < reads < 500 and data["flash"]["user_reads"] == reads
-    assert data["flash"]["user_writes"] == 900 - reads and data["waf"] == 1.0
+    assert data["flash"]["user_writes"] == 900 - reads and data["page_write_ratio"] == 1.0
     assert data["config"]["drive"]["flash_channel_count"] == 2
     assert data["config"]["flows"][0]["average_no_of_reqs_in_queue"] == 4
     assert data["wall_s"] > 0 and data["peak_rss_bytes"] > 1e7
@@ -152,7 +153,7 @@ def test_collection_is_in_the_result(pair, tmp_path, capsys):
     data = json.loads((tmp_path / "a.json").read_text())
     flash = data["flash"]
     assert flash["user_writes"] == 6000 and flash["gc_writes"] > 0 and flash["erases"] > 100
-    assert data["waf"] == (6000 + flash["gc_writes"]) / 6000
+    assert data["page_write_ratio"] == (6000 + flash["gc_writes"]) / 6000
     root, _ = xml_of(tmp_path / "in" / "load.v2_scenario_1.xml")
     assert int(root.find("SSDDevice/SSDDevice.FTL").get("Total_GC_Executions")) >= flash["erases"]
 

@@ -133,8 +133,8 @@ def test_operations_agree_with_bytes(c, data):
         assert n["array_reads"] * c.cfg.flash.planes_per_die >= sensed
         assert n["array_programs"] * c.cfg.flash.planes_per_die >= written
         if written:
-            asked = n["program_pages"] + n["bpp_pages"]
-            assert value(p, "waf") == written / asked >= 1
+            asked = n["host_write_bytes"] + n["isp_write_bytes"] + n["bpp_pages"] * page
+            assert value(p, "waf") == written * page / asked >= 1
 
 
 def test_what_binds_is_what_works_most(data):

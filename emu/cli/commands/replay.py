@@ -8,7 +8,7 @@ Source: none; `--json` has the fields of `ondie mqsim` and the shares of busy ti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,21 @@ from ondie.emu.cli.options import DriveOptions, drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.cli.tables import replay
 from ondie.emu.config.config import Config
+from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.ftl import pslc
 from ondie.emu.nvme.request import REQUEST_NAMES
 from ondie.emu.replay import request_log
-from ondie.emu.replay.block_trace import BlockReplayed, Loop, capacity, replay_block
+from ondie.emu.replay.block_trace import (
+    FEWEST_BLOCKS,
+    BlockReplayed,
+    Loop,
+    capacity,
+    least_pages,
+    replay_block,
+)
 from ondie.emu.replay.mqsim.to_engine import counters
 from ondie.emu.replay.statistics import statistics, summary
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, fmt_bytes
 from ondie.traces import block_edit
 from ondie.traces.block_model import BlockTrace
 
@@ -123,7 +131,9 @@ def replay_trace(
     data = statistics(
         [run.requests],
         counters(run.done.counters),
+        page_bytes=mapping_unit(run.config),
         half=None if run.half is None else counters(run.half),
+        least_pages=least_pages(run.config, given.kind),
         wall_s=time.perf_counter() - began - run.done.warmed_s,
         config=_settings(trace, run, loop, given),
         since="arrival",
@@ -138,7 +148,8 @@ def replay_trace(
         data["pslc"] = _pslc(run)
     if run.config.flash.programming != "page":
         data["word_lines"] = {name: run.done.counters[name] for name in WORD_LINES}
-    for line in (*trace.notes, *run.notes, *_about(trace, loop), *_failed(run), *_overruled(run)):
+    remarks = (*trace.notes, *run.notes, *_about(trace, loop), *_short(run, data, given.kind))
+    for line in (*remarks, *_failed(run), *_overruled(run)):
         given.remark(line)
     if given.log_path is not None:
         request_log.write(run.requests, given.log_path)
@@ -160,6 +171,19 @@ def _about(trace: BlockTrace, loop: Loop) -> list[str]:
     if loop.depth is not None and not trace.timed:
         return [f"the trace has no timestamps; {loop.depth} requests are kept outstanding instead"]
     return []
+
+
+def _short(run: BlockReplayed, data: Mapping[str, Any], kind: str) -> list[str]:
+    """Return a remark if the run is too short for a write amplification in steady state."""
+    least = least_pages(run.config, kind) * mapping_unit(run.config)
+    pages = data["flash"]["user_writes"] * mapping_unit(run.config)
+    if not pages or pages >= least:
+        return []
+    return [
+        f"no write amplification: the host programmed {fmt_bytes(pages)}, and collection in steady "
+        f"state empties blocks of {fmt_bytes(least // FEWEST_BLOCKS)} in all units of the drive "
+        f"together; replay at least {fmt_bytes(least)} of writes, or use --precondition fill"
+    ]
 
 
 def _failed(run: BlockReplayed) -> list[str]:

@@ -24,6 +24,11 @@ FLASH = {
     "map_writes": "map pages programmed",
     "erases": "blocks erased",
 }
+BYTES = {"written_bytes": "written by the host", "programmed_bytes": "programmed"}
+FACTORS = {
+    "waf": "write amplification: bytes programmed / bytes written",
+    "page_write_ratio": "pages programmed / pages programmed for the host",
+}
 ERRORS = {
     "corrected_bits": "bits corrected",
     "retried_pages": "pages with read retries",
@@ -97,8 +102,12 @@ def flash_table(data: Mapping[str, Any]) -> Table:
     for name, words in FLASH.items():
         cells = [data["flash"][name], *([later[name]] if later else [])]
         table.add_row(words, *(f"{n:,}" for n in cells))
-    factors = [data["waf"], *([data["second_half"]["waf"]] if later else [])]
-    table.add_row("write amplification", *("" if f is None else f"{f:.3f}" for f in factors))
+    parts = [data, *([data["second_half"]] if later else [])]
+    for name, words in BYTES.items():
+        table.add_row(words, *(fmt_bytes(part[name]) for part in parts))
+    for name, words in FACTORS.items():
+        factors = [part[name] for part in parts]
+        table.add_row(words, *("n/a" if f is None else f"{f:.3f}" for f in factors))
     return table
 
 

@@ -104,7 +104,10 @@ def run_scenario(
     run = simulate(drive, flows, names)
     wall_s = time.perf_counter() - begin - run.warmed_s
     config = configuration(drive, scenario, flows, asked)
-    numbers = statistics(run.requests, run.counters, half=run.half, wall_s=wall_s, config=config)
+    numbers = statistics(
+        run.requests, run.counters, page_bytes=drive.page_capacity_bytes, half=run.half,
+        wall_s=wall_s, config=config,
+    )  # fmt: skip
     notes = [f"{flow.name}: {note}" for flow in flows for note in flow.notes]
     base = base_name(scenario)
     files = {result_path(scenario): result_file(flows, run.requests, run.counters, names)}

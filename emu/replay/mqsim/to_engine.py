@@ -417,6 +417,7 @@ def counters(count: dict[str, int]) -> dict[str, int]:
         "map_reads": count.get("map_read_pages", 0),
         "map_writes": count.get("map_program_pages", 0),
         "padding_writes": count.get("padding_pages", 0),
+        "failed_writes": count.get("failed_pages", 0),
         "erases": count["erased_blocks"],
         "collections": count["collections"],
         "program_suspensions": count["program_suspensions"],
