@@ -24,8 +24,6 @@ import hypothesis
 import numpy as np
 import pytest
 
-from tests import suites
-
 ROOT = Path(__file__).resolve().parent.parent
 
 for _name, _examples in (("small", 25), ("full", 400)):
@@ -45,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if starts_workers(config):
         compile_engines()
         folder = tempfile.TemporaryDirectory(prefix="ondie-suites-")
-        os.environ[suites.FOLDER] = folder.name
+        os.environ["ONDIE_TEST_SUITES"] = folder.name  # for tests/suites.py
         config.add_cleanup(folder.cleanup)
 
 
