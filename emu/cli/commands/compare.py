@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -235,11 +236,17 @@ def compare(trace: str, **values: Any) -> None:
     check_files(request)
     if request.given.out is not None:
         # The import of matplotlib takes a third of a second, in which the simulation runs.
-        Thread(target=import_module, args=("ondie.emu.cli.figures.compare",), daemon=True).start()
+        Thread(target=import_figures, daemon=True).start()
     if request.axes:
         run_sweep(request)
     else:
         run_comparison(request)
+
+
+def import_figures() -> None:
+    """Import the figures ahead of their use, which imports them again and reports an error."""
+    with suppress(ImportError, OSError, MemoryError):
+        import_module("ondie.emu.cli.figures.compare")
 
 
 def load_request(name: str, given: CompareOptions) -> Request:
