@@ -14,6 +14,7 @@ import numpy as np
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import pslc
 from ondie.emu.ftl.page_map import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, OPEN, VICTIM
+from ondie.emu.ftl.sparse_table import touched_parts
 from ondie.emu.nand.geometry import Geometry
 
 Quantities = dict[str, int]
@@ -152,8 +153,11 @@ def _urgency(arrays: Arrays, geometry: Geometry) -> Quantities:
         wrong_dies = int(((units > 0) != (die.urgent != 0))[first].sum())
     if cfg.partial:
         host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are never partial
-        wrong = (arrays.l2p[0, :host] != 0) != (arrays.sectors[0, :host] != 0)
-        wrong_pages = int(wrong.sum())
+        l2p, sectors = arrays.l2p[0, :host], arrays.sectors[0, :host]
+        wrong_pages = sum(
+            int(((l2p[part] != 0) != (sectors[part] != 0)).sum())
+            for part in touched_parts(l2p, sectors)
+        )
     return {"dies_with_wrong_urgency": wrong_dies, "pages_with_wrong_sectors": wrong_pages}
 
 

@@ -17,6 +17,7 @@ from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import balance
+from ondie.emu.ftl.sparse_table import touched_parts
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import njit
 
@@ -49,11 +50,12 @@ def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int]
     counted = arrays.valid[:blocks]
     conventional = np.arange(blocks) % geometry.all_blocks < geometry.blocks
     found = np.zeros(blocks, np.int64)
-    find_mapped(arrays.l2p[0], arrays.p2l[0], counted, geometry.block_pages, found)
+    l2p = arrays.l2p[0]
+    find_mapped(l2p, arrays.p2l[0], counted, geometry.block_pages, found)
     wrong = np.flatnonzero(conventional & (found != counted))
     block = int(wrong[0]) if len(wrong) else 0
     mapped = int(arrays.dev.mapped[0])
-    entries = mapped if arrays.l2p.size > LARGEST_MAP else int(np.count_nonzero(arrays.l2p[0]))
+    entries = sum(int(np.count_nonzero(l2p[part])) for part in touched_parts(l2p))
     quantities = {
         "mapped_pages": mapped,
         "map_entries": entries,
@@ -80,12 +82,6 @@ def find_mapped(l2p, p2l, valid, block_pages, found):
             lpn = int(p2l[ppn]) - 1
             if lpn >= 0 and int(l2p[lpn]) - 1 == ppn:
                 found[block] += 1
-
-
-LARGEST_MAP = 1 << 28
-"""Number of entries above which a page map is not scanned, because a scan would allocate memory for
-the entries that were never touched.
-"""
 
 
 def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) -> dict[str, int]:

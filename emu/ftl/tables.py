@@ -7,10 +7,7 @@ Source: mmap(2): mapping tables are lazily committed zero pages.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
-import sys
 
 import numpy as np
 
@@ -23,6 +20,7 @@ from ondie.emu.ftl import (
     read_retry,
     reservoir,
 )
+from ondie.emu.ftl.sparse_table import map_table
 from ondie.emu.nand.die import (
     Q_GC_ERASE,
     Q_GC_READ,
@@ -32,17 +30,6 @@ from ondie.emu.nand.die import (
 )
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
-
-SPARSE_BYTES = 1 << 22
-"""Size in bytes above which a mapping table is mapped sparsely."""
-
-
-HUGE_BYTES = 1 << 30
-"""Size in bytes up to which a sparse table uses huge memory pages.
-
-In larger tables, huge pages would allocate memory for untouched parts.
-"""
-
 
 LOTS = 64
 """Number of int64 values that a victim policy can keep as private state."""
@@ -170,31 +157,6 @@ def logical_pages(cfg: Config, geometry: Geometry) -> int:
 def map_dtype(entries: int) -> type[np.unsignedinteger]:
     """Return the entry type of a mapping table: uint32 if every entry + 1 fits, else uint64."""
     return np.uint32 if entries < 2**32 - 1 else np.uint64
-
-
-def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
-    """Return a zeroed mapping table, of which only touched memory pages use memory.
-
-    The tables of a server of 32 TB drives exceed any memory but are almost untouched. Large tables
-    are therefore mapped without reserved memory, in small pages. Raises InputError if the address
-    space is exhausted.
-    """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size <= SPARSE_BYTES:
-        return np.zeros(shape, dtype)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    flags |= getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-    try:
-        memory = mmap.mmap(-1, size, flags=flags)
-    except OSError as error:
-        raise InputError(
-            f"system.devices: the page maps of {shape[0]} drives take {size / 1e9:.4g} GB of "
-            f"address space, which this machine does not have ({error.strerror})"
-        ) from error
-    if size <= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages uses small pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def error_tables(

@@ -27,6 +27,7 @@ from ondie.emu.ftl import tables
 from ondie.emu.ftl.precondition import apply
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import FLUSH, MAX_CHUNK, NOT_YET, REQUEST, TRIM, WRITE
+from ondie.emu.replay.memory import check_memory
 from ondie.emu.replay.player import Player, Replayed, Source
 from ondie.emu.units import InputError
 from ondie.traces import block_edit
@@ -94,6 +95,7 @@ def replay_block(
             f"{len(trace)} requests became {len(commands)} commands because of "
             "frontend.max_transfer"
         ]
+    check_memory(cfg, kind, len(commands), _written_pages(trace, mapping_unit(cfg)))
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
     tables.check_spare(cfg, Geometry.of(cfg), arrays.cfg)
     apply.precondition(arrays, cfg, kind, seed=seed)
@@ -131,6 +133,12 @@ def least_pages(cfg: Config, kind: str) -> int:
     describe the steady state; 0 for a drive that is not preconditioned to it."""
     geometry = Geometry.of(cfg)
     return FEWEST_BLOCKS * geometry.units * geometry.block_pages if kind == "steady" else 0
+
+
+def _written_pages(trace: BlockTrace, page_bytes: int) -> int:
+    """Return the most pages that the writes of the trace can map."""
+    sizes = trace.size[trace.op == WRITE]
+    return int((sizes // page_bytes + 2).sum())
 
 
 def of_replay(cfg: Config) -> Config:

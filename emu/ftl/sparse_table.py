@@ -1,0 +1,86 @@
+"""Large tables of which a run touches a small part.
+
+Owns their memory and the search for the touched parts. Does not own their contents.
+Source: Linux, mmap(2); Documentation/admin-guide/mm/pagemap.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import sys
+from collections.abc import Iterator
+from io import FileIO
+
+import numpy as np
+
+from ondie.emu.units import InputError
+
+SPARSE_BYTES = 1 << 22
+"""Size in bytes above which a table gets memory without reservation."""
+HUGE_BYTES = 1 << 30
+"""Size in bytes up to which a sparse table uses huge memory pages.
+
+In larger tables, huge pages would allocate memory for untouched parts.
+"""
+PART = 1 << 18
+"""Number of entries of a part that is searched at once."""
+_IN_USE_SHIFT = 62
+"""Lowest of two bits of an entry of /proc/self/pagemap: the page is swapped out, or present."""
+
+
+def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
+    """Return a zeroed mapping table, of which only touched memory pages use memory.
+
+    The tables of a server of 32 TB drives exceed any memory but are almost untouched. Large tables
+    are therefore mapped without reserved memory, in small pages. Raises InputError if the address
+    space is exhausted.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= SPARSE_BYTES:
+        return np.zeros(shape, dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    flags |= getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    try:
+        memory = mmap.mmap(-1, size, flags=flags)
+    except OSError as error:
+        raise InputError(
+            f"system.devices: the page maps of {shape[0]} drives take {size / 1e9:.4g} GB of "
+            f"address space, which this machine does not have ({error.strerror})"
+        ) from error
+    advice = "MADV_HUGEPAGE" if size <= HUGE_BYTES else "MADV_NOHUGEPAGE"
+    if hasattr(mmap, advice):
+        with contextlib.suppress(OSError):  # a kernel without huge pages uses small pages
+            memory.madvise(getattr(mmap, advice))
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
+    """Yield the slices of the tables, each of at most PART entries, in which at least one of them
+    has been written. All other entries are zero.
+
+    tables: contiguous, one-dimensional, of equal length. Where the system does not say which memory
+    is in use, all slices are yielded.
+    """
+    length = len(tables[0])
+    with contextlib.ExitStack() as stack:
+        pagemap = None
+        if length > PART:
+            with contextlib.suppress(OSError):
+                pagemap = stack.enter_context(open("/proc/self/pagemap", "rb", buffering=0))
+        for first in range(0, length, PART):
+            part = slice(first, min(first + PART, length))
+            if pagemap is None or any(_in_use(pagemap, table[part]) for table in tables):
+                yield part
+
+
+def _in_use(pagemap: FileIO, part: np.ndarray) -> bool:
+    """Return True if a memory page of ``part`` is in use."""
+    first = part.ctypes.data // mmap.PAGESIZE
+    last = (part.ctypes.data + part.nbytes - 1) // mmap.PAGESIZE
+    pagemap.seek(first * 8)
+    entries = pagemap.read((last - first + 1) * 8)
+    if len(entries) != (last - first + 1) * 8:
+        return True
+    return bool((np.frombuffer(entries, np.uint64) >> np.uint64(_IN_USE_SHIFT)).any())

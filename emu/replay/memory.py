@@ -1,0 +1,85 @@
+"""Memory that a replay will use, and what the machine has.
+
+Owns the estimate and the refusal of a replay that cannot fit. Does not own the tables
+(ftl/tables.py).
+Source: record widths of the tables; Linux, Documentation/filesystems/proc.rst (MemAvailable) and
+Documentation/admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from pathlib import Path
+
+from ondie.emu.config.config import Config
+from ondie.emu.ftl import tables
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.units import InputError, fmt_bytes
+
+PROGRAM_BYTES = 800 << 20
+"""Program, its first compilation, and tables that do not depend on the number of pages, in bytes."""
+REQUEST_BYTES = 170
+"""Bytes per request: its record, its times and latencies while the statistics are computed."""
+SECTOR_MASK_BYTES = 8
+
+
+def mapped_bytes(cfg: Config) -> int:
+    """Return the bytes of memory of a mapped unit: map, reverse map, and mask of its sectors."""
+    width = tables.map_dtype(Geometry.of(cfg).physical_pages)().itemsize
+    return 2 * width + SECTOR_MASK_BYTES * (cfg.ftl.partial_pages == "sectors")
+
+
+def needed_bytes(cfg: Config, kind: str, requests: int, written_pages: int) -> int:
+    """Return an estimate of the peak memory of a replay in bytes.
+
+    kind: preconditioning; "fill" and "steady" map all logical pages. requests: number of commands.
+    written_pages: pages that the trace may write. Random addresses touch up to a memory page of
+    each table for a mapped page, which the estimate does not count.
+    """
+    pages = tables.logical_pages(cfg, Geometry.of(cfg))
+    mapped = min(written_pages, pages) if kind == "none" else pages
+    return PROGRAM_BYTES + mapped * mapped_bytes(cfg) + requests * REQUEST_BYTES
+
+
+def available_bytes() -> int | None:
+    """Return the memory that this process can still use, in bytes, or None if unknown."""
+    limits = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        (line,) = (line for line in text.splitlines() if line.startswith("MemAvailable:"))
+        limits.append(int(line.split()[1]) * 1024)
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most = int((group / "memory.max").read_text(encoding="ascii"))
+        limits.append(most - int((group / "memory.current").read_text(encoding="ascii")))
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        limits.append(space)
+    return min(limits) if limits else None
+
+
+def check_memory(cfg: Config, kind: str, requests: int, written_pages: int) -> None:
+    """Raise InputError if a replay needs more memory than is available; the message names what
+    would fit."""
+    needed = needed_bytes(cfg, kind, requests, written_pages)
+    available = available_bytes()
+    if available is None or needed <= available:
+        return
+    pages = tables.logical_pages(cfg, Geometry.of(cfg))
+    ways = []
+    if kind != "none":
+        empty = needed_bytes(cfg, "none", requests, written_pages)
+        if empty <= available:
+            ways.append(f"use --precondition none (about {fmt_bytes(empty, binary=True)})")
+        spare = available - (needed - pages * mapped_bytes(cfg))
+        blocks = int(cfg.flash.blocks_per_plane * spare * 0.95 / (pages * mapped_bytes(cfg)))
+        if blocks >= 64:
+            ways.append(f"a smaller drive (--set flash.blocks_per_plane={blocks})")
+    if not ways:
+        ways = ["replay fewer requests"]
+    raise InputError(
+        f"{cfg.system.name}: the replay of {requests:,} requests with --precondition {kind} needs "
+        f"about {fmt_bytes(needed, binary=True)} of memory, and "
+        f"{fmt_bytes(available, binary=True)} are available; {' or '.join(ways)}"
+    )

@@ -1,0 +1,125 @@
+"""Does a replay use memory for what it touches, and is one that cannot fit refused beforehand?"""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ondie.emu.config.config import load_preset
+from ondie.emu.ftl import sparse_table
+from ondie.emu.ftl.sparse_table import PART, map_table, touched_parts
+from ondie.emu.replay import memory
+from ondie.emu.units import InputError
+from tests.smoke.commands import compiled, here, refused
+
+GIB = 1 << 30
+PRESETS = ("newport", "gen4-tlc", "laguna", "smartssd", "csd-pe", "optimstore-r1", "optimstore-r2")
+
+
+def random_trace(path, count, rng, span=64 * GIB):
+    """4 KiB requests, three of ten reads, uniform over the first ``span`` bytes."""
+    places = rng.integers(0, span // 4096, count) * 8
+    reads = rng.random(count) < 0.3
+    lines = (f"0 0 {at} 8 {int(read)}\n" for at, read in zip(places, reads, strict=True))
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture
+def peak(tmp_path):
+    """Run a replay in a process of its own and return its statistics and peak memory in bytes."""
+    compiled()
+
+    def run(trace, preset, kind):
+        script = (
+            "import atexit, resource, sys; from ondie.emu.cli.main import main\n"
+            "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+            "atexit.register(lambda: print(most()))\n"
+            "main(sys.argv[1:])"
+        )
+        words = ["replay", trace, "--from", "mqsim", "--time-unit", "ns", "--device", preset,
+                 "--queue-depth", "32", "--precondition", kind, "--quiet",
+                 "--json", "o.json"]  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", script, *map(str, words)],
+            cwd=tmp_path, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "o.json").read_text()), int(done.stdout.split()[-1])
+
+    return run
+
+
+def test_memory_of_random_requests(peak, tmp_path, rng, counts):
+    """At most 1 GiB and 24 B for each mapped unit, and no more than the estimate by half of it.
+
+    64 GiB of 32 TB: a table that is read as a whole would take 20 GB.
+    """
+    count = counts(20_480, 2_000_000)
+    trace = random_trace(tmp_path / "w.trace", count, rng)
+    for preset in PRESETS[: counts(1, None)]:
+        data, used = peak(trace, preset, "none")
+        cfg = load_preset(preset)
+        mapped = data["flash"]["user_writes"]
+        assert used <= GIB + 24 * mapped
+        assert used <= 1.5 * memory.needed_bytes(cfg, "none", count, mapped), preset
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("preset", ["csd-pe", "optimstore-r2", "gen4-tlc"])
+@pytest.mark.parametrize("kind", ["fill", "steady"])
+def test_memory_of_a_preconditioned_drive(peak, tmp_path, rng, preset, kind):
+    """The estimate is neither exceeded by a tenth nor twice of what a full drive takes."""
+    trace = random_trace(tmp_path / "w.trace", 20_480, rng)
+    _, used = peak(trace, preset, kind)
+    cfg = load_preset(preset)
+    assert used <= GIB + 24 * memory.tables.logical_pages(cfg, memory.Geometry.of(cfg))
+    estimate = memory.needed_bytes(cfg, kind, 20_480, 20_480)
+    assert used <= 1.1 * estimate <= 2.2 * used
+
+
+def test_a_replay_that_cannot_fit_is_refused(capsys, tmp_path, rng, monkeypatch):
+    """Newport, filled, is 1.8 G pages of 8 B in both maps."""
+    monkeypatch.setattr(memory, "available_bytes", lambda: 20 * GIB)
+    trace = random_trace(tmp_path / "w.trace", 100, rng)
+    words = ("replay", trace, "--from", "mqsim", "--time-unit", "ns", "--queue-depth", "8",
+             "--device", "newport", "--quiet", "--json", tmp_path / "a.json")  # fmt: skip
+    line = refused(
+        here(capsys, *words), "newport", "100 requests", "20.0 GiB are available",
+        "--precondition none (about", "--set flash.blocks_per_plane=",
+    )  # fmt: skip
+    blocks = int(line.split("blocks_per_plane=")[1].rstrip(")"))
+    cfg = load_preset("newport")
+    assert 0 < blocks < cfg.flash.blocks_per_plane
+    smaller = cfg.replace({"flash.blocks_per_plane": blocks}, ref="test")
+    memory.check_memory(smaller, "fill", 100, 300)
+    with pytest.raises(InputError, match="replay fewer requests"):
+        memory.check_memory(cfg, "none", 10**9, 300)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    memory.check_memory(cfg, "fill", 100, 300)
+
+
+def test_available_memory_is_that_of_the_machine():
+    found = memory.available_bytes()
+    assert found is not None and 1 << 20 < found < 1 << 50
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_touched_parts(monkeypatch, told):
+    """All entries that are not zero lie in the parts; with the system's help, few others do."""
+    if not told:
+        monkeypatch.setattr(sparse_table, "open", _refuse, raising=False)
+    length = 40 * PART + 17
+    first, second = (map_table((1, length), kind)[0] for kind in (np.uint32, np.int64))
+    first[[3, 7 * PART, length - 1]] = 5
+    second[[9 * PART - 1]] = 1
+    parts = [part.start // PART for part in touched_parts(first, second)]
+    assert {0, 7, 8, 40} <= set(parts)
+    assert len(parts) == 41 if not told else len(parts) <= 12
+    assert sum(int(np.count_nonzero(first[p])) for p in touched_parts(first)) == 3
+
+
+def _refuse(*args, **options):
+    raise PermissionError
