@@ -18,7 +18,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, fmt_bytes
 
 PROGRAM_BYTES = 800 << 20
-"""Program, its first compilation, and tables that do not depend on the number of pages, in bytes."""
+"""Program, its first compilation, and tables that do not depend on the number of pages."""
 REQUEST_BYTES = 170
 """Bytes per request: its record, its times and latencies while the statistics are computed."""
 SECTOR_MASK_BYTES = 8
