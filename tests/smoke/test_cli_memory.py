@@ -23,9 +23,9 @@ def run_limited(kib: int, *words: str, cwd) -> Outcome:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v limits nothing elsewhere")
-@pytest.mark.parametrize("kib", [1_500_000, 200_000], ids=["run", "modules"])
+@pytest.mark.parametrize("kib", [2_000_000, 200_000], ids=["run", "modules"])
 def test_refused_memory_is_one_line(tmp_path, kib):
-    """1.5 GB do not hold the page maps, 0.2 GB do not hold the libraries."""
+    """2 GB do not hold the page maps, 0.2 GB do not hold the libraries."""
     line = refused(run_limited(kib, *COMPARE, cwd=tmp_path))
     assert line == f"ondie: {REFUSED}"
     assert files(tmp_path) == []
