@@ -23,8 +23,9 @@ class Options:
     samples, bytes_per_sample, dataset_samples, macs_*: values to use instead of derived ones.
     optimizer: index, in order of first step, of the optimizer to record if there are several. raw:
     also store 16-bit gradients before unscaling. count_macs: count MACs in the first step, which
-    makes that step slower. stop: end the run after the last recorded step. name: name of the trace;
-    the default is the file name.
+    makes that step slower. stop: end the run after the last recorded step. any_optimizer: also
+    record an optimizer whose update no kernel implements; only the sizes and times of such a trace
+    can be replayed. name: name of the trace; the default is the file name.
     """
 
     payload: bool = True
@@ -41,6 +42,7 @@ class Options:
     optimizer: int | None = None
     raw: bool = False
     stop: bool = False
+    any_optimizer: bool = False
     name: str | None = None
 
     def __post_init__(self) -> None:

@@ -150,7 +150,7 @@ class Recorder:
         skipped = found_inf is not None and float(found_inf) > 0
         if not skipped:
             self._updates += 1
-        if not self._due():
+        if not self._due(optimizer):
             return
         try:
             self._set_up(optimizer)
@@ -167,7 +167,7 @@ class Recorder:
 
     def skipped_step(self, optimizer: Any) -> None:
         """Handle a step that a gradient scaler skipped because of an infinity."""
-        if not self._chosen(optimizer) or not self._due():
+        if not self._chosen(optimizer) or not self._due(optimizer):
             return
         try:
             self._set_up(optimizer)
@@ -222,8 +222,18 @@ class Recorder:
         wanted = self.options.optimizer or 0
         return len(self._optimizers) > wanted and self._optimizers[wanted] is optimizer
 
-    def _due(self) -> bool:
-        """Count a step of the recorded optimizer; return True if the step is to be recorded."""
+    def _due(self, optimizer: Any) -> bool:
+        """Count a step of the recorded optimizer; return True if the step is to be recorded.
+
+        Before the first step, refuse an optimizer whose update no kernel implements.
+        """
+        if self._seen == 0 and not self.options.any_optimizer:
+            op, reason = optim.identify(optimizer)
+            if op == "other":
+                self._fail(
+                    f"{self.path.name}: no update path can replay this optimizer: {reason}; use "
+                    "one of them, or --any-optimizer to record sizes and times only"
+                )
         self._seen += 1
         self._watcher.keep_buffers = self._seen <= self.options.skip
         return self._seen > self.options.skip

@@ -14,6 +14,7 @@ from ondie import traces
 from ondie.emu.cli.main import commands
 from ondie.emu.config.config import diff, load_preset, preset_names, shown
 from ondie.emu.nand.constraints import timing_rows
+from ondie.emu.units import fmt_bytes
 from tests.smoke.commands import apart, files, here, refused
 
 
@@ -314,6 +315,16 @@ def test_record_then_look_then_compare(capsys, tmp_path, monkeypatch):
     assert outcome.code == 0, outcome.err
     assert "trained" in outcome.out
     assert files(tmp_path) == ["run.h5", "train.py"]
+    said = outcome.err.strip().splitlines()
+    size = fmt_bytes((tmp_path / "run.h5").stat().st_size)
+    assert said[-2] == (
+        "ondie: wrote run.h5: 3 steps, 114 parameters in 4 tensors, adamw, gradients and weights, "
+        f"{size}"
+    )
+    assert said[-1] == "ondie: next: ondie compare run.h5 --device csd-pe"
+    before = (tmp_path / "run.h5").read_bytes()
+    refused(here(capsys, *words), "run.h5: exists", "--force")
+    assert (tmp_path / "run.h5").read_bytes() == before
     data = json.loads(here(capsys, "trace", "info", "run.h5", "--json", "-").out)
     # 4 x 16 + 16 + 16 x 2 + 2 = 114 parameters
     assert (data["params"], data["steps"], data["op"], data["form"]) == (114, 3, "adamw", "torch")
@@ -327,6 +338,21 @@ def test_record_then_look_then_compare(capsys, tmp_path, monkeypatch):
             # Tensors of 64, 16, 32 and 2 elements: all but the last 2 are whole vectors.
             assert path["weights"]["equal_bits_to_recorded_share"] >= 112 / 114
     assert "114 of 114" in outcome.out
+
+
+@pytest.mark.parametrize("more", [(), ("--skip", "3")])
+def test_record_refuses_an_optimizer_that_no_path_knows(tmp_path, more):
+    """Before its first step, so that no training is done in vain."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    text = SCRIPT.replace("AdamW(", "RMSprop(").replace(", fused=True", "")
+    assert text != SCRIPT
+    (tmp_path / "train.py").write_text(text + "import pathlib\npathlib.Path('done').touch()\n")
+    words = ["record", "run.h5", *more, "--", sys.executable, "train.py", "5"]
+    outcome = apart(*words, cwd=tmp_path)
+    assert outcome.code == 2
+    line = outcome.err.strip().splitlines()[-1]
+    assert line.startswith("ondie: run.h5: no update path can replay this optimizer: torch.optim.R")
+    assert "--any-optimizer" in line and files(tmp_path) == ["train.py"]
 
 
 def test_record_without_a_command(capsys, tmp_path, monkeypatch):

@@ -5,12 +5,15 @@ Owns the options. Does not own the recording (ondie.traces.record). Source: this
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ondie.emu.units import InputError, fmt_bytes
 from ondie.traces import record as recorder
+from ondie.traces.hdf5_read import read
 
 
 @click.command()
@@ -42,7 +45,35 @@ from ondie.traces import record as recorder
               help="Record the optimizer with this number, if the script has several.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Store 16-bit gradients before unscaling too.")
 @click.option("--stop", is_flag=True, help="End the training after the last recorded step.")
+@click.option("--any-optimizer", is_flag=True,
+              help="Also record an optimizer that no update path can replay.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace OUT.h5 if it exists.")
 @click.option("--name", help="Name of the trace.  [default: that of the file]")
-def record(out: Path, command: tuple[str, ...], **options: Any) -> int:
+def record(out: Path, command: tuple[str, ...], force: bool, **options: Any) -> int:
     """Record a training run: ondie record OUT.h5 -- python train.py ..."""
-    return recorder.main(out, list(command), **options)
+    if out.exists() and not force:
+        raise InputError(f"{out}: exists; use --force to replace it, or another name")
+    before = _stamp(out)
+    code = recorder.main(out, list(command), **options)
+    if _stamp(out) != before:
+        _report(out)
+    return code
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return inode and time of a file in ns, or None if it does not exist."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+
+
+def _report(out: Path) -> None:
+    """Print what the trace has, and the command that replays it."""
+    trace = read(out)
+    parts = [
+        f"{len(trace.steps)} steps",
+        f"{trace.n_params:,} parameters in {len(trace.tensors)} tensors",
+        trace.op if trace.op != "other" else "an optimizer that no update path can replay",
+        "gradients and weights" if trace.payload == "recorded" else "sizes and times only",
+        fmt_bytes(out.stat().st_size),
+    ]
+    click.echo(f"ondie: wrote {out}: {', '.join(parts)}", err=True)
+    click.echo(f"ondie: next: ondie compare {shlex.quote(str(out))} --device csd-pe", err=True)
