@@ -176,7 +176,7 @@ def test_what_is_programmed_besides_counts():
     r = c.result("in_storage")
     x = of(c, "in_storage")
     counters = r.ledger.totals.counters
-    asked = counters["program_pages"] * r.ledger.totals.page_bytes / 6
+    asked = (counters["host_write_bytes"] + counters["isp_write_bytes"]) / 6
     assert counters["gc_program_pages"] > 0 and r.ledger.waf > 1
     assert x.written_bytes == pytest.approx(asked * r.ledger.waf, rel=1e-12)
     assert x.steps[1] == pytest.approx(x.rated_bytes[1] / (asked * r.ledger.waf), rel=1e-12)
