@@ -100,7 +100,7 @@ def replay_block(
     tables.check_spare(cfg, Geometry.of(cfg), arrays.cfg)
     apply.precondition(arrays, cfg, kind, seed=seed)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
-    source = Source(commands.chunks(), depth, loop.depth is not None)
+    source = Source(commands.chunks(), depth, loop.depth is not None, count=len(commands))
     done = Player(arrays, cfg, [source]).run(len(commands) // 2 + 1, progress)
     unknown = done.counters["unmapped_pages"]
     if unknown:
@@ -298,15 +298,17 @@ class Commands:
     def merged(self, done: np.ndarray) -> np.ndarray:
         """Return the requests of the trace, REQUEST[n], from their completed commands ``done``.
 
-        A request lasts from the first start to the last end of its commands.
+        A request lasts from the first start to the last end of its commands. ``done`` itself is
+        returned if no request was split.
         """
+        if len(done) == len(self.pieces):
+            return done
         first = np.cumsum(self.pieces) - self.pieces
         out = done[first]
-        if len(done) > len(out):
-            out["start"] = np.minimum.reduceat(done["start"], first)
-            out["end"] = np.maximum.reduceat(done["end"], first)
-            out["status"] = np.maximum.reduceat(done["status"], first)
-            out["size"] = self.trace.size
+        out["start"] = np.minimum.reduceat(done["start"], first)
+        out["end"] = np.maximum.reduceat(done["end"], first)
+        out["status"] = np.maximum.reduceat(done["status"], first)
+        out["size"] = self.trace.size
         out["tag"] = np.arange(len(out))
         return out
 

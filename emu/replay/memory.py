@@ -19,8 +19,8 @@ from ondie.emu.units import InputError, fmt_bytes
 
 PROGRAM_BYTES = 800 << 20
 """Program, its first compilation, and tables that do not depend on the number of pages."""
-REQUEST_BYTES = 170
-"""Bytes per request: its record, its times and latencies while the statistics are computed."""
+REQUEST_BYTES = 140
+"""Bytes per request: of the trace, of its record, and of its latency for the statistics."""
 SECTOR_MASK_BYTES = 8
 
 

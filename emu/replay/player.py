@@ -45,6 +45,7 @@ class Source:
     stop_ps: int = NEVER
     stream: int = 0
     device: int = 0
+    count: int = 0
 
 
 @dataclass
@@ -84,7 +85,8 @@ class RequestFeed:
         self.collected = [0] * len(sources)
         """Number of requests collected so far, by source."""
         self._rest: list[np.ndarray | None] = [None] * len(sources)  # of a chunk loaded in part
-        self._done = [np.zeros(0, REQUEST) for _ in sources]  # collected requests, and spare room
+        self._done = [np.full(source.count, np.zeros((), REQUEST)) for source in sources]
+        """Collected requests, and spare room; written once, so that its memory is in use."""
         for number, source in enumerate(sources):
             pair = arrays.pair[number : number + 1]
             pair["depth"], pair["closed"] = source.depth, source.closed

@@ -61,25 +61,26 @@ def statistics(
     second half, if known. least_pages: pages programmed for the host below which a write
     amplification would depend on where the run starts; it is then None. since: start of a latency.
     "start" is the entry into the submission queue (MQSim's device response time); "arrival" is the
-    arrival at the host (MQSim's end-to-end delay). Needs 18 bytes of memory for each request in
+    arrival at the host (MQSim's end-to-end delay). Needs 30 bytes of memory for each request in
     addition to ``requests``. Raises SimulationError for a request without completion, or times out
     of order.
     """
     _check(requests, flash)
-    end = np.concatenate([flow["end"] for flow in requests])
-    latency = np.concatenate([flow["end"] - flow[since] for flow in requests])
-    op = np.concatenate([flow["op"].astype(np.int8) for flow in requests])
-    size = sum(_moved(flow) for flow in requests)
+    end = _joined([flow["end"] for flow in requests])
+    latency = _joined([flow["end"] - flow[since] for flow in requests])
+    op = _joined([flow["op"].astype(np.int8) for flow in requests])
+    size = sum(_bytes_of(flow, (READ, WRITE)) for flow in requests)
     count, last = len(end), int(end.max())
     later = _second_half(end)
     start, at = int(end[later].min()), 0
+    written = sum(_bytes_of(flow, (WRITE,)) for flow in requests)
     counted = later.copy()  # completions after the first of the second half
-    counted[np.flatnonzero(later & (end == start))[0]] = False
+    counted[np.argmax(later & (end == start))] = False
     size_later = written_later = 0
     for flow in requests:
-        part = flow[counted[at : at + len(flow)]]
-        size_later += _moved(part)
-        written_later += _written(part)
+        part = counted[at : at + len(flow)]
+        size_later += _bytes_of(flow, (READ, WRITE), part)
+        written_later += _bytes_of(flow, (WRITE,), part)
         at += len(flow)
     whole = {
         "requests": count,
@@ -102,7 +103,7 @@ def statistics(
         **whole,
         "second_half": second,
         "flash": {name: int(flash[name]) for name in FLASH_COUNTS},
-        **writes(flash, sum(map(_written, requests)), page_bytes, least_pages),
+        **writes(flash, written, page_bytes, least_pages),
         "wall_s": wall_s,
         "peak_rss_bytes": peak_rss_bytes(),
         "config": dict(config),
@@ -146,14 +147,22 @@ def _second_half(end: I64) -> npt.NDArray[np.bool_]:
     return later
 
 
-def _moved(flow: np.ndarray) -> int:
-    """Return the number of bytes that the requests of a flow read and write."""
-    return int(flow["size"][flow["op"] <= WRITE].sum())
+def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return the columns of all flows one after the other; the column itself if there is one."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
-def _written(flow: np.ndarray) -> int:
-    """Return the number of bytes that the requests of a flow write."""
-    return int(flow["size"][flow["op"] == WRITE].sum())
+def _bytes_of(
+    flow: np.ndarray, ops: Sequence[int], part: npt.NDArray[np.bool_] | None = None
+) -> int:
+    """Return the bytes of the requests of a flow whose operation is in ``ops``.
+
+    ``part``: mask of the requests that count; None for all.
+    """
+    wanted = np.isin(flow["op"], ops)
+    if part is not None:
+        wanted &= part
+    return int(flow["size"].sum(where=wanted))
 
 
 def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:

@@ -216,4 +216,4 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch, words, says):
 
 
 def test_sections():
-    assert SECTIONS == ("flash", "ftl", "ftl-64g", "peer", "large", "start")
+    assert SECTIONS == ("flash", "ftl", "ftl-64g", "peer", "large", "memory", "start")

@@ -87,6 +87,43 @@ def test_memory_of_a_preconditioned_drive(peak, tmp_path, rng, preset, kind):
     assert used <= 1.1 * estimate <= 2.2 * used
 
 
+GROWTH = """
+import json, sys
+from ondie.emu.config.config import load_preset
+from ondie.emu.replay.block_trace import Loop, replay_block
+from ondie.emu.validate.speed.replay_memory import SPAN_BYTES, own_peak_bytes, random_requests
+
+def used():
+    (line,) = [x for x in open("/proc/self/status") if x.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+seen = []
+count, blocks = map(int, sys.argv[1:])
+settings = [f"flash.blocks_per_plane={blocks}", "ftl.over_provisioning=0.25"]
+cfg = load_preset("gen4-tlc", settings)
+run = replay_block(random_requests(count, SPAN_BYTES), cfg, Loop(32), footprint="wrap",
+                   progress=lambda done, now: seen.append((done, used())))
+erases = run.done.counters["erased_blocks"]
+print(json.dumps({"seen": seen, "peak": own_peak_bytes(), "erases": erases}))
+"""
+
+
+def test_a_full_drive_takes_no_more_memory(tmp_path, counts):
+    """20 M requests to a filled drive of 64 GiB: the records of the requests are allocated before
+    the first, and nothing grows in the second half of the run."""
+    count = counts(200_000, 20_000_000)
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(count), str(counts(8, 26))],
+        cwd=tmp_path, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["erases"] > 100
+    first = max(used for done, used in found["seen"] if done <= count // 2)
+    assert max(used for _, used in found["seen"]) <= first + (4 << 20)
+    assert found["peak"] <= first + (64 << 20)
+
+
 def test_a_replay_that_cannot_fit_is_refused(capsys, tmp_path, rng, monkeypatch):
     """Newport, filled, is 1.8 G pages of 8 B in both maps."""
     monkeypatch.setattr(memory, "available_bytes", lambda: 20 * GIB)

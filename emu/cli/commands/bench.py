@@ -51,8 +51,8 @@ def kernels(**values: Any) -> None:
 
 @bench.command()
 @click.option("--only", multiple=True, metavar="SECTION",
-              help="Measure only this section: flash, ftl, ftl-64g, peer, large or start; repeat "
-                   "for several.")  # fmt: skip
+              help="Measure only this section: flash, ftl, ftl-64g, peer, large, memory "
+                   "or start; repeat for several.")  # fmt: skip
 @click.option("--peer", type=click.Path(path_type=Path), metavar="PROGRAM",
               help="MQSim executable to measure on the same cases.")  # fmt: skip
 @click.option("--cases", type=click.Path(path_type=Path), metavar="DIR",

@@ -219,12 +219,12 @@ def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
     """
     found = {}
     for op, name in enumerate(REQUEST_NAMES):
-        part = requests[requests["op"] == op]
-        if len(part):
+        rows = np.flatnonzero(requests["op"] == op)
+        if len(rows):
             found[name] = {
-                "requests": len(part),
-                "bytes": int(part["size"].sum()),
-                "latency_us": summary(part["end"] - part["arrival"]),
+                "requests": len(rows),
+                "bytes": int(requests["size"][rows].sum()),
+                "latency_us": summary(requests["end"][rows] - requests["arrival"][rows]),
             }
     return found
 

@@ -15,7 +15,7 @@ from ondie.emu.validate.speed.anchors import Anchors
 from ondie.kernels.bench.run import Row
 
 REPEAT = 5
-SECTIONS = ("flash", "ftl", "ftl-64g", "peer", "large", "start")
+SECTIONS = ("flash", "ftl", "ftl-64g", "peer", "large", "memory", "start")
 
 
 @dataclass

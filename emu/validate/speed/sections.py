@@ -1,7 +1,7 @@
 """Runner of `ondie bench engine`: all sections in one run.
 
 Owns the selection and order of the sections. Does not own any measurement (speed.py, peer.py,
-large.py, start.py) or the output (cli/commands/bench_run.py).
+large.py, replay_memory.py, start.py) or the output (cli/commands/bench_run.py).
 Source: none.
 """
 
@@ -12,6 +12,7 @@ from ondie.emu.validate.speed import peer
 from ondie.emu.validate.speed.anchors import Memory
 from ondie.emu.validate.speed.large import large_rows
 from ondie.emu.validate.speed.plan import SECTIONS, Plan, memory_rows
+from ondie.emu.validate.speed.replay_memory import replay_memory_rows
 from ondie.emu.validate.speed.speed import BARE, LARGE, PLAIN, SMALL, flash_rows, ftl_rows
 from ondie.emu.validate.speed.start import start_rows
 from ondie.kernels.bench import run as bench
@@ -45,6 +46,8 @@ def run(plan: Plan) -> bench.Bench:
         rows += peer.rows(plan.peer, plan.cases, plan.quick, plan.progress)
     if "large" in plan.sections:
         rows += large_rows(plan)
+    if "memory" in plan.sections:
+        rows += replay_memory_rows(plan)
     if "start" in plan.sections:
         rows += start_rows(plan)
     memory.measure()

@@ -1,0 +1,120 @@
+"""Benchmark of the peak memory of a replay of 4 KiB requests, on every preset.
+
+Owns the workload and the bound that the memory is compared with. Does not own the tables
+(ftl/tables.py) or the estimate of a replay (replay/memory.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ondie.emu.config.config import load_preset, preset_list
+from ondie.emu.config.rules.rule import mapping_unit
+from ondie.emu.replay import memory
+from ondie.emu.replay.block_trace import Loop, capacity, replay_block
+from ondie.emu.replay.mqsim.to_engine import counters
+from ondie.emu.replay.statistics import statistics
+from ondie.emu.validate.speed.plan import Plan
+from ondie.emu.validate.speed.process import python
+from ondie.kernels.bench.run import Row
+from ondie.traces.block_model import READ, WRITE, BlockTrace
+
+SPAN_BYTES = 64 << 30
+"""The addresses are uniform over this much of the drive."""
+REQUEST_BYTES = 4096
+CONSTANT_BYTES = 1 << 30
+UNIT_BYTES = 24
+"""Bound: a constant, and bytes per mapped unit for map, reverse map and validity."""
+DEPTH = 32
+
+
+def replay_memory_rows(plan: Plan) -> list[Row]:
+    """Return the peak memory of replays on each preset, each in a process of its own.
+
+    2 M requests (20,480 if ``plan.quick``), three of ten of them reads, go to 64 GiB of an empty
+    drive, to 64 GiB of a filled one, and to all addresses of an empty one. The rows compare the
+    peak with a constant and 24 B per mapped unit. A replay that would be refused here has a row
+    with the estimate of its memory.
+    """
+    count = 20_480 if plan.quick else 2_000_000
+    rows = []
+    for preset in [summary.name for summary in preset_list()]:
+        cfg = load_preset(preset)
+        for kind, span in (("none", SPAN_BYTES), ("fill", SPAN_BYTES), ("none", capacity(cfg))):
+            where = "64 GiB" if span == SPAN_BYTES else "all addresses"
+            state = "empty" if kind == "none" else "filled"
+            title = f"{preset}, {state}, {count:,} requests to {where}: peak memory"
+            plan.progress(title)
+            needed = memory.needed_bytes(cfg, kind, count, count)
+            if needed > (memory.available_bytes() or needed):
+                rows.append(Row(f"{title}, refused", needed / 2**30, "GiB", "itself", 1.0))
+                continue
+            code = (
+                "from ondie.emu.validate.speed import replay_memory; "
+                f"replay_memory.measure({preset!r}, {kind!r}, {count}, {span})"
+            )
+            found = json.loads(python("-c", code))
+            words = f"1 GiB + 24 B x {found['mapped_units']:,}"
+            rows.append(Row(title, found["peak_bytes"] / 2**30, "GiB", words,
+                            found["peak_bytes"] / bound_bytes(found["mapped_units"])))  # fmt: skip
+    return rows
+
+
+def bound_bytes(mapped_units: int) -> int:
+    """Return the bytes of memory that a replay that maps so many units may take."""
+    return CONSTANT_BYTES + UNIT_BYTES * mapped_units
+
+
+def measure(preset: str, kind: str, count: int, span: int) -> None:
+    """Replay the requests and print the peak memory of this process and the mapped units as JSON.
+
+    kind: preconditioning. count: number of requests. span: bytes that their addresses cover.
+    """
+    cfg = load_preset(preset)
+    run = replay_block(random_requests(count, span), cfg, Loop(DEPTH), kind=kind)
+    statistics(
+        [run.requests],
+        counters(run.done.counters),
+        page_bytes=mapping_unit(run.config),
+        wall_s=run.done.loop_s,
+        config={},
+        since="arrival",
+    )
+    units = capacity(cfg) // mapping_unit(cfg)
+    if kind == "none":
+        written = run.requests["offset"][run.requests["op"] == WRITE]
+        units = len(np.unique(written // mapping_unit(cfg)))
+    sys.stdout.write(json.dumps({"peak_bytes": own_peak_bytes(), "mapped_units": units}))
+
+
+def random_requests(count: int, span: int) -> BlockTrace:
+    """Return requests of 4 KiB, three of ten of them reads, uniform over ``span`` bytes."""
+    rng = np.random.default_rng(16)
+    zeros = np.zeros(count, np.int64)
+    return BlockTrace(
+        arrival_ps=zeros,
+        op=np.where(rng.random(count) < 0.3, READ, WRITE).astype(np.int8),
+        offset=rng.integers(0, span // REQUEST_BYTES, count) * REQUEST_BYTES,
+        size=zeros + REQUEST_BYTES,
+        device=zeros.astype(np.int32),
+        devices=("drive",),
+        source="random requests",
+        format="synthetic",
+        timed=False,
+    )
+
+
+def own_peak_bytes() -> int:
+    """Return the peak resident memory of this process (bytes).
+
+    The peak of getrusage includes that of the process that started this one.
+    Source: Linux, Documentation/filesystems/proc.rst (VmHWM).
+    """
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
