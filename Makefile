@@ -64,6 +64,6 @@ $(TESTS): $(BUILD) | $(BIN)/python
 	@touch $@ $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) build dist results *.egg-info kernels/_native.*.so
+	rm -rf $(VENV) build dist results *.egg-info kernels/_*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .benchmarks .hypothesis
 	find kernels traces emu csrc tests -name __pycache__ -prune -exec rm -rf {} +

@@ -6,7 +6,7 @@
 #include "half.h"
 #include "isa.h"
 #ifdef ONDIE_CODES_WIDE
-#include "codes_wide.h"
+#include ONDIE_CODES_WIDE
 #endif
 
 static inline __attribute__((always_inline)) void FN(decode)(const uint8_t *restrict codes,

@@ -18,6 +18,7 @@
 
 #define ONDIE_ISA avx2
 #define ONDIE_HALVES 8
+#define ONDIE_CODES_WIDE "codes_avx2.h"
 #include "table.c"
 
 #if defined(__clang__)

@@ -19,6 +19,8 @@ try:
 except ModuleNotFoundError:  # the extension was not built: NumPy and Numba still work
     ffi = None
     lib = None
+else:
+    from ondie.kernels._call import Caller as OneCaller  # built together with it
 
 _FLOATS = None if ffi is None else ffi.typeof("float[]")
 _PARTS = None if ffi is None else ffi.typeof("ondie_part[]")
@@ -145,6 +147,14 @@ def maps(name: str) -> Any:
     return found
 
 
+One = Callable[[tuple[np.ndarray, ...], np.ndarray, int, int, int | None], int | None]
+"""Update of one tensor: (arrays, coef, threads, first, key) -> status.
+
+The result is None, and nothing is done, if an argument needs a copy or is wrong. Source:
+csrc/call.c.
+"""
+
+
 class Caller:
     """The C function ondie_update with its instruction set, operation, variant and code map."""
 
@@ -152,21 +162,19 @@ class Caller:
         number = getattr(lib, f"ONDIE_{op.upper()}")
         self._what = (ISAS.index(isa or "base"), number, variant)
         self._maps = maps(codes) if codes else ffi.NULL
-        self._one = partial(lib.ondie_update_one, *self._what)
         self._name = op
 
     def one(
-        self, places: tuple[int, ...], arrays: Sequence[np.ndarray], coef: np.ndarray,
-        threads: int, first: int, key: int,
-    ) -> None:  # fmt: skip
-        """Update one tensor; `places` gives the index of each array in PLACES."""
-        at = ffi.from_buffer
-        pointers = [ffi.NULL] * 7
-        for place, array in zip(places, arrays, strict=True):
-            pointers[place] = at(array)
-        self.check(
-            self._one(threads, *pointers, arrays[0].size, first, at(_FLOATS, coef), self._maps, key)
-        )
+        self, slots: Sequence[tuple[int, np.dtype, int, bool]], coefs: int, random: bool
+    ) -> One:
+        """Return the update of one tensor as a function; see One.
+
+        slots: index in PLACES, type, parameters per entry, and whether it is written, of each
+        array. coefs: number of coefficients. random: whether each step needs a key.
+        """
+        update = ffi.addressof(lib, "ondie_update_one")
+        address, codes = (int(ffi.cast("uintptr_t", at)) for at in (update, self._maps))
+        return OneCaller(address, *self._what, codes, coefs, random, tuple(slots))
 
     def bound(self, parts: np.ndarray, coef: np.ndarray, threads: int) -> Callable[[int], int]:
         """Return a function that updates all parts; its argument is a key and its result a status.
@@ -186,8 +194,9 @@ class Caller:
 
 
 def limit(
-    isa: str, threads: int, slots: Sequence[Any], places: tuple[int, ...]
-) -> Callable[..., None]:
+    isa: str, threads: int, slots: Sequence[Any], places: tuple[int, ...],
+    arrays: Sequence[np.ndarray],
+) -> Callable[[], None]:  # fmt: skip
     """Return a function that calls ondie_limit on the arrays of an update, in slot order.
 
     ondie_limit reads and writes the bytes of an update with almost no arithmetic. Scales are
@@ -198,14 +207,15 @@ def limit(
         if slot.share == 1:
             each[place] = slot.dtype.itemsize
     sizes = ffi.new("int32_t[5]", each[:5])
-    number = ISAS.index(isa)
+    part, kept = ffi.new("ondie_part *"), [ffi.from_buffer(array) for array in arrays]
+    for place, pointer in zip(places, kept, strict=True):
+        if each[place]:
+            setattr(part, PLACES[place], pointer)
+    part.n = arrays[0].size
+    run = partial(lib.ondie_limit, ISAS.index(isa), threads, part, sizes)
 
-    def call(arrays: Sequence[np.ndarray]) -> None:
-        part = ffi.new("ondie_part *")
-        for place, array in zip(places, arrays, strict=True):
-            if each[place]:
-                setattr(part, PLACES[place], ffi.from_buffer(array))
-        part.n = arrays[0].size
-        raise_status("limit", lib.ondie_limit(number, threads, part, sizes))
+    def call() -> None:
+        assert kept, "the arrays must live"
+        raise_status("limit", run())
 
     return call

@@ -65,6 +65,7 @@ class Update:
     slots: tuple[Slot, ...]
     places: tuple[int, ...]  # indices of the slots in native.PLACES
     caller: native.Caller  # backend "c" only
+    _one: native.One | None = None  # backend "c" only
 
     def __init__(self, op: str, backend: str, form: str, isa: str | None, format: str):
         definitions = _definitions()
@@ -98,6 +99,14 @@ class Update:
             variant = 1 if form == "torch" else self._format.variant
             name, codes = self._definition.c, self._format.codes
             self.caller = native.Caller(self.isa, name, variant, codes)
+            self._one = self.caller.one(
+                [
+                    (place, slot.dtype, slot.share, slot.written)
+                    for place, slot in zip(self.places, self.slots, strict=True)
+                ],
+                self._definition.coefs,
+                self.random,
+            )
         else:
             self._run = self._numpy() if self.backend == "numpy" else self._numba()
 
@@ -167,6 +176,12 @@ class Update:
         KernelError.
         """
         arrays = (w, g, *states) if out is None else (w, g, *states, out)
+        if self._one is not None:
+            status = self._one(arrays, coef, threads, first, key)
+            if status == 0:
+                return
+            if status is not None:
+                self.caller.check(status)
         copied = self.check(arrays, coef)
         if copied is not None:
             self.apart(arrays)
@@ -189,8 +204,10 @@ class Update:
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
             raise KernelError(f"{self.op}: first = {first!r}; must be a whole number, at least 0")
-        if self.backend == "c":
-            self.caller.one(self.places, arrays, coef, checked(threads), first, number)
+        if self._one is not None:
+            status = self._one(tuple(arrays), coef, checked(threads), first, key)
+            assert status is not None, "arrays of run() must be checked"
+            self.caller.check(status)
             return
         if threads == 1:
             self._run(arrays, coef, first, number)

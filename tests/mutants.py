@@ -254,7 +254,7 @@ def copy_tree(place: Path, revision: str | None) -> None:
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     files = [Path(name) for name in listed.stdout.split("\0") if name]
-    files += [path.relative_to(ROOT) for path in (ROOT / "kernels").glob("_native*.so")]
+    files += [path.relative_to(ROOT) for path in (ROOT / "kernels").glob("_*.so")]
     for file in files:
         if (ROOT / file).is_file():
             (place / file).parent.mkdir(parents=True, exist_ok=True)

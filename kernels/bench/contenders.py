@@ -5,7 +5,8 @@ This module owns the cases, the arrays and the calls that are measured. It does 
 Source: this project. The memory limit is the same DRAM traffic with almost no arithmetic
 (csrc/limit.c).
 
-Shapes: `flat` is one array. `page` is one page of 4096 parameters that is updated repeatedly.
+Shapes: `flat` is one array. `page` is one page of 4096 parameters that is updated repeatedly, as a
+prepared call and, as contender "c, k(w, g, ...)", with all arguments in each call.
 `tensors` divides the parameters into 2000 arrays. `pages` divides them into pages of 4096 in random
 order and adds a contender with the same parameters in one array.
 """
@@ -41,6 +42,8 @@ LIMIT = "memory limit"
 TORCH = "torch operator"
 LINEAR = "c, one array"
 NEAREST = "c, to nearest"
+CALL = "c, k(w, g, ...)"
+NARROWER = "c, avx2"
 THREE = "torch, three passes"
 OPTIMIZERS = {f"torch.optim {kind}": kind for kind in ("fused", "foreach")}
 PAGE = 4096
@@ -99,6 +102,11 @@ class Case:
         """Return the update kernel of the case on a backend."""
         return get(self.op, backend=backend, format=self.format)
 
+    @property
+    def narrower(self) -> bool:
+        """Whether AVX2 is a contender too: for 8-bit states, on a processor with AVX-512."""
+        return bool(FORMATS[self.format].codes) and isas()[-1:] == ("avx512",)
+
     def names(self) -> tuple[str, ...]:
         """Return the names of the contenders, the anchor first.
 
@@ -111,6 +119,8 @@ class Case:
             if backend == "c":
                 found += (LINEAR,) if self.shape == "pages" else ()
                 found += (NEAREST,) if self.format == "bf16_stochastic" else ()
+                found += (CALL,) if self.shape == "page" else ()
+                found += (NARROWER,) if self.narrower else ()
         if find_spec("torch") is None:
             return found
         return found + _torch_names(self) + tuple(other.name for other in self._others())
@@ -186,8 +196,7 @@ def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Conten
     own = [aligned_empty(array.size, array.dtype) for array in arrays]
     for array in own:
         array.view(np.uint8)[:] = 0
-    limit = native.limit(isa, threads, kernel.slots, kernel.places)
-    return lambda: limit(own)
+    return native.limit(isa, threads, kernel.slots, kernel.places, own)
 
 
 def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
@@ -202,6 +211,14 @@ def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
         if backend == "c" and case.format == "bf16_stochastic":
             nearest = get(case.op, format="bf16_all")
             found[NEAREST] = _call(case, nearest, arrays, coef)
+        if backend == "c" and case.shape == "page":
+            w, g, *rest = arrays
+            out = rest.pop() if kernel.slots[-1].name == "out" else None
+            key = KEY if kernel.random else None
+            found[CALL] = partial(kernel, w, g, tuple(rest), coef, case.threads, out=out, key=key)
+        if backend == "c" and case.narrower:
+            narrower = get(case.op, "c", isa="avx2", format=case.format)
+            found[NARROWER] = _call(case, narrower, arrays, coef)
     return found
 
 

@@ -29,6 +29,7 @@ from ondie.kernels.bench.contenders import LIMIT, PAGE, TORCH, Case, Contender, 
 from ondie.kernels.bench.peak_flops import OPERATIONS, PEAK, peak
 
 SIZES = (1_000_000, 100_000_000)
+IN_RUN = "in-run limit"
 LEAST_S = 5e-3  # a timing repeats the call until it takes at least this time
 TIMINGS = 3  # a sample is the minimum of this many timings,
 MOST_S = 0.3  # or of those that fit into this time
@@ -75,8 +76,9 @@ def run_kernels(
 
     Each op, format, shape, size and contender gets rows for ns per parameter and for GB/s of
     traffic, relative to the memory limit (or to the first contender without the C extension). It
-    also gets ns relative to torch's operator, and Gop/s relative to the compute limit. Raises
-    KernelError for a size or thread count that cannot run, and for an unknown name.
+    also gets ns relative to torch's operator, Gop/s relative to the compute limit, and ns relative
+    to the in-run limit, the longer of the times that memory and arithmetic need in the same round.
+    Raises KernelError for a size or thread count that cannot run, and for an unknown name.
     """
     if threads < 1:
         raise KernelError(f"threads: {threads}; must be at least 1")
@@ -274,6 +276,20 @@ def _arithmetic(case: Case, samples: dict[str, list[float]], done: int) -> list[
         rate = operations / statistics.median(samples[name]) / 1e9
         label = f"{case.name} n={case.n} {name}"
         rows.append(Row(label, float(f"{rate:.4g}"), "Gop/s", PEAK, float(f"{share:.4g}")))
+    if LIMIT not in samples:
+        return rows
+    need = sum(OPERATIONS[case.op]) * case.n / done  # of a call of the compute limit
+    limit = [
+        max(memory, need * best) for memory, best in zip(samples[LIMIT], samples[PEAK], strict=True)
+    ]
+    for name in of:
+        if name == PEAK:
+            continue
+        pairs = zip(samples[name], limit, strict=True)
+        distance = statistics.median(mine / least for mine, least in pairs)
+        ns = statistics.median(samples[name]) / case.n * 1e9
+        label = f"{case.name} n={case.n} {name}"
+        rows.append(Row(label, float(f"{ns:.4g}"), "ns/param", IN_RUN, round(distance, 4)))
     return rows
 
 
@@ -294,13 +310,13 @@ def print_table(bench: Bench, console: Any) -> None:
     words = ", ".join(f"{key} {value}" for key, value in bench.machine.items())
     table = Table(title="Update kernels: medians of interleaved rounds", caption=words)
     table.add_column("")
-    for heading in ("ns/param", "GB/s", "Gop/s", f"x {LIMIT}", f"x {TORCH}"):
+    for heading in ("ns/param", "GB/s", "Gop/s", f"x {LIMIT}", f"x {IN_RUN}", f"x {TORCH}"):
         table.add_column(heading, justify="right")
     found = {(row.name, row.unit, row.anchor): row for row in bench.rows}
     section = ""
     for row in bench.rows:
         op, size, contender = row.name.split(" ", 2)
-        if row.unit != "ns/param" or row.anchor == TORCH:
+        if row.unit != "ns/param" or row.anchor in (TORCH, IN_RUN):
             continue
         if section != f"{op} {size}":
             section = f"{op} {size}"
@@ -311,12 +327,14 @@ def print_table(bench: Bench, console: Any) -> None:
         rate = found[row.name, "GB/s", row.anchor]
         beside = found.get((row.name, "ns/param", TORCH))
         done = found.get((row.name, "Gop/s", PEAK))
+        limit = found.get((row.name, "ns/param", IN_RUN))
         table.add_row(
             f"  {contender}",
             f"{row.value:.3f}",
             f"{rate.value:.1f}",
             f"{done.value:.1f}" if done else "",
             f"{row.ratio:.3f}" if row.anchor == LIMIT else "",
+            f"{limit.ratio:.3f}" if limit else "",
             f"{beside.ratio:.3f}" if beside else "",
         )
     console.print(table)

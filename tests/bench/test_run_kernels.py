@@ -142,7 +142,10 @@ def test_operations_per_second_are_those_of_the_update():
     assert [(r.name, r.value, r.unit, r.anchor, r.ratio) for r in rows] == [
         ("adam/bf16 n=1000 c", 7.0, "Gop/s", PEAK, 0.5),
         (f"adam/bf16 n=1000 {PEAK}", 28.0, "Gop/s", PEAK, 1.0),
+        ("adam/bf16 n=1000 c", 2.0, "ns/param", bench.IN_RUN, 2.0),
     ]
+    slow = bench._arithmetic(Case("adam", 1000, "bf16"), samples | {PEAK: [8e-6] * 3}, 28_000)
+    assert slow[-1].ratio == 0.5  # 14,000 operations take 4 us
 
 
 def test_the_machine_says_what_compiled_the_kernels(monkeypatch):

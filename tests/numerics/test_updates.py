@@ -1,9 +1,11 @@
 """Does every update kernel give the bits of its NumPy definition, on every backend and width?"""
 
+import sys
+
 import numpy as np
 import pytest
 
-from ondie.kernels import FORMS, OPS, KernelError, aligned_empty, get
+from ondie.kernels import FORMATS, FORMS, OPS, KernelError, aligned_empty, get, isas
 from tests.numerics.harness import SIZES, cases, check_kernel, compiled, same_bits, values
 
 STEPS = 20
@@ -248,3 +250,44 @@ def test_aligned_empty():
             a = aligned_empty(n, dtype)
             assert a.shape == (n,) and a.dtype == dtype and a.flags.carray
             assert n == 0 or a.ctypes.data % 64 == 0
+
+
+@pytest.mark.skipif(not isas(), reason="the extension is not built")
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_direct_call(form):
+    """Arguments without a fault are updated at once; all others are left to the checks."""
+    kernel = get("adam", "c", format=form)
+    arrays = tuple(np.ones(slot.size(600), slot.dtype) for slot in kernel.slots)
+    coef = kernel.coefficients({"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8}, 1)
+    key = 7 if kernel.random else None
+    before = [sys.getrefcount(array) for array in arrays]
+    assert kernel._one(arrays, coef, 1, 0, key) == 0
+    assert [sys.getrefcount(array) for array in arrays] == before
+    assert (arrays[0] != 1).any()
+    kept = [array.copy() for array in arrays]
+    wide = np.zeros((600, 2), np.float32)
+    frozen = arrays[0].copy()
+    frozen.flags.writeable = False
+    wrong = [
+        (list(arrays), coef, 1, 0, key),
+        (arrays[:-1], coef, 1, 0, key),
+        (arrays, coef[:-1], 1, 0, key),
+        (arrays, coef.astype(np.float64), 1, 0, key),
+        (arrays, None, 1, 0, key),
+        (arrays, coef, True, 0, key),
+        (arrays, coef, 0, 0, key),
+        (arrays, coef, 1025, 0, key),
+        (arrays, coef, 1, -1, key),
+        (arrays, coef, 1, 1 << 63, key),
+        (arrays, coef, 1, 0, 1 << 32),
+        (arrays, coef, 1, 0, 7.0),
+    ] + [((bad, *arrays[1:]), coef, 1, 0, key) for bad in (
+        wide[:, 0], wide, frozen, arrays[0][:-1], arrays[0].astype(arrays[0].dtype.newbyteorder()),
+        arrays[0].view(np.int16), list(arrays[0]), None,
+    )]  # fmt: skip
+    if kernel.random:
+        wrong.append((arrays, coef, 1, 0, None))
+    for arguments in wrong:
+        assert kernel._one(*arguments) is None
+    for array, copy in zip(arrays, kept, strict=True):
+        np.testing.assert_array_equal(array, copy)

@@ -131,8 +131,8 @@ def import_graph(root: Path, lazy: bool) -> dict[str, set[str]]:
     for plain, (name, path) in known.items():
         found = set()
         for imported, loaded in imports(name, path):
-            parts = imported.removesuffix("._native").split(".")
-            if "_native" in parts:  # the compiled extension
+            parts = imported.removesuffix("._native").removesuffix("._call").split(".")
+            if {"_native", "_call"} & set(parts):  # the compiled extensions
                 continue
             while parts and ".".join(parts) not in known:
                 parts.pop()

@@ -8,8 +8,8 @@
  * parts: 0.9 for two rounded sums; 0.8 for a quotient computed with an inverse and a slope, times
  * 143 places and more; 0.6 for the limit of a line; 0.3 for the midpoint of two numbers.
  */
-#ifndef ONDIE_CODES_WIDE_H
-#define ONDIE_CODES_WIDE_H
+#ifndef ONDIE_CODES_AVX512_H
+#define ONDIE_CODES_AVX512_H
 
 enum { WIDE = 16 };
 
