@@ -61,6 +61,7 @@ $(TESTS): $(BUILD) | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@mkdir -p $(VENV)/typing/ondie
 	@for room in kernels traces emu; do ln -sfn ../../../$$room $(VENV)/typing/ondie/$$room; done
+	@for name in __init__.py py.typed; do ln -sfn ../../../emu/api/$$name $(VENV)/typing/ondie/$$name; done
 	@touch $@ $(INSTALLED)
 
 clean:

@@ -29,6 +29,7 @@ import torch
 from ondie.emu.analysis.compare import Run
 from ondie.emu.analysis.energy import Energy
 from ondie.emu.analysis.ledger import Ledger
+from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.analysis.power_loss.cut import Recovery
 from ondie.emu.clock import LONGEST_S, check_seconds
 from ondie.emu.config.config import Config, load_preset
@@ -118,7 +119,8 @@ class CSDOptimizer(KernelOptimizer):
         self._steps: list[Step] = []
         self._cut_after: int | None = None
         super().__init__(params, op, form=form, format=own, seed=seed & 0xFFFFFFFF, **hyper)
-        Options(form=form, format=format)  # raises InputError for an invalid combination
+        # A path that this device or model cannot run is refused here, not at the first step.
+        PATHS[path](self.cfg, self._trace(self._described(), Memory({})), self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         raise KernelError("a drive cannot be copied; use state_dict() to set up another one")
@@ -191,6 +193,17 @@ class CSDOptimizer(KernelOptimizer):
 
         ``step`` and ``gradient`` (float32[n_params]) are those of the first step.
         """
+        weights = self._flat(self.held)
+        trace = self._trace(step, Memory({0: gradient}, {"initial": weights}))
+        given = self._initial(weights)
+        return Run(self.path_name, self.cfg, trace, self._options, payload=True, initial=given)
+
+    @property
+    def _options(self) -> Options:
+        return Options(form=self.kernel.form, format=self.layout.name, seed=self._drive_seed)
+
+    def _trace(self, step: Step, source: Memory) -> Live:
+        """Return the trace of a step: the model's tensors, and its weights and gradients."""
         groups = [
             (param, i) for i, group in enumerate(self.param_groups) for param in group["params"]
         ]
@@ -199,18 +212,13 @@ class CSDOptimizer(KernelOptimizer):
             entries.append((f"{number}", tuple(param.shape), i, -1))
             if behind := -param.numel() % self._block:
                 entries.append((f"padding behind {number}", (behind,), i, -1))
-        weights = self._flat(self.held)
-        source = Memory({0: gradient}, {"initial": weights})
-        trace = Live(
+        return Live(
             name="a model in training", payload="recorded", timing_source="recorded",
             op=self.kernel.op, form=self.kernel.form, gradient_dtype="float32",
             groups=len(self.param_groups), tensors=flat_tensors(entries), steps=(step,),
             samples_per_step=self._samples, bytes_per_sample=0, macs_forward=0, macs_backward=0,
             dataset_samples=0, private_samples=0, source=source,
         )  # fmt: skip
-        options = Options(form=self.kernel.form, format=self.layout.name, seed=self._drive_seed)
-        given = self._initial(weights)
-        return Run(self.path_name, self.cfg, trace, options, payload=True, initial=given)
 
     @property
     def _block(self) -> int:

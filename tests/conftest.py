@@ -211,3 +211,36 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Any:
     report = yield
     _judge(report)
     return report
+
+
+def _run(*command: object, **options: Any) -> str:
+    """Standard output of a command that must succeed."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def tracked(root: Path) -> list[str]:
+    """Files of the checkout as git sees them: tracked, or new and not ignored."""
+    git = ("git", "-c", "safe.directory=*", "ls-files", "-z")
+    if not (root / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = _run(*git, "--cached", "--others", "--exclude-standard", cwd=root).split("\0")
+    return sorted({name for name in names if name and (root / name).is_file()})
+
+
+@pytest.fixture(scope="session")
+def built(
+    root: Path, tracked: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """(sdist, wheel): the sdist of a clean copy, the wheel of the sdist."""
+    copy = tmp_path_factory.mktemp("clone")
+    for name in tracked:
+        target = copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((root / name).read_bytes())
+    dist = tmp_path_factory.mktemp("dist")
+    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, copy)
+    return next(dist.glob("*.tar.gz")), next(dist.glob("*.whl"))

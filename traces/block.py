@@ -1,7 +1,7 @@
 """Block traces from and to files: MQSim, MSR Cambridge, fio iolog, blkparse.
 
-This module owns read_block() and write_block(), and the table of options and operations of each
-format. It does not guess a format or a unit, and it does not replay.
+This module owns load_block(), read_block() and write_block(), and the table of options and
+operations of each format. It does not guess a format or a unit, and it does not replay.
 Source: the module of each format.
 """
 
@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import count, islice
+from pathlib import Path
+from typing import Any
 
 from ondie.traces import blkparse, fio, mqsim, msr
 from ondie.traces.block_edit import without
@@ -28,7 +30,9 @@ __all__ = [
     "WRITE",
     "WRITE_FORMATS",
     "BlockTrace",
+    "SAMPLES",
     "check_writing",
+    "load_block",
     "read_block",
     "write_block",
 ]
@@ -38,6 +42,8 @@ READ_FORMATS = ("mqsim", "msr", "fio", "fio2", "fio3", "blkparse")
 WRITE_FORMATS = ("mqsim", "msr", "fio2", "fio3")
 #: Values of `drop`: operations to drop, the FUA flag, and times that the trace does not have.
 DROPS = ("read", "write", "trim", "flush", "fua", "time")
+#: Shipped block traces: name -> (file in data/, format). Their origin is in data/PROVENANCE.toml.
+SAMPLES = {"mixed-4k": ("mixed-4k.log.xz", "fio")}
 _VERSIONS = {"fio": None, "fio2": 2, "fio3": 3}
 _LINES = 1 << 14
 
@@ -82,6 +88,25 @@ def read_block(
     else:
         fio.read(tables, out, version=_VERSIONS[format], wait=wait)
     return out.finish()
+
+
+def load_block(
+    name_or_path: str | os.PathLike[str], format: str | None = None, **options: Any
+) -> BlockTrace:
+    """Return a block trace by the name of a shipped one, or by path and format.
+
+    options: those of `read_block`. Raises TraceError for a file without a format.
+    """
+    if isinstance(name_or_path, str) and name_or_path in SAMPLES and format is None:
+        file, own = SAMPLES[name_or_path]
+        trace = read_block(Path(__file__).parent / "data" / file, own, **options)
+        return replace(trace, source=name_or_path)
+    if format is None:
+        raise TraceError(
+            f"{os.fspath(name_or_path)}: a file needs its format: {', '.join(READ_FORMATS)}; "
+            f"shipped block traces: {', '.join(SAMPLES)}"
+        )
+    return read_block(name_or_path, format, **options)
 
 
 def write_block(

@@ -3,7 +3,7 @@
 Owns the figures of a strategy per step and per sample, and the verdicts on time and on energy:
 which strategy wins, by how much, how certain that is and which constant decides. Does not own the
 runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py, energy_draws.py) or the screen
-(cli/tables/answer.py).
+(results/tables/answer.py).
 Source: this project's contract of results: all strategies train on the same samples per step. Where
 batches differ, only figures per sample are compared.
 """

@@ -2,7 +2,7 @@
 
 Owns the runs and the call of the weight check. Does not own the choice of paths
 (analysis/path_choice.py), the weight check (analysis/weight_check.py), report text and tables
-(cli/tables/compare.py) or result.json (analysis/result_json.py).
+(results/tables/compare.py) or result.json (analysis/result_json.py).
 Source: this project's contracts: the same global batch, the same weights and the same steps for all
 paths.
 """

@@ -1,7 +1,7 @@
 """Ledger of a run: times, bytes and operations, checked for conservation before any report.
 
 Owns phase times, utilization, byte and operation totals. Does not own the conservation laws
-(engine/core/conservation.py), energy (analysis/energy.py) or report text (cli/tables/compare.py).
+(engine/core/conservation.py), energy (analysis/energy.py) or text (results/tables/compare.py).
 Source: this project's contract of results: conservation is checked before anything is written.
 """
 

@@ -123,22 +123,21 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def usage_message(error: click.ClickException) -> str:
-    """Return the message of a usage error; for --json without a value, the message says how to give
-    it.
+    """Return the message of a usage error; for --json or --csv without a value, the message says
+    how to give it.
     """
     message = error.format_message()
     context = getattr(error, "ctx", None)
-    lacks_value = getattr(error, "option_name", None) == "--json"
-    took_argument = (
-        isinstance(error, click.MissingParameter)
-        and context is not None
-        and context.params.get("json_path") is not None
-    )
-    if not lacks_value and not took_argument:
-        return message
-    from ondie.emu.cli.output import JSON_SPELLING
-
-    return f"{message} {JSON_SPELLING}"
+    named = getattr(error, "option_name", None)
+    for option, field in (("--json", "json_path"), ("--csv", "csv_path")):
+        took_argument = (
+            isinstance(error, click.MissingParameter)
+            and context is not None
+            and context.params.get(field) is not None
+        )
+        if named == option or took_argument:
+            return f"{message} {option} takes a file, or - for standard output: {option} -"
+    return message
 
 
 def fail(message: str, code: int) -> None:

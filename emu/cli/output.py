@@ -1,15 +1,15 @@
-"""The output options --json, --out, --figure and --quiet, which every command shares.
+"""The output options --json, --csv, --out, --figure and --quiet, which every command shares.
 
 Owns these options, the checks of their files before a run, and the writing after it. Does not own
 results, figures or tables. Source: none.
 
 --json PATH writes the machine-readable result to a file, or to standard output if PATH is `-`; then
-no tables are printed. --out DIR writes result.json, and the figures if the command draws any.
+no tables are printed. --csv PATH writes the rows of the main table, or to standard output likewise.
+--out DIR writes result.json, and the figures if the command draws any.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,35 +19,34 @@ import click
 from rich.console import Console
 
 from ondie.emu.cli.console import console
-from ondie.emu.cli.files import IMAGES, check_target, suffix_of, write_atomically
 from ondie.emu.cli.options import Decorator, add_options
+from ondie.emu.results.files import IMAGES, check_target, suffix_of, write_atomically
+from ondie.emu.results.result import Result, as_csv, as_json, rows_of
 from ondie.emu.units import InputError
 
 STANDARD_OUTPUT = Path("-")
-JSON_SPELLING = "--json takes a file, or - for standard output: --json -"
 Images = Callable[[], Mapping[str, bytes]]
 """A function that draws a figure and returns {"png": bytes, "pdf": bytes}."""
 
 
-def as_json(result: Any, sort_keys: bool = False) -> str:
-    """Return a result as the text of a JSON document. Raises ValueError for an infinity or NaN."""
-    return json.dumps(result, indent=1, sort_keys=sort_keys, allow_nan=False) + "\n"
-
-
-class JsonPath(click.Path):
-    """Parameter type of --json: a file or `-`.
+class FileOrDash(click.Path):
+    """Parameter type of --json and --csv: a file or `-`.
 
     A value such as --quiet is refused, because it means that the user left the file out.
     """
 
     name = "path"
 
-    def __init__(self) -> None:
+    def __init__(self, option: str) -> None:
         super().__init__(path_type=Path, allow_dash=True)
+        self.option = option
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if str(value).startswith("-") and str(value) != "-":
-            self.fail(f"{value!r}; {JSON_SPELLING}", param, ctx)
+            self.fail(
+                f"{value!r}; {self.option} takes a file, or - for standard output: "
+                f"{self.option} -", param, ctx,
+            )  # fmt: skip
         return super().convert(value, param, ctx)
 
 
@@ -56,6 +55,7 @@ class OutputOptions:
     """The options of a command that has a machine-readable result."""
 
     json_path: Path | None = None
+    csv_path: Path | None = None
     out: Path | None = None
     quiet: bool = False
     draws: ClassVar[bool] = False
@@ -68,8 +68,9 @@ class OutputOptions:
 
     @property
     def console(self) -> Console | None:
-        """The console for tables; None if --quiet is given or JSON goes to standard output."""
-        return None if self.quiet or self.json_path == STANDARD_OUTPUT else console()
+        """The console for tables; None if --quiet is given or data go to standard output."""
+        taken = STANDARD_OUTPUT in (self.json_path, self.csv_path)
+        return None if self.quiet or taken else console()
 
     def remark(self, line: str) -> None:
         """Write a line to standard error unless --quiet is given."""
@@ -81,6 +82,11 @@ class OutputOptions:
         found = [] if self.json_path in (None, STANDARD_OUTPUT) else [self.json_path]
         found += [] if self.out is None else [self.out / f"{self.names[0]}.json"]
         return [path for path in found if path is not None]
+
+    def csv_files(self) -> list[Path]:
+        """Return the paths of the CSV files to write."""
+        path = self.csv_path
+        return [] if path is None or path == STANDARD_OUTPUT else [path]
 
     def figure_files(self) -> dict[Path, str]:
         """Return the path and the image format of each figure to write."""
@@ -95,8 +101,10 @@ class OutputOptions:
         """
         if self.out == Path(STANDARD_OUTPUT):
             raise InputError("--out -: must be a folder; --json - writes to standard output")
+        if self.json_path == self.csv_path == STANDARD_OUTPUT:
+            raise InputError("--json - and --csv -: both write to standard output; name a file")
         taken: set[Path] = set()
-        for path in (*self.json_files(), *self.figure_files(), *others):
+        for path in (*self.json_files(), *self.csv_files(), *self.figure_files(), *others):
             check_target(path, *inputs)
             if path.resolve() in taken:
                 raise InputError(f"{path}: two options write this file; use another name for one")
@@ -104,18 +112,22 @@ class OutputOptions:
 
     def write(
         self, result: Any, draw: Images | None = None, others: Mapping[Path, bytes] | None = None,
-        *, sort_keys: bool = False,
+        *, sort_keys: bool = False, rows: Callable[[], list[dict[str, Any]]] | None = None,
     ) -> list[Path]:  # fmt: skip
-        """Write the result as JSON, the figure, and ``others``: all files or none.
+        """Write the result as JSON and CSV, the figure, and ``others``: all files or none.
 
-        ``result``: data, or a string that is already JSON. ``draw``: function that draws the
-        figure. ``others``: further files and their contents. Returns the written files, in the
-        order of the list for the user.
+        ``result``: data, or a string that is already JSON. ``rows``: function that returns the
+        rows of the CSV file; without it, they follow from the data (rows_of). ``draw``: function
+        that draws the figure. ``others``: further files and their contents. Returns the written
+        files, in the order of the list for the user.
         """
         files: dict[Path, bytes] = {}
         if self.json_path is not None or self.out is not None:
             text = result if isinstance(result, str) else as_json(result, sort_keys)
             files |= dict.fromkeys(self.json_files(), text.encode())
+        if self.csv_path is not None:
+            table = as_csv(rows_of(result) if rows is None else rows())
+            files |= dict.fromkeys(self.csv_files(), table.encode())
         wanted = self.figure_files()
         if wanted:
             assert draw is not None
@@ -125,7 +137,15 @@ class OutputOptions:
         write_atomically(files)
         if self.json_path == STANDARD_OUTPUT:
             click.echo(text, nl=False)
+        if self.csv_path == STANDARD_OUTPUT:
+            click.echo(table, nl=False)
         return list(files)
+
+    def write_result(
+        self, result: Result, draw: Images | None = None, others: Mapping[Path, bytes] | None = None
+    ) -> list[Path]:
+        """Write a result object as `write` does."""
+        return self.write(result.data, draw, others, sort_keys=result.sort_keys, rows=result.rows)
 
     def list_files(self, files: list[Path]) -> None:
         """Print the names of the files that were written."""
@@ -160,14 +180,16 @@ def output_options(
     """
     folder = "result.json" if figure is None else "result.json and the figure (PNG and PDF)"
     options: list[Decorator] = [
-        click.option("--json", "json_path", type=JsonPath(), metavar="PATH|-",
+        click.option("--json", "json_path", type=FileOrDash("--json"), metavar="PATH|-",
                      help=f"Write {result} as JSON to a file, or to standard output (-)."),
+        click.option("--csv", "csv_path", type=FileOrDash("--csv"), metavar="PATH|-",
+                     help="Write the rows of the main table as CSV, likewise."),
         click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
                      help=out or f"Write {folder} to this folder."),
         click.option("--quiet", is_flag=True, help=f"Print no progress bar and no {quiet}."),
     ]  # fmt: skip
     if figure is not None:
-        options.insert(2, click.option("--figure", type=click.Path(path_type=Path), metavar="FILE",
+        options.insert(3, click.option("--figure", type=click.Path(path_type=Path), metavar="FILE",
                                        help=f"Draw {figure} to FILE.png or FILE.pdf."))  # fmt: skip
 
     return add_options(*options)

@@ -74,10 +74,10 @@ def output(arguments: list[str]) -> str:
     from ondie.emu.analysis.answer import answer
     from ondie.emu.cli.commands import ablation
     from ondie.emu.cli.console import WIDTH
-    from ondie.emu.cli.tables import answer as first_screen
-    from ondie.emu.cli.tables import compare as report
     from ondie.emu.config.config import load_preset
     from ondie.emu.paths.base import Options
+    from ondie.emu.results.tables import answer as first_screen
+    from ondie.emu.results.tables import compare as report
     from tests.suites import suite
 
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)

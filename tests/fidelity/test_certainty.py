@@ -17,9 +17,9 @@ from ondie.emu.analysis.compare import Comparison, compare
 from ondie.emu.analysis.energy import energy, is_price
 from ondie.emu.analysis.energy_draws import EnergyDraws
 from ondie.emu.analysis.monte_carlo import DRAWS
-from ondie.emu.cli.tables import answer as screen
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
+from ondie.emu.results.tables import answer as screen
 from ondie.emu.validate import model
 from tests.fidelity.test_uncertainty import with_ranges, without_ranges
 from tests.smoke.commands import LITTLE_FLASH

@@ -14,8 +14,8 @@ from ondie.emu.analysis.compare import Comparison, compare
 from ondie.emu.analysis.energy import energy, is_price
 from ondie.emu.analysis.monte_carlo import DRAWS, DRIVE_ALONE, WITH_HOST, Pair, Span, assess
 from ondie.emu.analysis.sensitivity import USER_CHOICES, Swing
-from ondie.emu.cli.tables import energy_uncertainty
 from ondie.emu.config.config import Config, load_preset
+from ondie.emu.results.tables import energy_uncertainty
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL
 

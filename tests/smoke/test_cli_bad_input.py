@@ -14,9 +14,9 @@ import pytest
 from ondie.emu.analysis import compare
 from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.cli import main as cli
-from ondie.emu.cli.files import write_atomically
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.loader import PRESETS
+from ondie.emu.results.files import write_atomically
 from ondie.emu.units import InputError
 from ondie.traces import write
 from tests.smoke.commands import apart, files, here, refused

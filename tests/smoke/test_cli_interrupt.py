@@ -24,7 +24,7 @@ DRIVER = """
 import sys
 from ondie.emu.cli import main as cli
 from ondie.emu.analysis import compare
-from ondie.emu.cli.tables import compare as report
+from ondie.emu.results.tables import compare as report
 print("ready", flush=True)
 cli.main(sys.argv[1:])
 """
@@ -120,7 +120,7 @@ def test_while_the_files_are_written(tmp_path, capsys, monkeypatch):
         made.append(real(**where))
         return made[-1]
 
-    monkeypatch.setattr("ondie.emu.cli.files.tempfile.mkstemp", mkstemp)
+    monkeypatch.setattr("ondie.emu.results.files.tempfile.mkstemp", mkstemp)
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "a/b"]
     assert here(capsys, *words).code == 130
     assert len(made) == 2 and files(tmp_path) == []

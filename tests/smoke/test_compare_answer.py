@@ -15,10 +15,10 @@ from ondie.emu.analysis.energy import FJ_PER_J, energy, is_price
 from ondie.emu.analysis.lifetime import lifetime, programmed_bytes
 from ondie.emu.analysis.result_json import headline_words
 from ondie.emu.analysis.sensitivity import Swing
-from ondie.emu.cli.tables import answer as screen
-from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
+from ondie.emu.results.tables import answer as screen
+from ondie.emu.results.tables import compare as report
 from tests.smoke.commands import LITTLE_FLASH, SMALL, here
 
 BY_SMALL = [word for text in SMALL for word in ("--set", text)]

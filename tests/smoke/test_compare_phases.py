@@ -9,10 +9,10 @@ from ondie.emu.analysis.ledger import ORDER
 from ondie.emu.analysis.result_json import metrics, result_data
 from ondie.emu.analysis.step_budget import duration
 from ondie.emu.cli.console import console
-from ondie.emu.cli.tables.compare import show
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
+from ondie.emu.results.tables.compare import show
 from ondie.emu.validate import model
 from tests.smoke.commands import files, here, refused
 

@@ -23,9 +23,9 @@ from ondie.emu.analysis import monte_carlo as uncertainty
 from ondie.emu.analysis.compare import compare
 from ondie.emu.analysis.result_json import SCHEMA_VERSION, result_data
 from ondie.emu.cli.figures import tornado
-from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import load_preset, preset_names, shown
 from ondie.emu.paths.offload.options import Offload
+from ondie.emu.results.tables import compare as report
 from tests.smoke.commands import SMALL, apart, as_toml, files, here
 
 FILES = [

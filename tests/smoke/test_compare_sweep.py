@@ -6,8 +6,8 @@ import pytest
 
 from ondie.emu.analysis import sweep as sweeping
 from ondie.emu.cli.figures.sweep import draw
-from ondie.emu.cli.tables.sweep import capacities, show
 from ondie.emu.config.config import load_preset
+from ondie.emu.results.tables.sweep import capacities, show
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, files, here, refused

@@ -24,11 +24,11 @@ from ondie.emu.analysis.sensitivity import (
     sample_params,
     unfelt,
 )
-from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import Config, load_preset, preset_names, shown
 from ondie.emu.config.schema.keys import KEYS, SECTIONS
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.options import Offload
+from ondie.emu.results.tables import compare as report
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, as_toml, assumed_only, here, spelled
 

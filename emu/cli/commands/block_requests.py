@@ -41,8 +41,7 @@ class ReadOptions:
         the first requests (--limit). Raises TraceError if the file cannot be read.
         """
         early = self.limit if not self.sort and self.volume is None else None
-        assert self.form is not None
-        requests = block.read_block(
+        requests = block.load_block(
             name, self.form, time_unit=self.time_unit, event=self.event, wait=self.wait,
             sort=self.sort, limit=early, progress=progress and partial(progress, "read"),
         )  # fmt: skip
@@ -54,12 +53,12 @@ class ReadOptions:
 def read_options(*, volume: str = "--device", required: bool = True) -> Decorator:
     """Return a decorator that adds the options of ReadOptions to a command.
 
-    ``volume``: name of the option that selects a device. ``required``: whether --from is required.
+    ``volume``: name of the option that selects a device. ``required``: whether the argument is
+    always a file of block requests, whose format is required.
     """
     words = "Format of the file" if required else "Format of a file of block requests"
     return add_options(
-        click.option("--from", "form", required=required, metavar="FORMAT",
-                     help=f"{words}: {FORMATS}."),
+        click.option("--from", "form", metavar="FORMAT", help=f"{words}: {FORMATS}."),
         click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of the timestamps."),
         click.option("--event", metavar="D|Q|C",
                      help="blkparse: event that is read as a request: D, Q or C.  [default: D]"),

@@ -166,8 +166,8 @@ def scale(**values: Any) -> None:
               help="Number of the node in the recorded file.")  # fmt: skip
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
     """Record this machine's busy cores as a load for `simulate`."""
-    from ondie.emu.cli.files import check_target, write_atomically
     from ondie.emu.cluster.load.record import record
+    from ondie.emu.results.files import check_target, write_atomically
 
     check_target(out)
     load = record(seconds, every, node)

@@ -1,7 +1,7 @@
 """`ondie compare`: replay a trace through the update paths, at one point or over a sweep.
 
 Owns the options, which of them exclude each other, and the order of a run. Does not own the
-comparison (emu/analysis), the tables (cli/tables) or the figures (cli/figures). Source: this
+comparison (emu/analysis), the tables (results/tables) or the figures (cli/figures). Source: this
 project.
 """
 
@@ -21,13 +21,10 @@ import click
 from ondie import traces
 from ondie.emu.analysis import compare as comparison
 from ondie.emu.analysis import perfetto, step_budget, sweep
-from ondie.emu.analysis.answer import answer
 from ondie.emu.analysis.compare import Comparison
-from ondie.emu.analysis.result_json import result_data
 from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.commands import foreground
 from ondie.emu.cli.commands.foreground import Foreground
-from ondie.emu.cli.files import IMAGES
 from ondie.emu.cli.options import (
     DriveOptions,
     batch_options,
@@ -37,9 +34,6 @@ from ondie.emu.cli.options import (
     split_names,
 )
 from ondie.emu.cli.output import OutputOptions, output_options
-from ondie.emu.cli.tables import answer as first_screen
-from ondie.emu.cli.tables import compare as report
-from ondie.emu.cli.tables import sweep as sweep_tables
 from ondie.emu.cluster.allocation import check_cores_taken
 from ondie.emu.compute import training
 from ondie.emu.compute.measure_host import with_measured_rate
@@ -47,6 +41,9 @@ from ondie.emu.config.config import Config
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.deepspeed_config import configured
 from ondie.emu.paths.offload.options import Offload, parse_offload
+from ondie.emu.results.comparison import ComparisonResult
+from ondie.emu.results.files import IMAGES
+from ondie.emu.results.tables import sweep as sweep_tables
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 
@@ -312,7 +309,7 @@ def run_comparison(request: Request) -> None:
     with progress_bar(given.quiet) as progress:
         requests = request.users.read(progress)
         loop = None if requests is None else request.users.loop(requests)
-        result = comparison.compare(
+        runs = comparison.compare(
             request.trace,
             request.cfg,
             paths=request.paths,
@@ -323,21 +320,14 @@ def run_comparison(request: Request) -> None:
             sampled=given.sampled,
             progress=progress,
         )
-        data, tables = result_data(result, given.seed, request.target_s), []
+        result, tables = ComparisonResult.of(runs, request.target_s), []
         if requests is not None and loop is not None:
-            rows = foreground.run(result.trace, request.cfg, result, requests, loop, progress)
-            data["interference"] = foreground.data(rows, requests, loop)
+            rows = foreground.run(runs.trace, request.cfg, runs, requests, loop, progress)
+            result.data["interference"] = foreground.data(rows, requests, loop)
             tables.append(foreground.table(rows, requests))
-        files = given.write(
-            data, lambda: draw_comparison(result), draw_others(result, given), sort_keys=True
-        )
+        files = given.write_result(result, lambda: draw_comparison(runs), draw_others(runs, given))
     if (screen := given.console) is not None:
-        if given.verbose:
-            report.show(result, screen, request.target_s)
-        else:
-            first_screen.show(result, answer(result), screen)
-            if request.target_s is not None:
-                report.show_target(result, request.target_s, screen)
+        result.show(screen, given.verbose)
         for table in tables:
             screen.print(table)
     given.list_files(files)

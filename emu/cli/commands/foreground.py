@@ -18,9 +18,9 @@ from ondie.emu.analysis import foreground
 from ondie.emu.analysis.compare import Comparison
 from ondie.emu.analysis.foreground import Interference
 from ondie.emu.analysis.path_choice import PATHS
-from ondie.emu.cli.tables.replay import PS_PER_US
 from ondie.emu.config.config import Config
 from ondie.emu.replay.block_trace import Loop
+from ondie.emu.results.tables.replay import PS_PER_US
 from ondie.emu.units import InputError, fmt_time
 from ondie.traces import Trace
 from ondie.traces.block_model import BlockTrace

@@ -18,9 +18,7 @@ import click
 from rich.console import Console
 
 from ondie.emu.cli.click_helpers import progress_bar
-from ondie.emu.cli.files import check_target
 from ondie.emu.cli.output import OutputOptions, output_options
-from ondie.emu.cli.tables import replay
 from ondie.emu.replay.mqsim.flow import Flow, total
 from ondie.emu.replay.mqsim.run import (
     Outcome,
@@ -34,6 +32,8 @@ from ondie.emu.replay.mqsim.run import (
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.to_engine import simulate
 from ondie.emu.replay.mqsim.workload_xml import Scenario
+from ondie.emu.results.files import check_target
+from ondie.emu.results.tables import replay
 
 Progress = Callable[[str, float], None] | None
 

@@ -16,9 +16,9 @@ from ondie import traces
 from ondie.emu.cli.click_helpers import Group, progress_bar
 from ondie.emu.cli.commands.block_requests import ReadOptions, read_options
 from ondie.emu.cli.console import console
-from ondie.emu.cli.files import check_apart
-from ondie.emu.cli.output import JSON_SPELLING, OutputOptions, output_options
-from ondie.emu.cli.tables.trace import trace_table
+from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.results.files import check_apart
+from ondie.emu.results.tables.trace import trace_table
 from ondie.emu.units import KINDS, InputError, parse
 from ondie.traces import block, block_edit
 from ondie.traces.block_info import block_info
@@ -38,8 +38,11 @@ class InfoOptions(ReadOptions, OutputOptions):
         if name is None:
             if self.form is not None:
                 raise InputError(f"--from {self.form} requires NAME, the file to read")
-            if self.json_path is not None or self.out is not None:
-                raise InputError(f"--json and --out require NAME, a trace; {JSON_SPELLING}")
+            if self.json_path is not None or self.csv_path is not None or self.out is not None:
+                raise InputError(
+                    "--json, --csv and --out require NAME, a trace; --json takes a file, or - for "
+                    "standard output: --json -"
+                )
         if self.form is None:
             for field in ("time_unit", "event", "wait", "volume", "sort", "limit"):
                 if getattr(self, field):

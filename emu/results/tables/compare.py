@@ -30,9 +30,9 @@ from ondie.emu.analysis.result_json import (
 )
 from ondie.emu.analysis.sensitivity import IDLE_KEYS, sample_params, unfelt
 from ondie.emu.analysis.step_budget import target_table, verdicts
-from ondie.emu.cli.tables.energy_uncertainty import odds_table, odds_words
 from ondie.emu.config.config import Config
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
+from ondie.emu.results.tables.energy_uncertainty import odds_table, odds_words
 from ondie.emu.units import fmt_bytes, fmt_count, fmt_energy, fmt_update_rate, plural
 
 PHASE_TITLES = {

@@ -17,7 +17,7 @@ from ondie.emu.analysis.compare import Comparison
 from ondie.emu.analysis.error_notes import wrong_words
 from ondie.emu.analysis.lifetime import Interval
 from ondie.emu.analysis.monte_carlo import DRAWS
-from ondie.emu.cli.tables.compare import remarks
+from ondie.emu.results.tables.compare import remarks
 from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time, plural, si_prefix
 
 WIDTH = 80

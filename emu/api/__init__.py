@@ -1,0 +1,61 @@
+"""ondie: emulated computational storage drives, and the training through them.
+
+    import ondie
+
+    result = ondie.compare("gpt2-124m", "csd-pe")
+    print(result)                        # what `ondie compare` prints
+    result.to_pandas()                   # a row for each strategy
+
+Owns the names that a script or notebook uses, which are imported when they are used. Does not own
+what they do. Source: PEP 562 (module __getattr__).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ondie.emu.config.config import Config as Config
+    from ondie.emu.csd_optimizer import CSDOptimizer as CSDOptimizer
+    from ondie.emu.drive import Drive as Drive
+    from ondie.emu.paths.base import Options as Options
+    from ondie.emu.results.comparison import ComparisonResult as ComparisonResult
+    from ondie.emu.results.comparison import compare as compare
+    from ondie.emu.results.loading import SavedResult as SavedResult
+    from ondie.emu.results.loading import load as load
+    from ondie.emu.results.preset import preset as preset
+    from ondie.emu.results.replay import ReplayResult as ReplayResult
+    from ondie.emu.results.replay import replay as replay
+    from ondie.emu.units import InputError as InputError
+
+_NAMES = {
+    "CSDOptimizer": ("ondie.emu.csd_optimizer", "CSDOptimizer"),
+    "ComparisonResult": ("ondie.emu.results.comparison", "ComparisonResult"),
+    "Config": ("ondie.emu.config.config", "Config"),
+    "Drive": ("ondie.emu.drive", "Drive"),
+    "InputError": ("ondie.emu.units", "InputError"),
+    "Options": ("ondie.emu.paths.base", "Options"),
+    "ReplayResult": ("ondie.emu.results.replay", "ReplayResult"),
+    "SavedResult": ("ondie.emu.results.loading", "SavedResult"),
+    "compare": ("ondie.emu.results.comparison", "compare"),
+    "load": ("ondie.emu.results.loading", "load"),
+    "preset": ("ondie.emu.results.preset", "preset"),
+    "replay": ("ondie.emu.results.replay", "replay"),
+}
+"""Module and name of each public name."""
+
+__all__ = [*sorted(_NAMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(
+            f"module 'ondie' has no attribute {name!r}; it has {', '.join(_NAMES)}"
+        )
+    module, attribute = _NAMES[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})

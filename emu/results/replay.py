@@ -1,0 +1,303 @@
+"""Replay of a block trace, as `ondie replay` makes it: the run, its statistics and remarks.
+
+Owns the arguments of a replay in Python, the document of its result, and the remarks. Does not own
+the replay (replay/block_trace.py), the statistics (replay/statistics.py), the formats of the log
+(replay/request_log.py) or the tables (tables/replay.py).
+Source: none; the document has the fields of `ondie mqsim --json` and the shares of busy time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.config.rules.rule import mapping_unit
+from ondie.emu.ftl import pslc
+from ondie.emu.ftl.precondition.apply import PRECONDITIONS
+from ondie.emu.nvme.request import REQUEST_NAMES
+from ondie.emu.replay import request_log
+from ondie.emu.replay.block_trace import (
+    FEWEST_BLOCKS,
+    BlockReplayed,
+    Loop,
+    capacity,
+    least_pages,
+    replay_block,
+)
+from ondie.emu.replay.mqsim.to_engine import counters
+from ondie.emu.replay.statistics import statistics, summary
+from ondie.emu.results.preset import preset
+from ondie.emu.results.result import Result, flat, frame
+from ondie.emu.results.tables import replay as tables
+from ondie.emu.units import InputError, fmt_bytes, known_names
+from ondie.traces import block
+from ondie.traces.block_model import BlockTrace
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import RenderableType
+
+WORD_LINES = (
+    "padding_pages", "padded_at_flush", "padded_at_rest", "padded_in_time", "second_pass_pages",
+    "gathered_most",
+)  # fmt: skip
+"""Names of the counters in `word_lines` of `--json`, present if flash.programming is not "page"."""
+MANAGEMENT = (
+    "collections", "overruled_victims", "copyback_pages", "merge_read_pages", "trimmed_pages",
+    "unmapped_pages", "wear_moves", "program_failures", "bad_blocks",
+)  # fmt: skip
+"""Names of the counters in `management` of `--json`."""
+ERRORS = (
+    "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
+    "uncorrectable_pages", "lost_pages", "media_errors", "reclaimed_blocks",
+)  # fmt: skip
+"""Names of the counters in `errors` of `--json`, present if errors.kind is not "none"."""
+
+
+@dataclass(frozen=True, repr=False)
+class ReplayResult(Result):
+    """Result of a replay. ``data`` is the document of `ondie replay --json`.
+
+    run: the requests with their times, counters and busy shares. remarks: changes to the trace and
+    limits of the result, a sentence each.
+    """
+
+    run: BlockReplayed
+    remarks: tuple[str, ...] = ()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the latencies (us) and rates of the whole run and of its second half, a row for
+        each kind of request."""
+        found = []
+        for part, of in (("whole", self.data), ("second half", self.data["second_half"])):
+            rates = {key: of[key] for key in ("iops", "bandwidth_bytes_per_s", "waf") if key in of}
+            for kind, latency in of["latency_us"].items():
+                if latency is not None:
+                    more = rates if kind == "all" else {}
+                    found.append(flat({"part": part, "kind": kind, "latency_us": latency} | more))
+        return found
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return every request as a row of a DataFrame: the columns of `--log`, times in ps.
+
+        Raises InputError if pandas is not installed.
+        """
+        requests = self.run.requests
+        columns = {name: requests[field] for name, field in request_log.LOG_COLUMNS.items()}
+        return frame(columns | {"op": np.array(REQUEST_NAMES)[requests["op"]]})
+
+    def table(self) -> RenderableType:
+        """Return the table of latencies."""
+        return tables.latency_table(self.data)
+
+    def parts(self) -> Iterator[RenderableType]:
+        """Yield latencies, requests by operation, flash operations, and shares of busy time."""
+        data = self.data
+        yield tables.latency_table(data)
+        yield tables.operations_table(data["operations"])
+        yield tables.flash_table(data)
+        if "errors" in data:
+            yield tables.errors_table(data["errors"])
+        if "pslc" in data:
+            yield tables.pslc_table(data["pslc"])
+        if "word_lines" in data:
+            yield tables.word_lines_table(data["word_lines"])
+        yield tables.busy_table(self.run.busy)
+        yield tables.run_words(data)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the document (.json), the latencies (.csv) or all requests (.h5) to a file.
+
+        Returns the path. Raises InputError for another suffix, or if the file cannot be written.
+        """
+        if Path(path).suffix in (".h5", ".hdf5"):
+            request_log.write(self.run.requests, Path(path))
+            return Path(path)
+        return super().save(path)
+
+
+def replay(
+    trace: str | os.PathLike[str] | BlockTrace,
+    device: str | os.PathLike[str] | Config = "gen4-tlc",
+    *,
+    format: str | None = None,
+    time_unit: str | None = None,
+    settings: Iterable[str] = (),
+    queue_depth: int | None = None,
+    speed: float = 1.0,
+    precondition: str = "fill",
+    footprint: str = "refuse",
+    seed: int = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> ReplayResult:
+    """Replay a block trace through a drive.
+
+    trace: the name "sample", a file, or a trace. format: of the file: "mqsim", "msr", "fio" or
+    "blkparse". time_unit: of the timestamps of "mqsim": "ps", "ns" or "us". device: a preset by
+    name, a TOML file, or a configuration. settings: overrides such as "flash.channels=8".
+    queue_depth: number of requests to keep outstanding; None: requests are submitted at their
+    timestamps, divided by ``speed``. precondition: "none", "fill" or "steady". footprint: "refuse"
+    or "wrap" requests beyond the end of the drive. progress: callback (what, share done).
+
+    Raises InputError or TraceError, with one line, for a wrong choice before anything runs.
+    """
+    if precondition not in PRECONDITIONS:
+        raise InputError(
+            f"precondition: {precondition!r}; {known_names(precondition, PRECONDITIONS)}"
+        )
+    if queue_depth is not None and not 1 <= queue_depth <= 65535:
+        raise InputError(f"queue_depth: {queue_depth}; must be from 1 to 65535")
+    if queue_depth is not None and speed != 1.0:
+        raise InputError(f"speed: {speed} has no effect with queue_depth; remove one of them")
+    cfg = preset(device, settings)
+    if not isinstance(trace, BlockTrace):
+        trace = block.load_block(trace, format, time_unit=time_unit)
+    loop = Loop(queue_depth, speed)
+    if queue_depth is None and not trace.timed:
+        loop = Loop(cfg.host.io_queue_depth)
+    return replayed(
+        trace, cfg, loop, kind=precondition, footprint=footprint, seed=seed, progress=progress
+    )
+
+
+def replayed(
+    trace: BlockTrace,
+    cfg: Config,
+    loop: Loop,
+    *,
+    kind: str,
+    footprint: str,
+    seed: int,
+    progress: Callable[[str, float], None] | None = None,
+) -> ReplayResult:
+    """Replay the trace; the arguments are those of `replay`, read and checked.
+
+    Raises InputError or TraceError, and SimulationError if the requests and operations of the run
+    do not balance.
+    """
+    began = time.perf_counter()
+    share = None if progress is None else _share(progress, len(trace))
+    run = replay_block(trace, cfg, loop, kind=kind, footprint=footprint, seed=seed, progress=share)
+    data = statistics(
+        [run.requests],
+        counters(run.done.counters),
+        page_bytes=mapping_unit(run.config),
+        half=None if run.half is None else counters(run.half),
+        least_pages=least_pages(run.config, kind),
+        wall_s=time.perf_counter() - began - run.done.warmed_s,
+        config=_settings(trace, run, loop, kind, footprint, seed),
+        since="arrival",
+    )
+    data["utilisation"] = run.busy
+    data["operations"] = operations(run.requests)
+    data["counters"] = run.done.counters
+    data["management"] = {name: run.done.counters[name] for name in MANAGEMENT}
+    if run.config.errors.kind != "none":
+        data["errors"] = {name: run.done.counters[name] for name in ERRORS}
+    if run.config.ftl.pslc != "off":
+        data["pslc"] = _pslc(run)
+    if run.config.flash.programming != "page":
+        data["word_lines"] = {name: run.done.counters[name] for name in WORD_LINES}
+    remarks = (*trace.notes, *run.notes, *_about(trace, loop), *_short(run, data, kind))
+    return ReplayResult(data, run, (*remarks, *_failed(run), *_overruled(run)))
+
+
+def _share(progress: Callable[[str, float], None], requests: int) -> Callable[[int, int], None]:
+    """Return a callback for the replay that reports the share of completed requests."""
+    return lambda done, now_ps: progress("replay", min(done / requests, 1.0))
+
+
+def _settings(
+    trace: BlockTrace, run: BlockReplayed, loop: Loop, kind: str, footprint: str, seed: int
+) -> dict[str, Any]:
+    """Return the inputs of the run for the document: trace, options, resolved configuration."""
+    return {
+        "trace": {"source": trace.source, "format": trace.format, "requests": len(trace)},
+        "queue_depth": loop.depth,
+        "speed": loop.speed if loop.depth is None else None,
+        "precondition": kind,
+        "footprint": footprint,
+        "seed": seed,
+        "drive": run.config.resolved(),
+    }
+
+
+def _about(trace: BlockTrace, loop: Loop) -> list[str]:
+    """Return a remark if the trace has no timestamps and a queue depth is used instead."""
+    if loop.depth is not None and not trace.timed:
+        return [f"the trace has no timestamps; {loop.depth} requests are kept outstanding instead"]
+    return []
+
+
+def _short(run: BlockReplayed, data: Mapping[str, Any], kind: str) -> list[str]:
+    """Return a remark if the run is too short for a write amplification in steady state."""
+    least = least_pages(run.config, kind) * mapping_unit(run.config)
+    pages = data["flash"]["user_writes"] * mapping_unit(run.config)
+    if not pages or pages >= least:
+        return []
+    return [
+        f"no write amplification: the host programmed {fmt_bytes(pages)}, and collection in steady "
+        f"state empties blocks of {fmt_bytes(least // FEWEST_BLOCKS)} in all units of the drive "
+        f"together; replay at least {fmt_bytes(least)} of writes, or use --precondition fill"
+    ]
+
+
+def _failed(run: BlockReplayed) -> list[str]:
+    """Return a remark on the requests that ended with a read error; they do not end the replay."""
+    failed = run.requests[run.requests["status"] != 0]
+    if not len(failed):
+        return []
+    first = failed[0]
+    return [
+        f"{len(failed)} requests ended with an unrecovered read error (NVMe status "
+        f"{int(first['status']):#x}). The first one is request {int(first['tag'])}: "
+        f"{int(first['size'])} bytes at {int(first['offset'])}."
+    ]
+
+
+def _overruled(run: BlockReplayed) -> list[str]:
+    """Return a remark on how often the drive did not use the choice of its victim policy."""
+    count = run.done.counters["overruled_victims"]
+    if count == 0:
+        return []
+    return [
+        f"{count} of {run.done.counters['collections']} garbage collections selected the block "
+        f"with the fewest valid pages instead of the choice of ftl.gc_policy = "
+        f"{run.config.ftl.gc_policy}, which would not have freed a block when the free blocks "
+        f"were almost used up."
+    ]
+
+
+def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Return the number, bytes and latencies (us) of the requests by operation.
+
+    ``requests``: REQUEST[n]. The latency is the time from arrival to completion.
+    """
+    found = {}
+    for op, name in enumerate(REQUEST_NAMES):
+        rows = np.flatnonzero(requests["op"] == op)
+        if len(rows):
+            found[name] = {
+                "requests": len(rows),
+                "bytes": int(requests["size"][rows].sum()),
+                "latency_us": summary(requests["end"][rows] - requests["arrival"][rows]),
+            }
+    return found
+
+
+def _pslc(run: BlockReplayed) -> dict[str, Any]:
+    """Return the part of `--json` on pSLC blocks: mode, counters, rated erases, capacities."""
+    return {
+        "mode": run.config.ftl.pslc,
+        **{name: run.done.counters[name] for name in tables.PSLC},
+        "rated_erases": run.config.flash.pslc_endurance_cycles,
+        "pslc_bytes": pslc.capacity(run.config),
+        "offered_bytes": capacity(run.config),
+    }
