@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from ondie.emu.ftl import subpage, word_lines
 from ondie.emu.ftl.block_manager import has_unreserved_block, open_block, queue_erase
-from ondie.emu.ftl.page_map import FULL, PINNED, block_at, count_programmed, first_page, map_page
+from ondie.emu.ftl.page_map import (
+    FULL,
+    PINNED,
+    block_at,
+    count_programmed,
+    first_page,
+    map_page,
+    unmap,
+)
 from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
 from ondie.kernels.jit import cold, inline, njit
 
@@ -140,6 +148,12 @@ def fill(st, dev, lpn, count, stream):
     dev_rec = st.dev[dev]
     without = 0
     while count > 0:
+        if dev_rec.cursor == 0 and cfg.line <= 1 and cfg.static == 0:
+            done = fill_rounds(st, dev, lpn, count, stream)
+            lpn += done
+            count -= done
+            if count == 0:
+                break
         unit = unit_of(st, dev, lpn, stream)
         if cfg.line > 1:
             if cfg.static == 0:
@@ -167,6 +181,41 @@ def fill(st, dev, lpn, count, stream):
         lpn += got
         count -= got
     return 0
+
+
+@cold
+def fill_rounds(st, dev, lpn, count, stream):
+    """Map pages as `fill` does, as many whole rounds over the units as their open blocks take
+    before any of them is full.
+
+    Return the number of pages, 0 if a unit has no open block that has been written to.
+    """
+    cfg = st.cfg[0]
+    each = cfg.unit_planes * cfg.slots if cfg.multi_plane != 0 else cfg.slots
+    rounds = count // (cfg.units * each)
+    for at in range(cfg.units):
+        front = st.front[stream, dev * cfg.units + st.turn[at]]
+        if front.block < 0 or front.next == 0 or front.laid != 0 or front.next % each != 0:
+            return 0
+        rounds = min(rounds, (cfg.block_pages - front.next) // each - 1)
+    if rounds <= 0:
+        return 0
+    for at in range(cfg.units):
+        unit = dev * cfg.units + st.turn[at]
+        front = st.front[stream, unit]
+        block = unit * cfg.all_blocks + front.block
+        ppn = first_page(st, dev, block) + front.next
+        for turn in range(rounds):
+            first = lpn + (turn * cfg.units + at) * each
+            for page in range(each):
+                unmap(st, dev, first + page)
+                st.l2p[dev, first + page] = ppn + 1
+                st.p2l[dev, ppn] = first + page + 1
+                ppn += 1
+        st.valid[block] += rounds * each
+        front.next += rounds * each
+    st.dev[dev].mapped += rounds * each * cfg.units
+    return rounds * each * cfg.units
 
 
 @inline

@@ -13,6 +13,7 @@ from functools import partial
 import click
 
 from ondie.emu.cli.options import Decorator, add_options
+from ondie.emu.units import InputError
 from ondie.traces import block, block_edit
 from ondie.traces.block import BlockTrace
 
@@ -40,6 +41,11 @@ class ReadOptions:
         The order of these operations is: sort by time (--sort), keep one device (--device), keep
         the first requests (--limit). Raises TraceError if the file cannot be read.
         """
+        if self.form is None and name not in block.SAMPLES:
+            raise InputError(
+                f"{name}: --from FORMAT is required: {FORMATS}; only the samples "
+                f"({', '.join(block.SAMPLES)}) have no format to name"
+            )
         early = self.limit if not self.sort and self.volume is None else None
         requests = block.load_block(
             name, self.form, time_unit=self.time_unit, event=self.event, wait=self.wait,
