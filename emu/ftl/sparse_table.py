@@ -26,6 +26,8 @@ In larger tables, huge pages would allocate memory for untouched parts.
 """
 PART = 1 << 18
 """Number of entries of a part that is searched at once."""
+GRAIN = 512
+"""Number of entries that are told to be in use, or not, together."""
 _IN_USE_SHIFT = 62
 """Lowest of two bits of an entry of /proc/self/pagemap: the page is swapped out, or present."""
 
@@ -58,7 +60,7 @@ def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
 
 def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
     """Yield the slices of the tables, each of at most PART entries, in which at least one of them
-    has been written. All other entries are zero.
+    may have been written. All other entries are zero.
 
     tables: contiguous, one-dimensional, of equal length. Where the system does not say which memory
     is in use, all slices are yielded.
@@ -70,17 +72,33 @@ def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
             with contextlib.suppress(OSError):
                 pagemap = stack.enter_context(open("/proc/self/pagemap", "rb", buffering=0))
         for first in range(0, length, PART):
-            part = slice(first, min(first + PART, length))
-            if pagemap is None or any(_in_use(pagemap, table[part]) for table in tables):
-                yield part
+            last = min(first + PART, length)
+            if pagemap is None:
+                yield slice(first, last)
+                continue
+            used = np.zeros(-(-(last - first) // GRAIN), bool)
+            for table in tables:
+                used |= _in_use(pagemap, table[first:last])
+            ends = np.flatnonzero(np.diff(used, prepend=False, append=False))
+            for start, stop in ends.reshape(-1, 2).tolist():
+                yield slice(first + start * GRAIN, min(first + stop * GRAIN, last))
 
 
-def _in_use(pagemap: FileIO, part: np.ndarray) -> bool:
-    """Return True if a memory page of ``part`` is in use."""
+def _in_use(pagemap: FileIO, part: np.ndarray) -> np.ndarray:
+    """Return for every GRAIN entries of ``part`` whether a memory page of theirs is in use,
+    bool[n]."""
+    count = -(-len(part) // GRAIN)
     first = part.ctypes.data // mmap.PAGESIZE
     last = (part.ctypes.data + part.nbytes - 1) // mmap.PAGESIZE
     pagemap.seek(first * 8)
     entries = pagemap.read((last - first + 1) * 8)
     if len(entries) != (last - first + 1) * 8:
-        return True
-    return bool((np.frombuffer(entries, np.uint64) >> np.uint64(_IN_USE_SHIFT)).any())
+        return np.ones(count, bool)
+    present = (np.frombuffer(entries, np.uint64) >> np.uint64(_IN_USE_SHIFT)) != 0
+    if not present.any():
+        return np.zeros(count, bool)
+    before = np.concatenate([[0], np.cumsum(present)])
+    at = part.ctypes.data + np.minimum(np.arange(count + 1) * GRAIN, len(part)) * part.itemsize
+    low = at[:-1] // mmap.PAGESIZE - first
+    high = (at[1:] - 1) // mmap.PAGESIZE - first
+    return before[high + 1] > before[low]
