@@ -161,7 +161,9 @@ def test_touched_parts(monkeypatch, told):
     second[[9 * PART - 1]] = 1
     found = list(touched_parts(first, second))
     assert {0, 7, 8, 40} <= {part.start // PART for part in found}
-    assert len(found) == 41 if not told else sum(part.stop - part.start for part in found) <= 8192
+    size = sum(part.stop - part.start for part in found)
+    huge = 2 * 2**20 // 4  # entries of a huge memory page, of which each write takes one
+    assert len(found) == 41 if not told else size <= 5 * huge < length / 3
     assert sum(int(np.count_nonzero(second[p])) for p in found) == 1
     assert sum(int(np.count_nonzero(first[p])) for p in touched_parts(first)) == 3
 
