@@ -311,3 +311,19 @@ def test_what_cannot_be_sampled(capsys, tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
     refused(here(capsys, "compare", *words, "--sampled"), *said)
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name, subgroup, part, lone",
+    [
+        ("host_offload_pipelined", 300_000, 5_000, True),
+        ("host_offload_pipelined", 300_000, 400_000, False),  # the part has several, too
+        ("host_offload_pipelined", 10**9, 5_000, False),  # the model has one as well
+        ("host_offload", 300_000, 5_000, False),  # nothing overlaps
+    ],
+)
+def test_a_part_of_one_sub_group_of_a_pipelined_model(name, subgroup, part, lone):
+    """Its stages cannot overlap as those of the model do."""
+    cfg = load_preset("csd-pe", [f"host.subgroup_params={subgroup}"])
+    path = PATHS[name](cfg, model("adam", 3_000_000), Options())
+    assert path.lone_part(part) is lone

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -269,3 +270,15 @@ def test_relaxed_arithmetic_is_refused():
     for option in ("fastmath", "parallel"):
         with pytest.raises(KernelError, match=option):
             jit.njit(**{option: True})
+
+
+def test_the_digest_follows_functions_of_the_package_only():
+    """Compiled functions and plain ones of this package; others belong to a version."""
+    found = code_cache._function
+    assert found(jit.njit(_adds)).__code__ is _adds.__code__
+    assert found(code_cache.not_stored) is code_cache.not_stored
+    assert found(textwrap.dedent) is found(3) is None
+
+
+def _adds(a, b):
+    return a + b
