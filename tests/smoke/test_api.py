@@ -1,5 +1,6 @@
 """`import ondie`: is what a script gets what the command line prints, and are errors early?"""
 
+import csv
 import io
 import json
 import subprocess
@@ -249,3 +250,14 @@ def test_type_checkers_see_it(root, tmp_path):
 def test_ondie_has_one_home():
     """The package `ondie` is emu/api; importing it again as a room of emu would make a second."""
     assert Path(ondie.__file__).parent.name in ("api", "ondie")
+
+
+def test_the_keys_of_a_preset_are_rows(capsys):
+    done = here(capsys, "preset", "show", "csd-pe", "--csv", "-")
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    by_key = {row["key"]: row for row in rows}
+    assert len(by_key) == len(rows) > 200
+    found = by_key["flash.t_program"]
+    assert int(found["value"]) == ondie.preset("csd-pe").flash.t_program_ps
+    assert (found["source"], found["unit"]) == ("paper", "ps")
+    assert int(found["low"]) < int(found["value"]) < int(found["high"])

@@ -42,6 +42,15 @@ def list_presets(**values: Any) -> None:
     given.list_files(files)
 
 
+def key_rows(cfg: Config) -> list[dict[str, Any]]:
+    """Return a row for each key of a configuration: value, unit, source and range."""
+    return [
+        {"key": f"{section}.{key}", **leaf}
+        for section, leaves in cfg.resolved().items()
+        for key, leaf in leaves.items()
+    ]
+
+
 @preset.command("show")
 @click.argument("name")
 @settings_option
@@ -52,7 +61,7 @@ def show_preset(name: str, settings: tuple[str, ...], why: bool, **values: Any) 
     """Show a preset or a TOML file after overrides."""
     given, cfg = OutputOptions(**values), load_preset(name, settings)
     given.check(name)
-    files = given.write(cfg.resolved(), sort_keys=True)
+    files = given.write(cfg.resolved(), sort_keys=True, rows=lambda: key_rows(cfg))
     if (screen := given.console) is not None:
         print_preset(cfg, why, screen)
     given.list_files(files)
