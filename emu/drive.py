@@ -8,12 +8,13 @@ Source: this project's command record (nvme/command.py).
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 import numpy as np
 
 from ondie.emu.clock import NEVER
-from ondie.emu.config.config import Config
+from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core import events, plan_rows
 from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.run import build
@@ -30,6 +31,8 @@ from ondie.emu.units import InputError
 class Drive(Driver):
     """One drive with configuration ``cfg`` and its host, with a separate simulation clock.
 
+    ``cfg``: a configuration, the name of a preset, or a TOML file.
+
     ``payload=True`` keeps the bytes of every page. ``buffer`` (uint8[slots, page_bytes]) is then
     the caller's memory: commands with a ``payload_slot`` write pages from it and read pages into
     it. The caller must not touch a slot until its command has completed. ``queue_depth`` replaces
@@ -40,12 +43,13 @@ class Drive(Driver):
 
     def __init__(
         self,
-        cfg: Config,
+        cfg: Config | str | os.PathLike[str],
         payload: bool = False,
         *,
         queue_depth: int | None = None,
         seed: int = 0,
     ) -> None:
+        cfg = cfg if isinstance(cfg, Config) else load_preset(cfg)
         arrays = build.build(
             cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload, seed=seed
         )

@@ -136,6 +136,7 @@ def test_loading(compared, tmp_path):
         (lambda: ondie.compare("mlp-fp16", ondie.preset("csd-pe"), devices=2), InputError,
          "Config.replace"),
         (lambda: ondie.compare("mlp-fp16", target_step="2 parsecs"), InputError, "parsecs"),
+        (lambda: ondie.Drive("gen5-tlc"), InputError, "gen4-tlc"),
         (lambda: ondie.Options(format="fp8"), InputError, "fp8"),
         (lambda: ondie.replay("mixed-4k", precondition="ful"), InputError, "nearest: fill"),
         (lambda: ondie.replay("mixed-4k", queue_depth=0), InputError, "from 1 to 65535"),
