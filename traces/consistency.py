@@ -1,4 +1,4 @@
-"""Consistency rules of a trace, which every Trace meets from its construction on.
+"""Consistency rules of a trace, which are checked when a Trace is constructed.
 
 This module owns check() and the valid names. It does not read the payload; gradients are checked on
 access (model.Trace.gradient).

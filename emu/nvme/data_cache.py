@@ -307,8 +307,8 @@ def complete_waiters(st, tid):
 
 @njit
 def count_settled(st, dev, epoch):
-    """Count a content of an epoch as on flash or dropped. Complete FLUSHes that waited only for
-    it."""
+    """Record that a cached page, written in epoch ``epoch``, is on flash or was dropped. Complete
+    the FLUSHes that waited only for it."""
     cache = st.cache[dev]
     cache.contents -= 1
     before = -1

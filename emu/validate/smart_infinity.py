@@ -382,9 +382,10 @@ def write_rate(cfg: Config) -> float:
 
 
 def knee(totals: dict[int, float]) -> float:
-    """Return the number of drives at which one more saves less than SAVING of the step.
+    """Return the smallest number of drives at which a further drive shortens the step by less than
+    the share SAVING, or the largest number of drives if there is none.
 
-    The largest number of drives if there is none. ``totals``: step time by number of drives (s).
+    ``totals``: step time by number of drives (s).
     """
     for n, total in totals.items():
         if n + 1 in totals and totals[n + 1] > (1 - SAVING) * total:

@@ -271,7 +271,8 @@ class Timed:
         return Timed(name, cfg, read, rate(cfg, command.WRITE, 12 * n, 4 * n))
 
     def rows(self, *forms: str | None) -> Iterator[Row]:
-        """Yield the rows of these closed forms; None yields both pipelined forms, shown only."""
+        """Yield a row for each closed form named; None stands for both pipelined forms, whose rows
+        are shown without a tolerance."""
         n = TIMED_PARAMS
         cpu = host_cpu.update_ps(self.cfg, n, host_cpu.ADAM_BYTES) / 1e12
         stages = 16 * n / self.read, cpu, 12 * n / self.write

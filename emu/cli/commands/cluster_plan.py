@@ -218,7 +218,8 @@ def _compute_seconds(engine: Engine, samples: int, pieces: int) -> float:
 
 
 def _allocators(request: Request) -> Table:
-    """Return the table of all allocators, and the bound of the speed without waiting."""
+    """Return the table of all allocators, with the upper bound of the speed, at which no node
+    waits for another."""
     table = make_table(
         "Allocators, gradient exchange included",
         ("allocator", "samples/step", "compute", "exchange", "samples/s", "vs. paper", "risk"),
