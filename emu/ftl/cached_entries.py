@@ -8,6 +8,7 @@ Source: DFTL (Gupta et al., ASPLOS 2009).
 from __future__ import annotations
 
 from ondie.emu.engine.core import lru
+from ondie.emu.ftl.page_map import zone_of
 from ondie.kernels.jit import inline, njit
 
 KEPT, DUE, OLD, HELD, LEAVING = range(5)
@@ -36,18 +37,24 @@ def find(st, dev, lpn):
 
 
 @inline
-def push_newest(st, dev, entry):
-    """Insert an unlinked entry at the most recently used end of the LRU list."""
-    maps = st.maps[dev]
+def cache_of(st, dev, lpn):
+    """Return the index in ``st.maps`` of the cache that holds the entry of a logical page."""
+    return dev if st.cfg[0].map_caches == 1 else zone_of(st, lpn)
+
+
+@inline
+def push_newest(st, cache, entry):
+    """Insert an unlinked entry at the most recently used end of the LRU list of cache ``cache``."""
+    maps = st.maps[cache]
     if lru.follow(st.entry, entry, maps.newest):
         maps.oldest = entry
     maps.newest = entry
 
 
 @inline
-def unlink(st, dev, entry):
-    """Remove an entry from the LRU list."""
-    maps = st.maps[dev]
+def unlink(st, cache, entry):
+    """Remove an entry from the LRU list of cache ``cache``."""
+    maps = st.maps[cache]
     lru.bypass(st.entry, entry)
     if maps.newest == entry:
         maps.newest = st.entry[entry - 1].older
@@ -58,9 +65,10 @@ def unlink(st, dev, entry):
 @inline
 def touch(st, dev, entry):
     """Mark an entry as most recently used."""
-    if st.maps[dev].newest != entry:
-        unlink(st, dev, entry)
-        push_newest(st, dev, entry)
+    cache = cache_of(st, dev, st.entry[entry - 1].lpn)
+    if st.maps[cache].newest != entry:
+        unlink(st, cache, entry)
+        push_newest(st, cache, entry)
 
 
 @inline

@@ -35,6 +35,7 @@ from ondie.emu.ftl.cached_entries import (
     HELD,
     OLD,
     PLACES,
+    cache_of,
     find,
     mark_clean,
     page_of,
@@ -46,6 +47,7 @@ from ondie.emu.ftl.translation_pages import (
     keep_without_write_back,
     next_turn,
     unit_in_turn,
+    units_in_turn,
     wait_for_page,
     write_back,
 )
@@ -54,7 +56,7 @@ from ondie.kernels.jit import njit
 
 # Links are index + 1; 0 = none, so untouched (all-zero) pages of these arrays take no memory.
 MAPS = record_type(
-    newest="i8",  # LRU list of entries
+    newest="i8",  # LRU list of entries; of these three, one set for each cache
     oldest="i8",
     used="i8",
     first="i8",  # queue of translation pages for write-back
@@ -97,20 +99,24 @@ def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
     return -(-math.ceil(2 * bits + sectors) // 8), -(-math.ceil(bits + sectors) // 8)
 
 
-def table_sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
-    """Return (cached entries, entries per translation page, translation pages) of a device. All are
-    0 if the whole map is in DRAM. Raises InputError if the cache holds no entry or too many."""
+def table_sizes(
+    cfg: Config, physical_pages: int, lpns: int, caches: int = 1
+) -> tuple[int, int, int]:
+    """Return (entries per cache, entries per translation page, translation pages) of a device with
+    ``caches`` caches of equal size. All are 0 if the whole map is in DRAM. Raises InputError if a
+    cache holds no entry or too many."""
     if cfg.ftl.map_cache_bytes == 0:
         return 0, 0, 0
     cached, stored = entry_bytes(cfg, physical_pages)
-    entries = min(cfg.ftl.map_cache_bytes // cached, lpns)
+    entries = min(cfg.ftl.map_cache_bytes // cached // caches, lpns)
     if entries == 0:
+        each = "one entry" if caches == 1 else f"one entry for each of {caches} flows"
         raise InputError(
-            f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: must be at least {cached} B, one "
-            "entry, or 0 for the whole map in DRAM"
+            f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: must be at least {cached * caches} B, "
+            f"{each}, or 0 for the whole map in DRAM"
         )
     span = mapping_unit(cfg) // stored
-    if max(entries, lpns // span) >= 1 << (PLACES - 1):
+    if max(entries * caches, lpns // span) >= 1 << (PLACES - 1):
         raise InputError(
             f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: must hold fewer than 2**31 entries"
         )
@@ -121,13 +127,13 @@ def table_sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, 
 
 
 @njit
-def evict(st, dev):
-    """Evict the least recently used entry of the cache and return it as index + 1, unlinked from
-    all lists. If the entry is dirty, its translation page is written back.
+def evict(st, dev, cache):
+    """Evict the least recently used entry of cache ``cache`` and return it as index + 1, unlinked
+    from all lists. If the entry is dirty, its translation page is written back.
     """
-    eid = int(st.maps[dev].oldest)
+    eid = int(st.maps[cache].oldest)
     entry = st.entry[eid - 1]
-    unlink(st, dev, eid)
+    unlink(st, cache, eid)
     lru.unlist(st.bucket, st.entry, dev, eid)
     if entry.dirty != 0:
         tpage = page_of(st, dev, entry.lpn)
@@ -146,15 +152,16 @@ def insert(st, dev, lpn):
     If the cache is full, evict another entry.
     """
     cfg = st.cfg[0]
-    maps = st.maps[dev]
+    cache = cache_of(st, dev, lpn)
+    maps = st.maps[cache]
     if maps.used < cfg.map_entries:
         maps.used += 1
-        entry = dev * cfg.map_entries + maps.used
+        entry = cache * cfg.map_entries + maps.used
     else:
-        entry = evict(st, dev)
+        entry = evict(st, dev, cache)
     st.entry[entry - 1].dirty = 0
     lru.enlist(st.bucket, st.entry, dev, entry, lpn)
-    push_newest(st, dev, entry)
+    push_newest(st, cache, entry)
     return entry
 
 
@@ -267,18 +274,19 @@ def fill_translation_pages(st, dev, lpn, count):
         if st.l2p[dev, cfg.lpns + tvpn] != 0:
             continue
         without += 1
-        for i in range(st.turn.shape[0]):
+        stream = page_map.map_stream_of(st, tvpn * cfg.map_span)
+        for i in range(units_in_turn(st, tvpn)):
             unit = unit_in_turn(st, dev, tvpn, i)
             pool = st.pool[unit]
-            if st.front[cfg.map_stream, unit].block < 0:
+            if st.front[stream, unit].block < 0:
                 if not block_manager.has_unreserved_block(st, unit):
                     continue
                 st.block[unit * cfg.all_blocks + st.free[unit, pool.free_head]].dirty = 0
             if cfg.line > 1:
-                write_frontier.set_laid(st, unit, cfg.map_stream, 1)
-            ppn, _ = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
+                write_frontier.set_laid(st, unit, stream, 1)
+            ppn, _ = write_frontier.allocate(st, dev, unit, stream, 1)
             if cfg.line > 1:
-                write_frontier.set_laid(st, unit, cfg.map_stream, 0)
+                write_frontier.set_laid(st, unit, stream, 0)
             page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
             page_map.count_programmed(st, dev, ppn, 1)
             without -= 1

@@ -60,7 +60,7 @@ def destination_stream(st, block):
     stream = st.block[block].stream
     if stream == cfg.pslc_stream:
         return cfg.fold_stream
-    if stream == cfg.map_stream:
+    if page_map.is_map_stream(st, stream):
         return stream
     if cfg.collected_streams == 1:
         return cfg.collected

@@ -112,7 +112,7 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
         ),
         "block_erases": int(arrays.block.erases[: geometry.units * geometry.all_blocks].sum()),
         "planes_per_erase": geometry.unit_planes,
-        "map_cache_entries": int(arrays.maps.used[0]),
+        "map_cache_entries": int(arrays.maps.used.sum()),
         "map_cache_chained": _chained(arrays.entry["chain"], arrays.bucket[0]),
         "map_write_backs": int(arrays.maps.writing[0]),
         **_data_cache(arrays),

@@ -94,6 +94,32 @@ def first_page(st, dev, block):
 
 
 @njit
+def zone_of(st, lpn):
+    """Return the zone that contains logical page ``lpn``.
+
+    Return 0 if all zones span the whole drive.
+    """
+    zone = 0
+    while lpn >= st.zone[zone].last_lpn:
+        zone += 1
+    return zone
+
+
+@inline
+def map_stream_of(st, lpn):
+    """Return the stream of the translation page that maps logical page ``lpn``."""
+    cfg = st.cfg[0]
+    return cfg.map_stream if cfg.map_streams == 1 else cfg.map_stream + zone_of(st, lpn)
+
+
+@inline
+def is_map_stream(st, stream):
+    """Return True if a stream fills blocks with translation pages."""
+    cfg = st.cfg[0]
+    return cfg.map_stream >= 0 and 0 <= stream - cfg.map_stream < cfg.map_streams
+
+
+@njit
 def set_place(st, dev, tid):
     """Set the die, planes and page offset of transaction ``tid`` from its first physical page.
 

@@ -100,11 +100,18 @@ def set_cell_modes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     table.fold_idle = ftl.fold_idle_ps
 
 
-def set_cached_map(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the sizes of the cached mapping table, and the stream of translation pages."""
+def set_cached_map(
+    cfg: Config, geometry: Geometry, table: np.recarray, streams: int, caches: int
+) -> None:
+    """Set the sizes of the cached mapping table, and the streams of translation pages.
+
+    ``streams``: number of zones whose translation pages have separate blocks. Each zone begins at a
+    translation page, so that up to ``map_span`` - 1 page numbers before each further zone are
+    unused. ``caches``: number of caches that share ``ftl.map_cache`` equally.
+    """
     lpns = int(table["lpns"][0])
-    entries, span, tpages = cmt.table_sizes(cfg, geometry.physical_pages, lpns)
-    if lpns + tpages > geometry.native_pages:
+    entries, span, tpages = cmt.table_sizes(cfg, geometry.physical_pages, lpns, caches)
+    if lpns - (streams - 1) * max(span - 1, 0) + tpages > geometry.native_pages:
         raise InputError(
             f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: {lpns} logical pages and their "
             f"{tpages} translation pages are more than the {geometry.native_pages} pages of "
@@ -113,8 +120,10 @@ def set_cached_map(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     table.map_entries, table.map_span, table.tpages = entries, span, tpages
     following = int(table["collected"][0] + table["collected_streams"][0])
     table.map_stream = following if entries else -1
+    table.map_streams = streams if entries else 0
+    table.map_caches = caches
     if table["pslc"][0] != pslc.OFF:
-        following += entries > 0
+        following += int(table["map_streams"][0])
         table.pslc_stream, table.fold_stream = following, following + 1
     table.first_out = 0 if entries else 1
     if cfg.ftl.gc_copyback or cfg.flash.status == "read":
@@ -129,7 +138,7 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     """
     one = cfg.ftl.stream_policy == "one"
     streams = (1 if one else int(table["streams"][0])) + int(table["collected_streams"][0])
-    needed = streams + int(table["map_entries"][0] > 0) + int(table["gc_reserve"][0]) - 1
+    needed = streams + int(table["map_streams"][0]) + int(table["gc_reserve"][0]) - 1
     pages = int(table["lpns"][0]) + int(table["tpages"][0])
     spare = geometry.native_pages - pages
     if spare >= needed * geometry.units * geometry.block_pages:
@@ -213,7 +222,7 @@ def open_blocks(table: np.record) -> int:
     return int(
         table.collected
         + table.collected_streams
-        + (table.map_entries > 0)
+        + table.map_streams
         + 2 * (table.pslc != pslc.OFF)
     )
 
@@ -267,6 +276,7 @@ def tables(
     """Return the tables of the FTL of ``n`` devices, for the constants in ``table``."""
     units = n * geometry.units
     lpns, tpages, entries = int(table.lpns), int(table.tpages), int(table.map_entries)
+    caches = int(table.map_caches)
     width = map_dtype(geometry.physical_pages)
     stripes = geometry.block_pages // int(table.stripe)
     return {
@@ -280,9 +290,9 @@ def tables(
         "pool": pool_records(geometry, units),
         "turn": geometry.turns(cfg.ftl.allocation),
         "zone": one_zone(geometry, cfg.ftl.write_streams, lpns),
-        "maps": records(cmt.MAPS, n),
-        "entry": records(cmt.ENTRY, max(n * entries, 1)),
-        "bucket": np.zeros((n, 1 << entries.bit_length()), np.int32),
+        "maps": records(cmt.MAPS, max(n, caches)),
+        "entry": records(cmt.ENTRY, max(n * caches * entries, 1)),
+        "bucket": np.zeros((n, 1 << (caches * entries).bit_length()), np.int32),
         "tpage": records(cmt.TPAGE, max(n * tpages, 1)),
         "page_ps": pslc.array_times(cfg),
         **pslc.tables(cfg, units, geometry.blocks, geometry.pslc_blocks),

@@ -147,7 +147,8 @@ def keep_without_write_back(st, dev, tpage):
         page.asked = ASKED
         read(st, dev, tpage, Role.MAP_FETCH, size)
     unit = unit_in_turn(st, dev, tvpn, 0)
-    ppn, got = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
+    stream = page_map.map_stream_of(st, tvpn * cfg.map_span)
+    ppn, got = write_frontier.allocate(st, dev, unit, stream, 1)
     if got == 0:
         fail(st, E_FULL, cfg.lpns + tvpn, 0)
         return
@@ -185,13 +186,27 @@ def start_write_backs(st, dev):
 
 
 @inline
+def units_in_turn(st, tvpn):
+    """Return the number of units on which translation page ``tvpn`` may lie."""
+    cfg = st.cfg[0]
+    if cfg.map_streams == 1:
+        return st.turn.shape[0]
+    return st.zone[page_map.zone_of(st, tvpn * cfg.map_span)].units
+
+
+@inline
 def unit_in_turn(st, dev, tvpn, i):
     """Return the unit that is tried as number ``i`` for translation page ``tvpn``.
 
     The order of units starts at the page's number if allocation is static, else at the allocation
-    cursor.
+    cursor. With a stream of translation pages for each zone, the pages are numbered within their
+    zone and lie on its units.
     """
     cfg = st.cfg[0]
+    if cfg.map_streams > 1:
+        zone = st.zone[page_map.zone_of(st, tvpn * cfg.map_span)]
+        at = tvpn - zone.first_lpn // cfg.map_span + i
+        return dev * cfg.units + st.turn[zone.turn + at % zone.units]
     first = tvpn if cfg.static != 0 else st.maps[dev].cursor
     return dev * cfg.units + st.turn[(first + i) % st.turn.shape[0]]
 

@@ -155,7 +155,7 @@ def line_queue(st, tid):
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
     if stream < cfg.collected:
         return Q_WRITE
-    return Q_MAP_WRITE if stream == cfg.map_stream else cfg.q_gc_write
+    return Q_MAP_WRITE if page_map.is_map_stream(st, stream) else cfg.q_gc_write
 
 
 # --- passes

@@ -15,6 +15,7 @@ from ondie.emu.ftl.page_map import (
     block_at,
     count_programmed,
     first_page,
+    is_map_stream,
     map_page,
     unmap,
 )
@@ -50,7 +51,7 @@ def allocate(st, dev, unit, stream, count):
     ppn = first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
         queue = cfg.q_gc_write if stream >= cfg.collected else Q_WRITE
-        if stream == cfg.map_stream:
+        if is_map_stream(st, stream):
             queue = Q_MAP_WRITE
         queue_erase(st, dev, unit, at, queue)
     block.dirty = 1

@@ -367,17 +367,18 @@ def place_map(st, tid):
     txn = st.txn[tid]
     dev = txn.dev
     tvpn = txn.lpn - cfg.lpns
-    for i in range(st.turn.shape[0]):
+    stream = page_map.map_stream_of(st, tvpn * cfg.map_span)
+    for i in range(translation_pages.units_in_turn(st, tvpn)):
         unit = translation_pages.unit_in_turn(st, dev, tvpn, i)
         ppn = -1
         got = 0
-        if block_manager.fits_internal_write(st, unit, cfg.map_stream):
-            ppn, got = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
+        if block_manager.fits_internal_write(st, unit, stream):
+            ppn, got = write_frontier.allocate(st, dev, unit, stream, 1)
         if got == 0 or st.reg[0].filled != 0:
             maybe_start_gc(st, dev, unit)
         if got == 0:
             continue
-        if cfg.line == 1 or not word_lines.is_inside_stripe(st, st.front[cfg.map_stream, unit]):
+        if cfg.line == 1 or not word_lines.is_inside_stripe(st, st.front[stream, unit]):
             translation_pages.next_turn(st, dev)
         translation_pages.compose(st, dev, tvpn)
         txn.op = timing.PROGRAM

@@ -37,8 +37,10 @@ CFG = record_type(
     buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
     buffer_close="f8",  # of a destage buffer
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
-    map_stream="i8",  # stream of translation pages, -1 = none
-    map_entries="i8",  # entries of the cached mapping table; 0: the whole table is in DRAM
+    map_stream="i8",  # first stream of translation pages, -1 = none
+    map_streams="i8",  # number of those: one, or one for each zone
+    map_entries="i8",  # entries of a cached mapping table; 0: the whole table is in DRAM
+    map_caches="i8",  # cached mapping tables: one for each device, or one for each zone
     map_span="i8",  # entries of a translation page
     tpages="i8",  # translation pages of a device
     map_read="i8", map_writes="i8",

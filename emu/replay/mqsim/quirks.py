@@ -307,7 +307,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "shared_map_cache", ("CMT_Sharing_Mode",),
         "gives each flow a mapping cache of the full capacity although it should be shared",
-        "one cache for all flows", NAMED,
+        "one cache for all flows", ASKED,
         lambda d, s: (not d.ideal_mapping_table and len(s.flows) > 1 and not sata.used(d)
                       and d.cmt_sharing_mode == "SHARED"),
     ),

@@ -32,11 +32,6 @@ REFUSALS: list[Refusal] = [
         lambda d, s: sata.used(d) and d.enabled_preconditioning and len(s.flows) > 1,
         "false is supported with SATA, or one flow",
     ),
-    Refusal(
-        "ideal_mapping_table",
-        lambda d, s: not d.ideal_mapping_table and len(s.flows) > 1 and not sata.used(d),
-        "true is supported, or one flow",
-    ),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
 ]
 """Features that are rejected; remove an entry when the drive supports its feature."""

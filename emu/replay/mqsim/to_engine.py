@@ -160,7 +160,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.unwritten": "as_written",
             "ftl.map_update": "placed",
             "ftl.victim_pages": "locked",
-            "ftl.map_cache_bytes": 0 if drive.ideal_mapping_table else drive.cmt_capacity_bytes,
+            "ftl.map_cache_bytes": _map_caches(drive, streams, quirks)[1],
             "ftl.map_writes": 0 if "mapping_writes" in quirks else 16,
             "ftl.map_read_bytes": 0 if drive.ideal_mapping_table else SECTOR_BYTES,
             "ftl.initial": "fresh",
@@ -209,17 +209,20 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         flow.range.pages(sectors) + (inside > 0)
         for flow, inside in zip(streams, skews, strict=True)
     ]
+    first = _first_pages(drive, pages)
     arrays = build.build(
         cfg,
         devices=1,
         phases=1,
         pairs=len(flows),
         seed=drive.seed,
-        lpns=sum(pages),
+        lpns=first[-1] + pages[-1],
         destage=data_cache.sizes(drive, flows),
         adapter=drive.io_queue_depth if sata.used(drive) else 0,
         entries=0 if sata.used(drive) else drive.io_queue_depth,
         budget=outstanding(flows, sectors),
+        map_streams=len(streams),
+        map_caches=_map_caches(drive, len(streams), quirks)[0],
     )
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
@@ -231,13 +234,46 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     random = drive.gc_block_selection_policy.startswith("RANDOM")
     arrays.lots[gc_policies.REPEATED_LOT] = random and "lost_drawings" not in quirks
     arrays.lots[gc_policies.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
-    _zones(cfg, arrays, drive, streams, pages)
+    _zones(cfg, arrays, drive, streams, pages, first)
     arrays.zone["skew"] = skews
     _frontiers(arrays, drive, unused, pages)
     if drive.enabled_preconditioning:
         _filled(cfg, arrays, drive, streams, pages)
     data_cache.divide(arrays, streams)
     return cfg, arrays
+
+
+def _per_translation_page(drive: Drive) -> int:
+    """Return the number of mapping entries of a translation page."""
+    entry = math.ceil((math.log2(drive.physical_pages) + drive.page_sectors) / 8)
+    return drive.page_capacity_bytes // entry
+
+
+def _first_pages(drive: Drive, pages: Sequence[int]) -> list[int]:
+    """Return the number of the first logical page of each flow.
+
+    With a cached mapping table each flow begins at a translation page, because the flows of MQSim
+    have separate translation pages.
+    """
+    step = 1 if drive.ideal_mapping_table else _per_translation_page(drive)
+    first = [0]
+    for of_flow in pages[:-1]:
+        first.append(-(-(first[-1] + of_flow) // step) * step)
+    return first
+
+
+def _map_caches(drive: Drive, streams: int, quirks: frozenset[str]) -> tuple[int, int]:
+    """Return the number of caches of the mapping table and their capacity in bytes, all together.
+
+    ``streams``: number of flows with a separate mapping table. There is one cache, or one for each.
+    """
+    if drive.ideal_mapping_table:
+        return 1, 0
+    if drive.cmt_sharing_mode == "EQUAL_PARTITIONING":
+        return streams, drive.cmt_capacity_bytes
+    if "shared_map_cache" in quirks:
+        return streams, streams * drive.cmt_capacity_bytes
+    return 1, drive.cmt_capacity_bytes
 
 
 def zone_start(drive: Drive, flow: Flow) -> int:
@@ -290,7 +326,12 @@ def _filled(
 
 
 def _zones(
-    cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
+    cfg: Config,
+    arrays: Arrays,
+    drive: Drive,
+    flows: Sequence[Flow],
+    pages: Sequence[int],
+    first: Sequence[int],
 ) -> None:
     """Assign to each flow its part of the addresses and the planes that it lists."""
     order = arrays.turn
@@ -300,7 +341,7 @@ def _zones(
     way, channel = np.divmod(die, channels)
     chip, die_of_chip = np.divmod(way, dies)
     assert chip.max() < chips
-    turns, at, first = [], 0, 0
+    turns, at = [], 0
     zone = records(page_map.ZONE, len(flows))
     for i, flow in enumerate(flows):
         wanted = flow.parameters
@@ -310,12 +351,11 @@ def _zones(
         if flow.range.first * 512 > zone_start(drive, flow):  # its first whole page is number 0
             turn = np.roll(turn, 1)
         zone[i].first_byte = zone_start(drive, flow)
-        zone[i].first_lpn, zone[i].last_lpn = first, first + pages[i]
+        zone[i].first_lpn, zone[i].last_lpn = first[i], first[i] + pages[i]
         zone[i].turn, zone[i].units = at, len(turn)
         zone[i].rank = CLASSES.index(wanted.priority_class)
         turns.append(turn)
         at += len(turn)
-        first += pages[i]
     arrays.turn = np.ascontiguousarray(np.concatenate(turns), np.int32)
     arrays.zone = zone
 
@@ -328,8 +368,7 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
     empty.
     """
     streams = len(pages)
-    entry = math.ceil((math.log2(drive.physical_pages) + drive.page_sectors) / 8)
-    per_page = drive.page_capacity_bytes // entry
+    per_page = _per_translation_page(drive)
     units, blocks = arrays.free.shape
     held = np.zeros((streams, units), np.int64)  # translation pages of each stream in each plane
     for i, zone in enumerate(arrays.zone):
@@ -340,7 +379,7 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
     for unit in range(units):
         opened: list[int | None] = []
         for i in range(streams):
-            opened += [i, mapped if mapped >= 0 else None, streams + i]
+            opened += [i, mapped + i if mapped >= 0 else None, streams + i]
         opened += [None] * (3 * unused)
         if mapped < 0:  # those that are full of translation pages
             opened += [None] * int((held[:, unit] // drive.page_no_per_block).sum())
@@ -353,11 +392,12 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
         arrays.free[unit, : blocks - len(opened)] = np.arange(len(opened), blocks)
         arrays.pool[unit].free_n = blocks - len(opened)
     if mapped >= 0:
-        whole = pages[0] // per_page * per_page  # a last one that is not full is not laid down
-        if cmt.fill_translation_pages(arrays.handle(), 0, 0, whole):
-            raise drive.bad(
-                "block_no_per_plane", "there is no room for translation pages; use more blocks"
-            )
+        for i, zone in enumerate(arrays.zone):
+            whole = pages[i] // per_page * per_page  # a last one that is not full is not laid down
+            if cmt.fill_translation_pages(arrays.handle(), 0, int(zone.first_lpn), whole):
+                raise drive.bad(
+                    "block_no_per_plane", "there is no room for translation pages; use more blocks"
+                )
         whole_pages(arrays, np.flatnonzero(arrays.l2p[0]))
     fronts: Any = arrays.front
     assert (fronts["block"] >= 0).all()
