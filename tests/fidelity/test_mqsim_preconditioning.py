@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme.request import REQUEST
 from ondie.emu.replay.mqsim import (
     precondition_blocks as layout,
 )
@@ -120,13 +121,13 @@ FLOW = {
 }
 
 
-def prepared(tmp_path, flow, **drive):
+def prepared(tmp_path, flow, quirks=frozenset(), **drive):
     paths = tmp_path / "ssd.xml", tmp_path / "load.xml"
     paths[0].write_text(drive_xml(**DRIVE | drive))
     paths[1].write_text(workload_xml([flow_xml(**FLOW | flow)]))
     d, scenarios = read_pair(*paths)
-    flows = make_flows(d, scenarios[0], frozenset(), [])
-    return d, flows, *simulate.prepared(d, flows, frozenset())
+    flows = make_flows(d, scenarios[0], quirks, [])
+    return d, flows, *simulate.prepared(d, flows, quirks)
 
 
 @pytest.mark.parametrize("kind", ["RANDOM_UNIFORM", "RANDOM_HOTCOLD", "STREAMING"])
@@ -146,8 +147,11 @@ def test_pages_and_blocks(tmp_path, kind, share):
     wanted = int(0.5 * flows[0].range.sectors / d.page_sectors)
     held = np.flatnonzero(arrays.l2p[0])
     assert wanted <= len(held) == int(arrays.dev.mapped[0]) <= wanted + 4 and len(held) < pages
-    found = drawn.touched(flows[0], flows[0].parameters, d.page_sectors, wanted)
-    np.testing.assert_array_equal(held, found)
+    found = np.zeros(pages, np.int64)
+    assert drawn.touched(flows[0], flows[0].parameters, d.page_sectors, wanted, found, frozenset())
+    np.testing.assert_array_equal(held, np.flatnonzero(found))
+    assert (arrays.sectors[0, held] == (1 << d.page_sectors) - 1).all()
+    assert not arrays.sectors[0, found == 0].any()
     if kind == "RANDOM_UNIFORM":  # drawn from one sector less: nearly always the same pages
         first = next(flows[0].chunks())["offset"] // d.page_capacity_bytes
         assert np.isin(first[: wanted // 4], held).mean() > 0.9
@@ -158,10 +162,58 @@ def test_pages_and_blocks(tmp_path, kind, share):
     assert (arrays.pool.free_n >= 10).all()
 
 
-def test_a_crowded_drive_is_in_its_steady_state(tmp_path):
-    """Occupancies that MQSim cuts to nine tenths are held whole."""
-    d, flows, cfg, arrays = prepared(tmp_path, {"Initial_Occupancy_Percentage": "100"})
-    assert (arrays.l2p[0] > 0).mean() == pytest.approx(1, abs=1e-3)
+@pytest.mark.parametrize("page", [1, 8, 64])
+def test_marks(page):
+    """Each part of a request marks its first sector; the last request is marked whole; pages past
+    the end are counted but not marked."""
+    rng = np.random.default_rng(page)
+    requests = np.zeros(300, REQUEST)
+    requests["offset"] = 512 * (5 + rng.integers(0, 40 * page, 300))
+    requests["size"] = 512 * rng.integers(1, 3 * page + 1, 300)
+    for wanted in (1, 17, 35, 40, 1000):
+        expected: dict[int, int] = {}
+        for at, size in zip(requests["offset"] // 512 - 5, requests["size"] // 512, strict=True):
+            if len(expected) >= wanted:
+                break
+            sectors = np.arange(int(at), int(at + size))
+            starts = sectors[(sectors == at) | (sectors % page == 0)]
+            for sector in starts:
+                bit = 1 << int(sector % page)
+                expected[int(sector // page)] = expected.get(int(sector // page), 0) | bit
+        found = np.zeros(100, np.uint64)
+        half = drawn.mark(found.view(np.int64), requests[:150], 5, page, 0, wanted)
+        count = drawn.mark(found.view(np.int64), requests[150:], 5, page, half, wanted)
+        assert count == len(expected)
+        assert {int(p): int(found[p]) for p in np.flatnonzero(found)} == expected
+    short = np.zeros(10, np.int64)
+    assert drawn.mark(short, requests[:2], 5, page, 0, 9**9) >= np.count_nonzero(short)
+
+
+def test_quirks_mark_one_sector_of_each_part(tmp_path):
+    flow = {
+        "Generated_Aligned_Addresses": "false",
+        "Average_Request_Size": "12",
+        "Initial_Occupancy_Percentage": "50",
+        "Address_Distribution": "RANDOM_UNIFORM",
+    }
+    d, flows, _, arrays = prepared(tmp_path, flow, frozenset(["one_sector"]))
+    held = np.flatnonzero(arrays.l2p[0])
+    found = np.zeros(arrays.l2p.shape[1], np.int64)
+    wanted = int(0.5 * flows[0].range.sectors / d.page_sectors)
+    drawn.touched(flows[0], flows[0].parameters, d.page_sectors, wanted, found, frozenset())
+    np.testing.assert_array_equal(arrays.sectors[0], found)
+    np.testing.assert_array_equal(held, np.flatnonzero(found))
+
+
+@pytest.mark.parametrize("quirks", [frozenset(), frozenset(["nine_tenths", "one_sector"])])
+def test_a_crowded_drive(tmp_path, quirks):
+    """Occupancies that MQSim cuts to nine tenths are held whole, in the steady state."""
+    flow = {"Initial_Occupancy_Percentage": "100", "Address_Distribution": "RANDOM_UNIFORM"}
+    d, _, _, arrays = prepared(tmp_path, flow, quirks)
+    held = (arrays.l2p[0] > 0).mean()
+    assert held == pytest.approx(0.9 if quirks else 1, abs=2e-3)
+    whole = arrays.sectors[0] == (1 << d.page_sectors) - 1
+    assert whole.mean() == (0 if quirks else held)
 
 
 def test_what_does_not_fit():

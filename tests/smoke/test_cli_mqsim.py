@@ -182,11 +182,37 @@ def test_what_cannot_run(pair, tmp_path, capsys, drive, changes, words):
     assert files(tmp_path) == ["in", "in/load.v2.xml", "in/ssd.xml"]
 
 
-def test_a_second_scenario_that_cannot_run_leaves_nothing(pair, tmp_path, capsys):
-    arguments = pair([flow()], [flow(Channel_IDs="0,9")])
-    refused(
-        here(capsys, "mqsim", *arguments, "--json", tmp_path / "a.json"), "flow 0 of scenario 2"
+@pytest.mark.parametrize("cause", ["channel", "trace"])
+def test_a_scenario_that_cannot_run_is_refused_alone(pair, tmp_path, capsys, cause):
+    """The others run and are written; the exit code and a line say that one did not."""
+    wrong = flow(Channel_IDs="0,9")
+    if cause == "trace":
+        wrong = flow_xml(TRACE, **{k: v for k, v in FLOW.items() if k in TRACE})
+    arguments = pair([flow()], [wrong], [flow(Seed="5")])
+    table = tmp_path / "a.csv"
+    done = here(
+        capsys, "mqsim", *arguments, "--json", tmp_path / "a.json", "--csv", table, "--quiet"
     )
+    assert done.code == 2 and done.out == ""
+    [line] = done.err.splitlines()
+    assert line.startswith("ondie: scenario 2 is refused: ")
+    first, second, third = json.loads((tmp_path / "a.json").read_text())
+    assert first["requests"] == third["requests"] == 900 and third["config"]["scenario"] == 3
+    assert second["scenario"] == 2 and line.endswith(second["refused"])
+    assert len(table.read_text().splitlines()) == 3
+    assert files(tmp_path / "in") == [
+        "load.v2.xml", "load.v2_scenario_1.xml", "load.v2_scenario_3.xml", "ssd.xml",
+    ]  # fmt: skip
+
+
+def test_scenarios_that_all_cannot_run_leave_nothing(pair, tmp_path, capsys):
+    arguments = pair([flow(Channel_IDs="0,9")], [flow(Chip_IDs="7")])
+    done = here(capsys, "mqsim", *arguments, "--json", tmp_path / "a.json")
+    assert done.code == 2 and done.out == ""
+    lines = done.err.splitlines()
+    assert "scenario 1 is refused" in lines[0] and "Channel_IDs" in lines[0]
+    assert "scenario 2 is refused" in lines[1] and "Chip_IDs" in lines[1]
+    assert lines[2].endswith("none of its scenarios can run; nothing was written")
     assert files(tmp_path) == ["in", "in/load.v2.xml", "in/ssd.xml"]
 
 

@@ -1,7 +1,8 @@
 """`ondie mqsim`: reads MQSim's two files and writes its result files and text.
 
-Owns the options and the places of the results; nothing is written unless all scenarios have run.
-Does not own a run (replay/mqsim/run.py) or the tables (tables/replay.py).
+Owns the options and the places of the results. A scenario that cannot run is refused and the others
+run; nothing is written before the last of them has run. Does not own a run (replay/mqsim/run.py) or
+the tables (tables/replay.py).
 Source: MQSim's command line: scenarios run in the workload's order; each result file is next to the
 workload file.
 """
@@ -9,7 +10,8 @@ workload file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,8 @@ from ondie.emu.replay.mqsim.run import (
     Outcome,
     Run,
     Simulate,
-    read_pair,
+    check,
+    read_files,
     remarks,
     result_path,
     run_scenario,
@@ -33,7 +36,10 @@ from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.to_engine import simulate
 from ondie.emu.replay.mqsim.workload_xml import Scenario
 from ondie.emu.results.files import check_target
+from ondie.emu.results.result import rows_of
 from ondie.emu.results.tables import replay
+from ondie.emu.units import InputError
+from ondie.traces.errors import TraceError
 
 Progress = Callable[[str, float], None] | None
 
@@ -68,23 +74,33 @@ class MqsimOptions(OutputOptions):
         return True
 
 
-def run_scenarios(given: MqsimOptions, progress: Progress) -> None:
-    """Run the scenarios, write their results and print the tables.
+def run_scenarios(given: MqsimOptions, progress: Progress) -> int:
+    """Run the scenarios, write their results and print the tables. Return the exit code.
 
-    Nothing is written after InputError or TraceError. Raises SimulationError if the requests and
-    operations of a run do not balance.
+    A scenario that cannot run is refused with a line on standard error, and the exit code is then
+    2. Raises InputError or TraceError, with nothing written, if the drive, the options or all
+    scenarios are wrong; SimulationError if the requests and operations of a run do not balance.
     """
-    drive, scenarios = read_pair(given.ssdconfig, given.workload)
+    drive, scenarios = read_files(given.ssdconfig, given.workload)
     given.check(given.ssdconfig, given.workload)
-    writable = given.check_results(scenarios)
     several = len(scenarios) > 1
+    refused: dict[int, Exception] = {}
+    for scenario in scenarios:
+        with refusal(scenario, refused, several):
+            check(drive, scenario)
+    writable = given.check_results([each for each in scenarios if each.number not in refused])
     outcomes = []
     for scenario in scenarios:
+        if scenario.number in refused:
+            continue
         name = f"scenario {scenario.number}" if several else "mqsim"
         lines = remarks(drive, scenario, given.quirks)
         lines = [f"{name}: {line}" if several else line for line in lines]
         simulation = _simulation(name, lines, given.remark, progress)
-        outcomes.append(run_scenario(drive, scenario, simulation, asked=given.quirks))
+        with refusal(scenario, refused, several):
+            outcomes.append(run_scenario(drive, scenario, simulation, asked=given.quirks))
+    if not outcomes:
+        raise InputError(f"{given.workload}: none of its scenarios can run; nothing was written")
     files: dict[Path, bytes] = {}
     if writable:
         for outcome in outcomes:
@@ -93,11 +109,36 @@ def run_scenarios(given: MqsimOptions, progress: Progress) -> None:
                 for path, data in outcome.files.items()
             }
     # One scenario is one object, several are a list.
-    found = [outcome.statistics for outcome in outcomes]
-    written = given.write(found if several else found[0], others=files)
+    ran = [outcome.statistics for outcome in outcomes]
+    found = {outcome.scenario.number: outcome.statistics for outcome in outcomes}
+    found |= {number: {"scenario": number, "refused": str(e)} for number, e in refused.items()}
+    whole = [found[scenario.number] for scenario in scenarios]
+    written = given.write(
+        whole if several else whole[0],
+        others=files,
+        rows=lambda: rows_of(ran if several else ran[0]),
+    )
     if (screen := given.console) is not None:
         show(outcomes, screen)
     given.list_files(written)
+    return 2 if refused else 0
+
+
+@contextmanager
+def refusal(scenario: Scenario, refused: dict[int, Exception], several: bool) -> Iterator[None]:
+    """Add an error of the user's input to ``refused``, by the number of the scenario.
+
+    With ``several`` scenarios, the error is printed on standard error and the others continue. The
+    error of a single scenario is raised.
+    """
+    try:
+        yield
+    except (InputError, TraceError) as error:
+        if not several:
+            raise
+        refused[scenario.number] = error
+        line = " ".join(str(error).split())
+        click.echo(f"ondie: scenario {scenario.number} is refused: {line}", err=True)
 
 
 def _simulation(
@@ -147,7 +188,12 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
                 out="Write MQSim's result files and result.json to this folder.  [default: result "
                     "files next to the workload]", quiet="tables or remarks")  # fmt: skip
 def run_mqsim(**values: Any) -> None:
-    """Run MQSim's own files: ondie mqsim -i ssdconfig.xml -w workload.xml"""
+    """Run MQSim's own files: ondie mqsim -i ssdconfig.xml -w workload.xml
+
+    Exit code 2: a scenario cannot run; the others have run and their results are written.
+    """
     given = MqsimOptions(**values)
     with progress_bar(given.quiet) as progress:
-        run_scenarios(given, progress)
+        code = run_scenarios(given, progress)
+    if code:
+        raise click.exceptions.Exit(code)

@@ -147,8 +147,7 @@ def build(
     adapter: int = 0,
     entries: int = 0,
     budget: int = 0,
-    map_streams: int = 1,
-    map_caches: int = 1,
+    maps: tuple[int, int] = (1, 1),
 ) -> Arrays:
     """Return all arrays of a system, with erased or used blocks according to ``ftl.initial``.
 
@@ -162,8 +161,7 @@ def build(
     long as submissions;
     ``entries``: entries of each pair's submission queue, of which one stays free;
     ``budget``: transactions for outstanding work, if more than the default are needed;
-    ``map_streams``: number of zones whose translation pages have separate blocks;
-    ``map_caches``: number of caches that share the cached mapping table, one for each zone.
+    ``maps``: numbers of zones with translation pages in separate blocks, and of map caches.
     Raises InputError if the reservoir is too small for its super-pages.
     """
     n = devices if devices is not None else cfg.system.devices
@@ -180,7 +178,7 @@ def build(
     table.lpns = lpns
     table.adapter = adapter
     table.entries = entries
-    set_cached_map(cfg, geometry, table, map_streams, map_caches)
+    set_cached_map(cfg, geometry, table, *maps)
     set_data_cache(cfg, geometry, table)
     if destage is not None:
         set_destage_buffer(destage, table)

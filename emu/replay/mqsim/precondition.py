@@ -4,7 +4,7 @@ Owns which flows can be placed in this way, and their order. Does not own the dr
 (precondition_draws.py), the distributions (precondition_blocks.py) or the steady state of a drive
 that was actually written (initial_occupancy.py), which is used where MQSim cannot fill the drive as
 configured.
-Source: MQSim's preconditioning.
+Source: MQSim's preconditioning. Quirks reproduced: nine_tenths, one_sector.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 
 def laid(
-    arrays: Arrays, cfg: Config, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
+    arrays: Arrays,
+    cfg: Config,
+    drive: Drive,
+    flows: Sequence[Flow],
+    pages: Sequence[int],
+    quirks: frozenset[str],
 ) -> bool:
     """Place the pages that the flows hold before the run; return True if this is possible.
 
@@ -34,25 +39,22 @@ def laid(
     is a trace, needs nearly all of its pages or more than fit, or if so few blocks would stay free
     that no write could be placed.
     """
-    wanted: list[tuple[Synthetic, np.ndarray]] = []
-    for flow, flow_pages in zip(flows, pages, strict=True):
+    found: list[tuple[Synthetic, np.ndarray]] = []
+    page = drive.page_capacity_bytes // SECTOR_BYTES
+    for i, (flow, flow_pages) in enumerate(zip(flows, pages, strict=True)):
         parameters = flow.parameters
         if not isinstance(parameters, Synthetic):
-            return False
-        sectors = drive.page_capacity_bytes // SECTOR_BYTES
-        found = touched(
-            flow,
-            parameters,
-            sectors,
-            int(parameters.initial_occupancy_percentage / 100 * flow_pages),
-        )
-        if found is None:
-            return False
-        wanted.append((parameters, found[found < flow_pages]))
+            return _nothing(arrays)
+        wanted = int(parameters.initial_occupancy_percentage / 100 * flow_pages)
+        first = int(arrays.zone["first_lpn"][i])
+        sectors = arrays.sectors[0, first : first + flow_pages]
+        if not touched(flow, parameters, page, wanted, sectors, quirks):
+            return _nothing(arrays)
+        found.append((parameters, np.flatnonzero(sectors)))
     planes: list[precondition_blocks.Plane] = []
     listed = Counter(plane for flow in flows for plane in flow.parameters.planes)
     most = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
-    for i, (parameters, lpns) in enumerate(wanted):
+    for i, (parameters, lpns) in enumerate(found):
         if not len(lpns):
             continue
         part = 1.0 / max(listed[plane] for plane in parameters.planes)
@@ -63,17 +65,29 @@ def laid(
             else precondition_blocks.planned(arrays, cfg, i, lpns, share, part)
         )
         if mine is None:
-            return False
+            return _nothing(arrays)
         planes += mine
     taken = np.zeros(len(arrays.pool), np.int64)
     for plane in planes:
         taken[plane.unit] += len(plane.valid)
     if (arrays.pool.free_n - taken < max(cfg.ftl.gc_stop_blocks, 1)).any():
-        return False
+        return _nothing(arrays)
     for plane in planes:
         precondition_blocks.lay(arrays, cfg, plane)
-    whole_pages(arrays, np.flatnonzero(arrays.l2p[0]))
+    host = int(arrays.cfg.lpns[0])
+    marked = np.flatnonzero(arrays.sectors[0, :host])
+    held = arrays.l2p[0, marked] != 0
+    arrays.sectors[0, marked[~held]] = 0  # pages without room in their plane
+    if "one_sector" not in quirks:
+        whole_pages(arrays, marked[held])
     return True
+
+
+def _nothing(arrays: Arrays) -> bool:
+    """Return False, and mark no sector as written."""
+    marked = np.flatnonzero(arrays.sectors[0, : int(arrays.cfg.lpns[0])])
+    arrays.sectors[0, marked] = 0
+    return False
 
 
 def _share(

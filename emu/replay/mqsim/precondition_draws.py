@@ -5,7 +5,7 @@ Owns the draws. Does not own the handling of flows for which draws do not suffic
 (precondition_blocks.py).
 Source: MQSim's preconditioning: the flow's own generators, started from their seeds, up to one
 sector before the end of the flow's working set, until the wanted number of pages has been touched;
-hot pages in order, where all hot pages are wanted.
+hot pages in order, where all hot pages are wanted. Quirks reproduced: nine_tenths, one_sector.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ondie.emu.nvme.request import MAX_CHUNK, REQUEST
 from ondie.emu.replay.mqsim import mrg32k3a, synthetic_flow
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.workload_xml import Synthetic
+from ondie.kernels.jit import njit
 
 I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
@@ -29,6 +30,8 @@ CROWDED = 1.1
 
 With fewer pages in the range, drawing takes too long.
 """
+MOST_FILLED = 0.9
+"""Share of such a range that MQSim fills."""
 
 
 def distribution(parameters: Synthetic) -> str:
@@ -71,11 +74,17 @@ class _Space:
         self.beyond = 0
 
 
-def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | None:
-    """Return the logical pages that a flow holds before the run, ascending, numbered from 0.
+def touched(
+    flow: Flow, parameters: Synthetic, page: int, wanted: int, sectors: I64, quirks: frozenset[str]
+) -> bool:
+    """Find the logical pages that a flow holds before the run, and mark their sectors.
 
-    ``page``: sectors of a page. ``wanted``: number of pages; a few more are returned if the last
-    request covers several. None if ``wanted`` is nearly all pages of the range.
+    ``page``: sectors of a page. ``wanted``: number of pages; a few more are marked if the last
+    request covers several. ``sectors``: int64[pages of the flow], zeros at the start, one bit for
+    each sector. A page that is found gets the bit of the first sector of each request, or of each
+    part of a request, that touches it, as in MQSim. Returns False, with nothing marked, if
+    ``wanted`` is nearly all pages of the range; with the quirk nine_tenths, nine tenths of the
+    range are then found.
     """
     shape = synthetic_flow.shape_of(flow.stream, parameters, flow.range, frozenset(), flow.name)
     header = shape[0]
@@ -93,7 +102,7 @@ def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | 
         if space.top - hot_top < CROWDED * (wanted - (hot_top - space.base)):
             space.widened(share)
             if space.top - hot_top < CROWDED * (wanted - (hot_top - space.base)):
-                return None
+                return False
     elif kind == "STREAMING":
         if space.top - space.base < wanted:
             space.widened(share)
@@ -101,7 +110,9 @@ def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | 
     elif space.top - space.base < CROWDED * wanted:
         space.widened(share)
         if space.top - space.base < CROWDED * wanted:
-            return None
+            if "nine_tenths" not in quirks:
+                return False
+            wanted = int(float(space.top - space.base) * MOST_FILLED)
     header["first"], header["last"], header["end"], header["hot_last"] = (
         space.first,
         space.last,
@@ -109,13 +120,16 @@ def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | 
         hot_last,
     )
     header["distribution"] = synthetic_flow.DISTRIBUTIONS[kind]
-    return _pages(shape, parameters, page, wanted, whole)
+    _draw(shape, parameters, page, wanted, whole, sectors)
+    return True
 
 
-def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot: bool) -> I64:
-    """Return the pages that generated requests touch, until at least ``wanted`` pages are found.
+def _draw(
+    shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot: bool, sectors: I64
+) -> None:
+    """Mark the pages that generated requests touch, until ``wanted`` pages are marked.
 
-    ``hot``: take all hot pages in order and draw only the cold ones.
+    ``hot``: take all hot pages in order and draw only the cold ones. ``sectors``: as `touched`.
     """
     header = shape[0]
     first = int(header["first"])
@@ -124,39 +138,45 @@ def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot
         header["next"] = first + int(
             mrg32k3a.below(rng[synthetic_flow.ADDRESS], int(header["last"]) - first + 1)
         )
-    found: I64 = np.zeros(0, np.int64)
-    if hot:
-        starts = np.arange(
-            first, int(header["hot_last"]) + 1 + int(header["mean_size"]), int(header["mean_size"])
-        )
-        starts -= starts % int(header["unit"])
-        found = _until(
-            found, starts - first, np.full(len(starts), int(header["mean_size"])), page, wanted
-        )
-        header["hot_share"] = 2.0  # draw only cold addresses from now on
+    count = 0
     out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
-    while len(found) < wanted:
+    if hot:
+        size = int(header["mean_size"])
+        starts = np.arange(first, int(header["hot_last"]) + 1 + size, size)
+        starts -= starts % int(header["unit"])
+        for at in range(0, len(starts), len(out)):
+            part = out[: len(starts) - at]
+            part["offset"] = starts[at : at + len(out)] * SECTOR_BYTES
+            part["size"] = size * SECTOR_BYTES
+            count = mark(sectors, part, first, page, count, wanted)
+        header["hot_share"] = 2.0  # draw only cold addresses from now on
+    while count < wanted:
         synthetic_flow.fill(out, shape, rng, spare)
-        found = _until(
-            found, out["offset"] // SECTOR_BYTES - first, out["size"] // SECTOR_BYTES, page, wanted
-        )
-    return found
+        count = mark(sectors, out, first, page, count, wanted)
 
 
-def _until(found: I64, start: I64, size: I64, page: int, wanted: int) -> I64:
-    """Return the pages ``found`` and those of further requests, until ``wanted`` pages are reached.
+@njit
+def mark(sectors, requests, first, page, count, wanted):
+    """Mark the sectors of requests until ``wanted`` pages are marked; return the number of pages.
 
-    The pages of the request that reaches ``wanted`` are all included. ``start``, ``size``: sectors
-    of the requests, counted from the first sector of the range.
+    ``requests``: REQUEST[n]. ``first``: sector at which page 0 begins. ``page``: sectors of a page.
+    ``count``: number of pages marked before. All pages of the last request are marked. Pages behind
+    the end of ``sectors`` are counted, but not marked.
     """
-    low = start // page
-    count = (start + size - 1) // page - low + 1
-    rows = np.repeat(np.arange(len(start)), count)
-    lpn = low[rows] + np.arange(len(rows)) - (np.cumsum(count) - count)[rows]
-    new, at = np.unique(lpn, return_index=True)
-    fresh = np.sort(at[~np.isin(new, found)])
-    missing = wanted - len(found)
-    if len(fresh) >= missing:
-        last = rows[fresh[missing - 1]]
-        fresh = fresh[rows[fresh] <= last]
-    return np.union1d(found, lpn[fresh])
+    for i in range(requests.shape[0]):
+        if count >= wanted:
+            return count
+        at = requests[i]["offset"] // SECTOR_BYTES - first
+        left = requests[i]["size"] // SECTOR_BYTES
+        while left > 0:
+            lpn = at // page
+            inside = at - lpn * page
+            part = min(page - inside, left)
+            if lpn >= sectors.shape[0]:
+                count += 1
+            else:
+                count += int(sectors[lpn] == 0)
+                sectors[lpn] |= 1 << inside
+            at += part
+            left -= part
+    return count

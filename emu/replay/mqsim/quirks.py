@@ -376,10 +376,20 @@ QUIRKS: tuple[Quirk, ...] = (
         lambda d, s: _writes(d, s) and d.block_pe_cycles_limit < 1000,
     ),
     Quirk(
-        "preconditioning", ("Enabled_Preconditioning", "Initial_Occupancy_Percentage"),
-        "fills at most nine tenths with uniform addresses, marks one sector of each page, and can "
-        "leave so few free blocks that no write can be placed", "the stated occupancy", NAMED,
+        "nine_tenths", ("Enabled_Preconditioning", "Initial_Occupancy_Percentage"),
+        "fills at most nine tenths of the pages of a flow with uniform addresses",
+        "the stated occupancy", ASKED, lambda d, s: d.enabled_preconditioning,
+    ),
+    Quirk(
+        "one_sector", ("Enabled_Preconditioning",),
+        "fills only the first sector of each part of a page, so that few overwrites of these pages "
+        "need a read of the remaining sectors first", "whole pages", ASKED,
         lambda d, s: d.enabled_preconditioning,
+    ),
+    Quirk(
+        "preconditioning", ("Enabled_Preconditioning", "Initial_Occupancy_Percentage"),
+        "can leave so few free blocks that no write can be placed", "the steady state of the "
+        "stated occupancy", NAMED, lambda d, s: d.enabled_preconditioning,
     ),
     Quirk(
         "polling", ("Transaction_Scheduling_Policy", "Priority_Class"),

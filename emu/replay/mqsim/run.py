@@ -65,12 +65,23 @@ def read_pair(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
     """Read both files and check each scenario against the drive. Raises InputError, one line."""
-    drive = drives.read_drive(ssdconfig)
-    scenarios = workload_xml.read_workload(workload_)
+    drive, scenarios = read_files(ssdconfig, workload_)
     for scenario in scenarios:
-        workload_xml.check_scenario(scenario, drive)
-        supported.check_supported(drive, scenario)
+        check(drive, scenario)
     return drive, scenarios
+
+
+def read_files(
+    ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
+) -> tuple[Drive, tuple[Scenario, ...]]:
+    """Read both files; `check` checks a scenario. Raises InputError, one line."""
+    return drives.read_drive(ssdconfig), workload_xml.read_workload(workload_)
+
+
+def check(drive: Drive, scenario: Scenario) -> None:
+    """Raise InputError if a scenario cannot run on the drive, with its first reason, one line."""
+    workload_xml.check_scenario(scenario, drive)
+    supported.check_supported(drive, scenario)
 
 
 def remarks(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:

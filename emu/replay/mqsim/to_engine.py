@@ -221,8 +221,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         adapter=drive.io_queue_depth if sata.used(drive) else 0,
         entries=0 if sata.used(drive) else drive.io_queue_depth,
         budget=outstanding(flows, sectors),
-        map_streams=len(streams),
-        map_caches=_map_caches(drive, len(streams), quirks)[0],
+        maps=(len(streams), _map_caches(drive, len(streams), quirks)[0]),
     )
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
@@ -238,7 +237,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.zone["skew"] = skews
     _frontiers(arrays, drive, unused, pages)
     if drive.enabled_preconditioning:
-        _filled(cfg, arrays, drive, streams, pages)
+        _filled(cfg, arrays, drive, streams, pages, quirks)
     data_cache.divide(arrays, streams)
     return cfg, arrays
 
@@ -315,10 +314,15 @@ def outstanding(flows: Sequence[Flow], sectors: int) -> int:
 
 
 def _filled(
-    cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
+    cfg: Config,
+    arrays: Arrays,
+    drive: Drive,
+    flows: Sequence[Flow],
+    pages: Sequence[int],
+    quirks: frozenset[str],
 ) -> None:
     """Fill the drive with the pages that its flows hold before the run."""
-    if not precondition.laid(arrays, cfg, drive, flows, pages):
+    if not precondition.laid(arrays, cfg, drive, flows, pages, quirks):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
         policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}
