@@ -271,7 +271,6 @@ def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):
 UNSUPPORTED = [
     ({"HostInterface_Type": "SATA", "Enabled_Preconditioning": "true"}, {},
      "Enabled_Preconditioning is true: false is supported with SATA, or one flow"),
-    ({"Ideal_Mapping_Table": "false"}, {}, "Ideal_Mapping_Table is false"),
     ({"Use_Copyback_for_GC": "true"}, {}, "Use_Copyback_for_GC is true"),
 ]  # fmt: skip
 
