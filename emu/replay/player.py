@@ -260,7 +260,7 @@ class Player(Driver):
         self.check_finished()
         done = self.feed.requests()
         sizes = {
-            op: sum(int(each_pass["size"][each_pass["op"] == op].sum()) for each_pass in done)
+            op: sum(int(each["size"].sum(where=each["op"] == op)) for each in done)
             for op in (READ, WRITE)
         }
         quantities = {
