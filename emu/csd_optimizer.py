@@ -32,7 +32,7 @@ from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.analysis.power_loss.cut import Recovery
 from ondie.emu.clock import LONGEST_S, check_seconds
-from ondie.emu.config.config import Config, load_preset
+from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.totals import sum_counters
 from ondie.emu.paths.base import Options
@@ -98,12 +98,7 @@ class CSDOptimizer(KernelOptimizer):
         own = format if format in FORMATS else "fp32"  # bf16_master has the states of fp32
         for name in {"backend", "isa", "threads"} & hyper.keys():
             raise KernelError(f"{name} is not available: the drive computes the update")
-        if isinstance(device, Config) and settings:
-            raise InputError(
-                "settings: cannot be combined with a Config; use Config.replace, or give the name "
-                "of a preset as device"
-            )
-        self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
+        self.cfg = configuration(device, settings)
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
                 raise InputError(f"{name}: {value!r}; must be from 0 to {LONGEST_S:,} seconds")

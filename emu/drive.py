@@ -14,7 +14,7 @@ from contextlib import suppress
 import numpy as np
 
 from ondie.emu.clock import NEVER
-from ondie.emu.config.config import Config, load_preset
+from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core import events, plan_rows
 from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.run import build
@@ -49,7 +49,7 @@ class Drive(Driver):
         queue_depth: int | None = None,
         seed: int = 0,
     ) -> None:
-        cfg = cfg if isinstance(cfg, Config) else load_preset(cfg)
+        cfg = configuration(cfg)
         arrays = build.build(
             cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload, seed=seed
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ondie.emu.config.config import Config as Config
+    from ondie.emu.config.config import configuration as _configuration
     from ondie.emu.csd_optimizer import CSDOptimizer as CSDOptimizer
     from ondie.emu.drive import Drive as Drive
     from ondie.emu.paths.base import Options as Options
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from ondie.emu.results.comparison import compare as compare
     from ondie.emu.results.loading import SavedResult as SavedResult
     from ondie.emu.results.loading import load as load
-    from ondie.emu.results.preset import preset as preset
     from ondie.emu.results.replay import ReplayResult as ReplayResult
     from ondie.emu.results.replay import replay as replay
     from ondie.emu.units import InputError as InputError
+
+    preset = _configuration
 
 _NAMES = {
     "CSDOptimizer": ("ondie.emu.csd_optimizer", "CSDOptimizer"),
@@ -40,7 +42,7 @@ _NAMES = {
     "SavedResult": ("ondie.emu.results.loading", "SavedResult"),
     "compare": ("ondie.emu.results.comparison", "compare"),
     "load": ("ondie.emu.results.loading", "load"),
-    "preset": ("ondie.emu.results.preset", "preset"),
+    "preset": ("ondie.emu.config.config", "configuration"),
     "replay": ("ondie.emu.results.replay", "replay"),
 }
 """Module and name of each public name."""

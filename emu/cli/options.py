@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ondie.emu.cluster.allocation import GIVEN, PAPER, TUNED, check_batches
-from ondie.emu.config.config import Config, load_preset
+from ondie.emu.config.config import Config, configuration
 from ondie.emu.units import InputError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -29,8 +29,7 @@ class DriveOptions:
 
     def load_drive(self) -> Config:
         """Return the configuration of the drive with its overrides. Raises InputError."""
-        extra = () if self.devices is None else (f"system.devices={self.devices}",)
-        return load_preset(self.device, [*self.settings, *extra])
+        return configuration(self.device, self.settings, self.devices)
 
 
 def add_options(*options: Decorator) -> Decorator:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -131,6 +131,29 @@ def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     if changes:
         leaves = changed(leaves, changes, "--set ", "given on the command line")
     return _build(leaves, where)
+
+
+def configuration(
+    device: str | os.PathLike[str] | Config,
+    settings: Iterable[str] = (),
+    devices: int | None = None,
+) -> Config:
+    """Return the configuration of a preset, a TOML file or a configuration, with overrides.
+
+    Raises InputError for an unknown preset, key or value, and for overrides of a configuration.
+    """
+    if isinstance(settings, str):
+        raise InputError(f"settings: {settings!r}; must be a list, such as [{settings!r}]")
+    extra = () if devices is None else (f"system.devices={devices}",)
+    every = [*settings, *extra]
+    if not isinstance(device, Config):
+        return load_preset(device, every)
+    if every:
+        raise InputError(
+            "settings and devices cannot be combined with a Config; use Config.replace, or give "
+            "the name of a preset as device"
+        )
+    return device
 
 
 def _build(leaves: Mapping[str, Leaf], where: str, before: Config | None = None) -> Config:

@@ -17,9 +17,8 @@ from ondie.emu.analysis import step_budget
 from ondie.emu.analysis.answer import Answer, answer
 from ondie.emu.analysis.compare import Comparison
 from ondie.emu.analysis.result_json import result_data
-from ondie.emu.config.config import Config
+from ondie.emu.config.config import Config, configuration
 from ondie.emu.paths.base import Options
-from ondie.emu.results.preset import preset
 from ondie.emu.results.result import Result, flat
 from ondie.emu.results.tables import answer as first_screen
 from ondie.emu.results.tables import compare as report
@@ -121,7 +120,7 @@ def compare(
     Raises InputError or TraceError, with one line, for a wrong choice before anything runs.
     """
     loaded = trace if isinstance(trace, traces.Trace) else traces.load(trace)
-    cfg = preset(device, settings, devices)
+    cfg = configuration(device, settings, devices)
     target_s = None if target_step is None else step_budget.seconds(target_step)
     runs = comparison.compare(
         loaded, cfg, paths=paths, options=options, steps=steps, timeline=timeline, swing=swing,

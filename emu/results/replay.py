@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ondie.emu.config.config import Config
+from ondie.emu.config.config import Config, configuration
 from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.ftl import pslc
 from ondie.emu.ftl.precondition.apply import PRECONDITIONS
@@ -33,7 +33,6 @@ from ondie.emu.replay.block_trace import (
 )
 from ondie.emu.replay.mqsim.to_engine import counters
 from ondie.emu.replay.statistics import statistics, summary
-from ondie.emu.results.preset import preset
 from ondie.emu.results.result import Result, flat, frame
 from ondie.emu.results.tables import replay as tables
 from ondie.emu.units import InputError, fmt_bytes, known_names
@@ -156,7 +155,7 @@ def replay(
         raise InputError(f"queue_depth: {queue_depth}; must be from 1 to 65535")
     if queue_depth is not None and speed != 1.0:
         raise InputError(f"speed: {speed} has no effect with queue_depth; remove one of them")
-    cfg = preset(device, settings)
+    cfg = configuration(device, settings)
     if not isinstance(trace, BlockTrace):
         trace = block.load_block(trace, format, time_unit=time_unit)
     loop = Loop(queue_depth, speed)
