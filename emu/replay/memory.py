@@ -1,15 +1,16 @@
-"""Memory that a replay will use, and what the machine has.
+"""Memory that a replay will use, what it used, and what the machine has.
 
-Owns the estimate and the refusal of a replay that cannot fit. Does not own the tables
-(ftl/tables.py).
-Source: record widths of the tables; Linux, Documentation/filesystems/proc.rst (MemAvailable) and
-Documentation/admin-guide/cgroup-v2.rst.
+Owns the estimate, the measurement, and the refusal of a replay that cannot fit. Does not own the
+tables (ftl/tables.py).
+Source: record widths of the tables; Linux, Documentation/filesystems/proc.rst (MemAvailable, VmHWM)
+and Documentation/admin-guide/cgroup-v2.rst.
 """
 
 from __future__ import annotations
 
 import contextlib
 import resource
+import sys
 from pathlib import Path
 
 from ondie.emu.config.config import Config
@@ -57,6 +58,20 @@ def available_bytes() -> int | None:
     if space != resource.RLIM_INFINITY:
         limits.append(space)
     return min(limits) if limits else None
+
+
+def peak_rss_bytes() -> int:
+    """Return the peak resident memory of this process so far, in bytes.
+
+    The peak of getrusage includes that of the process that started this one; it is used only where
+    /proc does not say.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+        (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def check_memory(cfg: Config, kind: str, requests: int, written_pages: int) -> None:

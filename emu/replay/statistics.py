@@ -10,8 +10,6 @@ completion. Its time is that from the first of these completions to the last.
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ import numpy.typing as npt
 
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.nvme.request import READ, REQUEST, WRITE
+from ondie.emu.replay.memory import peak_rss_bytes
 
 PS_PER_S = 10**12
 PS_PER_US = 10**6
@@ -222,9 +221,3 @@ def writes(
         "waf": programmed * page_bytes / written if written and enough else None,
         "page_write_ratio": programmed / pages if pages and enough else None,
     }
-
-
-def peak_rss_bytes() -> int:
-    """Return the peak resident memory of this process so far, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -29,19 +29,14 @@ def random_trace(path, count, rng, span=64 * GIB):
 
 @pytest.fixture
 def peak(tmp_path):
-    """Run a replay in a process of its own and return its statistics and peak memory in bytes.
-
-    The peak of resource.getrusage includes that of the process that started it.
-    """
+    """Run a replay in a process of its own and return its statistics and peak memory in bytes."""
     compiled()
 
     def run(trace, preset, kind):
         script = (
             "import atexit, sys; from ondie.emu.cli.main import main\n"
-            "def peak():\n"
-            "    (line,) = [x for x in open('/proc/self/status') if x.startswith('VmHWM:')]\n"
-            "    print(int(line.split()[1]) * 1024)\n"
-            "atexit.register(peak)\n"
+            "from ondie.emu.replay.memory import peak_rss_bytes\n"
+            "atexit.register(lambda: print(peak_rss_bytes()))\n"
             "main(sys.argv[1:])"
         )
         words = ["replay", trace, "--from", "mqsim", "--time-unit", "ns", "--device", preset,
@@ -91,7 +86,8 @@ GROWTH = """
 import json, sys
 from ondie.emu.config.config import load_preset
 from ondie.emu.replay.block_trace import Loop, replay_block
-from ondie.emu.validate.speed.replay_memory import SPAN_BYTES, own_peak_bytes, random_requests
+from ondie.emu.replay.memory import peak_rss_bytes
+from ondie.emu.validate.speed.replay_memory import SPAN_BYTES, random_requests
 
 def used():
     (line,) = [x for x in open("/proc/self/status") if x.startswith("VmRSS:")]
@@ -104,7 +100,7 @@ cfg = load_preset("gen4-tlc", settings)
 run = replay_block(random_requests(count, SPAN_BYTES), cfg, Loop(32), footprint="wrap",
                    progress=lambda done, now: seen.append((done, used())))
 erases = run.done.counters["erased_blocks"]
-print(json.dumps({"seen": seen, "peak": own_peak_bytes(), "erases": erases}))
+print(json.dumps({"seen": seen, "peak": peak_rss_bytes(), "erases": erases}))
 """
 
 
@@ -170,3 +166,11 @@ def test_touched_parts(monkeypatch, told):
 
 def _refuse(*args, **options):
     raise PermissionError
+
+
+def test_peak_memory_is_that_of_this_process():
+    """Not that of the process that started it, which getrusage would give."""
+    code = "from ondie.emu.replay.memory import peak_rss_bytes; print(peak_rss_bytes())"
+    held = np.ones(512 << 20, np.uint8)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 10 << 20 < int(done.stdout) < 400 << 20 < held.nbytes <= memory.peak_rss_bytes()

@@ -17,8 +17,8 @@ import numpy as np
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.run import build
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
+from ondie.emu.replay.memory import peak_rss_bytes
 from ondie.emu.replay.player import Player, Source
-from ondie.emu.replay.statistics import peak_rss_bytes
 from ondie.emu.validate.speed.plan import Plan
 from ondie.emu.validate.speed.process import python
 from ondie.emu.validate.speed.speed import DEPTH, page_operations

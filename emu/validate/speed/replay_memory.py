@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -89,7 +88,7 @@ def measure(preset: str, kind: str, count: int, span: int) -> None:
     if kind == "none":
         written = run.requests["offset"][run.requests["op"] == WRITE]
         units = len(np.unique(written // mapping_unit(cfg)))
-    sys.stdout.write(json.dumps({"peak_bytes": own_peak_bytes(), "mapped_units": units}))
+    sys.stdout.write(json.dumps({"peak_bytes": memory.peak_rss_bytes(), "mapped_units": units}))
 
 
 def random_requests(count: int, span: int) -> BlockTrace:
@@ -107,14 +106,3 @@ def random_requests(count: int, span: int) -> BlockTrace:
         format="synthetic",
         timed=False,
     )
-
-
-def own_peak_bytes() -> int:
-    """Return the peak resident memory of this process (bytes).
-
-    The peak of getrusage includes that of the process that started this one.
-    Source: Linux, Documentation/filesystems/proc.rst (VmHWM).
-    """
-    text = Path("/proc/self/status").read_text(encoding="ascii")
-    (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
