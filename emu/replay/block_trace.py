@@ -49,6 +49,21 @@ class Loop:
     speed: float = 1.0
 
 
+def loop_of(
+    trace: BlockTrace, cfg: Config, queue_depth: int | None = None, speed: float | None = None
+) -> Loop:
+    """Return the rule of a replay: a queue depth, or else the timestamps divided by ``speed``.
+
+    With neither, a trace without timestamps keeps as many requests outstanding as the host's queue
+    holds.
+    """
+    if queue_depth is not None:
+        return Loop(queue_depth)
+    if speed is None and not trace.timed:
+        return Loop(cfg.host.io_queue_depth)
+    return Loop(None, 1.0 if speed is None else speed)
+
+
 @dataclass(frozen=True)
 class BlockReplayed:
     """Result of a block replay.

@@ -29,6 +29,7 @@ from ondie.emu.replay.block_trace import (
     Loop,
     capacity,
     least_pages,
+    loop_of,
     replay_block,
 )
 from ondie.emu.replay.mqsim.to_engine import counters
@@ -130,7 +131,7 @@ def replay(
     time_unit: str | None = None,
     settings: Iterable[str] = (),
     queue_depth: int | None = None,
-    speed: float = 1.0,
+    speed: float | None = None,
     precondition: str = "fill",
     footprint: str = "refuse",
     seed: int = 0,
@@ -142,8 +143,9 @@ def replay(
     "blkparse". time_unit: of the timestamps of "mqsim": "ps", "ns" or "us". device: a preset by
     name, a TOML file, or a configuration. settings: overrides such as "flash.channels=8".
     queue_depth: number of requests to keep outstanding; None: requests are submitted at their
-    timestamps, divided by ``speed``. precondition: "none", "fill" or "steady". footprint: "refuse"
-    or "wrap" requests beyond the end of the drive. progress: callback (what, share done).
+    timestamps, divided by ``speed`` (1 by default). precondition: "none", "fill" or "steady".
+    footprint: "refuse" or "wrap" requests beyond the end of the drive. progress: callback (what,
+    share done).
 
     Raises InputError or TraceError, with one line, for a wrong choice before anything runs.
     """
@@ -153,16 +155,19 @@ def replay(
         )
     if queue_depth is not None and not 1 <= queue_depth <= 65535:
         raise InputError(f"queue_depth: {queue_depth}; must be from 1 to 65535")
-    if queue_depth is not None and speed != 1.0:
+    if queue_depth is not None and speed is not None:
         raise InputError(f"speed: {speed} has no effect with queue_depth; remove one of them")
     cfg = configuration(device, settings)
     if not isinstance(trace, BlockTrace):
         trace = block.load_block(trace, format, time_unit=time_unit)
-    loop = Loop(queue_depth, speed)
-    if queue_depth is None and not trace.timed:
-        loop = Loop(cfg.host.io_queue_depth)
     return replayed(
-        trace, cfg, loop, kind=precondition, footprint=footprint, seed=seed, progress=progress
+        trace,
+        cfg,
+        loop_of(trace, cfg, queue_depth, speed),
+        kind=precondition,
+        footprint=footprint,
+        seed=seed,
+        progress=progress,
     )
 
 

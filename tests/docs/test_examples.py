@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -85,7 +84,3 @@ def test_a_notebook_runs(elsewhere, name):
     errors = [o for cell in book.cells for o in cell.get("outputs", []) if o.output_type == "error"]
     shown = [o for cell in book.cells for o in cell.get("outputs", []) if "data" in o]
     assert not errors and any("text/html" in output.data for output in shown)
-
-
-def test_the_folder_is_where_the_page_says():
-    assert Path(FOLDER).is_dir() and "`docs/examples`" in PAGE

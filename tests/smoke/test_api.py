@@ -1,10 +1,13 @@
 """`import ondie`: is what a script gets what the command line prints, and are errors early?"""
 
+import ast
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +129,12 @@ def test_loading(compared, tmp_path):
     assert ondie.preset("csd-pe", ["flash.channels=4"]).flash.channels == 4
 
 
+def untimed():
+    """The sample without its timestamps."""
+    trace = ondie.load("mixed-4k")
+    return replace(trace, timed=False, arrival_ps=np.zeros(len(trace), np.int64))
+
+
 @pytest.mark.parametrize(
     "call, error, words",
     [
@@ -141,6 +150,7 @@ def test_loading(compared, tmp_path):
         (lambda: ondie.replay("mixed-4k", precondition="ful"), InputError, "nearest: fill"),
         (lambda: ondie.replay("mixed-4k", queue_depth=0), InputError, "from 1 to 65535"),
         (lambda: ondie.replay("mixed-4k", queue_depth=4, speed=2.0), InputError, "no effect"),
+        (lambda: ondie.replay(untimed(), speed=2.0), InputError, "has no timestamps"),
         (lambda: ondie.replay("a.log"), TraceError, "needs its format"),
         (lambda: ondie.load("a.json"), InputError, "cannot be read"),
         (lambda: ondie.load("mlp-fp16", wait="manual"), InputError, "requires the format"),
@@ -248,9 +258,29 @@ def test_type_checkers_see_it(root, tmp_path):
     assert 'incompatible type "str"' in errors[0]
 
 
-def test_ondie_has_one_home():
-    """The package `ondie` is emu/api; importing it again as a room of emu would make a second."""
-    assert Path(ondie.__file__).parent.name in ("api", "ondie")
+def test_ondie_has_one_home(root):
+    """The package `ondie` is emu/api; importing it as a room of emu would make a second one."""
+    assert Path(ondie.__file__).parent.resolve() == (root / "emu" / "api").resolve()
+    imported = re.compile(
+        r"^\s*(?:from|import) ondie\.emu\.api|^\s*from ondie\.emu import .*\bapi\b", re.M
+    )
+    for folder in ("emu", "kernels", "traces", "tests"):
+        for path in (root / folder).rglob("*.py"):
+            assert not imported.search(path.read_text("utf-8")), path
+
+
+def test_what_type_checkers_see_is_what_there_is(root):
+    """The names imported for type checkers are those of the table that is used."""
+    text = (root / "emu" / "api" / "__init__.py").read_text("utf-8")
+    (block,) = (
+        node for node in ast.parse(text).body
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    )  # fmt: skip
+    seen = {alias.asname for node in ast.walk(block) if isinstance(node, ast.ImportFrom)
+            for alias in node.names if not str(alias.asname).startswith("_")}  # fmt: skip
+    seen |= {target.id for node in ast.walk(block) if isinstance(node, ast.Assign)
+             for target in node.targets if isinstance(target, ast.Name)}  # fmt: skip
+    assert seen == set(ondie.__all__)
 
 
 def test_the_keys_of_a_preset_are_rows(capsys):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import write_frontier
 from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.ftl.precondition import apply as precondition
 from ondie.emu.ftl.precondition.steady_state import Region
@@ -59,6 +60,21 @@ def test_the_books_balance_before_and_after(name, kind, rng):
     assert after.counters["unmapped_pages"] == 0
     assert after.counters["gc_program_pages"] > 0
     check_between_events(arrays, geometry)
+
+
+@pytest.mark.parametrize("name", DRIVES)
+def test_a_fill_by_rounds_is_one_page_after_the_other(name):
+    """A fill maps whole rounds over the units at once; calls too short for a round cannot."""
+    cfg = config(**DRIVES[name])
+    whole, single = drive(cfg), drive(cfg)
+    lpns = int(whole.cfg.lpns[0])
+    assert write_frontier.fill(whole.handle(), 0, 0, lpns, 0) == 0
+    record = whole.cfg[0]
+    each = int(record.slots * (record.unit_planes if record.multi_plane else 1))
+    for lpn in range(0, lpns, each):
+        assert write_frontier.fill(single.handle(), 0, lpn, min(each, lpns - lpn), 0) == 0
+    for table in ("l2p", "p2l", "valid", "block", "front", "pool", "dev", "free", "count"):
+        np.testing.assert_array_equal(getattr(whole, table), getattr(single, table), table)
 
 
 @pytest.mark.parametrize("changes", [{}, {"ftl__block_unit": "die"}, STATIC])

@@ -19,7 +19,7 @@ from ondie.emu.cli.options import DriveOptions, drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import Config
 from ondie.emu.replay import request_log
-from ondie.emu.replay.block_trace import Loop
+from ondie.emu.replay.block_trace import Loop, loop_of
 from ondie.emu.results.files import check_apart
 from ondie.emu.results.replay import replayed
 from ondie.emu.units import InputError
@@ -69,13 +69,10 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
         names = [name for name, is_given in given.items() if is_given]
         if len(names) > 1:
             raise InputError(f"{names[0]} and {names[1]} exclude each other; use one of them")
-        if self.queue_depth is not None:
-            return Loop(self.queue_depth)
-        if self.fast:
-            return Loop(cfg.frontend.queue_depth)
-        if not trace.timed and not names:
-            return Loop(cfg.host.io_queue_depth)
-        return Loop(None, 1.0 if self.speed is None else self.speed)
+        depth = cfg.frontend.queue_depth if self.fast else self.queue_depth
+        return loop_of(
+            trace, cfg, depth, 1.0 if self.by_time and self.speed is None else self.speed
+        )
 
 
 @click.command("replay")
