@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.totals import Totals
+from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.statement import Work
 
 FJ_PER_J = 1e15
@@ -119,37 +120,57 @@ def times(totals: Totals, work: Work) -> Times:
     return Times(training, rest, busy, isp_training, isp_rest)
 
 
+SENSED = (
+    "read_pages", "gc_read_pages", "merge_read_pages", "map_read_pages", "bpr_pages",
+    "reservoir_read_pages", "retry_read_pages", "soft_read_pages", "fold_read_pages",
+    "beside_pages", "lifted_pages",
+)  # fmt: skip
+"""Counters of pages that the array senses."""
+PROGRAMMED = (
+    "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
+    "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
+    "landed_pages",
+)  # fmt: skip
+"""Counters of pages that the array programs."""
+
+
+def coded_bytes(counters: Mapping[str, int], page_bytes: int) -> int:
+    """Return the bytes that the controller's ECC encodes and decodes."""
+    coded = (counters["ecc_decoded_pages"] + counters["ecc_encoded_pages"]) * page_bytes
+    return coded - counters["unasked_out_bytes"] - counters["unasked_in_bytes"]
+
+
+def replay_energy(
+    cfg: Config, counters: Mapping[str, int], moved: Mapping[str, int], ps: int
+) -> dict[str, float]:
+    """Return the energy of a drive during a replay of ``ps``, in J by constant, typical values.
+
+    ``counters``: those of the drive; ``moved``: bytes by resource (replay/block_trace.py).
+    """
+    geometry = Geometry.of(cfg)
+    page = geometry.page_bytes * 8
+    block = geometry.pages * geometry.slots * page
+    quantities = {
+        "energy.nand_read": sum(counters[name] for name in SENSED) * page,
+        "energy.nand_program": sum(counters[name] for name in PROGRAMMED) * page,
+        "energy.nand_erase": counters["erased_blocks"] * block,
+        "energy.channel": moved["channels"] * 8,
+        "energy.dram": moved["DRAM"] * 8,
+        "energy.ecc": coded_bytes(counters, geometry.page_bytes) * 8,
+        "energy.controller": ps,
+        "link.energy": (moved["link down"] + moved["link up"]) * 8,
+    }
+    return {key: bounds(cfg, key)[1] * amount / FJ_PER_J for key, amount in quantities.items()}
+
+
 def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
     """Return the energy components of a run whose quantity is not 0."""
     counters = totals.counters
     page = totals.page_bytes * 8
-    read = (
-        counters["read_pages"]
-        + counters["gc_read_pages"]
-        + counters["merge_read_pages"]
-        + counters["map_read_pages"]
-    )
-    read += counters["bpr_pages"] + counters["reservoir_read_pages"]
-    read += counters["retry_read_pages"] + counters["soft_read_pages"] + counters["fold_read_pages"]
-    read += counters["beside_pages"] + counters["lifted_pages"]
-    program = (
-        counters["program_pages"]
-        + counters["gc_program_pages"]
-        + counters["failed_pages"]
-        + counters["bpp_pages"]
-    )
-    program += (
-        counters["map_program_pages"] + counters["padding_pages"] + counters["second_pass_pages"]
-    )
-    program += (
-        counters["fold_program_pages"]
-        + counters["stored_pages"]
-        + counters["kept_pages"]
-        + counters["landed_pages"]
-    )
+    read = sum(counters[name] for name in SENSED)
+    program = sum(counters[name] for name in PROGRAMMED)
     turned = counters["turned_pages"] * page
-    coded = (counters["ecc_decoded_pages"] + counters["ecc_encoded_pages"]) * totals.page_bytes
-    coded -= counters["unasked_out_bytes"] + counters["unasked_in_bytes"]
+    coded = coded_bytes(counters, totals.page_bytes)
     die_coded = 0  # pages that pass through the on-die ECC
     if cfg.pe.protection == "on_die_ecc":
         die_coded = counters["bpr_pages"] + counters["bpp_pages"] + counters["reservoir_read_pages"]

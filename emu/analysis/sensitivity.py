@@ -19,6 +19,7 @@ from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import Config, Leaf, shown
 from ondie.emu.config.leaf import Value
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.timing import word_line_pages
 from ondie.emu.paths.layout.regions import VALUE_BYTES
 from ondie.emu.paths.statement import Work
 from ondie.emu.units import InputError
@@ -28,7 +29,7 @@ SAMPLE_STRIPES = 3
 """Number of super-pages per die in the shortened simulation, for paths that update through the
 controller."""
 BLOCK_PAGES = 4
-"""Number of pages per block in the shortened simulation."""
+"""Number of pages, or of word lines, per block in the shortened simulation."""
 DIE_STRIPES = 16
 """Number of super-pages per die in the shortened simulation, for paths that update on the dies.
 Work overlaps only after the first stripe of a die, so a shorter simulation would show too little
@@ -174,10 +175,10 @@ def _widest(*ratios: float | None) -> float:
 
 def sample_params(trace: Trace, cfg: Config) -> int:
     """Return the number of parameters of the sample that is simulated to vary the constants."""
-    geometry = Geometry.of(cfg)
     stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
-    whole = stripes * geometry.dies * (geometry.page_bytes // VALUE_BYTES) * cfg.system.devices
-    return min(trace.n_params, whole)
+    dies = Geometry.of(cfg).dies * cfg.system.devices
+    program = word_line_pages(cfg) * cfg.flash.page_bytes
+    return min(trace.n_params, stripes * dies * program // VALUE_BYTES)
 
 
 def amortized(cfg: Config) -> Config:
@@ -186,10 +187,11 @@ def amortized(cfg: Config) -> Config:
     With these, a sample that fills less than one block spends the same share of its time on erases
     as a long run.
     """
-    shorter = max(cfg.flash.pages_per_block // BLOCK_PAGES, 1)
+    line = word_line_pages(cfg)
+    shorter = max(cfg.flash.pages_per_block // (BLOCK_PAGES * line), 1)
     return cfg.replace(
         {
-            "flash.pages_per_block": cfg.flash.pages_per_block // shorter,
+            "flash.pages_per_block": cfg.flash.pages_per_block // line // shorter * line,
             "flash.t_erase": max(cfg.flash.t_erase_ps // shorter, 1),
         }
     )

@@ -23,7 +23,10 @@ from ondie.emu.units import InputError, nearest, quoted
 
 PRESETS = Path(__file__).parent / "presets"
 PARTS = PRESETS / "parts"
+NO_LEAVES = ("datasheet",)
+"""Tables of a file that are not part of the configuration (datasheet.py)."""
 _TABLES = tuple(name for name, key in KEYS.items() if key.table)
+WORDS = ("base", "include", *NO_LEAVES)
 _PLAIN = tuple(name for name, key in KEYS.items() if not key.table)
 
 
@@ -157,6 +160,8 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
         base = _base(content.pop("base"), path, where, chain)
     if "include" in content:
         leaves |= _include(content.pop("include"), path, where)
+    for table in NO_LEAVES:
+        content.pop(table, None)
     leaves |= _sections(content, where)
     if base and "system.name" not in leaves:
         leaves["system.name"] = _name_of_file(path, where)
@@ -168,6 +173,18 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
             'key, or start from a preset with base = "newport"'
         )
     return where, ordered(leaves)
+
+
+def read_table(source: str, table: str) -> tuple[str, dict[str, Any] | None]:
+    """Return the name of a preset or file for error messages, and one of its tables NO_LEAVES.
+
+    None if the file has no such table; that of its base is not used. Raises InputError.
+    """
+    path, where = _locate(source)
+    found = _toml(path, where, preset_names(), "presets").get(table)
+    if found is not None and not isinstance(found, dict):
+        raise InputError(f"{where}: {table} = {quoted(found)} is not a section; write [{table}]")
+    return where, found
 
 
 def _name_of_file(path: Path, where: str) -> Leaf:
@@ -186,7 +203,7 @@ def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
         if section not in SECTIONS:
             raise InputError(
                 f"{where}: unknown section {quoted(section)}; nearest: "
-                f"{nearest(section, (*SECTIONS, 'base', 'include')) or ', '.join(SECTIONS)}"
+                f"{nearest(section, (*SECTIONS, *WORDS)) or ', '.join(SECTIONS)}"
             )
         if not isinstance(table, dict):
             raise InputError(

@@ -9,7 +9,8 @@ Padding completes a word line and, with two passes, also the next one:
    for have reached a word line;
  - when the host waits and no event is pending in the drive or on the way to it: first word lines of
    host writes, then those of collection and of the mapping table;
- - when its oldest page has waited for ``ftl.gather_time``.
+ - when its oldest page has waited for ``ftl.gather_time``;
+ - at the end of a run, when nothing else can happen.
 Word lines filled by collection are not padded while collection has pages to move to them: their
 places are reserved.
 """
@@ -264,12 +265,26 @@ def pad_at_rest(st):
         if not waits:
             rest(st, leaf)
             found = True
+        elif run_has_ended(st):
+            found = pad_streams(st, dev, 0, st.front.shape[0], PADDED_AT_REST) or found
         elif is_awaited(st, dev):
             if pad_streams(st, dev, 0, cfg.collected, PADDED_AT_REST):
                 found = True
             elif pad_streams(st, dev, cfg.collected, st.front.shape[0], PADDED_AT_REST):
                 found = True
     return found
+
+
+@njit
+def run_has_ended(st):
+    """Return True if all work of a run is done, none will follow, and only padding is pending."""
+    reg = st.reg[0]
+    if reg.closing == 0 or st.tree[1] < reg.gather0 or reg.tail != reg.next_row:
+        return False
+    for queue in range(st.pair.shape[0]):
+        if st.pair[queue].outstanding > 0 or st.pair[queue].next < st.pair[queue].loaded:
+            return False
+    return True
 
 
 @njit

@@ -1,6 +1,6 @@
 """Shared sensing: reads of several slots of a page as one array operation.
 
-Owns the grouping of reads of slots (subpage.py) into commands, and the count of slots that are
+Owns the grouping of reads of slots (word_lines.py) into commands, and the count of slots that are
 sensed but not requested. Does not own the issuers of reads (nvme/command_split.py, gc.py) or their
 completion (completion.py).
 Source: ONFI: a read loads a page into the register, of which columns are selected for output (05h

@@ -8,8 +8,9 @@ NAND of three bits per cell); foggy-fine programming, two passes in the order of
 
 A *line* consists of ``line`` page slots. A *stripe* is one line, or one line of each plane if
 planes are not programmed together; a write frontier at the end of a stripe is between lines. Both
-are 1 slot if pages are programmed one by one. If pages have several slots (subpage.py), a program
-of whole pages that are not a word line is complete without other programs.
+are 1 slot if pages are programmed one by one. A page has several *slots* if a mapping unit is a
+part of it (4 KiB of 16 KiB, so that the mapping table takes one thousandth of the flash capacity).
+A program of whole pages that are not a word line is complete without other programs.
 """
 
 from __future__ import annotations
@@ -76,3 +77,18 @@ def next_turn(st, dev, unit, stream, count):
         return
     first = st.front[stream, dev * cfg.units]
     first.turn = first.turn + 1 if first.turn + 1 < cfg.units else 0
+
+
+@cold
+def slots_together(st, at, count):
+    """Return the number of slots, at most ``count``, that are allocated together at slot ``at`` of
+    an open block: whole pages of one super-page, or a part of one page. A program therefore never
+    combines a partial page with another page.
+    """
+    cfg = st.cfg[0]
+    inside = at % cfg.slots
+    if inside > 0 or count < cfg.slots:
+        return min(count, cfg.slots - inside)
+    if cfg.multi_plane == 0:
+        return cfg.slots
+    return min(count // cfg.slots, cfg.unit_planes - at // cfg.slots % cfg.unit_planes) * cfg.slots

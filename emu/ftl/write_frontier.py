@@ -7,7 +7,7 @@ Source: one open block per stream and plane or super-block, as in MQSim and FEMU
 
 from __future__ import annotations
 
-from ondie.emu.ftl import subpage, word_lines
+from ondie.emu.ftl import word_lines
 from ondie.emu.ftl.block_manager import has_unreserved_block, open_block, queue_erase
 from ondie.emu.ftl.page_map import (
     FULL,
@@ -45,7 +45,7 @@ def allocate(st, dev, unit, stream, count):
         if cfg.multi_plane == 0:
             got = 1
         if cfg.slots > 1:
-            got = subpage.slots_together(st, front.next, count)
+            got = word_lines.slots_together(st, front.next, count)
     at = unit * cfg.all_blocks + front.block
     block = st.block[at]
     ppn = first_page(st, dev, at) + front.next

@@ -197,6 +197,8 @@ def write_to_flash(st, dev, place):
         return
     txn = st.txn[tid]
     txn.kind = CACHED
+    if st.use.shape[0] == 2:  # one phase: the program is work of the host, not of the drive
+        txn.phase = 0
     txn.op = PROGRAM
     txn.dev = dev
     txn.lpn = page.lpn

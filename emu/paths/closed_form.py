@@ -182,11 +182,11 @@ class Demand:
             depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
             self.add("queue depth", blocks / depth * latency)
 
-    def _fixed_s(self) -> float:
+    def _fixed_s(self, delay_ps: int) -> float:
         """Return the time of one command for submission, link latency in both directions, and
-        firmware, seconds."""
+        firmware with its latency ``delay_ps``, seconds."""
         host, front = self.cfg.host.io_submit_ps, self.cfg.frontend.command_ps
-        return (host + front + 2 * self.cfg.link.latency_ps) / 1e12
+        return (host + front + delay_ps + 2 * self.cfg.link.latency_ps) / 1e12
 
     def _program_ps(self) -> int:
         """Return the time in which the array programs a page or word line, over all its
@@ -205,26 +205,36 @@ class Demand:
         groups = pages / (geometry.planes if self.cfg.flash.multi_plane else 1) / line
         channel = max(pages / geometry.channels, min(pages, geometry.planes)) * self._page_s()
         rounds = max(groups / geometry.dies, 1.0)
-        return self._fixed_s() + rounds * array_ps / 1e12 + max(channel, block / link_rate)
+        return rounds * array_ps / 1e12 + max(channel, block / link_rate)
 
     def read_latency(self) -> float:
         """Return the unloaded latency of one block read, seconds."""
-        return self._block_s(self.cfg.flash.t_read_ps, self.cfg.link.up_bytes_per_s)
+        array = self._block_s(self.cfg.flash.t_read_ps, self.cfg.link.up_bytes_per_s)
+        return self._fixed_s(self.cfg.frontend.read_delay_ps) + array
 
     def write_latency(self) -> float:
-        """Return the unloaded latency of one block write, seconds."""
-        line = word_line_pages(self.cfg)
-        return self._block_s(self._program_ps(), self.cfg.link.down_bytes_per_s, line)
+        """Return the unloaded latency of one block write, seconds. With a write-back cache, the
+        write does not wait for the array."""
+        fixed = self._fixed_s(self.cfg.frontend.write_delay_ps)
+        rate = self.cfg.link.down_bytes_per_s
+        if self._writes_back:
+            return fixed + self.cfg.host.io_block_bytes / rate
+        return fixed + self._block_s(self._program_ps(), rate, word_line_pages(self.cfg))
+
+    @property
+    def _writes_back(self) -> bool:
+        """True if writes complete in the drive's data cache."""
+        return self.cfg.cache.mode in ("write_back", "read_write")
 
     def first_read(self) -> float:
         """Return the time until the transfer of the first super-page of a read stream starts,
         seconds."""
-        return self._fixed_s() + self.cfg.flash.t_read_ps / 1e12
+        return self._fixed_s(self.cfg.frontend.read_delay_ps) + self.cfg.flash.t_read_ps / 1e12
 
     def last_write(self) -> float:
         """Return the time from the last transfer of a write stream to the end of its last program,
         seconds."""
-        return self._fixed_s() + self._program_ps() / 1e12
+        return self._fixed_s(self.cfg.frontend.write_delay_ps) + self._program_ps() / 1e12
 
 
 def isp_path(demand: Demand, read: float, written: float) -> None:

@@ -24,7 +24,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import tables
-from ondie.emu.ftl.precondition import apply
+from ondie.emu.ftl.precondition import apply, touched_fill
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import FLUSH, MAX_CHUNK, NOT_YET, REQUEST, TRIM, WRITE
 from ondie.emu.replay.memory import check_memory
@@ -70,7 +70,8 @@ class BlockReplayed:
 
     requests: REQUEST[n], the requests of the trace in its order, with all times. done: result of
     the player. half: the counters at the start of the second half, None if requests were split.
-    busy: utilization by resource as a share of the simulated time. notes: changes to the trace.
+    busy: utilization by resource as a share of the simulated time. moved: bytes that crossed the
+    channels and each station, by resource. notes: changes to the trace.
     config: the configuration that ran.
     """
 
@@ -78,6 +79,7 @@ class BlockReplayed:
     done: Replayed
     half: dict[str, int] | None
     busy: dict[str, dict[str, float]]
+    moved: dict[str, int]
     notes: tuple[str, ...]
     config: Config
 
@@ -110,10 +112,14 @@ def replay_block(
             f"{len(trace)} requests became {len(commands)} commands because of "
             "frontend.max_transfer"
         ]
-    check_memory(cfg, kind, len(commands), _written_pages(trace, mapping_unit(cfg)))
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
     tables.check_spare(cfg, Geometry.of(cfg), arrays.cfg)
-    apply.precondition(arrays, cfg, kind, seed=seed)
+    accesses = commands.accesses(mapping_unit(cfg))
+    filled = None
+    if kind == "fill" and touched_fill.rest_is_idle(arrays, cfg, accesses):
+        filled = touched_fill.touched_pages(arrays, accesses)
+    check_memory(cfg, kind, len(commands), _written_pages(trace, mapping_unit(cfg)), filled)
+    apply.precondition(arrays, cfg, kind, seed=seed, accesses=accesses)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
     source = Source(commands.chunks(), depth, loop.depth is not None, count=len(commands))
     done = Player(arrays, cfg, [source]).run(len(commands) // 2 + 1, progress)
@@ -129,6 +135,7 @@ def replay_block(
         done=done,
         half=done.half if whole else None,
         busy=busy(arrays, cfg, done.simulated_ps),
+        moved=moved(arrays),
         notes=(*notes, *more),
         config=cfg,
     )
@@ -285,6 +292,21 @@ class Commands:
     def __len__(self) -> int:
         return int(self.pieces.sum())
 
+    def accesses(self, page_bytes: int) -> touched_fill.Accesses:
+        """Return the mapped pages of ``page_bytes`` that the commands access. A write that is split
+        is as many writes."""
+        data = self.trace.op != FLUSH
+        pieces = self.pieces[data]
+        rows = np.repeat(np.flatnonzero(data), pieces)
+        at = np.arange(len(rows)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        cut = np.repeat(pieces > 1, pieces)
+        begin = self.trace.offset[rows] + np.where(cut, at * self.most, 0)
+        end = self.trace.offset[rows] + self.trace.size[rows]
+        end = np.where(cut, np.minimum(begin + self.most, end), end)
+        return touched_fill.Accesses(
+            begin // page_bytes, (end - 1) // page_bytes, self.trace.op[rows] == WRITE
+        )
+
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield the commands in the order of the trace, as arrays REQUEST[n]."""
         step = max(MAX_CHUNK // int(self.pieces.max()), 1)
@@ -354,3 +376,10 @@ def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
                 "collection": float(part[-1].mean()),
             }
     return shares
+
+
+def moved(arrays: Arrays) -> dict[str, int]:
+    """Return the bytes that crossed the channels and each station of device 0, by resource."""
+    sizes = arrays.fifo["size"][stages.HOST_STATIONS :]
+    found = {name: int(sizes[at]) for at, name in enumerate(stages.DEVICE_NAMES)}
+    return found | {"channels": int(arrays.bus["size_in"].sum() + arrays.bus["size_out"].sum())}

@@ -31,15 +31,20 @@ def mapped_bytes(cfg: Config) -> int:
     return 2 * width + SECTOR_MASK_BYTES * (cfg.ftl.partial_pages == "sectors")
 
 
-def needed_bytes(cfg: Config, kind: str, requests: int, written_pages: int) -> int:
+def needed_bytes(
+    cfg: Config, kind: str, requests: int, written_pages: int, filled_pages: int | None = None
+) -> int:
     """Return an estimate of the peak memory of a replay in bytes.
 
-    kind: preconditioning; "fill" and "steady" map all logical pages. requests: number of commands.
-    written_pages: pages that the trace may write. Random addresses touch up to a memory page of
-    each table for a mapped page, which the estimate does not count.
+    kind: preconditioning. requests: number of commands. written_pages: pages that the trace may
+    write. filled_pages: pages that "fill" maps; None: all logical pages, as "steady" does. Random
+    addresses touch up to a memory page of each table for a mapped page, which the estimate does not
+    count.
     """
     pages = tables.logical_pages(cfg, Geometry.of(cfg))
     mapped = min(written_pages, pages) if kind == "none" else pages
+    if kind == "fill" and filled_pages is not None:
+        mapped = filled_pages
     return PROGRAM_BYTES + mapped * mapped_bytes(cfg) + requests * REQUEST_BYTES
 
 
@@ -74,10 +79,12 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def check_memory(cfg: Config, kind: str, requests: int, written_pages: int) -> None:
+def check_memory(
+    cfg: Config, kind: str, requests: int, written_pages: int, filled_pages: int | None = None
+) -> None:
     """Raise InputError if a replay needs more memory than is available; the message names what
-    would fit."""
-    needed = needed_bytes(cfg, kind, requests, written_pages)
+    would fit. The arguments are those of needed_bytes()."""
+    needed = needed_bytes(cfg, kind, requests, written_pages, filled_pages)
     available = available_bytes()
     if available is None or needed <= available:
         return

@@ -99,6 +99,11 @@ class RequestFeed:
         """True if a queue pair has issued all loaded requests and its source may have more."""
         return bool(self.arrays.reg["source_drained"][0])
 
+    @property
+    def exhausted(self) -> bool:
+        """True if all requests of all sources have been loaded."""
+        return not self.arrays.pair["more"].any()
+
     def issue(self) -> None:
         """Issue the loaded requests that can be issued at the current time."""
         self.arrays.reg["source_drained"] = 0
@@ -215,6 +220,7 @@ class Player(Driver):
         drained = self.feed.drained
         if drained:
             self.feed.load()
+        self.arrays.reg["closing"] = int(self.feed.exhausted)
         if self._half is not None and self._half_counters is None and self._left_to_half() <= 0:
             self._half_counters = self._counters()
         return drained

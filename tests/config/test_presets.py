@@ -247,7 +247,7 @@ def test_optimstore_baseline_rate():
         ("newport", "nand_program", 500, 16384 * 8),
         ("newport", "nand_erase", 3500, 768 * 16384 * 8),
         ("gen4-tlc", "nand_read", 40, 16384 * 8),
-        ("gen4-tlc", "nand_program", 400, 16384 * 8),
+        ("gen4-tlc", "nand_program", 1200, 3 * 16384 * 8),
         ("gen4-tlc", "nand_erase", 3500, 1536 * 16384 * 8),
     ],
 )

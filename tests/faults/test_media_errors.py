@@ -14,6 +14,7 @@ import pytest
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.nand import ecc
 from ondie.emu.nvme import command as queues
+from ondie.emu.validate.speed.speed import WHOLE_PAGES
 from tests.smoke.commands import here
 from tests.state import small
 
@@ -185,7 +186,7 @@ def test_bytes_of_a_page_that_collection_lost(rng):
 # --- replay
 
 
-SET = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=32",
+SET = (*WHOLE_PAGES, "flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=32",
        "flash.pages_per_block=32", "flash.page=4 KiB", "ftl.over_provisioning=0.3",
        "errors.kind=model", "ecc.codeword=4 KiB", "ecc.soft_reads=0", "ecc.retries=0",
        "errors.floor=8.4e-3", "errors.initial_cycles=0")  # fmt: skip

@@ -15,9 +15,11 @@ from ondie.emu.engine.run import build
 from ondie.emu.ftl import page_map
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.replay import block_trace
+from ondie.emu.validate.speed.speed import WHOLE_PAGES
 from tests.smoke.commands import here
 
 SMALL = (
+    *WHOLE_PAGES,
     "flash.channels=2", "flash.dies_per_channel=2", "flash.planes_per_die=2",
     "flash.blocks_per_plane=48", "flash.pages_per_block=32", "flash.page=4 KiB",
     "ftl.over_provisioning=0.3", "ftl.initial=fresh", "ftl.erase=collected",
@@ -44,6 +46,18 @@ CASES = {
         4,
     ),
     "cached map": (("ftl.map_cache=16 KiB",), 4),
+    "write cache, word lines, mapping units": (
+        (
+            "flash.programming=one_shot",
+            "flash.page=16 KiB",
+            "flash.pages_per_block=24",
+            "flash.blocks_per_plane=14",
+            "ftl.mapping_unit=4 KiB",
+            "cache.mode=write_back",
+            "cache.capacity=1 MiB",
+        ),
+        4,
+    ),
 }
 """Settings, and KiB of a request, at most."""
 

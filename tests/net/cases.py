@@ -174,6 +174,20 @@ SMALL = {
     "ftl.gc_low_blocks": 2,
 }
 """A drive of four dies, each of which a small model uses."""
+SMALL_GEN4 = {**SMALL, "flash.pages_per_block": 18}
+"""The same for gen4-tlc, whose blocks consist of word lines of three pages."""
+WHOLE_PAGES = {
+    "flash.programming": "page",
+    "flash.t_program": "400 us",
+    "ftl.mapping_unit": "0 B",
+    "ftl.gather_time": "10 ms",
+    "cache.mode": "off",
+    "cache.dirty_share": 0.5,
+    "cache.destage_pages": 0,
+    "frontend.read_delay": "0 us",
+    "frontend.write_delay": "0 us",
+}
+"""gen4-tlc without its write cache, mapping units, word lines and firmware latencies."""
 REPLAYED = {
     "flash.channels": 2,
     "flash.dies_per_channel": 2,
@@ -359,6 +373,9 @@ def replay(
     return Case(argv, ("json:out.json", *keep), (trace,) if inputs is None else inputs)
 
 
+PLAIN = {**WHOLE_PAGES, **REPLAYED}
+
+
 def replays() -> Iterator[tuple[str, Case]]:
     for i, (name, changes) in enumerate(MECHANISMS.items()):
         order = {"ftl.allocation": ORDERS[i % len(ORDERS)]}
@@ -367,30 +384,35 @@ def replays() -> Iterator[tuple[str, Case]]:
         closed = ("--queue-depth", "16") if i % 3 == 0 else ()
         yield (
             f"replay-{name}",
-            replay(trace, "mqsim", {**REPLAYED, **order, **changes}, *start, *closed),
+            replay(trace, "mqsim", {**PLAIN, **order, **changes}, *start, *closed),
         )
+    word_lines = {"flash.page": "16 KiB", "flash.planes_per_die": 1, "flash.pages_per_block": 33}
+    yield (
+        "replay-on-gen4-tlc",
+        replay("mixed.csv", "msr", {**REPLAYED, **word_lines, "cache.capacity": "1 MiB"}),
+    )
     for device in ("laguna", "newport", "optimstore-r1", "optimstore-r2", "smartssd"):
         reservoir = {"ftl.reservoir_fraction": 0} if device.startswith("optim") else {}
         yield (
             f"replay-on-{device}",
             replay("mixed.csv", "msr", {**REPLAYED, **reservoir}, device=device),
         )
-    yield "replay-empty", replay("mixed.csv", "msr", REPLAYED, "--precondition", "none")
-    yield "replay-fast", replay("mixed.csv", "msr", REPLAYED, "--as-fast-as-possible")
-    yield "replay-speed", replay("mixed.csv", "msr", REPLAYED, "--open", "--speed", "3.5")
-    yield "replay-volume", replay("two.csv", "msr", REPLAYED, "--volume", "host_1")
-    yield "replay-side-by-side", replay("two.csv", "msr", REPLAYED, "--side-by-side")
+    yield "replay-empty", replay("mixed.csv", "msr", PLAIN, "--precondition", "none")
+    yield "replay-fast", replay("mixed.csv", "msr", PLAIN, "--as-fast-as-possible")
+    yield "replay-speed", replay("mixed.csv", "msr", PLAIN, "--open", "--speed", "3.5")
+    yield "replay-volume", replay("two.csv", "msr", PLAIN, "--volume", "host_1")
+    yield "replay-side-by-side", replay("two.csv", "msr", PLAIN, "--side-by-side")
     yield "replay-log", replay(
-        "mixed.csv", "msr", REPLAYED, "--log", "log.csv", "--limit", "800", "--seed", "7",
+        "mixed.csv", "msr", PLAIN, "--log", "log.csv", "--limit", "800", "--seed", "7",
         keep=("hash:log.csv",),
     )  # fmt: skip
-    yield "replay-fio", replay("job.log", "fio3", REPLAYED, "--queue-depth", "8")
+    yield "replay-fio", replay("job.log", "fio3", PLAIN, "--queue-depth", "8")
     yield (
         "replay-fio-sample",
-        replay("fio3.log", "fio", REPLAYED, inputs=("tests:protocol/samples/fio3.log",)),
+        replay("fio3.log", "fio", PLAIN, inputs=("tests:protocol/samples/fio3.log",)),
     )
     yield "replay-blkparse", replay(
-        "blkparse.txt", "blkparse", REPLAYED, "--event", "Q", "--sort", "--footprint", "wrap",
+        "blkparse.txt", "blkparse", PLAIN, "--event", "Q", "--sort", "--footprint", "wrap",
         inputs=("tests:protocol/samples/blkparse.txt",),
     )  # fmt: skip
 
@@ -476,11 +498,12 @@ SMART = "host_offload,smart_base,smart_update,smart_handler,smart_comp"
 
 def compares() -> Iterator[tuple[str, Case]]:
     for device, paths in PATHS.items():
+        small = SMALL_GEN4 if device == "gen4-tlc" else SMALL
         yield (
             f"compare-{device}",
-            compare("mlp-fp16", device, SMALL, "--paths", paths, "--steps", "2"),
+            compare("mlp-fp16", device, small, "--paths", paths, "--steps", "2"),
         )
-        yield f"compare-{device}-default-paths", compare("gpt-small", device, SMALL, "--steps", "2")
+        yield f"compare-{device}-default-paths", compare("gpt-small", device, small, "--steps", "2")
     yield "compare-whole-preset", compare("gpt-small", "optimstore-r1", {}, "--steps", "2")
     yield "compare-swing", compare("mlp-fp16", "optimstore-r1", {}, "--steps", "1", swing=True)
     yield "compare-swing-newport", compare("mlp-fp16", "newport", {}, "--steps", "1", swing=True)
@@ -539,16 +562,16 @@ def compares() -> Iterator[tuple[str, Case]]:
         inputs=("others.trace",),
     )  # fmt: skip
     yield "compare-foreground-speed", compare(
-        "mlp-fp16", "gen4-tlc", SMALL, "--foreground", "others.trace", "--foreground-from",
+        "mlp-fp16", "gen4-tlc", SMALL_GEN4, "--foreground", "others.trace", "--foreground-from",
         "mqsim", "--foreground-time-unit", "ns", "--foreground-speed", "2", "--steps", "1",
         inputs=("others.trace",),
     )  # fmt: skip
     yield "compare-deepspeed", compare(
-        "gpt-small", "gen4-tlc", SMALL, "--ds-config", "deepspeed.json", "--steps", "2",
+        "gpt-small", "gen4-tlc", SMALL_GEN4, "--ds-config", "deepspeed.json", "--steps", "2",
         "--paths", "host_offload", inputs=("deepspeed.json",),
     )  # fmt: skip
     yield "compare-offload-options", compare(
-        "gpt-small", "gen4-tlc", {**SMALL, "host.subgroup_params": 20000}, "--offload",
+        "gpt-small", "gen4-tlc", {**SMALL_GEN4, "host.subgroup_params": 20000}, "--offload",
         "parameters=true", "--offload", "checkpointing=true", "--offload", "pipeline_read=true",
         "--offload", "ratio=0.6", "--offload", "threads=2", "--offload", "overlap_events=false",
         "--paths", "host_offload,host_offload_pipelined", "--steps", "2",

@@ -19,12 +19,21 @@ import pytest
 from ondie.emu.analysis.compare import compare
 from ondie.emu.cli.main import main
 from ondie.emu.config.config import Config, Leaf, load_preset
+from ondie.emu.nand.timing import word_line_pages
 from ondie.emu.units import KINDS
 from ondie.emu.validate import model
 
 SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
          "flash.pages_per_block=16", "ftl.gc_low_blocks=2")  # fmt: skip
 """Overrides that make a drive of four dies, each of which a small model uses."""
+
+
+def small_for(name):
+    """SMALL, with whole word lines per block for a preset that programs these."""
+    line = word_line_pages(load_preset(name))
+    return SMALL if line == 1 else (*SMALL[:3], f"flash.pages_per_block={6 * line}", SMALL[4])
+
+
 LITTLE_FLASH = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 """Overrides that make a drive whose channels and capacity suffice for a cluster's photos."""
 

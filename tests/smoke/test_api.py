@@ -20,9 +20,10 @@ from ondie.emu.results.schema import NAME, load_schema, schema, text
 from ondie.emu.units import InputError
 from ondie.kernels import KernelError
 from ondie.traces import TraceError
-from tests.smoke.commands import SMALL, here
+from tests.smoke.commands import here, small_for
 
 PATHS = ["host_offload", "on_die"]
+SMALL = small_for("gen4-tlc")
 
 
 @pytest.fixture(scope="module")

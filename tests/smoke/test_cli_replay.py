@@ -10,18 +10,22 @@ import pytest
 
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.replay import player as replay
+from ondie.emu.validate.speed.speed import WHOLE_PAGES
 from ondie.traces import block
 from tests.protocol.block_samples import SAMPLES, columns
 from tests.smoke.commands import files, here, refused
 from tests.smoke.test_cli_mqsim import FIELDS, NAMES
 
-SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=32",
-         "flash.pages_per_block=32", "flash.page=4 KiB", "ftl.over_provisioning=0.3")  # fmt: skip
+SMALL = (*WHOLE_PAGES, "ftl.gather_time=10 ms", "flash.channels=2", "flash.dies_per_channel=2",
+         "flash.blocks_per_plane=32", "flash.pages_per_block=32", "flash.page=4 KiB",
+         "ftl.over_provisioning=0.3")  # fmt: skip
 CAPACITY = int(2 * 2 * 4 * 32 * 32 * 0.7) * 4096
 
 
 def settings(*more):
-    return [word for setting in (*SMALL, *more) for word in ("--set", setting)]
+    """Overrides of the small drive, of which those in ``more`` replace others of the same key."""
+    last = dict(setting.split("=", 1) for setting in (*SMALL, *more))
+    return [word for key, value in last.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.fixture
@@ -120,9 +124,8 @@ def test_word_lines_are_told(capsys, tmp_path):
     lines = [f"{128166372003061629 + i * 200_000},host,0,Write,{i * 4096},4096,1" for i in range(9)]
     path.write_text("\n".join(lines) + "\n")
     out = tmp_path / "a.json"
-    more = ("--set", "flash.programming=one_shot", "--set", "flash.cell=MLC",
-            "--set", "pe.kind=none", "--set", "ftl.reservoir_fraction=0")  # fmt: skip
-    done = here(capsys, "replay", path, "--from", "msr", "--json", out, *settings(), *more)
+    drive = settings("flash.programming=one_shot", "flash.cell=MLC")
+    done = here(capsys, "replay", path, "--from", "msr", "--json", out, *drive)
     assert done.code == 0, done
     data = json.loads(out.read_text())
     assert data["word_lines"]["padding_pages"] == 9 * 7 and data["waf"] == 8

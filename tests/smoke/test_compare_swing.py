@@ -26,11 +26,12 @@ from ondie.emu.analysis.sensitivity import (
 )
 from ondie.emu.config.config import Config, load_preset, preset_names, shown
 from ondie.emu.config.schema.keys import KEYS, SECTIONS
+from ondie.emu.nand.timing import word_line_pages
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.results.tables import compare as report
 from ondie.emu.validate import model
-from tests.smoke.commands import SMALL, as_toml, assumed_only, here, spelled
+from tests.smoke.commands import SMALL, as_toml, assumed_only, here, small_for, spelled
 
 FACTORS = ("speedup_at_low", "speedup_at_high", "energy_at_low", "energy_at_high")
 
@@ -78,7 +79,7 @@ def two_million():
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_assumed_constant_has_a_row(listed, name):
-    cfg = load_preset(name, SMALL)
+    cfg = load_preset(name, small_for(name))
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     idle = unfelt(cfg)
     chosen = {x.key for x in cfg.assumed()} & USER_CHOICES
@@ -128,7 +129,7 @@ def test_what_is_not_varied_is_a_table_over_leaves_that_exist():
 def test_errors_are_varied_only_where_there_are_errors(listed):
     """13 leaves of ecc and errors are assumed in gen4-tlc; `kind` itself is always varied. What
     retention makes of cycles is idle while none but the rated one is required."""
-    cfg = load_preset("gen4-tlc", SMALL)
+    cfg = load_preset("gen4-tlc", small_for("gen4-tlc"))
     ours = [x.key for x in cfg.assumed() if x.key.startswith(("errors.", "ecc."))]
     assert {"errors.kind", "ecc.decode", "ecc.encode"} < set(ours) and len(ours) == 13
     idle = set(ours) - {"errors.kind", "ecc.decode", "ecc.encode"}
@@ -242,7 +243,7 @@ def test_directions_that_physics_demands():
 @pytest.mark.parametrize("name", ["optimstore-r1", "newport"])
 def test_a_price_has_no_say_in_time(name):
     """Runs that differ in prices alone are simulated once: so no price may move the clock."""
-    cfg = load_preset(name, SMALL)
+    cfg = load_preset(name, small_for(name))
     trace = model("adam", 50_000)
     prices = [leaf for leaf in cfg.leaves() if is_price(leaf.key)]
     assert len(prices) > 12
@@ -320,7 +321,8 @@ def test_the_sample_gives_every_die_the_same(name):
     trace = traces.load("gpt-10b")
     small = sample(trace, cfg)
     stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
-    assert small.n_params == sample_params(trace, cfg) == stripes * dies * f.page_bytes // 4
+    line = word_line_pages(cfg)
+    assert small.n_params == sample_params(trace, cfg) == stripes * dies * line * f.page_bytes // 4
     assert (small.payload, len(small.steps)) == ("none", 1)
     assert (small.steps[0].forward_s, small.steps[0].backward_s) == (0, 0)
     assert small.op == trace.op

@@ -14,7 +14,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.kernels import get
-from tests.smoke.commands import files, here, refused
+from tests.smoke.commands import files, here, refused, small_for
 from tests.traces.samples import sample, sample_file
 
 NAMES = ("gpt-small", "mobilenetv2-digits", "mlp-fp16")
@@ -99,6 +99,16 @@ def test_the_bits_do_not_depend_on_the_device(finals, counts, name):
         assert set(finals) >= {"host_offload", "host_offload_pipelined"}
         for path, final in finals.items():
             assert (bits(final) == bits(expected)).all(), (device, path)
+
+
+def test_blocks_that_end_at_super_pages_of_mapping_units(finals):
+    """The blocks of smart_base end at super-pages, of which each has 16 mapping units here."""
+    trace = traces.load("mlp-fp16")
+    expected = Arithmetic(trace).reference(2)
+    cfg = load_preset("gen4-tlc", small_for("gen4-tlc"))
+    compare(trace, cfg, steps=2, paths=["host_offload", "smart_base"], swing=False)
+    assert set(finals) == {"host_offload", "smart_base"}
+    assert all((bits(final) == bits(expected)).all() for final in finals.values())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -405,12 +405,12 @@ def test_off_is_the_default():
 
 def test_the_capacity_that_is_left_is_said(root):
     """What blocks in pSLC mode hold, and what is offered beside them."""
-    words = ["preset", "show", "gen4-tlc", "--set", "ftl.pslc=static", "--set"]
+    words = ["preset", "show", "laguna", "--set", "ftl.pslc=static", "--set"]
     out = subprocess.run(
         [sys.executable, "-m", "ondie.emu.cli", *words, "ftl.pslc_share=0.1"],
         check=True, capture_output=True, text=True, cwd=root,
     ).stdout  # fmt: skip
-    cfg = load_preset("gen4-tlc", ["ftl.pslc=static", "ftl.pslc_share=0.1"])
+    cfg = load_preset("laguna", ["ftl.pslc=static", "ftl.pslc_share=0.1"])
     g = Geometry.of(cfg)
     raw = g.units * g.block_pages * g.page_bytes
     assert modes.capacity(cfg) == raw * g.pslc_blocks // 3

@@ -121,11 +121,12 @@ def test_a_full_drive_takes_no_more_memory(tmp_path, counts):
 
 
 def test_a_replay_that_cannot_fit_is_refused(capsys, tmp_path, rng, monkeypatch):
-    """Newport, filled, is 1.8 G pages of 8 B in both maps."""
+    """Newport in steady state is 1.8 G pages of 8 B in both maps; filled, the pages accessed."""
     monkeypatch.setattr(memory, "available_bytes", lambda: 20 * GIB)
     trace = random_trace(tmp_path / "w.trace", 100, rng)
     words = ("replay", trace, "--from", "mqsim", "--time-unit", "ns", "--queue-depth", "8",
-             "--device", "newport", "--quiet", "--json", tmp_path / "a.json")  # fmt: skip
+             "--device", "newport", "--precondition", "steady", "--quiet",
+             "--json", tmp_path / "a.json")  # fmt: skip
     line = refused(
         here(capsys, *words), "newport", "100 requests", "20.0 GiB are available",
         "--precondition none (about", "--set flash.blocks_per_plane=",
@@ -134,7 +135,11 @@ def test_a_replay_that_cannot_fit_is_refused(capsys, tmp_path, rng, monkeypatch)
     cfg = load_preset("newport")
     assert 0 < blocks < cfg.flash.blocks_per_plane
     smaller = cfg.replace({"flash.blocks_per_plane": blocks}, ref="test")
-    memory.check_memory(smaller, "fill", 100, 300)
+    memory.check_memory(smaller, "steady", 100, 300)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10 * GIB)
+    memory.check_memory(cfg, "fill", 100, 300, 10**6)
+    with pytest.raises(InputError, match="--precondition none"):
+        memory.check_memory(cfg, "fill", 100, 300)
     with pytest.raises(InputError, match="replay fewer requests"):
         memory.check_memory(cfg, "none", 10**9, 300)
     monkeypatch.setattr(memory, "available_bytes", lambda: None)

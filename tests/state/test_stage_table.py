@@ -30,7 +30,9 @@ def configuration(*conditions):
     return SimpleNamespace(
         shared_uplink=int("shared uplink" in held),
         adapter=32 * ("SATA adapter" in held),
-        entries=64 * ("queue limit" in held),
+        entries=64 * bool(held & {"queue limit", "delay, queue limit"}),
+        read_delay=0,
+        write_delay=int(bool(held & {"firmware delay", "delay, queue limit"})),
         fetch_limit=8 * ("fetch limit" in held),
         cache_writes=int("write cache" in held),
         isp_writes_apart=int("ISP writes apart" in held),

@@ -28,7 +28,7 @@ room.
 """
 DRIVE = (
     "flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
-    "flash.pages_per_block=16", "ftl.gc_low_blocks=2",
+    "flash.pages_per_block=18", "ftl.gc_low_blocks=2",
 )  # fmt: skip
 """Overrides that make a small drive with four dies, so that a run is short."""
 KERNEL_PARAMS = 4096

@@ -69,7 +69,10 @@ def requires(condition: Condition, requirement: Condition, because: str = "") ->
 
 
 def only_if(
-    condition: Condition, keys: tuple[str, ...], holds: Callable[[Tree], bool], text: str
+    condition: Condition,
+    keys: tuple[str, ...],
+    holds: Callable[[Tree], bool],
+    text: Callable[[Tree], str] | str,
 ) -> Rule:
     """Return the rule that `holds` must be true where `condition` holds.
 

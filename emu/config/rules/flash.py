@@ -33,6 +33,12 @@ ONE_PROGRAM_TIME = Condition(
     "flash.t_program_middle = 0 and flash.t_program_upper = 0",
 )
 
+
+def rounded_up(value: int, unit: int) -> int:
+    """Return the smallest multiple of ``unit`` that is at least ``value``."""
+    return -(-value // unit) * unit
+
+
 RULES: tuple[Rule, ...] = (
     at_most("flash.planes_per_die", MOST_PLANES),
     Rule(
@@ -74,7 +80,10 @@ RULES: tuple[Rule, ...] = (
         WORD_LINES,
         ("flash.cell", "flash.pages_per_block"),
         lambda cfg: cfg.flash.pages_per_block % WORD_LINE[cfg.flash.cell] == 0,
-        "a block must have whole word lines",
+        lambda cfg: (
+            f"a block must have whole word lines of {WORD_LINE[cfg.flash.cell]} pages; "
+            f"nearest: {rounded_up(cfg.flash.pages_per_block, WORD_LINE[cfg.flash.cell])}"
+        ),
     ),
     requires(WORD_LINES, ONE_PROGRAM_TIME, "all pages of a word line have one program time"),
     requires(

@@ -42,6 +42,14 @@ class Frontend:
     command_ps: Annotated[
         int, Spec("firmware time per NVMe command, on one core, one command at a time")
     ]
+    read_delay_ps: Annotated[
+        int,
+        Spec("firmware latency of a read command, in which the drive starts further commands"),
+    ]
+    write_delay_ps: Annotated[
+        int,
+        Spec("firmware latency of any other command, in which the drive starts further commands"),
+    ]
     queue_depth: Annotated[int, Spec("largest number of commands that the drive holds", least=1)]
     max_transfer_bytes: Annotated[int, Spec("largest transfer of one command (MDTS)", least=512)]
     fetch_limit: Annotated[

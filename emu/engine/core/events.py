@@ -105,6 +105,7 @@ REG = record_type(
     hop="i8",  # 1: no other work is left before the clock advances
     until="i8",  # the clock stays at or before this time
     hops="i8",  # events handled in this way
+    closing="i8",  # 1: no further rows or requests will be loaded
     source_drained="i8",  # 1: a queue pair has issued all requests that were loaded
     retries="i8",  # units whose stalled writes must be retried
     filled="i8",  # 1: the last allocation filled its block

@@ -23,12 +23,12 @@ HOST_NAMES = (
 # TIMER holds commands until they arrive; one per device, because arrivals are sorted by device.
 # REST is the idle timer: it expires after the host has been idle for a time (nvme/idle_timer.py).
 (
-    FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, ISP_LINK_DOWN, TUNNEL_UP, TUNNEL_DOWN, TIMER, REST,
-    ECC,
-) = range(12)  # fmt: skip
+    FRONTEND, READ_FIRMWARE, WRITE_FIRMWARE, DOWN, UP, DRAM, ISP, ISP_LINK, ISP_LINK_DOWN,
+    TUNNEL_UP, TUNNEL_DOWN, TIMER, REST, ECC,
+) = range(14)  # fmt: skip
 DEVICE_NAMES = (
-    "front end", "link down", "link up", "DRAM", "ISP", "ISP flash path",
-    "ISP flash writes", "tunnel up", "tunnel down", "timer", "timer of rests",
+    "front end", "firmware of reads", "firmware of writes", "link down", "link up", "DRAM", "ISP",
+    "ISP flash path", "ISP flash writes", "tunnel up", "tunnel down", "timer", "timer of rests",
 )  # fmt: skip
 
 # Last completed step of a transaction, which selects the next step (engine/run/stage_table.py).
@@ -40,7 +40,8 @@ DEVICE_NAMES = (
     CALLED,  # fetched later: the drive was at its command limit
     ENTRY_ASKED,  # the drive has requested the entry
     ENTRY_IN,  # the entry has arrived
-    FETCHED,  # the front end has decoded the command
+    PARSED,  # the front end has decoded the command; its firmware latency follows
+    FETCHED,  # the command may be executed
     DATA_ASKED,  # the drive has requested the data of a whole command
     DATA_IN,  # the data have arrived
     WRITE_FETCHED,  # a piece of a write is requested
@@ -72,9 +73,10 @@ DEVICE_NAMES = (
     PE_DECODED,  # the optimizer's pages are corrected and return to their die
     TAKEN_OUT,  # a stripe has left its die's registers for the controller
     CROSSED,  # a message has reached the host; its last part goes down to another drive
-) = range(54)  # fmt: skip
+) = range(55)  # fmt: skip
 # Branches: stages that a handler selects instead of the one that usually follows its step.
 (
+    PARSED_WRITE,  # any command but a read
     SENSED_REST,  # the rest of a page that a write covers partially
     SENSED_FOR_CONTROLLER,  # a super-page that the controller keeps
     SENSED_BARE_FOR_CONTROLLER,  # such a super-page, with ECC in the controller
@@ -85,7 +87,7 @@ DEVICE_NAMES = (
     MAP_DECODED_FOR_MERGE,  # a translation page that is changed and written back
     ADVANCED,  # the handler has completed the next step itself
     FINISHED,
-) = range(CROSSED + 1, CROSSED + 11)
+) = range(CROSSED + 1, CROSSED + 12)
 STEPS = FINISHED + 1
 
 WAITS = -1

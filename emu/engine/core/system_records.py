@@ -23,7 +23,7 @@ CFG = record_type(
     units="i8",  # units of a device
     die_units="i8",  # units of a die
     unit_planes="i8",  # planes of a unit
-    slots="i8",  # mapping units of a flash page (ftl/subpage.py)
+    slots="i8",  # mapping units of a flash page (ftl/word_lines.py)
     together="i8",  # mapping units of a super-page of a unit
     unit_pages="i8",
     device_blocks="i8",  # blocks of all units of a device
@@ -74,6 +74,7 @@ CFG = record_type(
     multi_plane="i8", cache_read="i8", cache_program="i8", gradient_registers="i8",
     bus_scale="i8", bus_shift="i8",
     decode="i8", encode="i8", command="i8", submit="i8",
+    read_delay="i8", write_delay="i8",  # firmware latency of reads and of other commands (ps)
     queue_depth="i8",
     gc_low="i8", gc_reserve="i8", gc_window="i8",
     piece="i8",  # bytes per piece of a long DRAM transfer

@@ -245,6 +245,8 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
         rates[at + stages.DRAM] = cfg.dram.bandwidth_bytes_per_s
         rates[at + stages.ISP_LINK] = cfg.isp.flash_bytes_per_s
         rates[at + stages.ISP_LINK_DOWN] = cfg.isp.flash_write_bytes_per_s
+        delays[at + stages.READ_FIRMWARE] = cfg.frontend.read_delay_ps
+        delays[at + stages.WRITE_FIRMWARE] = cfg.frontend.write_delay_ps
         delays[at + stages.UP] = delays[at + stages.DOWN] = cfg.link.latency_ps
     for station, rate in rates.items():
         if rate > 0:

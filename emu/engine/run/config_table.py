@@ -59,6 +59,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     table.decode = -(-cfg.ecc.decode_ps // geometry.slots)
     table.encode = -(-cfg.ecc.encode_ps // geometry.slots)
     table.command = cfg.frontend.command_ps
+    table.read_delay = cfg.frontend.read_delay_ps
+    table.write_delay = cfg.frontend.write_delay_ps
     table.submit = cfg.host.io_submit_ps
     table.queue_depth = queue_depth
     set_management(cfg, geometry, table)

@@ -25,6 +25,7 @@ from ondie.emu.engine.run.stage_handlers import (
     resume_translated,
     return_to_die,
     ring_completion_doorbell,
+    route_command,
     route_decoded,
     route_map_page,
     route_read_data,
@@ -69,6 +70,8 @@ def decide(st, tid, step):
         return limit_fetches(st, tid)
     if step == stages.ENTRY_IN:
         return count_entry(st, tid)
+    if step == stages.PARSED:
+        return route_command(st, tid)
     if step == stages.FETCHED:
         return execute_command(st, tid)
     if step == stages.DATA_IN:

@@ -68,6 +68,12 @@ def count_entry(st, tid):
     return stages.ENTRY_IN
 
 
+@inline
+def route_command(st, tid):
+    """Select the firmware latency of a decoded command: that of reads, or that of others."""
+    return stages.PARSED if st.txn[tid].op == timing.READ else stages.PARSED_WRITE
+
+
 @njit
 def execute_command(st, tid):
     """Execute an NVMe command that the front end has decoded.

@@ -59,6 +59,8 @@ from ondie.emu.engine.core.stages import (
     MOVE_DECODED,
     MOVE_IN_DRAM,
     MOVE_SENSED,
+    PARSED,
+    PARSED_WRITE,
     PART_DONE,
     PE_DECODED,
     POSTED,
@@ -100,6 +102,7 @@ from ondie.emu.engine.run.stage_handlers import (
     resume_translated,
     return_to_die,
     ring_completion_doorbell,
+    route_command,
     route_decoded,
     route_map_page,
     route_read_data,
@@ -138,6 +141,8 @@ UP = Over("link up", Crossing.LINK, stages.UP)
 UPLINK_DOWN = Over("uplink down", Crossing.HOST, stages.UPLINK_DOWN)
 UPLINK_UP = Over("uplink up", Crossing.HOST, stages.UPLINK_UP)
 FRONTEND = Over("front end", Crossing.DRIVE, stages.FRONTEND, time="command")
+READ_FIRMWARE = Over("read firmware", Crossing.DRIVE, stages.READ_FIRMWARE)
+WRITE_FIRMWARE = Over("write firmware", Crossing.DRIVE, stages.WRITE_FIRMWARE)
 ISP_LINK = Over("ISP flash path", Crossing.DRIVE, stages.ISP_LINK)
 ISP_LINK_DOWN = Over("ISP flash writes", Crossing.DRIVE, stages.ISP_LINK_DOWN)
 STORE = Over("DRAM", Crossing.DRAM, passes=1)
@@ -148,12 +153,23 @@ BARE_DECODER = Over("bare decoder", Crossing.BARE_DECODER)
 NOTHING = Over("", Crossing.NOTHING)
 CONTINUE = Over("", Crossing.CONTINUE)
 
+
+def _delays(cfg: Any) -> bool:
+    return bool(cfg.read_delay > 0 or cfg.write_delay > 0)
+
+
+def _counts_entries(cfg: Any) -> bool:
+    return bool(cfg.adapter > 0 or cfg.entries > 0)
+
+
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "": lambda cfg: True,
     "shared uplink": lambda cfg: cfg.shared_uplink != 0,
     "SATA adapter": lambda cfg: cfg.adapter > 0,
     "fetch limit": lambda cfg: cfg.fetch_limit > 0,
-    "queue limit": lambda cfg: cfg.adapter > 0 or cfg.entries > 0,
+    "delay, queue limit": lambda cfg: _delays(cfg) and _counts_entries(cfg),
+    "firmware delay": _delays,
+    "queue limit": _counts_entries,
     "write cache": lambda cfg: cfg.cache_writes != 0,
     "ISP writes apart": lambda cfg: cfg.isp_writes_apart != 0,
     "destage buffer": lambda cfg: cfg.cache == mqsim_cache.BUFFER,
@@ -195,8 +211,12 @@ STAGES = (
     Stage(RUNG, UP, ENTRY_ASKED, "request", True),
     Stage(CALLED, UP, ENTRY_ASKED, "request", True),
     Stage(ENTRY_ASKED, DOWN, ENTRY_IN, "entry", True),
+    Stage(ENTRY_IN, FRONTEND, PARSED, when="delay, queue limit", decides=count_entry),
+    Stage(ENTRY_IN, FRONTEND, PARSED, when="firmware delay"),
     Stage(ENTRY_IN, FRONTEND, FETCHED, when="queue limit", decides=count_entry),
     Stage(ENTRY_IN, FRONTEND, FETCHED),
+    Stage(PARSED, READ_FIRMWARE, FETCHED, decides=route_command, branches=(PARSED_WRITE,)),
+    Stage(PARSED_WRITE, WRITE_FIRMWARE, FETCHED),
     Stage(FETCHED, UP, DATA_ASKED, "request", True, decides=execute_command,
           leads=(WRITE_FETCHED, SENSED, READ_UNMAPPED, SERVED)),
     Stage(DATA_ASKED, DOWN, DATA_IN),

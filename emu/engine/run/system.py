@@ -153,8 +153,11 @@ class System(Driver):
             loaded = True
             self._next_chunk = next(self._chunks, None)
         self.rows_wanted = 0 if self._next_chunk is None else len(self._next_chunk)
+        ends = self._next_chunk is None
         if self.foreground is not None:
-            loaded |= self.foreground.supply(self.plan_done)
+            ends = self.plan_done
+            loaded |= self.foreground.supply(ends)
+        self.arrays.reg["closing"] = int(ends)
         return loaded
 
     def _load(self, chunk: np.ndarray) -> None:

@@ -18,8 +18,9 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import block_manager, cmt, page_map, write_frontier
-from ondie.emu.ftl.precondition import steady_state, untimed_ftl
+from ondie.emu.ftl.precondition import steady_state, touched_fill, untimed_ftl
 from ondie.emu.ftl.precondition.steady_state import Plan, Region, Steady
+from ondie.emu.ftl.precondition.touched_fill import Accesses
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
@@ -27,17 +28,24 @@ PRECONDITIONS = ("none", "fill", "steady")
 UNIFORM = (Region(1.0, 1.0),)
 
 
-def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> Steady | None:
+def precondition(
+    arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0, accesses: Accesses | None = None
+) -> Steady | None:
     """Put a stand-alone drive (device 0), which has seen no command, into the state ``kind``
     (PRECONDITIONS).
 
     "fill" writes all logical pages once in order; "steady" is set_steady_state() of uniform writes,
-    whose Steady is returned. Raises InputError for an unknown kind or a drive without room.
+    whose Steady is returned. ``accesses``: pages that the run will access; a fill leaves the others
+    unmapped where that cannot change the run. Raises InputError for an unknown kind or a drive
+    without room.
     """
     if kind == "steady":
         return set_steady_state(arrays, cfg, seed=seed)
     if kind == "fill":
-        fill(arrays, cfg)
+        if accesses is not None and touched_fill.rest_is_idle(arrays, cfg, accesses):
+            touched_fill.fill(arrays, accesses)
+        else:
+            fill(arrays, cfg)
     elif kind != "none":
         raise InputError(f"precondition {kind!r}: must be one of {', '.join(PRECONDITIONS)}")
     return None

@@ -51,12 +51,13 @@ class Regions:
     shard: Shard
     vectors: tuple[Vector, ...]
     page_bytes: int
-    planes: int
+    super_page: int
+    """Number of logical pages of a super-page."""
 
     @staticmethod
     def of(shard: Shard, vectors: tuple[Vector, ...], geometry: Geometry) -> Regions:
         """Return regions for ``vectors`` that start at super-page boundaries."""
-        return Regions(shard, vectors, geometry.page_bytes, geometry.planes)
+        return Regions(shard, vectors, geometry.page_bytes, geometry.planes * geometry.slots)
 
     def vector(self, name: str) -> Vector:
         """Return the storage description of the vector called ``name``."""
@@ -74,7 +75,7 @@ class Regions:
         found, at = {}, 0
         for vector in self.vectors:
             found[vector.name] = at
-            at += -(-self.used(vector.name) // self.planes) * self.planes
+            at += -(-self.used(vector.name) // self.super_page) * self.super_page
         return found | {"": at}
 
     def first(self, name: str) -> int:

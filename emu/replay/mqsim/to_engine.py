@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.config.config import Config, load_preset
+from ondie.emu.config.leaf import Value
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.state import Arrays, records
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
@@ -57,6 +58,14 @@ READ_REQUEST = 4
 """Bytes of payload of a read request's message; with packet overhead the message takes 32 bytes."""
 CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
 RANKED = ("PRIORITY_OUT_OF_ORDER",)
+ABSENT: dict[str, Value] = {
+    "flash.programming": "page",
+    "frontend.read_delay": 0,
+    "frontend.write_delay": 0,
+    "ftl.mapping_unit": 0,
+    "cache.mode": "off",
+}
+"""What the preset has and MQSim's drive has not, or has in another form (data_cache.py)."""
 STEADY = {
     "GREEDY": "greedy",
     "RGA": "d_choices",
@@ -164,6 +173,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.map_writes": 0 if "mapping_writes" in quirks else 16,
             "ftl.map_read_bytes": 0 if drive.ideal_mapping_table else SECTOR_BYTES,
             "ftl.initial": "fresh",
+            **ABSENT,
             "ftl.reservoir_fraction": 0.0,
         },
         ref="MQSim's ssdconfig.xml",

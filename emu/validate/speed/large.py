@@ -21,10 +21,11 @@ from ondie.emu.replay.memory import peak_rss_bytes
 from ondie.emu.replay.player import Player, Source
 from ondie.emu.validate.speed.plan import Plan
 from ondie.emu.validate.speed.process import python
-from ondie.emu.validate.speed.speed import DEPTH, page_operations
+from ondie.emu.validate.speed.speed import DEPTH, WHOLE_PAGES, page_operations
 from ondie.kernels.bench.run import Row
 
 HUGE = (
+    *WHOLE_PAGES,
     "flash.channels=16",
     "flash.dies_per_channel=16",
     "flash.planes_per_die=4",

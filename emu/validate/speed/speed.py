@@ -25,7 +25,17 @@ from ondie.emu.validate.speed.plan import Plan, speed_rows
 from ondie.kernels.bench.run import Row
 
 PAGE = 4096
+WHOLE_PAGES = (
+    "flash.programming=page",
+    "flash.t_program=400 us",
+    "ftl.mapping_unit=0 B",
+    "cache.mode=off",
+    "frontend.read_delay=0 ns",
+    "frontend.write_delay=0 ns",
+)
+"""Settings: pages are mapped and programmed one by one, and writes complete on flash."""
 PLAIN = (
+    *WHOLE_PAGES,
     "flash.page=4 KiB",
     "flash.cache_read=false",
     "flash.cache_program=false",
