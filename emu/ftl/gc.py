@@ -179,7 +179,7 @@ def pick_up_page(st, dev, tid):
         other_txn.op = timing.READ
         page_map.set_place(st, dev, other)
         other_txn.array = st.page_ps[0, other_txn.page]
-        st.count[dev, GC_READ_PAGES] += 1
+        st.count[dev, pslc.counter_by_mode(st, bid, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
         if other != tid:
             subpage_sense.append_read(st, tid, other)
         lpn, ppn = gc_victims.next_of_page(st, dev, bid)

@@ -34,7 +34,7 @@ from ondie.emu.engine.core.events import (
     take_txn,
 )
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.ftl import idle, page_map, word_lines, write_frontier
+from ondie.emu.ftl import idle, page_map, pslc, word_lines, write_frontier
 from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.word_line_buffer import (
@@ -57,7 +57,10 @@ def pad(st, dev, unit, stream):
     page offset.
     """
     cfg = st.cfg[0]
-    ppn, count = write_frontier.allocate(st, dev, unit, stream, cfg.together)
+    if stream == cfg.pslc_stream:
+        ppn, count = pslc.allocate(st, dev, unit, cfg.together)
+    else:
+        ppn, count = write_frontier.allocate(st, dev, unit, stream, cfg.together)
     filled = st.reg[0].filled
     tid = take_txn(st)
     if tid < 0:
@@ -100,7 +103,7 @@ def missing_to(st, head):
     if front.block != block - unit * cfg.all_blocks or front.owed > 0:
         return -1
     stripe = (txn.ppn - page_map.first_page(st, txn.dev, block)) // cfg.stripe
-    end = min((stripe + cfg.passes) * cfg.stripe, cfg.block_pages)
+    end = min((stripe + cfg.passes) * cfg.stripe, pslc.pages_of_mode(st, block))
     return end if front.next < end else -1
 
 
@@ -131,6 +134,8 @@ def pad_streams(st, dev, first, behind, rule):
         tid = st.pool[unit].lines - 1
         while tid >= 0:
             stream = st.block[page_map.block_at(st, dev, st.txn[tid].ppn)].stream
+            if stream == cfg.pslc_stream:
+                stream = 0  # of the host
             if first <= stream < behind and pad_line(st, tid, rule):
                 any_padded = True
             tid = st.txn[tid].next

@@ -20,7 +20,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.config.rules.rule import WORD_LINE
 from ondie.emu.engine.core.counters import DIRECT_PAGES, PSLC_PAGES
 from ondie.emu.engine.core.state import record_type, records
-from ondie.emu.ftl import block_manager, page_map
+from ondie.emu.ftl import block_manager, page_map, word_lines
 from ondie.emu.ftl.page_map import FOLDABLE, FREE, OPEN
 from ondie.emu.nand.die import Q_WRITE
 from ondie.emu.nand.geometry import Geometry
@@ -43,6 +43,20 @@ SLC = record_type(
 def is_pslc(st, block):
     """Return True if block ``block`` is in pSLC mode."""
     return st.block[block].stream == st.cfg[0].pslc_stream
+
+
+@inline
+def front_stream(st, block, stream):
+    """Return the stream whose write frontier filled block ``block`` with writes of a host
+    stream."""
+    return st.cfg[0].pslc_stream if is_pslc(st, block) else stream
+
+
+@inline
+def pages_of_mode(st, block):
+    """Return the page slots of block ``block`` in its mode."""
+    cfg = st.cfg[0]
+    return cfg.pslc_pages if is_pslc(st, block) else cfg.block_pages
 
 
 @inline
@@ -101,16 +115,18 @@ def open_block(st, unit):
 
 @cold
 def allocate(st, dev, unit, count):
-    """Allocate up to ``count`` pages at consecutive planes of one page offset in unit ``unit``'s
-    pSLC block. Return (first ppn, count), or (-1, 0). ``reg.filled`` is 1 if the block is now
-    full."""
+    """Allocate up to ``count`` page slots at consecutive planes of one page offset in unit
+    ``unit``'s pSLC block. Return (first ppn, count), or (-1, 0). ``reg.filled`` is 1 if the block
+    is now full."""
     cfg = st.cfg[0]
     front = st.front[cfg.pslc_stream, unit]
     st.reg[0].filled = 0
     if front.block < 0 and not open_block(st, unit):
         return -1, 0
     got = 1
-    if count > 1 and cfg.multi_plane != 0:
+    if cfg.slots > 1:
+        got = word_lines.slots_together(st, front.next, count)
+    elif count > 1 and cfg.multi_plane != 0:
         got = min(count, cfg.unit_planes - front.next % cfg.unit_planes)
     at = unit * cfg.all_blocks + front.block
     block = st.block[at]
@@ -178,7 +194,7 @@ def capacity(cfg: Config) -> int:
         return 0
     geometry = Geometry.of(cfg)
     blocks = geometry.units * geometry.unit_planes * int(geometry.blocks * cfg.ftl.pslc_share)
-    return blocks * block_pages(cfg) * geometry.page_bytes
+    return blocks * block_pages(cfg) * cfg.flash.page_bytes
 
 
 def array_times(cfg: Config) -> np.ndarray:

@@ -90,7 +90,7 @@ def set_cell_modes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
         return
     table.pslc = pslc.MODES.index(ftl.pslc)
     table.pslc_hosts = ftl.pslc_streams
-    table.pslc_pages = pslc.block_pages(cfg) * geometry.unit_planes
+    table.pslc_pages = pslc.block_pages(cfg) * geometry.unit_planes * geometry.slots
     table.pslc_most = int(geometry.blocks * ftl.pslc_share)
     table.pslc_keep = max(int(table["gc_low"][0]) + 1, ftl.gc_stop_blocks)
     table.pslc_erase = flash.pslc_t_erase_ps - flash.t_erase_ps

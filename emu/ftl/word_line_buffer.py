@@ -29,7 +29,7 @@ from ondie.emu.engine.core.events import (
     set_leaf,
 )
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.ftl import page_map, word_lines
+from ondie.emu.ftl import page_map, pslc_folding, word_lines
 from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.write_path import check_for_collection
 from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
@@ -153,7 +153,7 @@ def line_queue(st, tid):
     """Return the die queue for the line of program ``tid``, by the stream that fills its block."""
     cfg = st.cfg[0]
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
-    if stream < cfg.collected:
+    if stream < cfg.collected or stream == cfg.pslc_stream:
         return Q_WRITE
     return Q_MAP_WRITE if page_map.is_map_stream(st, stream) else cfg.q_gc_write
 
@@ -194,9 +194,10 @@ def on_padding_programmed(st, tid):
     unit = unit_of(st, tid)
     st.count[dev, PADDING_PAGES] += txn.n
     page_map.count_programmed(st, dev, txn.ppn, txn.n)
+    folds = pslc_folding.is_foldable(st, page_map.block_at(st, dev, txn.ppn))
     give_txn(st, tid)
     check_for_collection(st, dev, unit)
-    if st.pool[unit].retiring > 0:
+    if st.pool[unit].retiring > 0 or folds:
         maybe_start_gc(st, dev, unit)
 
 

@@ -68,12 +68,13 @@ def unit_in_turn(st, dev, stream):
 
 
 @cold
-def next_turn(st, dev, unit, stream, count):
+def next_turn(st, dev, unit, stream, front, count):
     """Advance stream ``stream`` to the next unit if the ``count`` pages just allocated in unit
-    ``unit`` complete a stripe, or if the unit had no room (``count`` = 0).
+    ``unit``, at its write frontier ``front``, complete a stripe, or if the unit had no room
+    (``count`` = 0).
     """
     cfg = st.cfg[0]
-    if count > 0 and is_inside_stripe(st, st.front[stream, unit]):
+    if count > 0 and is_inside_stripe(st, st.front[front, unit]):
         return
     first = st.front[stream, dev * cfg.units]
     first.turn = first.turn + 1 if first.turn + 1 < cfg.units else 0

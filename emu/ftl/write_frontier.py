@@ -167,7 +167,7 @@ def fill(st, dev, lpn, count, stream):
         ppn, got = allocate(st, dev, unit, stream, limit)
         if cfg.line > 1:
             set_laid(st, unit, stream, 0)
-            word_lines.next_turn(st, dev, unit, stream, got)
+            word_lines.next_turn(st, dev, unit, stream, stream, got)
         elif cfg.static == 0:
             dev_rec.cursor = dev_rec.cursor + 1 if dev_rec.cursor + 1 < cfg.units else 0
         if got == 0:

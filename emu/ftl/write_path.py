@@ -64,7 +64,10 @@ def place(st, tid):
         if (full and cfg.placed == 0) or (got == 0 and should_collect(st, unit)):
             maybe_start_gc(st, dev, unit)
         if cfg.line > 1:
-            word_lines.next_turn(st, dev, unit, stream, got)
+            front = stream
+            if cfg.pslc != 0 and got > 0:
+                front = pslc.front_stream(st, page_map.block_at(st, dev, ppn), stream)
+            word_lines.next_turn(st, dev, unit, stream, front, got)
         elif cfg.static == 0:
             dev_rec.cursor = dev_rec.cursor + 1 if dev_rec.cursor + 1 < cfg.units else 0
         if got == 0:

@@ -94,6 +94,7 @@ def check_memory(
         empty = needed_bytes(cfg, "none", requests, written_pages)
         if empty <= available:
             ways.append(f"use --precondition none (about {fmt_bytes(empty, binary=True)})")
+    if kind == "steady" or (kind == "fill" and filled_pages is None):
         spare = available - (needed - pages * mapped_bytes(cfg))
         blocks = int(cfg.flash.blocks_per_plane * spare * 0.95 / (pages * mapped_bytes(cfg)))
         if blocks >= 64:

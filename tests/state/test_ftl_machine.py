@@ -132,8 +132,6 @@ def possible(drawn):
     if drawn["flash__programming"] != "page":
         drawn |= WORD_LINES | {"ftl__pslc": "off"}
         padding = 2 if drawn["flash__programming"] == "two_pass" else 1
-    if drawn["ftl__pslc"] != "off":
-        drawn["ftl__mapping_unit"] = 0
     slots = drawn["ftl__mapping_unit"]
     if slots:
         drawn |= {

@@ -205,10 +205,6 @@ REFUSED = [
     ({"ftl__gc_copyback": "true"}, "whole pages"),
     ({"ftl__reservoir_fraction": 0.25}, "super-pages"),
     ({"host__io_block": "2 KiB"}, "multiple"),
-    (
-        {"ftl__pslc": "dynamic", "ftl__pslc_share": 0.1, "flash__cell": "TLC"},
-        "folded by whole pages",
-    ),
 ]
 
 

@@ -374,6 +374,39 @@ def test_interpreted_and_compiled_agree():
     assert said[0] == said[1] and len(said[0]) > 1000
 
 
+# --- mapping units smaller than a page
+
+
+PAGE_UNITS = {"flash__page": "16 KiB", "ftl__mapping_unit": "4 KiB"}
+
+
+def test_mapping_units_fill_pslc_pages():
+    """Pages of 16 KiB are programmed when four units of 4 KiB have come: the region of 16 pages
+    takes 64 units, a program of 100 us for each four; what comes behind it is programmed natively.
+    """
+    d = device(**PAGE_UNITS)
+    programs = COMMAND + 4 * BUS
+    ends = write(d, 0, 4 * (REGION + 4)).reshape(-1, 4)
+    assert (ends == ends[:, :1]).all()
+    steps = np.diff(ends[:, 0])
+    assert (steps[: REGION - 1] == programs + 100 * US).all()
+    assert (steps[REGION:] == programs + 400 * US).all()
+    assert of(d, "pslc_pages", "direct_pages") == (4 * REGION, 16)
+
+
+def test_folding_moves_the_valid_units_of_a_page():
+    """One unit of each page of three blocks is overwritten within the burst. The folds read the 16
+    pages in which units are valid, once each, and program the 52 valid units into 13 pages."""
+    d = device(ftl__fold_idle="1 ms", **PAGE_UNITS)
+    lpns = [*range(48), *range(0, 48, 4), *range(48, 52)]
+    d.submit(commands([(WRITE, lpn, 1) for lpn in lpns]))
+    d.run()
+    assert int(d.arrays.slc.lent[0]) == 0
+    assert of(d, "folds", "fold_read_pages", "fold_program_pages") == (4, 16, 52)
+    assert of(d, "array_reads", "array_programs") == (16, 16 + 13)
+    d.check()
+
+
 # --- bad input
 
 

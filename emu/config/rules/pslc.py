@@ -9,7 +9,6 @@ from __future__ import annotations
 from ondie.emu.config.rules.conditions import (
     MAPPED_BY_PROGRAM,
     PSLC,
-    WHOLE_PAGES,
     equal,
     only_if,
     requires,
@@ -62,5 +61,4 @@ RULES: tuple[Rule, ...] = (
         lambda cfg: cfg.ftl.pslc_streams <= cfg.ftl.write_streams,
         "ftl.pslc_streams must be at most ftl.write_streams",
     ),
-    requires(PSLC, WHOLE_PAGES, "blocks in pSLC mode are mapped and folded by whole pages"),
 )

@@ -56,14 +56,14 @@ def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
         table.static
         or table.open_ahead
         or table.map_entries
-        or table.pslc
         or ftl.write_streams > 1
-        or ftl.wear_static_cycles
-        or ftl.program_failures
-        or ftl.erase_failures
         or cfg.errors.kind != "none"
         or cfg.pe.kind != "none"
     ):
+        return False
+    if not accesses.writes.any():
+        return True
+    if table.pslc or ftl.wear_static_cycles or ftl.program_failures or ftl.erase_failures:
         return False
     stripe, pages = stripe_pages(arrays), accesses.last - accesses.first + 1
     written = pages[accesses.writes]
@@ -154,7 +154,7 @@ def fill_pages(st, dev, lpn, count, touched, mask):
     ppn, got = write_frontier.allocate(st, dev, unit, 0, count)
     if cfg.line > 1:
         write_frontier.set_laid(st, unit, 0, 0)
-        word_lines.next_turn(st, dev, unit, 0, got)
+        word_lines.next_turn(st, dev, unit, 0, 0, got)
     else:
         st.dev[dev].cursor = st.dev[dev].cursor + 1 if st.dev[dev].cursor + 1 < cfg.units else 0
     if touched:
