@@ -62,7 +62,10 @@ def test_the_books_balance_before_and_after(name, kind, rng):
     check_between_events(arrays, geometry)
 
 
-@pytest.mark.parametrize("name", DRIVES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "by die" else pytest.param(n, marks=pytest.mark.soak) for n in DRIVES],
+)
 def test_a_fill_by_rounds_is_one_page_after_the_other(name):
     """A fill maps whole rounds over the units at once; calls too short for a round cannot."""
     cfg = config(**DRIVES[name])

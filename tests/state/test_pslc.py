@@ -395,15 +395,16 @@ def test_mapping_units_fill_pslc_pages():
 
 
 def test_folding_moves_the_valid_units_of_a_page():
-    """One unit of each page of three blocks is overwritten within the burst. The folds read the 16
-    pages in which units are valid, once each, and program the 52 valid units into 13 pages."""
+    """One unit of each of eight pages is overwritten, and eight units are new: three blocks are
+    full and one is left. The folds read the 12 pages, once each, and program the 40 valid units
+    into 10 pages."""
     d = device(ftl__fold_idle="1 ms", **PAGE_UNITS)
-    lpns = [*range(48), *range(0, 48, 4), *range(48, 52)]
+    lpns = [*range(32), *range(0, 32, 4), *range(32, 40)]
     d.submit(commands([(WRITE, lpn, 1) for lpn in lpns]))
     d.run()
     assert int(d.arrays.slc.lent[0]) == 0
-    assert of(d, "folds", "fold_read_pages", "fold_program_pages") == (4, 16, 52)
-    assert of(d, "array_reads", "array_programs") == (16, 16 + 13)
+    assert of(d, "folds", "fold_read_pages", "fold_program_pages") == (3, 40, 40)
+    assert of(d, "fold_dropped_pages", "array_reads", "array_programs") == (0, 12, 12 + 10)
     d.check()
 
 
