@@ -181,12 +181,35 @@ def test_marks(page):
                 bit = 1 << int(sector % page)
                 expected[int(sector // page)] = expected.get(int(sector // page), 0) | bit
         found = np.zeros(100, np.uint64)
-        half = drawn.mark(found.view(np.int64), requests[:150], 5, page, 0, wanted)
-        count = drawn.mark(found.view(np.int64), requests[150:], 5, page, half, wanted)
+        half = drawn.mark(found.view(np.int64), requests[:150], 5, page, 0, 0, wanted)
+        count = drawn.mark(found.view(np.int64), requests[150:], 5, page, 0, half, wanted)
         assert count == len(expected)
         assert {int(p): int(found[p]) for p in np.flatnonzero(found)} == expected
     short = np.zeros(10, np.int64)
-    assert drawn.mark(short, requests[:2], 5, page, 0, 9**9) >= np.count_nonzero(short)
+    assert drawn.mark(short, requests[:2], 5, page, 0, 0, 9**9) >= np.count_nonzero(short)
+
+
+@pytest.mark.parametrize("skew", [1, 3, 7])
+def test_marks_of_a_flow_that_begins_inside_a_page(skew):
+    """Pages are numbered from the flow's first sector: the last ``skew`` sectors of a page of the
+    drive belong to the number of the next one, at which they are the first bits."""
+    page, first = 8, 5
+    rng = np.random.default_rng(skew)
+    requests = np.zeros(300, REQUEST)
+    requests["offset"] = 512 * (first + rng.integers(0, 40 * page, 300))
+    requests["size"] = 512 * rng.integers(1, 3 * page + 1, 300)
+    expected: dict[int, int] = {}
+    for at, size in zip(requests["offset"] // 512 - first, requests["size"] // 512, strict=True):
+        for sector in range(int(at), int(at + size)):
+            if sector == at or sector % page == 0:
+                inside = sector % page
+                bit = inside - (page - skew) if inside >= page - skew else inside + page
+                number = sector // page
+                expected[number] = expected.get(number, 0) | 1 << bit
+    found = np.zeros(100, np.uint64)
+    count = drawn.mark(found.view(np.int64), requests, first, page, skew, 0, 10**9)
+    assert count == len(expected)
+    assert {int(p): int(found[p]) for p in np.flatnonzero(found)} == expected
 
 
 def test_quirks_mark_one_sector_of_each_part(tmp_path):

@@ -48,7 +48,8 @@ def laid(
         wanted = int(parameters.initial_occupancy_percentage / 100 * flow_pages)
         first = int(arrays.zone["first_lpn"][i])
         sectors = arrays.sectors[0, first : first + flow_pages]
-        if not touched(flow, parameters, page, wanted, sectors, quirks):
+        skew = int(arrays.zone["skew"][i]) // SECTOR_BYTES
+        if not touched(flow, parameters, page, wanted, sectors, quirks, skew):
             return _nothing(arrays)
         found.append((parameters, np.flatnonzero(sectors)))
     planes: list[precondition_blocks.Plane] = []

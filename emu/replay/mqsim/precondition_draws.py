@@ -75,15 +75,24 @@ class _Space:
 
 
 def touched(
-    flow: Flow, parameters: Synthetic, page: int, wanted: int, sectors: I64, quirks: frozenset[str]
+    flow: Flow,
+    parameters: Synthetic,
+    page: int,
+    wanted: int,
+    sectors: I64,
+    quirks: frozenset[str],
+    skew: int = 0,
 ) -> bool:
     """Find the logical pages that a flow holds before the run, and mark their sectors.
 
     ``page``: sectors of a page. ``wanted``: number of pages; a few more are marked if the last
     request covers several. ``sectors``: int64[pages of the flow], zeros at the start, one bit for
     each sector. A page that is found gets the bit of the first sector of each request, or of each
-    part of a request, that touches it, as in MQSim. Returns False, with nothing marked, if
-    ``wanted`` is nearly all pages of the range; with the quirk nine_tenths, nine tenths of the
+    part of a request, that touches it, as in MQSim. Page 0 is that in which the flow begins. With
+    the quirk one_sector, parts of requests are those of pages that begin at the first aligned
+    sector of the flow. ``skew``: sectors at which the flow begins in its first page, if pages are
+    numbered from there (command_split.first_piece_is_skewed). Returns False, with nothing marked,
+    if ``wanted`` is nearly all pages of the range; with the quirk nine_tenths, nine tenths of the
     range are then found.
     """
     shape = synthetic_flow.shape_of(flow.stream, parameters, flow.range, frozenset(), flow.name)
@@ -120,16 +129,32 @@ def touched(
         hot_last,
     )
     header["distribution"] = synthetic_flow.DISTRIBUTIONS[kind]
-    _draw(shape, parameters, page, wanted, whole, sectors)
+    start = flow.range.base(page)
+    if "one_sector" in quirks:
+        start += space.first - flow.range.first - (page - skew if skew else 0)
+    _draw(shape, parameters, wanted, whole, _Pages(page, start, skew, sectors))
     return True
 
 
-def _draw(
-    shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot: bool, sectors: I64
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Pages:
+    """Pages of a flow: sectors of a page, sector at which page 0 begins, `touched`'s arguments."""
+
+    sectors_of_page: int
+    start: int
+    skew: int
+    sectors: I64
+
+    def mark(self, requests: np.ndarray, count: int, wanted: int) -> int:
+        """Mark the sectors of requests; see the function mark."""
+        page = self.sectors_of_page
+        return int(mark(self.sectors, requests, self.start, page, self.skew, count, wanted))
+
+
+def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, pages: _Pages) -> None:
     """Mark the pages that generated requests touch, until ``wanted`` pages are marked.
 
-    ``hot``: take all hot pages in order and draw only the cold ones. ``sectors``: as `touched`.
+    ``hot``: take all hot pages in order and draw only the cold ones.
     """
     header = shape[0]
     first = int(header["first"])
@@ -148,20 +173,21 @@ def _draw(
             part = out[: len(starts) - at]
             part["offset"] = starts[at : at + len(out)] * SECTOR_BYTES
             part["size"] = size * SECTOR_BYTES
-            count = mark(sectors, part, first, page, count, wanted)
+            count = pages.mark(part, count, wanted)
         header["hot_share"] = 2.0  # draw only cold addresses from now on
     while count < wanted:
         synthetic_flow.fill(out, shape, rng, spare)
-        count = mark(sectors, out, first, page, count, wanted)
+        count = pages.mark(out, count, wanted)
 
 
 @njit
-def mark(sectors, requests, first, page, count, wanted):
+def mark(sectors, requests, first, page, skew, count, wanted):
     """Mark the sectors of requests until ``wanted`` pages are marked; return the number of pages.
 
     ``requests``: REQUEST[n]. ``first``: sector at which page 0 begins. ``page``: sectors of a page.
-    ``count``: number of pages marked before. All pages of the last request are marked. Pages behind
-    the end of ``sectors`` are counted, but not marked.
+    ``skew``: if above 0, the last ``skew`` sectors of a page are its first bits, and the others
+    follow after ``page`` bits. ``count``: number of pages marked before. All pages of the last
+    request are marked. Pages behind the end of ``sectors`` are counted, but not marked.
     """
     for i in range(requests.shape[0]):
         if count >= wanted:
@@ -175,8 +201,11 @@ def mark(sectors, requests, first, page, count, wanted):
             if lpn >= sectors.shape[0]:
                 count += 1
             else:
+                bit = inside
+                if skew > 0:
+                    bit = inside + skew - page if inside >= page - skew else inside + page
                 count += int(sectors[lpn] == 0)
-                sectors[lpn] |= 1 << inside
+                sectors[lpn] |= 1 << bit
             at += part
             left -= part
     return count
