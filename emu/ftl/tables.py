@@ -62,6 +62,7 @@ def set_management(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     table.gc_reserve = GC_RESERVE + (ftl.program_failures > 0)
     table.gc_low = max(ftl.gc_low_blocks, int(table["gc_reserve"][0]))
     table.gc_stop = ftl.gc_stop_blocks
+    table.gc_stalled = ftl.gc_checks == "stalled"
     table.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
     window = ftl.gc_window_pages * geometry.slots
     table.gc_window = max(window or geometry.block_pages, together)

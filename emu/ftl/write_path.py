@@ -173,8 +173,9 @@ def on_rest_read(st, tid):
 def should_collect(st, unit):
     """Return True if a write that finds no block in unit ``unit`` should trigger a collection. With
     ``gc_stop`` set, writes wait for a collection in progress: a further victim would not be worth
-    collecting yet."""
-    return st.cfg[0].gc_stop == 0 or st.pool[unit].victims == 0
+    collecting yet. Writes trigger none if units check only when a block is full or erased."""
+    cfg = st.cfg[0]
+    return cfg.gc_stalled != 0 and (cfg.gc_stop == 0 or st.pool[unit].victims == 0)
 
 
 @njit
@@ -349,6 +350,8 @@ def check_for_collection(st, dev, unit):
     """Check again for a collection while writes wait for a free block. Called when a page has been
     programmed or invalidated: a block that was not worth collecting, or was still being written,
     may now be a victim."""
+    if st.cfg[0].gc_stalled == 0:
+        return
     if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
         for other in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
             maybe_start_gc(st, dev, other)

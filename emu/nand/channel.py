@@ -18,6 +18,7 @@ from ondie.emu.engine.core.events import (
     set_leaf,
 )
 from ondie.emu.engine.core.intrinsics import lowest_bit
+from ondie.emu.nand import polling
 from ondie.emu.nand.array import array_ps, begin_array, notice_reads
 from ondie.emu.nand.command_start import start_command, suspends_in_vain
 from ondie.emu.nand.die import (
@@ -29,6 +30,7 @@ from ondie.emu.nand.die import (
     OUT,
     Q_GC_READ,
     Q_MAP_READ,
+    Q_WRITE,
     RESUME,
     can_power,
     planes_at,
@@ -42,6 +44,7 @@ from ondie.emu.nand.die_scheduler import (
 )
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.multi_plane import gather_all
+from ondie.emu.nand.polling import CLASSES, POLLED
 from ondie.emu.nand.timing import (
     BPR,
     COPYBACK,
@@ -122,6 +125,8 @@ def grant(st, channel):
                 interrupt(st, channel)
             return
         bus.phase = NONE
+        if cfg.ranked == POLLED:
+            polling.become_idle(st, channel)
     if cfg.suspends != 0:
         recheck_suspensions(st, channel)
     asks = bus.ask_command
@@ -133,6 +138,8 @@ def grant(st, channel):
                 grant_out(st, channel, before, tid)
                 return
         asks |= bus.ask_in
+    if cfg.ranked == POLLED:
+        polling.look(st, channel)
     if not grant_requesting(st, channel, asks) and first:
         grant_others(st, channel)
 
@@ -177,15 +184,25 @@ def grant_requesting(st, channel, asks):
     while asks != 0:
         at = next_set_bit(asks, bus.turn)
         die = st.way[channel, at]
-        if cfg.power == 0 or has_power(st, die):
+        if (cfg.power == 0 or has_power(st, die)) and (
+            cfg.ranked != POLLED or polling.find_command(st, die)
+        ):
+            if cfg.ranked == POLLED:
+                polling.pass_over(st, channel, bus.turn, at)
             bus.turn = at + 1 if at + 1 < cfg.ways * cfg.lanes else 0
-            if st.die[die].want == COMMAND:
+            if st.die[die].want == COMMAND and not changed_to_write(st, die):
                 grant_command(st, channel, die)
             else:
                 grant_in(st, channel, die)
             return True
         asks &= ~(1 << at)
     return False
+
+
+@inline
+def changed_to_write(st, die):
+    """Return True if a look found a write on die ``die``, which may have requested a read."""
+    return st.cfg[0].ranked == POLLED and st.die[die].pick == Q_WRITE
 
 
 @cold
@@ -212,6 +229,8 @@ def hold_bus(st, channel, die, tid, phase, time):
     die_rec = st.die[die]
     now = st.reg[0].now
     die_rec.on_bus = 1
+    if st.cfg[0].ranked == POLLED:
+        polling.become_busy(st, channel)
     if die_rec.want != NONE:
         bit = 1 << die_rec.at
         bus.ask_command &= ~bit
@@ -326,7 +345,7 @@ def grant_in(st, channel, die):
         tid = die_rec.cache
         first = die_rec.loading
     else:
-        if cfg.ranked != 0 and HOST_QUEUES >> queue & 1:
+        if cfg.ranked == CLASSES and HOST_QUEUES >> queue & 1:
             promote(st, die, queue)
         tid = pop(st, die, queue)
         first = tid
@@ -408,7 +427,7 @@ def next_event_ps(st, channel):
     bus = st.bus[channel]
     cfg = st.cfg[0]
     if bus.phase != NONE and bus.quiet != 0:
-        if bus.ask_command | bus.ask_in != 0:
+        if bus.ask_command | bus.ask_in != 0 or cfg.ranked == POLLED:
             time = bus.until
         else:
             time = max(bus.until, st.txn[bus.out_head].time) if bus.out_head >= 0 else NEVER
@@ -437,6 +456,8 @@ def next_event_ps(st, channel):
 @cold
 def grant_now(st, channel):
     """Grant channel ``channel`` now. At the end of the event the channel may be granted again."""
+    if st.cfg[0].ranked == POLLED:
+        polling.end_submission(st)
     grant(st, channel)
     set_leaf(st, channel, next_event_ps(st, channel))
 
@@ -445,6 +466,8 @@ def grant_now(st, channel):
 def finish_event(st):
     """Finish an event: grant every touched channel and set the time of its next event."""
     reg = st.reg[0]
+    if st.cfg[0].ranked == POLLED:
+        polling.end_submission(st)
     while reg.touched > 0:
         reg.touched -= 1
         channel = st.touched[reg.touched]

@@ -26,6 +26,7 @@ from ondie.emu.nand.die_scheduler import (
     needs_die,
 )
 from ondie.emu.nand.multi_plane import gather_all
+from ondie.emu.nand.polling import CLASSES
 from ondie.emu.nand.timing import (
     BPP,
     BPR,
@@ -73,7 +74,7 @@ def start_command(st, die, start):
     if cfg.special != 0:
         return start_command_extended(st, die, start)
     queue = st.die[die].pick
-    if cfg.ranked != 0 and HOST_QUEUES >> queue & 1:
+    if cfg.ranked == CLASSES and HOST_QUEUES >> queue & 1:
         promote(st, die, queue)
     tid = pop(st, die, queue)
     if queue == Q_PE:
@@ -128,7 +129,7 @@ def start_command_extended(st, die, start):
         if cfg.lanes > 1:
             first_rec.alone = 1
         return tid, st.cycles[RESUME_CYCLES, 1], cfg.resume_wait, die_rec.left
-    if cfg.ranked != 0 and HOST_QUEUES >> queue & 1:
+    if cfg.ranked == CLASSES and HOST_QUEUES >> queue & 1:
         promote(st, die, queue)
     tid = pop(st, die, queue)
     op = st.txn[tid].op

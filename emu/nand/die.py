@@ -75,6 +75,7 @@ _DIE = record_type(
     turn_write="i4",
     round_write="i4",
     still="i8",  # time from which the array of a suspended operation is free, ps
+    looks="i8",  # looks of the scheduler that have advanced its turns (nand/polling.py)
 )
 _BUS = record_type(
     until="i8",  # end of the present phase
@@ -96,6 +97,9 @@ _BUS = record_type(
     quiet="i4",  # 1: the end of the phase is an event only if a channel request is pending
     touched="i4",  # 1: in the list of channels that may be able to grant a request
     dev="i4",
+    looks="i4",  # looks of the scheduler at its chips, since="i8": see nand/polling.py
+    ended="i4",  # phases and arrays that have ended without a look since then
+    since="i8",
 )
 DIE, BUS = rounded_up(_DIE), rounded_up(_BUS)
 NONE, OUT, COMMAND, IN = range(4)
@@ -149,6 +153,12 @@ def rank_of(st, tid):
     return st.zone[st.txn[tid].stream].rank
 
 
+@inline
+def weight_of(rank):
+    """Return the number of turns of a priority class from 1 to 3 in a cycle of four rounds."""
+    return 4 if rank == 1 else 2 if rank == 2 else 1
+
+
 @cold
 def promote(st, die, queue):
     """Move the first transaction of the class whose turn it is to the head of queue ``queue``.
@@ -174,8 +184,7 @@ def promote(st, die, queue):
             rounds -= 1
             if rounds <= 0:
                 rounds = 4
-        weight = 4 if turn == 1 else 2 if turn == 2 else 1
-        if weight >= rounds and waiting >> turn & 1:
+        if weight_of(turn) >= rounds and waiting >> turn & 1:
             chosen = turn
             break
     if reads:
@@ -184,6 +193,12 @@ def promote(st, die, queue):
     else:
         die_rec.turn_write = turn
         die_rec.round_write = rounds - 4
+    bring_forward(st, die, queue, chosen)
+
+
+@cold
+def bring_forward(st, die, queue, chosen):
+    """Move the first transaction of class ``chosen`` to the head of queue ``queue``."""
     before = -1
     tid = st.queue[die, 2 * queue]
     while rank_of(st, tid) != chosen:

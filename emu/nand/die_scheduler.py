@@ -21,6 +21,7 @@ in the array and one in its cache register.
 from __future__ import annotations
 
 from ondie.emu.engine.core.roles import Role
+from ondie.emu.nand import polling
 from ondie.emu.nand.die import (
     ALL,
     COMMAND,
@@ -41,6 +42,7 @@ from ondie.emu.nand.die import (
     touch_all,
     touch_channel,
 )
+from ondie.emu.nand.polling import POLLED
 from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -52,6 +54,9 @@ def push(st, die, tid, queue):
     """
     if st.cfg[0].chip != 0:
         die = chip_record(st, tid)
+    if st.cfg[0].ranked == POLLED:
+        polling.catch_up(st, die)
+        polling.submit(st, queue)
     die_rec = st.die[die]
     st.txn[tid].next = -1
     st.txn[tid].queue = queue
@@ -72,6 +77,9 @@ def push_in_order(st, die, tid, queue):
     allocation, which ``order`` holds."""
     if st.cfg[0].chip != 0:
         die = chip_record(st, tid)
+    if st.cfg[0].ranked == POLLED:
+        polling.catch_up(st, die)
+        polling.submit(st, queue)
     die_rec = st.die[die]
     txn = st.txn[tid]
     before = -1

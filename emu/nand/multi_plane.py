@@ -20,6 +20,7 @@ from ondie.emu.nand.die import (
     pop,
     rank_of,
 )
+from ondie.emu.nand.polling import POLLED
 from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM
 from ondie.kernels.jit import cold, inline, njit
 
@@ -44,6 +45,12 @@ def gather_all(st, die, tid, queue):
 def same_priority(st, tid, unit):
     """Return True if two host transactions have the same priority class."""
     return rank_of(st, tid) == rank_of(st, unit)
+
+
+@inline
+def may_join(st, tid):
+    """Return True if transaction ``tid`` may join a command of the FTL under polled classes."""
+    return st.txn[tid].kind == OWN or rank_of(st, tid) == st.reg[0].companion
 
 
 @njit
@@ -87,6 +94,7 @@ def gather(st, die, tid, queue):
                 or cand.kind == OWN
                 or same_priority(st, tid, other)
             )
+            and (cfg.ranked != POLLED or txn.kind != OWN or may_join(st, other))
         ):
             if before < 0:
                 pop(st, die, queue)

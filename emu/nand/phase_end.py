@@ -10,6 +10,7 @@ from __future__ import annotations
 from ondie.emu.engine.core.events import (
     line,
 )
+from ondie.emu.nand import polling
 from ondie.emu.nand.array import array_end, array_ps, begin_array, release_die
 from ondie.emu.nand.die import (
     IN,
@@ -21,6 +22,7 @@ from ondie.emu.nand.die import (
 from ondie.emu.nand.die_scheduler import (
     select_next,
 )
+from ondie.emu.nand.polling import POLLED
 from ondie.emu.nand.timing import (
     COPYBACK,
     PROGRAM,
@@ -52,6 +54,8 @@ def next_finished(st, channel):
     if bus.phase != NONE and bus.until <= now:
         if bus.quiet != 0:
             bus.phase = NONE
+            if st.cfg[0].ranked == POLLED:
+                polling.become_idle(st, channel)
         else:
             tid = end_phase(st, channel)
             if tid >= 0:
@@ -61,6 +65,8 @@ def next_finished(st, channel):
         bus.done_head = st.txn[tid].next
         st.txn[tid].next = -1
         array_end(st, st.txn[tid].die, tid)
+        if st.cfg[0].ranked == POLLED:
+            polling.end_array(st, channel)
         return tid
     return -1
 
@@ -78,6 +84,8 @@ def end_phase(st, channel):
     die_rec = st.die[die]
     die_rec.on_bus = 0
     bus.phase = NONE
+    if st.cfg[0].ranked == POLLED:
+        polling.become_idle(st, channel)
     now = st.reg[0].now
     touch_channel(st, channel)
     if st.cfg[0].watch != 0:

@@ -55,7 +55,8 @@ class Replayed:
     ``requests``: REQUEST[n] for each source, in its order, of all issued requests. ``counters``:
     counters by name (counters.COUNTERS). ``half``: the counters at the requested completion.
     ``loop_s``: wall time of the event loop alone; ``loop_cpu_s``: its processor time. ``warmed_s``:
-    wall time of compiling the loop, or loading it from the cache, beforehand.
+    wall time of compiling the loop, or loading it from the cache, beforehand. ``unserved``: numbers
+    of issued reads and writes of each source that never completed, if the run was allowed to stall.
     """
 
     requests: list[np.ndarray]
@@ -66,6 +67,7 @@ class Replayed:
     loop_s: float
     loop_cpu_s: float
     warmed_s: float
+    unserved: list[tuple[int, int]]
 
 
 class RequestFeed:
@@ -167,6 +169,30 @@ class RequestFeed:
         out["tag"] = np.arange(self.collected[source], tail)
         self.collected[source] = tail
 
+    def give_up(self) -> list[tuple[int, int]]:
+        """Collect the completed requests behind outstanding ones as well; return the numbers of
+        outstanding reads and writes of each source.
+
+        Call it once, at the end of a run with requests that never complete.
+        """
+        self.collect()
+        left = []
+        for source in range(len(self.sources)):
+            pair = self.arrays.pair[source : source + 1]
+            issued = np.arange(int(pair["tail"][0]), int(pair["next"][0]))
+            place = source * self.ring + (issued & (self.ring - 1))
+            done = self.arrays.req["done"][place] != 0
+            waiting, place, count = place[~done], place[done], self.collected[source]
+            self._done[source].resize(count + len(place), refcheck=False)
+            out = self._done[source][count:]
+            for name in (*COPIED, "start", "end", "status"):
+                out[name] = self.arrays.req[name][place]
+            out["tag"] = issued[done]
+            self.collected[source] += len(place)
+            reads = self.arrays.req["op"][waiting] == READ
+            left.append((int(reads.sum()), int((~reads).sum())))
+        return left
+
     def requests(self) -> list[np.ndarray]:
         """Return the requests collected so far, REQUEST[n] for each source."""
         return [done[:count] for done, count in zip(self._done, self.collected, strict=True)]
@@ -189,18 +215,26 @@ class Player(Driver):
         self,
         half: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        *,
+        may_stall: bool = False,
     ) -> Replayed:
         """Simulate until all requests are done, and return the result.
 
         ``half``: number of completions at which the counters are copied. ``progress`` is called
-        with the number of requests done and the clock in ps. Raises InputError for a full drive, or
-        a request past its end; Imbalance if a conservation law fails.
+        with the number of requests done and the clock in ps. ``may_stall``: the run may end while
+        writes wait for a free block that collection never makes; the result then has the requests
+        that are done. Raises InputError for a full drive, or a request past its end; Imbalance if a
+        conservation law fails.
         """
         self._half, self._progress = half, progress
         warmed_s = self.warm_up()
         self.feed.load()
         self.run_until()
-        self._check()
+        unserved = [(0, 0)] * len(self.feed.sources)
+        if may_stall and (self.arrays.pool.stall_head >= 0).any():
+            unserved = self.feed.give_up()
+        else:
+            self._check()
         return Replayed(
             self.feed.requests(),
             self._counters(),
@@ -210,6 +244,7 @@ class Player(Driver):
             self.loop_s,
             self.loop_cpu_s,
             warmed_s,
+            unserved,
         )
 
     def supply(self) -> bool:

@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
         "only these settings split writes into pages that can be locked one by one",
     ),
     requires(
-        equal("ftl.host_order", "class"),
+        equal("ftl.host_order", "class", "polled"),
         CLASS_QUEUES,
         "the queues that are ordered by class may contain only host operations",
     ),

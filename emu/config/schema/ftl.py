@@ -87,12 +87,23 @@ class Ftl:
             choices=("background", "shared", "urgent", "exclusive"),
         ),
     ]
+    gc_checks: Annotated[
+        str,
+        Spec(
+            "when a unit checks whether it must collect; stalled: when a block is full or erased, "
+            "and while writes wait for a free block, filled: only when a block is full or erased, "
+            "so that writes can wait forever, as in MQSim",
+            choices=("stalled", "filled"),
+        ),
+    ]
     host_order: Annotated[
         str,
         Spec(
             "order of the host's reads, and of its writes, on a die; arrival: first come, first "
-            "served, class: class 0 first, then classes 1, 2 and 3 with weights 4, 2 and 1",
-            choices=("arrival", "class"),
+            "served, class: class 0 first, then classes 1, 2 and 3 with weights 4, 2 and 1, "
+            "polled: likewise, but turns also pass when the scheduler looks at a busy chip, as in "
+            "MQSim",
+            choices=("arrival", "class", "polled"),
         ),
     ]
     gc_copyback: Annotated[bool, Spec("collection moves pages inside the die (copy-back)")]

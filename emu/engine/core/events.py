@@ -119,6 +119,10 @@ REG = record_type(
     fifo0="i8",  # column of the first station in use, after the channels
     station0="i8",  # first leaf of the stations, after the channels
     touched="i8",  # number of channels that must arbitrate again
+    submissions="i8",  # looks of the scheduler for submitted transactions (nand/polling.py)
+    submitted="i8",  # 1: transactions have been submitted in this event
+    turnless="i8",  # 1: the last look left user transactions because their class had no turn
+    companion="i8",  # class of the user transactions that may join a command of another queue
     gather0="i8",  # first leaf of the devices' gather timers, after the queue pairs
 )
 LOG = record_type(

@@ -77,6 +77,7 @@ CFG = record_type(
     read_delay="i8", write_delay="i8",  # firmware latency of reads and of other commands (ps)
     queue_depth="i8",
     gc_low="i8", gc_reserve="i8", gc_window="i8",
+    gc_stalled="i8",  # 1: writes that wait for a free block check for a collection
     piece="i8",  # bytes per piece of a long DRAM transfer
     interleave="i8",  # 1: commands may interrupt data on a channel
     first_out="i8",  # best possible rank of pending data out (best_out in nand/channel.py)

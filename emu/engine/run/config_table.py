@@ -69,7 +69,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     table.packet_overhead = cfg.link.packet_overhead_bytes
     table.link_tick = cfg.link.tick_ps
     table.fetch_limit = cfg.frontend.fetch_limit
-    table.ranked = cfg.ftl.host_order == "class"
+    table.ranked = ("arrival", "class", "polled").index(cfg.ftl.host_order)
     table.doorbell = cfg.frontend.doorbell_bytes
     table.request = cfg.frontend.request_bytes
     table.entry = cfg.frontend.entry_bytes

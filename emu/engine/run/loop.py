@@ -57,8 +57,9 @@ from ondie.emu.ftl import (
     padding,
     transfers,
 )
-from ondie.emu.nand import channel, phase_end, timing
+from ondie.emu.nand import channel, phase_end, polling, timing
 from ondie.emu.nand.die import touch_channel
+from ondie.emu.nand.polling import POLLED
 from ondie.emu.nvme import (
     command,
     command_split,
@@ -426,6 +427,7 @@ def run(st, until, max_events, want_room):
     reg.fast = int(stepped > 0)
     reg.hops = 0
     gathers = st.cfg[0].line > 1
+    ranked = st.cfg[0].ranked
     start_ready(st)
     tid = -1
     while True:
@@ -437,6 +439,10 @@ def run(st, until, max_events, want_room):
         if reg.source_drained != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
         if gathers and padding.pad_at_rest(st):
+            count += 1
+            tid = -1
+            continue
+        if ranked == POLLED and st.key[1] >= NEVER and polling.look_again(st):
             count += 1
             tid = -1
             continue

@@ -324,7 +324,8 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "stalled_writes", ("GC_Exec_Threshold",),
         "checks for collection only when a block fills or is erased, and can leave a plane's "
-        "writes waiting forever", "an error if no block can be collected", NAMED, _writes,
+        "writes waiting forever, so that the run ends early",
+        "a check while writes wait, and an error if no block can be collected", ASKED, _writes,
     ),
     Quirk(
         "lost_drawings", ("GC_Block_Selection_Policy",),
@@ -394,7 +395,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "polling", ("Transaction_Scheduling_Policy", "Priority_Class"),
         "advances the turn of the priority classes even if a chip has no command to issue",
-        "the turn advances with issued commands", NAMED,
+        "the turn advances with issued commands", ASKED,
         lambda d, s: (d.transaction_scheduling_policy == "PRIORITY_OUT_OF_ORDER"
                       and len(s.flows) > 1 and not sata.used(d)),
     ),

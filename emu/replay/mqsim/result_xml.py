@@ -56,14 +56,23 @@ MOVES = {
 }
 
 
-def flow_lines(flows: Sequence[Flow], requests: Sequence[np.ndarray]) -> list[str]:
-    """Return two lines for each flow: the number of requests, then both mean times (us)."""
+def flow_lines(
+    flows: Sequence[Flow], requests: Sequence[np.ndarray], unserved: Sequence[int] = ()
+) -> list[str]:
+    """Return two lines for each flow: the number of requests, then both mean times (us).
+
+    ``unserved``: number of further requests of each flow that never complete.
+    """
     lines = []
-    for flow, done in zip(flows, requests, strict=True):
+    for i, (flow, done) in enumerate(zip(flows, requests, strict=True)):
+        left = unserved[i] if unserved else 0
+        served = f"{len(done) + left} requests generated, {len(done)} serviced"
         response, delay = (int((done["end"] - done[since]).mean(dtype=np.float64)) // PS_PER_US
                            for since in ("start", "arrival"))  # fmt: skip
         lines += [
-            f"{flow.name}: {len(done)} requests generated and serviced",
+            f"{flow.name}: {served}"
+            if left
+            else f"{flow.name}: {len(done)} requests generated and serviced",
             f"    device response time {response} us, end-to-end request delay {delay} us",
         ]
     return lines
@@ -85,18 +94,21 @@ def result_file(
     requests: Sequence[np.ndarray],
     counters: Mapping[str, int],
     quirks: frozenset[str] = frozenset(),
+    unserved: Sequence[tuple[int, int]] = (),
 ) -> bytes:
     """Return the content of the result file of one scenario.
 
-    Quirk reproduced: whole_seconds.
+    ``unserved``: numbers of further reads and writes of each flow that never complete; MQSim counts
+    them as requests. Quirk reproduced: whole_seconds.
     """
     root = ET.Element("MQSim_Results")
     host = ET.SubElement(root, "Host")
     end = max(int(done["end"].max()) for done in requests)
     seconds = float(end // PS_PER_S) if "whole_seconds" in quirks else end / PS_PER_S
-    for flow, done in zip(flows, requests, strict=True):
+    for i, (flow, done) in enumerate(zip(flows, requests, strict=True)):
         element = ET.SubElement(host, "Host.IO_Flow")
-        for name, value in _flow(flow, done, seconds).items():
+        left = unserved[i] if unserved else (0, 0)
+        for name, value in _flow(flow, done, seconds, left).items():
             ET.SubElement(element, name).text = value
     device = ET.SubElement(root, "SSDDevice")
     ET.SubElement(device, "SSDDevice.FTL", _ftl(counters))
@@ -104,10 +116,13 @@ def result_file(
     return ET.tostring(root, encoding="us-ascii", xml_declaration=True) + b"\n"
 
 
-def _flow(flow: Flow, done: np.ndarray, seconds: float) -> dict[str, str]:
+def _flow(
+    flow: Flow, done: np.ndarray, seconds: float, unserved: tuple[int, int]
+) -> dict[str, str]:
     reads = done["op"] == READ
-    count, size = len(done), int(done["size"].sum())
-    read, of_reads = int(reads.sum()), int(done["size"].sum(where=reads))
+    size, of_reads = int(done["size"].sum()), int(done["size"].sum(where=reads))
+    read = int(reads.sum()) + unserved[0]
+    count = len(done) + sum(unserved)
     counts = {"": count, "_Read": read, "_Write": count - read}
     bytes_ = {"": size, "_Read": of_reads, "_Write": size - of_reads}
     out = {"Name": flow.name}

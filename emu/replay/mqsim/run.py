@@ -34,13 +34,15 @@ class Run(NamedTuple):
     requests: REQUEST[n] per flow, in the order of the flow, with all times. counters: at least
     statistics.FLASH_COUNTS, and result_xml.COMMAND_COUNTS where counted. half: the counters at
     completion number half_way(flows), None if that number is not known. warmed_s: wall time of
-    compilation, which is not part of the simulation.
+    compilation, which is not part of the simulation. unserved: numbers of issued reads and writes
+    of each flow that never complete, empty if all do.
     """
 
     requests: list[np.ndarray]
     counters: dict[str, int]
     half: dict[str, int] | None
     warmed_s: float = 0.0
+    unserved: tuple[tuple[int, int], ...] = ()
 
 
 Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
@@ -114,20 +116,40 @@ def run_scenario(
     flows = make_flows(drive, scenario, names, folders)
     run = simulate(drive, flows, names)
     wall_s = time.perf_counter() - begin - run.warmed_s
+    for flow, done in zip(flows, run.requests, strict=True):
+        if not len(done):
+            raise drive.bad(
+                "gc_exec_threshold",
+                f"no request of {flow.name} completes: its writes wait for a free block that "
+                "collection never makes",
+            )
     config = configuration(drive, scenario, flows, asked)
     numbers = statistics(
         run.requests, run.counters, page_bytes=drive.page_capacity_bytes, half=run.half,
         wall_s=wall_s, config=config,
     )  # fmt: skip
     notes = [f"{flow.name}: {note}" for flow in flows for note in flow.notes]
+    left = [sum(of_flow) for of_flow in run.unserved]
+    if any(left):
+        numbers["unserved_requests"] = left
+        notes.append(
+            f"{sum(left)} requests never complete, as in MQSim: writes wait for a free "
+            "block that collection never makes"
+        )
     base = base_name(scenario)
-    files = {result_path(scenario): result_file(flows, run.requests, run.counters, names)}
+    files = {
+        result_path(scenario): result_file(flows, run.requests, run.counters, names, run.unserved)
+    }
     if drive.enable_response_time_logging:
         period = drive.response_time_logging_period_length_ps
         for flow, done in zip(flows, run.requests, strict=True):
             log = response_log(done, period)
             files[Path(f"{base}.IO_Flow.No_{flow.stream}.log")] = log.encode()
-    text = (*notes, *flow_lines(flows, run.requests), *total_lines(run.requests, run.counters))
+    text = (
+        *notes,
+        *flow_lines(flows, run.requests, left),
+        *total_lines(run.requests, run.counters),
+    )
     return Outcome(scenario, numbers, text, files)
 
 

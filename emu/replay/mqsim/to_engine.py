@@ -156,9 +156,8 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.gc_hard_blocks": max(int(drive.gc_hard_threshold * drive.block_no_per_plane), 1),
             "ftl.gc_parallel": STOP,
             "ftl.gc_window_pages": 0,
-            "ftl.host_order": "class"
-            if drive.transaction_scheduling_policy in RANKED
-            else "arrival",
+            "ftl.gc_checks": "filled" if "stalled_writes" in quirks else "stalled",
+            "ftl.host_order": _host_order(drive, quirks),
             "ftl.gc_priority": "background" if background else "exclusive",
             "ftl.erase": "collected",
             "ftl.wear_dynamic": drive.dynamic_wearleveling_enabled,
@@ -178,6 +177,13 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
         },
         ref="MQSim's ssdconfig.xml",
     )
+
+
+def _host_order(drive: Drive, quirks: frozenset[str]) -> str:
+    """Return the order of host transactions on a die."""
+    if drive.transaction_scheduling_policy not in RANKED:
+        return "arrival"
+    return "polled" if "polling" in quirks else "class"
 
 
 def _more(drive: Drive, what: str) -> tuple[int, int]:
@@ -428,12 +434,17 @@ def simulate(
     ``progress`` is called with the number of requests done and the clock in ps.
     """
     done = played(drive, flows, quirks, progress)
-    return Run(done.requests, counters(done.counters), half(done), done.warmed_s)
+    return Run(
+        done.requests, counters(done.counters), half(done), done.warmed_s, tuple(done.unserved)
+    )
 
 
 def half(done: Replayed) -> dict[str, int] | None:
-    """Return the counters at the start of the second half, with MQSim's names; None if unknown."""
-    return None if done.half is None else counters(done.half)
+    """Return the counters at the start of the second half, with MQSim's names.
+
+    None if unknown, or if not all requests complete.
+    """
+    return None if done.half is None or any(map(any, done.unserved)) else counters(done.half)
 
 
 def played(
@@ -456,8 +467,10 @@ def played(
         for i, flow in enumerate(flows)
     ]
     # Of simultaneous events, that of the flow with the highest number is first.
-    done = Player(arrays, cfg, sources[::-1]).run(half_way(flows), progress)
-    return dataclasses.replace(done, requests=done.requests[::-1])
+    done = Player(arrays, cfg, sources[::-1]).run(
+        half_way(flows), progress, may_stall="stalled_writes" in quirks
+    )
+    return dataclasses.replace(done, requests=done.requests[::-1], unserved=done.unserved[::-1])
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:

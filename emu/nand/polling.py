@@ -1,0 +1,308 @@
+"""Priority classes as MQSim polls them: turns pass with looks at a chip, not with commands.
+
+Owns the number of times that the scheduler has looked at each chip, and the turns of the classes
+that these looks advance. Does not own the turns that pass with commands (die.py), the selection of
+a queue (die_scheduler.py) or the grant of a channel (channel.py).
+Source: MQSim's transaction scheduling unit. It looks at the chips of an idle channel, in turn and
+up to the first that gets a command, when transactions are submitted and when a command or data have
+left the channel or an array operation has ended. At a look it asks for the class of the next user
+read, then for that of the next user write, even if the chip is busy.
+
+``bus.looks`` counts the looks at all chips of a channel; while the channel is idle, those of the
+submissions since ``bus.since`` are added. A chip applies its looks when its queues change.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.nand.die import (
+    NONE,
+    Q_GC_ERASE,
+    Q_GC_READ,
+    Q_GC_WRITE,
+    Q_MAP_READ,
+    Q_READ,
+    Q_WRITE,
+    bring_forward,
+    rank_of,
+    touch_channel,
+    weight_of,
+)
+from ondie.kernels.jit import cold, inline, njit
+
+CLASSES, POLLED = 1, 2
+"""Values of ``cfg.ranked``: turns of the priority classes advance with commands, or with looks."""
+ROUNDS = 4
+STATES = 3 * ROUNDS
+"""Number of states of the turns of three classes."""
+LAST = 3
+ONLY_LAST = 1 << LAST
+"""The waiting classes if only class LAST waits."""
+FRESH = -1
+"""Value of ``bus.since`` of a channel that became idle in this event."""
+
+
+@njit
+def looks_of(st, channel):
+    """Return the number of looks at the chips of channel ``channel`` until now."""
+    bus = st.bus[channel]
+    if bus.phase != NONE or bus.since == FRESH:
+        return bus.looks
+    return bus.looks + st.reg[0].submissions - bus.since
+
+
+@cold
+def submit(st, queue):
+    """Note a submission to queue ``queue``.
+
+    The scheduler looks once at the end of the event, or at once for each mapping read.
+    """
+    if queue == Q_MAP_READ:
+        st.reg[0].submissions += 1
+    else:
+        st.reg[0].submitted = 1
+
+
+@cold
+def end_submission(st):
+    """Look at the chips for the transactions that this event has submitted."""
+    reg = st.reg[0]
+    if reg.submitted != 0:
+        reg.submitted = 0
+        look_again(st)
+
+
+@cold
+def look_again(st):
+    """Look at the chips of all idle channels. Return True if a chip had transactions without a turn
+    at the last look."""
+    reg = st.reg[0]
+    reg.submissions += 1
+    left = reg.turnless != 0
+    reg.turnless = 0
+    if left:
+        for channel in range(st.bus.shape[0]):
+            bus = st.bus[channel]
+            if bus.phase == NONE and bus.ask_command | bus.ask_in != 0:
+                touch_channel(st, channel)
+    return left
+
+
+@cold
+def become_idle(st, channel):
+    """Note that channel ``channel`` is idle from the end of this event on, which takes a look."""
+    st.bus[channel].ended += 1
+    st.bus[channel].since = FRESH
+
+
+@cold
+def end_array(st, channel):
+    """Note that an array operation on channel ``channel`` has ended, which takes a look if the
+    channel is idle. An array that ends together with a phase of the channel ends first."""
+    bus = st.bus[channel]
+    if bus.phase == NONE and bus.since != FRESH:
+        bus.ended += 1
+
+
+@cold
+def look(st, channel):
+    """Look at the chips of the idle channel ``channel`` if a command, data or an array has ended.
+
+    Called at the end of an event if no data wait for the channel.
+    """
+    bus = st.bus[channel]
+    if bus.since == FRESH:
+        bus.since = st.reg[0].submissions
+    bus.looks += bus.ended
+    bus.ended = 0
+
+
+@cold
+def become_busy(st, channel):
+    """Note that channel ``channel`` is busy from now on."""
+    bus = st.bus[channel]
+    bus.looks = looks_of(st, channel)
+    bus.since = FRESH
+    bus.ended = 0
+
+
+@njit
+def advance(turn, rounds, waiting, looks):
+    """Return the class whose turn it is, the rounds left of its cycle, and the number of looks that
+    found no class, after ``looks`` looks.
+
+    ``waiting``: a bit for each class that waits. Nothing changes while class 0 waits. If no class
+    waits, the turn ends at class 1. It also ends there if only class 3 waits and had the last turn,
+    because a look covers only four rounds of class 1.
+    """
+    if waiting & 1 != 0 or looks <= 0:
+        return turn, rounds, 0
+    if waiting == 0:
+        return 1, rounds, looks
+    if waiting == ONLY_LAST:
+        looks += int(turn == LAST and rounds == 1)  # the first look then finds nothing
+        return LAST if looks % 2 else 1, 1, looks // 2
+    looks = looks if looks <= STATES else STATES + (looks - STATES) % period(waiting)
+    for _ in range(looks):
+        while True:
+            turn += 1
+            if turn == ROUNDS:
+                turn = 1
+            if turn == 1:
+                rounds = rounds - 1 if rounds > 1 else ROUNDS
+            if weight_of(turn) >= rounds and waiting >> turn & 1:
+                break
+    return turn, rounds, 0
+
+
+@inline
+def period(waiting):
+    """Return the number of looks after which the turns of the classes ``waiting`` repeat."""
+    return (waiting >> 1 & 1) * 4 + (waiting >> 2 & 1) * 2 + (waiting >> 3 & 1)
+
+
+@njit
+def waiting_classes(st, die, queue):
+    """Return a bit for each class with a transaction in queue ``queue`` of die ``die``."""
+    waiting = 0
+    if st.die[die].waiting >> queue & 1:
+        tid = st.queue[die, 2 * queue]
+        while tid >= 0:
+            waiting |= 1 << rank_of(st, tid)
+            tid = st.txn[tid].next
+    return waiting
+
+
+@njit
+def turn_reads(st, die, waiting, looks):
+    """Advance the turns of the reads of die ``die`` by ``looks`` looks at ``waiting`` classes.
+
+    Return the number of looks that found no class.
+    """
+    die_rec = st.die[die]
+    before = die_rec.round_read + ROUNDS
+    turn, rounds, missed = advance(die_rec.turn_read, before, waiting, looks)
+    die_rec.turn_read = turn
+    die_rec.round_read = rounds - ROUNDS
+    return missed
+
+
+@njit
+def turn_writes(st, die, waiting, looks):
+    """Advance the turns of the writes of die ``die`` by ``looks`` looks at ``waiting`` classes.
+
+    Return the number of looks that found no class.
+    """
+    die_rec = st.die[die]
+    before = die_rec.round_write + ROUNDS
+    turn, rounds, missed = advance(die_rec.turn_write, before, waiting, looks)
+    die_rec.turn_write = turn
+    die_rec.round_write = rounds - ROUNDS
+    return missed
+
+
+@njit
+def look_in_vain(st, die, looks):
+    """Advance the turns of die ``die`` by ``looks`` looks after which it got no command."""
+    die_rec = st.die[die]
+    held = die_rec.waiting
+    mapping = held >> Q_MAP_READ & 1
+    moves_in = held >> Q_GC_READ & 1
+    moves_out = held >> Q_GC_WRITE & 1
+    erases = held >> Q_GC_ERASE & 1 | int(die_rec.collecting > 0)
+    reads = looks
+    writes = looks
+    if is_urgent(st, die):
+        if mapping != 0:
+            reads = looks * (1 - moves_in)
+        elif moves_in == 0 and moves_out | erases != 0:
+            reads = 0
+        if moves_out == 0 and erases != 0:
+            writes = 0
+        turn_reads(st, die, waiting_classes(st, die, Q_READ), reads)
+    else:
+        missed = turn_reads(st, die, waiting_classes(st, die, Q_READ), reads)
+        if mapping == 0:
+            writes += missed
+    turn_writes(st, die, waiting_classes(st, die, Q_WRITE), writes)
+
+
+@inline
+def is_urgent(st, die):
+    """Return True if garbage collection on die ``die`` precedes user transactions."""
+    return st.die[die].urgent != 0 or st.cfg[0].exclusive != 0
+
+
+@cold
+def catch_up(st, die):
+    """Apply the looks at die ``die`` since its queues last changed. Call it before they change."""
+    die_rec = st.die[die]
+    looks = looks_of(st, die_rec.bus)
+    if looks > die_rec.looks:
+        look_in_vain(st, die, looks - die_rec.looks)
+    die_rec.looks = looks
+
+
+@cold
+def find_command(st, die):
+    """Look at die ``die``, which requests the idle channel. Return False if it gets no command.
+
+    First apply the looks before this one. The look may find another queue than ``pick``: a user
+    transaction is without a turn if only class 3 waits and had the last turn. The first transaction
+    of the class whose turn it is becomes the head of its queue.
+    """
+    die_rec = st.die[die]
+    looks = looks_of(st, die_rec.bus)
+    if looks - die_rec.looks > 1:
+        look_in_vain(st, die, looks - die_rec.looks - 1)
+    die_rec.looks = looks
+    reads = waiting_classes(st, die, Q_READ)
+    writes = waiting_classes(st, die, Q_WRITE)
+    urgent = is_urgent(st, die)
+    queue = die_rec.pick
+    companion = -1
+    if queue == Q_MAP_READ or queue == Q_GC_READ:
+        if queue == Q_GC_READ or not urgent or not die_rec.waiting >> Q_GC_READ & 1:
+            if turn_reads(st, die, reads, 1) == 0:
+                companion = 0 if reads & 1 else die_rec.turn_read
+    elif queue == Q_GC_WRITE:
+        if urgent and turn_writes(st, die, writes, 1) == 0:
+            companion = 0 if writes & 1 else die_rec.turn_write
+    elif queue == Q_READ or queue == Q_WRITE:
+        queue = find_user_command(st, die, reads, writes, urgent)
+    st.reg[0].companion = companion
+    if queue < 0:
+        st.reg[0].turnless = 1
+        return False
+    die_rec.pick = queue
+    return True
+
+
+@njit
+def find_user_command(st, die, reads, writes, urgent):
+    """Return the queue of the user transaction whose turn it is on die ``die``, -1 if none is.
+
+    ``reads``, ``writes``: the waiting classes. MQSim asks twice for the class of the next write
+    unless garbage collection is ``urgent``, and so takes two turns.
+    """
+    die_rec = st.die[die]
+    if turn_reads(st, die, reads, 1) == 0:
+        bring_forward(st, die, Q_READ, 0 if reads & 1 else die_rec.turn_read)
+        return Q_READ
+    if not urgent:
+        turn_writes(st, die, writes, 1)
+    if turn_writes(st, die, writes, 1) == 0:
+        bring_forward(st, die, Q_WRITE, 0 if writes & 1 else die_rec.turn_write)
+        return Q_WRITE
+    return -1
+
+
+@cold
+def pass_over(st, channel, turn, last):
+    """Note that a look at the chips of ``channel`` began at position ``turn`` and found a command
+    at position ``last``. The dies after it were not looked at."""
+    looks = looks_of(st, channel)
+    ways = st.way.shape[1]
+    for i in range((last - turn) % ways + 1, ways):
+        die_rec = st.die[st.way[channel, (turn + i) % ways]]
+        if die_rec.looks < looks:
+            die_rec.looks += 1
