@@ -201,13 +201,13 @@ def _felt(
     progress(0.0)
     alone = Run(name, cfg, trace, options, payload=False)
     alone.step(0)
-    seconds = alone.account()[1].step_s
+    alone.account()
     progress(1 / 3)
     both = Run(name, cfg, trace, dataclasses.replace(options, pairs=1), payload=False)
     others = ForegroundRequests(both.system, requests, loop, both.path.free_page())
     both.step(0)
     beside = others.done()
-    end = max(last for phase, (_, last) in both.clock.steps[0].items() if phase != "step")
+    end = end_of_update(both)
     both.account()
     progress(2 / 3)
     quiet = Run(name, cfg, trace, dataclasses.replace(options, pairs=1), payload=False)
@@ -222,11 +222,17 @@ def _felt(
     return Interference(
         name,
         PATHS[name].title,
-        seconds=(seconds, end / 1e12),
+        seconds=(end_of_update(alone) / 1e12, end / 1e12),
         alone=latencies(lone, end),
         beside=latencies(beside, end),
         requests=int((beside["arrival"] <= end).sum()),
     )
+
+
+def end_of_update(run: Run) -> int:
+    """Return when the last phase of the first step ends (ps), without what the drive then still
+    writes from its cache."""
+    return max(last for phase, (_, last) in run.clock.steps[0].items() if phase != "step")
 
 
 def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | None]:

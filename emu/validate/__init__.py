@@ -14,6 +14,7 @@ from typing import Any
 from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row, show, tables
 from ondie.emu.units import InputError, known_names
 from ondie.emu.validate.closed_forms import closed_form_rows
+from ondie.emu.validate.drives import drives_rows
 from ondie.emu.validate.hypertune import hypertune_rows
 from ondie.emu.validate.mqsim import cases_folder, find_cases, mqsim_rows
 from ondie.emu.validate.nvme_bytes import traffic_rows
@@ -60,6 +61,7 @@ NAMED: dict[str, Named] = {
     "stannis": Named(stannis_rows),
     "hypertune": Named(hypertune_rows),
     "tunnel": Named(tunnel_rows),
+    "drives": Named(drives_rows),
 }
 
 

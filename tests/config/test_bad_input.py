@@ -170,8 +170,8 @@ def test_an_override_names_the_command_line_and_a_key_is_set_once():
     [
         ("newprot", ['"newprot"', "nearest: newport", "or a path ending .toml"]),
         ("Newport", ["nearest: newport"]),
-        ("", ["unknown preset", "use csd-pe, ", "or a path ending .toml"]),
-        ("new-port", ["unknown preset", "nearest: newport (of csd-pe, "]),
+        ("", ["unknown preset", "use 7450, ", "or a path ending .toml"]),
+        ("new-port", ["unknown preset", "nearest: newport (of 7450, "]),
         ("a\nb", ["unknown preset"]),
         ("missing.toml", ["missing.toml", "no such file"]),
     ],

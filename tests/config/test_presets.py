@@ -12,13 +12,15 @@ from ondie.emu.config.loader import PARTS, PRESETS, key_of, part_names
 from ondie.emu.config.rules.rule import raw_bytes
 from ondie.emu.config.schema.keys import KEYS
 from ondie.emu.units import InputError
+from ondie.emu.validate.drives import DRIVES
 from ondie.traces import synth
 
 NAMES = preset_names()
 
 
-def test_the_seven_presets_ship():
+def test_the_presets_ship():
     assert set(NAMES) == {
+        *DRIVES,
         "csd-pe",
         "newport",
         "laguna",

@@ -76,6 +76,7 @@ def output(arguments: list[str]) -> str:
     from ondie.emu.cli.console import WIDTH
     from ondie.emu.config.config import load_preset
     from ondie.emu.paths.base import Options
+    from ondie.emu.results.datasheet import check_datasheet
     from ondie.emu.results.tables import answer as first_screen
     from ondie.emu.results.tables import compare as report
     from tests.suites import suite
@@ -94,6 +95,8 @@ def output(arguments: list[str]) -> str:
             cfg = load_preset(device)
             loaded = traces.load(trace)
             ablation.print_tables(ablation.ablation(cfg, loaded, Options()), loaded, cfg, screen)
+        case ["preset", "check", name]:
+            check_datasheet(name, load_preset(name)).show(screen)
         case ["stannis", *_]:
             words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
             return subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -562,7 +562,8 @@ def compares() -> Iterator[tuple[str, Case]]:
         inputs=("others.trace",),
     )  # fmt: skip
     yield "compare-foreground-speed", compare(
-        "mlp-fp16", "gen4-tlc", SMALL_GEN4, "--foreground", "others.trace", "--foreground-from",
+        "mlp-fp16", "gen4-tlc", SMALL | WHOLE_PAGES, "--foreground",
+        "others.trace", "--foreground-from",
         "mqsim", "--foreground-time-unit", "ns", "--foreground-speed", "2", "--steps", "1",
         inputs=("others.trace",),
     )  # fmt: skip
@@ -668,7 +669,7 @@ STUDIES = ("formats", "errors")
 SUITES: dict[str, tuple[str, ...]] = {
     "bytes": (), "closed-forms": (), "rates": (), "zero": (), "smart-infinity": (),
     "optimstore": (), "stannis": (), "hypertune": (), "tunnel": (),
-    "mqsim": (),
+    "mqsim": (), "drives": (),
     "formats": ("--steps", "20", "--seeds", "1,2"),
     "errors": ("--steps", "10", "--seeds", "1", "--rates", "1e-6,1e-4"),
 }  # fmt: skip
@@ -794,7 +795,7 @@ CASES: dict[str, Case] = dict(
 
 # --- coverage
 
-NOT_COVERED: dict[str, str] = {}
+NOT_COVERED: dict[str, str] = {"--device": "drives with a data sheet: validate-drives runs them"}
 """Keys with a choice that no case uses, and the reason."""
 
 RUNS = ("compare", "replay", "ablation", "stannis")

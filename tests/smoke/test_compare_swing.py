@@ -31,6 +31,7 @@ from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.results.tables import compare as report
 from ondie.emu.validate import model
+from ondie.emu.validate.drives import DRIVES
 from tests.smoke.commands import SMALL, as_toml, assumed_only, here, small_for, spelled
 
 FACTORS = ("speedup_at_low", "speedup_at_high", "energy_at_low", "energy_at_high")
@@ -83,7 +84,7 @@ def test_every_assumed_constant_has_a_row(listed, name):
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     idle = unfelt(cfg)
     chosen = {x.key for x in cfg.assumed()} & USER_CHOICES
-    assert chosen == ({"system.devices"} if name in ("csd-pe", "gen4-tlc") else set())
+    assert chosen == ({"system.devices"} if name in ("csd-pe", "gen4-tlc", *DRIVES) else set())
     varied = sorted(s.key for s in c.swings)
     assert sorted([*idle, *chosen, *varied]) == sorted(x.key for x in cfg.assumed())
     assert len(c.swings) > 20

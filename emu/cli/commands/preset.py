@@ -1,22 +1,26 @@
-"""`ondie preset list|show|diff|timing`: configurations as tables and JSON.
+"""`ondie preset list|show|diff|timing|new|check`: configurations as tables, JSON and TOML.
 
-Owns the tables. Does not own the presets (emu/config). Source: this project.
+Owns the tables and the new file. Does not own the presets (emu/config) or the simulation of a data
+sheet (results/datasheet.py). Source: this project.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Column, Table
 
-from ondie.emu.cli.click_helpers import Group
-from ondie.emu.cli.options import settings_option
+from ondie.emu.cli.click_helpers import Group, progress_bar
+from ondie.emu.cli.options import seed_option, settings_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import Config, diff, load_preset, preset_list, preset_table, shown
-from ondie.emu.units import fmt_bytes, fmt_time
+from ondie.emu.config.new_preset import preset_text
+from ondie.emu.results.files import check_target, write_atomically
+from ondie.emu.units import InputError, fmt_bytes, fmt_time
 
 
 @click.group(cls=Group)
@@ -125,4 +129,49 @@ def show_timing(name: str, settings: tuple[str, ...], **values: Any) -> None:
         for row in rows:
             table.add_row(row.scope, row.after, ", ".join(row.before), row.wait, fmt_time(row.ps))
         screen.print(table)
+    given.list_files(files)
+
+
+@preset.command("new")
+@click.argument("path", metavar="FILE.toml", type=click.Path(path_type=Path))
+@click.option("--from", "base", required=True, metavar="PRESET",
+              help="Preset, or TOML file, that the new one is based on.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def new_preset(path: Path, base: str, force: bool) -> None:
+    """Write a TOML file for a drive of your own.
+
+    Every key of the preset is in it as a comment, with its meaning; change those that differ.
+    """
+    cfg = load_preset(base)
+    if path.suffix != ".toml":
+        raise InputError(f"{path}: must end in .toml; for example {path.with_suffix('.toml')}")
+    if path.exists() and not force:
+        raise InputError(f"{path}: exists; use --force to replace it, or another name")
+    check_target(path, base)
+    name = base if Path(base).suffix != ".toml" else str(Path(base).resolve())
+    write_atomically({path: preset_text(cfg, name, path.stem).encode()})
+    click.echo(f"wrote {path}, which is {base} so far; next: edit it, then")
+    click.echo(f"  ondie preset diff {base} {path}\n  ondie preset check {path}")
+
+
+@preset.command("check")
+@click.argument("name", metavar="PRESET|FILE")
+@settings_option
+@seed_option("addresses")
+@output_options("the figures")
+def check_preset(name: str, settings: tuple[str, ...], seed: int, **values: Any) -> None:
+    """Simulate what a data sheet states, and name the constant that limits each figure.
+
+    Rates, latencies, power and bytes written; stated figures come from the table [datasheet] of the
+    file.
+    """
+    from ondie.emu.results.datasheet import check_datasheet  # imports the engine
+
+    given, cfg = OutputOptions(**values), load_preset(name, settings)
+    given.check(name)
+    with progress_bar(given.quiet) as progress:
+        result = check_datasheet(name, cfg, seed=seed, progress=progress)
+    files = given.write(result.data, rows=result.rows)
+    if (screen := given.console) is not None:
+        result.show(screen)
     given.list_files(files)

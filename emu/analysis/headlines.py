@@ -1,0 +1,352 @@
+"""Headlines of a data sheet, simulated: rates, latencies, power and endurance under its conditions.
+
+Owns the workload of each figure, the window in which it is measured, the reduced drive for random
+writes in steady state, and the constant that limits each figure. Does not own the data sheet
+(config/datasheet.py), the replay (replay/block_trace.py) or rows of validation
+(validate/drives.py).
+Source: SNIA, Solid State Storage Performance Test Specification (sequential 128 KiB, random 4 KiB,
+closed loop, fresh and steady state); queueing theory (a resource that is always busy is the limit).
+
+All requests of a rate go through one closed loop of the printed queue depth. The first quarter of
+the completions is left out, and the last ones, during which the queue runs empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.analysis.energy import replay_energy
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.config.datasheet import LATENCIES, DataSheet, Figure
+from ondie.emu.config.rules.rule import WORD_LINE, mapping_unit, raw_bytes
+from ondie.emu.ftl import pslc
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.replay.block_trace import BlockReplayed, Loop, capacity, replay_block
+from ondie.traces.block_model import READ, WRITE, BlockTrace
+
+PS_PER_S = 1e12
+SPAN_BYTES = 16 << 30
+"""Random requests go to at most this many bytes, so that a small part of the maps is touched."""
+READS, LATENCY_REQUESTS = 24_000, 256
+ROUNDS = 12
+"""A write rate is measured over this many times the write cache and a program of every die."""
+BLOCK_FILLS = 8
+"""Blocks of each die that the host fills in the measured half of random writes in steady state."""
+SLICE_DIES = 4
+"""Dies of the reduced drive; all shared resources and the queue depth are reduced in proportion."""
+SLICE_BLOCKS, SLICE_LINES = 340, 32
+"""Most blocks per plane and word lines per block of the reduced drive."""
+FEW = 8
+"""Largest queue depth at which the latency of a request may limit the rate."""
+SATURATED = 0.85
+"""Share of the measured time from which on a resource limits a rate."""
+STEP = 0.9
+"""Factor on a constant that shows its share of a latency."""
+LIMITS: Mapping[str, Mapping[int, str]] = {
+    "link up": {READ: "link.up"},
+    "link down": {WRITE: "link.down"},
+    "channels": {READ: "flash.bus", WRITE: "flash.bus"},
+    "dies": {READ: "flash.t_read", WRITE: "flash.t_program"},
+    "front end": {READ: "frontend.command", WRITE: "frontend.command"},
+    "DRAM": {READ: "dram.bandwidth", WRITE: "dram.bandwidth"},
+    "ECC": {READ: "ecc.decode", WRITE: "ecc.encode"},
+}
+"""Constants that decide the service time of each resource, by operation of the host."""
+PARTS = {
+    READ: ("frontend.read_delay", "flash.t_read", "flash.t_read_upper", "flash.bus", "ecc.decode",
+           "link.up", "link.latency", "dram.bandwidth", "frontend.command"),
+    WRITE: ("frontend.write_delay", "flash.t_program", "flash.bus", "ecc.encode", "link.down",
+            "link.latency", "dram.bandwidth", "frontend.command"),
+}  # fmt: skip
+"""Constants that may make up the latency of a request."""
+Progress = Callable[[str, float], None] | None
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One figure and its simulation.
+
+    ``value``: in the base unit of the figure. ``limit``: key of the constant that limits it.
+    ``share``: of the measured time in which its resource was busy, or the part of a latency that it
+    makes up. ``why``: what ``share`` is a share of. ``requests``: number of simulated requests.
+    """
+
+    figure: Figure
+    value: float
+    limit: str
+    share: float
+    why: str
+    requests: int
+
+    @property
+    def difference(self) -> float | None:
+        """Relative difference from the figure, simulated / stated - 1; None if it is not stated."""
+        return None if self.figure.value is None else self.value / self.figure.value - 1
+
+
+def simulate(
+    cfg: Config, sheet: DataSheet, *, scale: int = 1, seed: int = 0, progress: Progress = None
+) -> list[Headline]:
+    """Simulate every figure of a data sheet on a drive of configuration ``cfg``.
+
+    ``scale``: factor on the numbers of requests. Runs that two figures share are made once.
+    """
+    bench = Bench(cfg, sheet.state, scale, seed)
+    out = []
+    for at, figure in enumerate(sheet.figures):
+        if progress is not None:
+            progress(f"{cfg.system.name}: {figure.title}", at / len(sheet.figures))
+        out.append(bench.headline(figure))
+    return out
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run and its rate: requests per second in the measured window, times ``factor``."""
+
+    run: BlockReplayed
+    per_s: float
+    factor: int = 1
+
+
+class Bench:
+    """Runs workloads on a drive. ``state``: fresh or steady (datasheet.STATES)."""
+
+    def __init__(self, cfg: Config, state: str, scale: int, seed: int) -> None:
+        self.folding = cfg
+        if cfg.ftl.pslc != "off":  # the drive is never idle while it is measured
+            cfg = cfg.replace({"ftl.fold_idle": 0}, ref="no fold before or after the measurement")
+        self.cfg = cfg
+        self.state = state
+        self.scale = scale
+        self.seed = seed
+        self._runs: dict[tuple[Any, ...], Measured] = {}
+
+    def headline(self, figure: Figure) -> Headline:
+        """Return the simulation of one figure."""
+        if figure.what in LATENCIES:
+            return self._latency(figure)
+        if figure.what.endswith("_power"):
+            return self._power(figure)
+        if figure.workload:
+            return self._endurance(figure)
+        op = READ if figure.what.endswith("read") else WRITE
+        random = figure.what.startswith("random")
+        measured = self.rate(op, figure.block_bytes, figure.depth, random, figure.pslc_full)
+        size = 1 if random else figure.block_bytes
+        limit, share, why = limit_of(measured.run, op, figure.depth)
+        if why == LATENCY:
+            limit, share = self._largest_part(op, figure.block_bytes)
+        return Headline(
+            figure, measured.per_s * size, limit, share, why, len(measured.run.requests)
+        )
+
+    def rate(
+        self, op: int, block: int, depth: int, random: bool, pslc_full: bool = False
+    ) -> Measured:
+        """Return the rate of requests of ``block`` bytes at queue depth ``depth``."""
+        key = (op, block, depth, random, pslc_full)
+        if key not in self._runs:
+            if op == WRITE and random and self.state == "steady" and depth > 1:
+                self._runs[key] = self._steady_writes(block, depth)
+            else:
+                cfg, count = self.cfg, self._count(op, block, depth)
+                kind = "none" if op == WRITE and self.state == "fresh" else "fill"
+                if pslc_full:
+                    cfg = with_small_pslc(cfg)
+                    count += 2 * pslc.capacity(cfg) // block
+                run = self._replay(cfg, op, block, depth, count, random, kind)
+                window = (0.25, 1.0) if not pslc_full else (0.75, 1.0)
+                self._runs[key] = Measured(run, window_rate(run, depth, *window))
+        return self._runs[key]
+
+    def _count(self, op: int, block: int, depth: int) -> int:
+        """Return the number of requests of a rate."""
+        if depth == 1:
+            return LATENCY_REQUESTS * self.scale
+        if op == READ:
+            return READS * self.scale * 4096 // max(block // 8, 4096)
+        geometry = Geometry.of(self.cfg)
+        line = WORD_LINE.get(self.cfg.flash.cell, 1)
+        if self.cfg.flash.programming == "page":
+            line = 1
+        program = geometry.dies * geometry.planes * line * self.cfg.flash.page_bytes
+        cached = self.cfg.cache.capacity_bytes if self.cfg.cache.mode != "off" else 0
+        return max(-(-ROUNDS * (cached + program) // block), 32 * depth) * self.scale
+
+    def _replay(
+        self, cfg: Config, op: int, block: int, depth: int, count: int, random: bool, kind: str
+    ) -> BlockReplayed:
+        span = capacity(cfg) // block * block
+        if random:
+            span = min(span, SPAN_BYTES)
+            rng = np.random.default_rng(self.seed)
+            offset = rng.integers(0, span // block, count) * block
+        else:
+            offset = np.arange(count, dtype=np.int64) * block % span
+        zeros = np.zeros(count, np.int64)
+        trace = BlockTrace(
+            arrival_ps=zeros, op=np.full(count, op, np.int8), offset=offset, size=zeros + block,
+            device=zeros.astype(np.int32), devices=("drive",), source="data sheet",
+            format="synthetic", timed=False,
+        )  # fmt: skip
+        return replay_block(trace, cfg, Loop(depth), kind=kind, seed=self.seed)
+
+    def _steady_writes(self, block: int, depth: int) -> Measured:
+        """Return the rate of random writes in steady state, from a reduced drive."""
+        cfg, factor = reduced(self.cfg, self.scale)
+        geometry = Geometry.of(cfg)
+        block_bytes = geometry.block_pages * geometry.page_bytes
+        count = 2 * BLOCK_FILLS * geometry.units * block_bytes // block
+        depth = max(depth // factor, 1)
+        run = self._replay(cfg, WRITE, block, depth, count, True, "steady")
+        return Measured(run, factor * window_rate(run, depth, 0.5, 1.0), factor)
+
+    def _latency(self, figure: Figure) -> Headline:
+        """Return the mean latency of single requests, and the constant with the largest part."""
+        op = READ if figure.what == "read_latency" else WRITE
+        value = self._mean_latency(self.cfg, op, figure.block_bytes)
+        limit, share = self._largest_part(op, figure.block_bytes)
+        return Headline(figure, value, limit, share, LATENCY, LATENCY_REQUESTS * self.scale)
+
+    def _mean_latency(self, cfg: Config, op: int, block: int) -> float:
+        count = LATENCY_REQUESTS * self.scale
+        kind = "none" if op == WRITE and self.state == "fresh" else "fill"
+        run = self._replay(cfg, op, block, 1, count, True, kind)
+        return float((run.requests["end"] - run.requests["start"]).mean())
+
+    def _largest_part(self, op: int, block: int) -> tuple[str, float]:
+        """Return the constant that makes up the largest part of the latency of a single request,
+        and this part: how much shorter the latency is with a constant that is a tenth shorter."""
+        whole = self._mean_latency(self.cfg, op, block)
+        parts = {}
+        for key in PARTS[op]:
+            leaf = self.cfg.leaf(key)
+            if not leaf.value:
+                continue
+            rate = leaf.unit == "bytes_per_s"
+            value = round(float(leaf.value) / STEP if rate else float(leaf.value) * STEP)
+            changed = self._mean_latency(self.cfg.replace({key: value}), op, block)
+            parts[key] = (whole - changed) / whole / (1 - STEP)
+        limit = max(parts, key=lambda key: parts[key])
+        return limit, parts[limit]
+
+    def _power(self, figure: Figure) -> Headline:
+        """Return the mean power of the drive during sequential requests (mW)."""
+        op = READ if figure.what == "read_power" else WRITE
+        run = self.rate(op, figure.block_bytes, figure.depth, False).run
+        joules = replay_energy(run.config, run.done.counters, run.moved, run.done.simulated_ps)
+        total = sum(joules.values())
+        limit = max(joules, key=lambda key: joules[key])
+        value = total / (run.done.simulated_ps / PS_PER_S) * 1e3
+        return Headline(figure, value, limit, joules[limit] / total, "the power", len(run.requests))
+
+    def _endurance(self, figure: Figure) -> Headline:
+        """Return the bytes that the host may write until the rated cycles are used."""
+        random = figure.workload == "random"
+        block, depth = (4096, 256) if random else (128 << 10, 32)
+        if self.cfg.ftl.pslc != "off":  # data are written to pSLC blocks, and once more by folds
+            count = self._count(WRITE, block, depth)
+            run = self._replay(self.folding, WRITE, block, depth, count, random, "none")
+            done = dict(run.done.counters)
+        else:
+            run = self.rate(WRITE, block, depth, random).run
+            done = later(run)
+        programmed = sum(done[name] for name in PROGRAMS) * mapping_unit(run.config)
+        written = done["program_pages"] * mapping_unit(run.config)
+        cycles = self.cfg.flash.endurance_cycles
+        value = cycles * raw_bytes(self.cfg) * written / programmed
+        return Headline(
+            figure, value, "flash.endurance_cycles", written / programmed,
+            "bytes written of bytes programmed", len(run.requests),
+        )  # fmt: skip
+
+
+PROGRAMS = ("program_pages", "gc_program_pages", "padding_pages", "fold_program_pages",
+            "map_program_pages", "failed_pages")  # fmt: skip
+LATENCY = "the latency"
+
+
+def later(run: BlockReplayed) -> dict[str, int]:
+    """Return the counters of the second half of a run, or of the whole run where that is not
+    known."""
+    counters = run.done.counters
+    if run.half is None:
+        return dict(counters)
+    return {name: counters[name] - run.half[name] for name in counters}
+
+
+def window_rate(run: BlockReplayed, depth: int, first: float, last: float) -> float:
+    """Return completions per second between two shares of the completions; the queue is full until
+    the last ``depth`` of them."""
+    end = np.sort(run.requests["end"])
+    low = int(first * len(end))
+    high = min(int(last * len(end)), len(end) - depth + 1) - 1
+    assert end[high] < NEVER
+    return (high - low) / (float(end[high] - end[low]) / PS_PER_S)
+
+
+def limit_of(run: BlockReplayed, op: int, depth: int) -> tuple[str, float, str]:
+    """Return the constant of the busiest resource, its share of busy time, and what it is a share
+    of. If no resource is saturated, the latency limits the rate: ("", 0, LATENCY)."""
+    best, share, collection = "", 0.0, 0.0
+    for name, keys in LIMITS.items():
+        used = run.busy.get(name, {"mean": 0.0, "collection": 0.0})
+        if op in keys and used["mean"] > share:
+            best, share, collection = keys[op], used["mean"], used["collection"]
+    if share < SATURATED and depth <= FEW:
+        return "", 0.0, LATENCY
+    counters = run.done.counters
+    if collection > share / 2:
+        best = "ftl.pslc_share" if counters["folds"] else "ftl.over_provisioning"
+    if best == "flash.t_program" and counters["pslc_pages"] > counters["direct_pages"]:
+        best = "flash.pslc_t_program"
+    return best, share, "the time"
+
+
+def reduced(cfg: Config, scale: int) -> tuple[Config, int]:
+    """Return a part of a drive with SLICE_DIES dies and short blocks, and the number of such parts.
+
+    One channel has these dies. Channel rate, link, DRAM, ECC, command time and write cache are
+    reduced in proportion, and the erase time with the length of a block, so that every resource is
+    busy for the same share of the time. Over-provisioning is that of the drive.
+    """
+    flash = cfg.flash
+    dies = flash.channels * flash.dies_per_channel
+    kept = min(SLICE_DIES * (2 if scale > 1 else 1), flash.dies_per_channel)
+    factor, crowd = dies // kept, flash.dies_per_channel // kept
+    line = WORD_LINE.get(flash.cell, 1)
+    lines = SLICE_LINES * (2 if scale > 1 else 1)
+    pages = min(flash.pages_per_block, lines * line)
+    blocks = min(flash.blocks_per_plane, SLICE_BLOCKS * (2 if scale > 1 else 1))
+    changes: dict[str, Any] = {
+        "flash.channels": 1,
+        "flash.dies_per_channel": kept,
+        "flash.blocks_per_plane": blocks,
+        "flash.pages_per_block": pages,
+        "flash.t_erase": max(flash.t_erase_ps * pages // flash.pages_per_block, 1),
+        "flash.bus": max(flash.bus_bytes_per_s // crowd, 1),
+        "ecc.decode": cfg.ecc.decode_ps * crowd,
+        "ecc.encode": cfg.ecc.encode_ps * crowd,
+        "link.down": max(cfg.link.down_bytes_per_s // factor, 1),
+        "link.up": max(cfg.link.up_bytes_per_s // factor, 1),
+        "dram.bandwidth": max(cfg.dram.bandwidth_bytes_per_s // factor, 1),
+        "frontend.command": cfg.frontend.command_ps * factor,
+    }
+    if cfg.cache.mode != "off":
+        changes["cache.capacity"] = max(cfg.cache.capacity_bytes // factor, flash.page_bytes)
+        changes["cache.destage_pages"] = -(-cfg.cache.destage_pages // factor)
+    return cfg.replace(changes, ref="a part of the drive (analysis/headlines.py)"), factor
+
+
+def with_small_pslc(cfg: Config) -> Config:
+    """Return the drive with one or two pSLC blocks per die, so that a short run fills them."""
+    share = 2.5 / cfg.flash.blocks_per_plane
+    return cfg.replace(
+        {"ftl.pslc_share": min(share, cfg.ftl.pslc_share)}, ref="a short run fills the pSLC blocks"
+    )

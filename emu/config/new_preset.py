@@ -1,0 +1,92 @@
+"""Text of a new preset: a TOML file that is based on another preset, with every key explained.
+
+Owns the text. Does not own the reading of presets (loader.py) or the file (cli/commands/preset.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from textwrap import wrap
+
+from ondie.emu.config.config import Config, shown
+from ondie.emu.config.leaf import SOURCES, Leaf, Value
+from ondie.emu.config.loader import key_of
+from ondie.emu.units import KINDS, exact
+
+WIDTH = 100
+HEAD = """\
+A line of a key that begins with "# " is the value of {base}: remove "# ", and state value, source
+and ref of your drive. source is datasheet, paper, measured, derived or assumed; an assumed value
+also has low and high. All other values stay those of {base}.
+"""
+EXAMPLE = """\
+[datasheet]
+source = "name and date of the data sheet"
+capacity = "{capacity}"
+state = "{state}"
+figures = [
+  {{ what = "sequential_read", value = "6500 MB/s", block = "128 KiB", queue_depth = 32 }},
+  {{ what = "sequential_write", value = "3500 MB/s", block = "128 KiB", queue_depth = 32 }},
+  {{ what = "random_read", value = "900 kIOPS", block = "4 KiB", queue_depth = 256 }},
+  {{ what = "random_write", value = "130 kIOPS", block = "4 KiB", queue_depth = 256 }},
+  {{ what = "read_latency", value = "80 us", block = "4 KiB" }},
+  {{ what = "write_latency", value = "15 us", block = "4 KiB" }},
+  {{ what = "read_power", value = "11 W", block = "128 KiB", queue_depth = 32 }},
+  {{ what = "write_power", value = "13 W", block = "128 KiB", queue_depth = 32 }},
+  {{ what = "bytes_written", value = "7 PB", workload = "random" }},
+]
+"""
+
+
+def preset_text(cfg: Config, base: str, name: str) -> str:
+    """Return a TOML file for a drive called ``name`` that is based on the preset ``base``, whose
+    configuration is ``cfg``.
+
+    Every key of ``cfg`` is a comment, with its meaning, so that the file is the drive ``base``
+    until a line is changed. A data sheet is a comment, too.
+    """
+    lines = [f"# {name}: a drive based on {base}.", "#"]
+    lines += _comment(HEAD.format(base=base))
+    lines += ["", f"base = {json.dumps(base)}"]
+    leaves = (leaf for leaf in cfg.leaves() if leaf.key != "system.name")
+    for section, group in groupby(leaves, key=lambda leaf: leaf.key.split(".")[0]):
+        lines += ["", f"[{section}]"]
+        if section == "system":
+            lines += [f'name = {{ value = {json.dumps(name)}, source = "derived", ref = "new" }}']
+        for leaf in group:
+            lines += [f"## {line}" for line in wrap(_meaning(leaf), WIDTH - 3)]
+            lines += [f"# {_line(leaf)}"]
+    lines += ["", "# Figures of the data sheet, for `ondie preset check`; state those you have."]
+    capacity = exact(cfg.system.capacity_bytes, KINDS["bytes"])
+    lines += _comment(EXAMPLE.format(capacity=capacity, state=cfg.ftl.initial))
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}".rstrip() for line in text.splitlines()]
+
+
+def _meaning(leaf: Leaf) -> str:
+    """Return the meaning of a key, with its choices."""
+    spec = key_of(leaf.key)[0].spec
+    choices = f" ({', '.join(spec.choices)})" if spec.choices else ""
+    return f"{spec.doc}{choices}"
+
+
+def _line(leaf: Leaf) -> str:
+    """Return the line of a key in a TOML file: value, range, source and ref."""
+    fields = [f"value = {_spelled(leaf, leaf.value)}"]
+    if leaf.low is not None and leaf.high is not None:
+        fields += [f"low = {_spelled(leaf, leaf.low)}", f"high = {_spelled(leaf, leaf.high)}"]
+    source = leaf.source if leaf.source in SOURCES else "derived"
+    fields += [f'source = "{source}"', f"ref = {json.dumps(leaf.ref)}"]
+    return f"{leaf.key.split('.', 1)[1]} = {{ {', '.join(fields)} }}"
+
+
+def _spelled(leaf: Leaf, value: Value) -> str:
+    """Return a value as TOML."""
+    if leaf.unit is not None and isinstance(value, int):
+        return json.dumps(shown(value, leaf.unit)) if value else "0"
+    return json.dumps(value)

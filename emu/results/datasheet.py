@@ -1,0 +1,109 @@
+"""Data sheet of a drive beside its simulation, as `ondie preset check` gives it.
+
+Owns the document, its rows and its table. Does not own the figures (config/datasheet.py) or the
+runs (analysis/headlines.py). Source: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ondie.emu.analysis.headlines import Headline, Progress, simulate
+from ondie.emu.config.config import Config, shown
+from ondie.emu.config.datasheet import UNITS, DataSheet, find_datasheet
+from ondie.emu.results.result import Result
+from ondie.emu.units import fmt_bytes, fmt_count, fmt_rate, fmt_time
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FORMATS = {
+    "bytes_per_s": fmt_rate,
+    "iops": lambda value: f"{fmt_count(value)} IOPS",
+    "ps": fmt_time,
+    "mw": lambda value: f"{value / 1e3:.3g} W",
+    "bytes": fmt_bytes,
+}
+"""Text of a value, by its base unit."""
+
+
+@dataclass(frozen=True, repr=False)
+class DataSheetResult(Result):
+    """Result of the check of a data sheet. ``data`` is the document of `ondie preset check --json`.
+
+    headlines: the simulated figures.
+    """
+
+    headlines: tuple[Headline, ...]
+    config: Config
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each figure, in base units."""
+        return [dict(row) for row in self.data["figures"]]
+
+    def table(self) -> RenderableType:
+        """Return the table of stated and simulated figures, with what limits each."""
+        from rich.table import Column, Table
+
+        right = [Column(name, justify="right") for name in ("stated", "simulated", "difference")]
+        out = Table("figure", *right, "limited by")
+        for found in self.headlines:
+            figure, difference = found.figure, found.difference
+            text = FORMATS[UNITS[figure.what]]
+            leaf = self.config.leaf(found.limit)
+            out.add_row(
+                figure.title,
+                "" if figure.value is None else text(figure.value),
+                text(found.value),
+                "" if difference is None else f"{difference:+.1%}",
+                f"{found.limit} = {shown(leaf.value, leaf.unit)}, {found.share:.0%} of {found.why}",
+            )
+        return out
+
+    def parts(self) -> Iterable[RenderableType]:
+        """Yield the table, and the conditions of all figures in a line."""
+        yield self.table()
+        source = self.data["source"] or "no data sheet is stated"
+        yield (
+            f"{self.data['drive']}, {fmt_bytes(self.data['capacity_bytes'])}; writes to a "
+            f"{self.data['state']} drive; {source}"
+        )
+
+
+def check_datasheet(
+    source: str, cfg: Config, *, seed: int = 0, progress: Progress = None
+) -> DataSheetResult:
+    """Simulate the data sheet of a preset or TOML file, whose configuration is ``cfg``.
+
+    Figures that most sheets state are simulated, too. Raises InputError for a data sheet with a
+    fault, or for a nominal capacity that contradicts the flash.
+    """
+    sheet = find_datasheet(source, cfg)
+    found = tuple(simulate(cfg, sheet, seed=seed, progress=progress))
+    return DataSheetResult(document(cfg, sheet, found), found, cfg)
+
+
+def document(cfg: Config, sheet: DataSheet, found: Iterable[Headline]) -> dict[str, Any]:
+    """Return the document of the check of a data sheet."""
+    return {
+        "drive": cfg.system.name,
+        "capacity_bytes": sheet.capacity_bytes,
+        "state": sheet.state,
+        "source": sheet.source,
+        "figures": [
+            {
+                "figure": one.figure.title,
+                "unit": UNITS[one.figure.what],
+                "stated": one.figure.value,
+                "simulated": one.value,
+                "difference": one.difference,
+                "limited_by": one.limit,
+                "share": one.share,
+                "share_of": one.why,
+                "requests": one.requests,
+            }
+            for one in found
+        ],
+    }
