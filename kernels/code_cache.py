@@ -37,6 +37,7 @@ import numba
 import numpy as np
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 KEEP_BYTES = 256 << 20
@@ -133,23 +134,6 @@ def _function(value: Any) -> types.FunctionType | None:
         return None
     foreign = found is value and not found.__module__.startswith("ondie.")
     return None if foreign else found
-
-
-def import_array_functions() -> None:
-    """Import Numba's array functions without scipy, which they import only to see if it is there.
-
-    This takes a quarter of a second. A function that needs scipy's BLAS still imports it when it is
-    compiled, and fails then if scipy is missing.
-    """
-    from numba.np import linalg
-
-    real = linalg.ensure_blas
-    linalg.ensure_blas = lambda: None
-    try:
-        from numba.np import arraymath
-    finally:
-        linalg.ensure_blas = real
-    arraymath.ensure_blas = real
 
 
 class Closure:
@@ -326,8 +310,7 @@ class CodeCache(_Cache):
         checksum = content[len(_HEADER) : len(_HEADER) + 32]
         if content.startswith(_HEADER) and hashlib.sha256(body).digest() == checksum:
             try:
-                import_array_functions()
-                context.refresh()
+                rtsys.initialize(context)
                 found = CompileResult._rebuild(context, *pickle.loads(body))
             except Exception:  # noqa: BLE001 - stored code of another version can fail in any way
                 found = None

@@ -31,9 +31,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -41,6 +40,9 @@ from ondie.traces.errors import TraceError
 from ondie.traces.model import F32, Trace
 from ondie.traces.narrow import pack
 from ondie.traces.records import Tensor
+
+if TYPE_CHECKING:
+    import h5py
 
 FORMAT = "ondie-trace"
 SCHEMA = 1
@@ -89,6 +91,8 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], partial: str | None = None) -> None:
+        import h5py  # a replay of a block trace need not import it
+
         self.path = Path(path)
         self.partial = Path(partial or f"{self.path}.{os.getpid()}.partial")
         check_target(self.path)
@@ -305,6 +309,8 @@ def _texts(values: Sequence[str]) -> npt.NDArray[Any]:
 
     HDF5 checksums do not cover text of variable length.
     """
+    import h5py
+
     encoded = [value.encode() for value in values]
     length = max([1, *map(len, encoded)])
     return np.array(encoded, h5py.string_dtype("utf-8", length))

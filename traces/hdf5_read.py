@@ -13,9 +13,8 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +23,9 @@ from ondie.traces.hdf5 import FORMAT, HEADER, SCHEMA, STEP_COLUMNS, TENSOR_COLUM
 from ondie.traces.model import F32, Trace
 from ondie.traces.narrow import Packed, unpack
 from ondie.traces.records import Step, Tensor
+
+if TYPE_CHECKING:
+    import h5py
 
 _MAX_ENTRIES = 1 << 28  # maximum size of a table of tensors or steps
 
@@ -141,6 +143,8 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
     """Open a trace file for reading; HDF5 errors become TraceErrors of one line."""
+    import h5py  # a replay of a block trace need not import it
+
     if not path.exists():
         raise TraceError(f"{path}: no such file")
     if not path.is_file():
@@ -188,9 +192,16 @@ def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
     return value
 
 
+def _is_dataset(file: h5py.File, key: str) -> bool:
+    """Return True if the file has a data set of this name."""
+    import h5py
+
+    return key in file and isinstance(file[key], h5py.Dataset)
+
+
 def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
     """Return a data set as an array. Raises TraceError if it is missing or too large."""
-    if key not in file or not isinstance(file[key], h5py.Dataset):
+    if not _is_dataset(file, key):
         raise TraceError(f"{path}: /{key} is missing")
     if key.startswith(("tensors/", "steps/")) and file[key].size > _MAX_ENTRIES:
         raise TraceError(
@@ -312,7 +323,7 @@ def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
     elif len(gradients):
         raise TraceError(f"{path}: payload is 'none', but /gradients has {len(gradients)} entries")
     for key in keys:
-        if key not in file or not isinstance(file[key], h5py.Dataset):
+        if not _is_dataset(file, key):
             raise TraceError(f"{path}: /{key} is missing")
         dataset = file[key]
         if dataset.shape != (trace.n_params,):

@@ -51,13 +51,17 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
 
     Yield None if ``quiet`` is set or standard error is not a terminal.
     """
-    from rich.console import Console  # `ondie --help` does not need rich
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    err = Console(stderr=True)
-    if quiet or not err.is_terminal:
+    if quiet:
         yield None
         return
+    from rich.console import Console  # `ondie --help` does not need rich
+
+    err = Console(stderr=True)
+    if not err.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
         tasks: dict[str, TaskID] = {}

@@ -25,7 +25,9 @@ HUGE_BYTES = 1 << 30
 In larger tables, huge pages would allocate memory for untouched parts.
 """
 PART = 1 << 18
-"""Number of entries of a part that is searched at once."""
+"""Largest number of entries of a part."""
+SEARCHED = 1 << 24
+"""Number of entries that are searched at once."""
 GRAIN = 512
 """Number of entries that are told to be in use, or not, together."""
 _IN_USE_SHIFT = 62
@@ -71,17 +73,18 @@ def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
         if length > PART:
             with contextlib.suppress(OSError):
                 pagemap = stack.enter_context(open("/proc/self/pagemap", "rb", buffering=0))
-        for first in range(0, length, PART):
-            last = min(first + PART, length)
+        for first in range(0, length, SEARCHED if pagemap else PART):
             if pagemap is None:
-                yield slice(first, last)
+                yield slice(first, min(first + PART, length))
                 continue
+            last = min(first + SEARCHED, length)
             used = np.zeros(-(-(last - first) // GRAIN), bool)
             for table in tables:
                 used |= _in_use(pagemap, table[first:last])
             ends = np.flatnonzero(np.diff(used, prepend=False, append=False))
-            for start, stop in ends.reshape(-1, 2).tolist():
-                yield slice(first + start * GRAIN, min(first + stop * GRAIN, last))
+            for start, stop in (first + ends.reshape(-1, 2) * GRAIN).tolist():
+                for at in range(start, min(stop, last), PART):
+                    yield slice(at, min(at + PART, stop, last))
 
 
 def _in_use(pagemap: FileIO, part: np.ndarray) -> np.ndarray:

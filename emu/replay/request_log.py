@@ -11,7 +11,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from ondie.emu.nvme.request import REQUEST_NAMES
@@ -71,6 +70,8 @@ def _write_csv(requests: np.ndarray, path: Path) -> None:
 
 
 def _write_hdf5(requests: np.ndarray, path: Path) -> None:
+    import h5py  # a replay without this log need not import it
+
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with h5py.File(partial, "w") as file:
