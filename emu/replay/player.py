@@ -139,14 +139,26 @@ class RequestFeed:
                     pair["more"][source] = 0
                     return
             part, self._rest[source] = chunk[:room], chunk[room:]
-            place = source * self.ring + (
-                (int(pair["loaded"][source]) + np.arange(len(part))) & (self.ring - 1)
-            )
-            for name in COPIED:
-                self.arrays.req[name][place] = part[name]
-            self.arrays.req["done"][place] = 0
-            self.arrays.req["status"][place] = 0
+            for place, at in self._places(source, int(pair["loaded"][source]), len(part)):
+                requests = self.arrays.req[place]
+                for name in COPIED:
+                    requests[name] = part[name][at]
+                requests["done"] = 0
+                requests["status"] = 0
             pair["loaded"][source] += len(part)
+
+    def _places(self, source: int, first: int, count: int) -> Iterator[tuple[slice, slice]]:
+        """Yield the places of requests ``first`` to first + count - 1 of queue pair ``source`` in
+        the table of requests, as slices of it and of these requests: two where the ring wraps."""
+        done = 0
+        while done < count:
+            at = (first + done) & (self.ring - 1)
+            part = min(count - done, self.ring - at)
+            yield (
+                slice(source * self.ring + at, source * self.ring + at + part),
+                slice(done, done + part),
+            )
+            done += part
 
     def collect(self) -> None:
         """Collect the completed requests of all queue pairs."""
@@ -162,10 +174,11 @@ class RequestFeed:
             return
         if tail > len(self._done[source]):  # resize remaps pages instead of copying bytes
             self._done[source].resize(tail + tail // 8 + self.ring, refcheck=False)
-        place = source * self.ring + (np.arange(self.collected[source], tail) & (self.ring - 1))
         out = self._done[source][self.collected[source] : tail]
-        for name in (*COPIED, "start", "end", "status"):
-            out[name] = self.arrays.req[name][place]
+        for place, at in self._places(source, self.collected[source], len(out)):
+            requests = self.arrays.req[place]
+            for name in (*COPIED, "start", "end", "status"):
+                out[name][at] = requests[name]
         out["tag"] = np.arange(self.collected[source], tail)
         self.collected[source] = tail
 

@@ -158,7 +158,10 @@ def _bytes_of(
 
     ``part``: mask of the requests that count; None for all.
     """
-    wanted = np.isin(flow["op"], ops)
+    op = np.ascontiguousarray(flow["op"])
+    wanted = op == ops[0]
+    for other in ops[1:]:
+        wanted |= op == other
     if part is not None:
         wanted &= part
     return int(flow["size"].sum(where=wanted))
