@@ -23,7 +23,7 @@ from ondie.emu.analysis.energy import replay_energy
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.config.datasheet import LATENCIES, DataSheet, Figure
-from ondie.emu.config.rules.rule import WORD_LINE, mapping_unit, raw_bytes
+from ondie.emu.config.rules.rule import WORD_LINE, raw_bytes
 from ondie.emu.ftl import pslc
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.replay.block_trace import BlockReplayed, Loop, capacity, replay_block
@@ -32,15 +32,23 @@ from ondie.traces.block_model import READ, WRITE, BlockTrace
 PS_PER_S = 1e12
 SPAN_BYTES = 16 << 30
 """Random requests go to at most this many bytes, so that a small part of the maps is touched."""
-READS, LATENCY_REQUESTS = 24_000, 256
+READS, LATENCY_REQUESTS = 24_000, 2048
 ROUNDS = 12
 """A write rate is measured over this many times the write cache and a program of every die."""
-BLOCK_FILLS = 8
-"""Blocks of each die that the host fills in the measured half of random writes in steady state."""
-SLICE_DIES = 4
-"""Dies of the reduced drive; all shared resources and the queue depth are reduced in proportion."""
-SLICE_BLOCKS, SLICE_LINES = 340, 32
-"""Most blocks per plane and word lines per block of the reduced drive."""
+RATE_FILLS, WEAR_FILLS = 16, (8, 24)
+"""Blocks of each unit that the host fills in a run in steady state: for a rate, and in the two runs
+for write amplification."""
+STEADY_WINDOW = (0.5, 1.0)
+"""Measured part of a run for a rate: until then the free blocks that preconditioning has left are
+used up."""
+RATE_SHAPE, WEAR_SHAPE = (100, 32), (400, 64)
+"""Blocks per plane and word lines per block of the drive that is simulated for a rate of random
+writes, and for their write amplification. Collection pads a word line per victim at times, which
+shorter blocks would count too often; fewer blocks would give free and open ones too much weight."""
+PSLC_FILLS = 4
+"""pSLC blocks of each unit that the shorter run fills for the wear by folding."""
+WEAR_DIES = {"flash.channels": 2, "flash.dies_per_channel": 1}
+"""Dies of the latter: each die collects its own blocks, so that more dies change nothing."""
 FEW = 8
 """Largest queue depth at which the latency of a request may limit the rate."""
 SATURATED = 0.85
@@ -107,11 +115,10 @@ def simulate(
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its rate: requests per second in the measured window, times ``factor``."""
+    """A run and its rate: requests per second in the measured window."""
 
     run: BlockReplayed
     per_s: float
-    factor: int = 1
 
 
 class Bench:
@@ -199,13 +206,16 @@ class Bench:
 
     def _steady_writes(self, block: int, depth: int) -> Measured:
         """Return the rate of random writes in steady state, from a reduced drive."""
-        cfg, factor = reduced(self.cfg, self.scale)
+        run = self._steady_run(reduced(self.cfg, self.scale, *RATE_SHAPE), block, depth, RATE_FILLS)
+        return Measured(run, window_rate(run, depth, *STEADY_WINDOW))
+
+    def _steady_run(self, cfg: Config, block: int, depth: int, fills: int) -> BlockReplayed:
+        """Replay random writes in steady state, of which the host fills ``fills`` blocks of each
+        unit."""
         geometry = Geometry.of(cfg)
         block_bytes = geometry.block_pages * geometry.page_bytes
-        count = 2 * BLOCK_FILLS * geometry.units * block_bytes // block
-        depth = max(depth // factor, 1)
-        run = self._replay(cfg, WRITE, block, depth, count, True, "steady")
-        return Measured(run, factor * window_rate(run, depth, 0.5, 1.0), factor)
+        count = fills * geometry.units * block_bytes // block
+        return self._replay(cfg, WRITE, block, depth, count, True, "steady")
 
     def _latency(self, figure: Figure) -> Headline:
         """Return the mean latency of single requests, and the constant with the largest part."""
@@ -247,24 +257,40 @@ class Bench:
         return Headline(figure, value, limit, joules[limit] / total, "the power", len(run.requests))
 
     def _endurance(self, figure: Figure) -> Headline:
-        """Return the bytes that the host may write until the rated cycles are used."""
-        random = figure.workload == "random"
-        block, depth = (4096, 256) if random else (128 << 10, 32)
-        if self.cfg.ftl.pslc != "off":  # data are written to pSLC blocks, and once more by folds
-            count = self._count(WRITE, block, depth)
-            run = self._replay(self.folding, WRITE, block, depth, count, random, "none")
-            done = dict(run.done.counters)
+        """Return the bytes that the host may write until the rated cycles are used.
+
+        The counters are the difference of two runs of which one is longer. Collection and folding
+        that follow the last write are the same in both.
+        """
+        if figure.workload == "random":
+            cfg = reduced(self.folding, self.scale, *WEAR_SHAPE).replace(WEAR_DIES)
+            short, long = (self._steady_run(cfg, 4096, 256, fills) for fills in WEAR_FILLS)
         else:
-            run = self.rate(WRITE, block, depth, random).run
-            done = later(run)
-        programmed = sum(done[name] for name in PROGRAMS) * mapping_unit(run.config)
-        written = done["program_pages"] * mapping_unit(run.config)
-        cycles = self.cfg.flash.endurance_cycles
-        value = cycles * raw_bytes(self.cfg) * written / programmed
+            cfg, block, depth = self.folding, 128 << 10, 32
+            count = self._count(WRITE, block, depth)
+            if cfg.ftl.pslc != "off":  # only full blocks are folded
+                count = max(count, PSLC_FILLS * pslc_bytes(cfg, 1) // block)
+            kind = "none" if self.state == "fresh" else "fill"
+            short, long = (
+                self._replay(cfg, WRITE, block, depth, times * count, False, kind)
+                for times in (1, 3)
+            )
+        before, after = short.done.counters, long.done.counters
+        done = {name: after[name] - before[name] for name in after}
+        written, programmed = done["program_pages"], sum(done[name] for name in PROGRAMS)
+        share = written / (programmed - done["pslc_pages"] * (1 - self._pslc_wear()))
         return Headline(
-            figure, value, "flash.endurance_cycles", written / programmed,
-            "bytes written of bytes programmed", len(run.requests),
+            figure, self.cfg.flash.endurance_cycles * raw_bytes(self.cfg) * share,
+            "flash.endurance_cycles", share, "bytes written of bytes programmed",
+            len(long.requests),
         )  # fmt: skip
+
+    def _pslc_wear(self) -> float:
+        """Return the wear by a page that is programmed in a pSLC block, relative to one in a native
+        block: the block has fewer pages and more cycles."""
+        flash = self.cfg.flash
+        pages = WORD_LINE.get(flash.cell, 1)
+        return pages * flash.endurance_cycles / flash.pslc_endurance_cycles
 
 
 PROGRAMS = ("program_pages", "gc_program_pages", "padding_pages", "fold_program_pages",
@@ -272,13 +298,11 @@ PROGRAMS = ("program_pages", "gc_program_pages", "padding_pages", "fold_program_
 LATENCY = "the latency"
 
 
-def later(run: BlockReplayed) -> dict[str, int]:
+def second_half(run: BlockReplayed) -> dict[str, int]:
     """Return the counters of the second half of a run, or of the whole run where that is not
     known."""
-    counters = run.done.counters
-    if run.half is None:
-        return dict(counters)
-    return {name: counters[name] - run.half[name] for name in counters}
+    counters, half = run.done.counters, run.half or {}
+    return {name: counters[name] - half.get(name, 0) for name in counters}
 
 
 def window_rate(run: BlockReplayed, depth: int, first: float, last: float) -> float:
@@ -301,47 +325,47 @@ def limit_of(run: BlockReplayed, op: int, depth: int) -> tuple[str, float, str]:
             best, share, collection = keys[op], used["mean"], used["collection"]
     if share < SATURATED and depth <= FEW:
         return "", 0.0, LATENCY
-    counters = run.done.counters
-    if collection > share / 2:
-        best = "ftl.pslc_share" if counters["folds"] else "ftl.over_provisioning"
-    if best == "flash.t_program" and counters["pslc_pages"] > counters["direct_pages"]:
+    done = second_half(run)
+    if collection > share / 2:  # folding is counted with collection
+        folds = done["fold_program_pages"] > done["gc_program_pages"]
+        best = "flash.t_program" if folds else "ftl.over_provisioning"
+    elif best == "flash.t_program" and done["pslc_pages"] > done["direct_pages"]:
         best = "flash.pslc_t_program"
     return best, share, "the time"
 
 
-def reduced(cfg: Config, scale: int) -> tuple[Config, int]:
-    """Return a part of a drive with SLICE_DIES dies and short blocks, and the number of such parts.
+def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:
+    """Return the drive with fewer and shorter blocks, for a steady state in few requests: at most
+    ``scale`` times ``blocks`` per plane, of at most as many times ``lines`` word lines.
 
-    One channel has these dies. Channel rate, link, DRAM, ECC, command time and write cache are
-    reduced in proportion, and the erase time with the length of a block, so that every resource is
-    busy for the same share of the time. Over-provisioning is that of the drive.
+    All dies and shared resources are those of the drive. The time of an erase is in proportion to
+    the length of a block. The share of valid pages in the blocks among which collection selects
+    its victim is that of the drive, so that the write amplification is, too; over-provisioning
+    follows.
     """
     flash = cfg.flash
-    dies = flash.channels * flash.dies_per_channel
-    kept = min(SLICE_DIES * (2 if scale > 1 else 1), flash.dies_per_channel)
-    factor, crowd = dies // kept, flash.dies_per_channel // kept
-    line = WORD_LINE.get(flash.cell, 1)
-    lines = SLICE_LINES * (2 if scale > 1 else 1)
-    pages = min(flash.pages_per_block, lines * line)
-    blocks = min(flash.blocks_per_plane, SLICE_BLOCKS * (2 if scale > 1 else 1))
-    changes: dict[str, Any] = {
-        "flash.channels": 1,
-        "flash.dies_per_channel": kept,
-        "flash.blocks_per_plane": blocks,
-        "flash.pages_per_block": pages,
-        "flash.t_erase": max(flash.t_erase_ps * pages // flash.pages_per_block, 1),
-        "flash.bus": max(flash.bus_bytes_per_s // crowd, 1),
-        "ecc.decode": cfg.ecc.decode_ps * crowd,
-        "ecc.encode": cfg.ecc.encode_ps * crowd,
-        "link.down": max(cfg.link.down_bytes_per_s // factor, 1),
-        "link.up": max(cfg.link.up_bytes_per_s // factor, 1),
-        "dram.bandwidth": max(cfg.dram.bandwidth_bytes_per_s // factor, 1),
-        "frontend.command": cfg.frontend.command_ps * factor,
-    }
-    if cfg.cache.mode != "off":
-        changes["cache.capacity"] = max(cfg.cache.capacity_bytes // factor, flash.page_bytes)
-        changes["cache.destage_pages"] = -(-cfg.cache.destage_pages // factor)
-    return cfg.replace(changes, ref="a part of the drive (analysis/headlines.py)"), factor
+    pages = min(flash.pages_per_block, scale * lines * WORD_LINE.get(flash.cell, 1))
+    blocks = min(flash.blocks_per_plane, scale * blocks)
+    unused = cfg.ftl.gc_low_blocks + cfg.ftl.write_streams + 1  # free, or open for host or moves
+    valid = (1 - cfg.ftl.over_provisioning) * flash.blocks_per_plane
+    valid /= flash.blocks_per_plane - unused
+    return cfg.replace(
+        {
+            "flash.blocks_per_plane": blocks,
+            "flash.pages_per_block": pages,
+            "flash.t_erase": max(flash.t_erase_ps * pages // flash.pages_per_block, 1),
+            "ftl.over_provisioning": 1 - valid * (blocks - unused) / blocks,
+        },
+        ref="fewer and shorter blocks (analysis/headlines.py)",
+    )
+
+
+def pslc_bytes(cfg: Config, blocks: int) -> int:
+    """Return the bytes of ``blocks`` pSLC blocks of each plane."""
+    geometry = Geometry.of(cfg)
+    return blocks * geometry.units * geometry.unit_planes * pslc.block_pages(cfg) * (
+        cfg.flash.page_bytes
+    )  # fmt: skip
 
 
 def with_small_pslc(cfg: Config) -> Config:

@@ -64,7 +64,7 @@ def set_management(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     table.gc_stop = ftl.gc_stop_blocks
     table.gc_stalled = ftl.gc_checks == "stalled"
     table.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
-    window = ftl.gc_window_pages * geometry.slots
+    window = min(ftl.gc_window_pages * geometry.slots, geometry.block_pages)
     table.gc_window = max(window or geometry.block_pages, together)
     table.gc_parallel = ftl.gc_parallel
     table.exclusive = ftl.gc_priority == "exclusive"

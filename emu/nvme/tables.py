@@ -52,7 +52,8 @@ def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     pages = geometry.dies * geometry.planes * geometry.slots
     lines = geometry.units * int(table["passes"][0] * table["stripe"][0] * table["streams"][0])
     usual = pages if table["line"][0] == 1 else max(lines, pages)
-    table.cache_flights = cfg.cache.destage_pages * geometry.slots or usual
+    flights = min(cfg.cache.destage_pages * geometry.slots, int(table["cache_pages"][0]))
+    table.cache_flights = flights or usual
     table.cache_idle = cfg.cache.destage_idle
 
 

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ondie.emu import validate
 from ondie.emu.analysis import compare
 from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.cli import main as cli
@@ -19,7 +20,7 @@ from ondie.emu.config.loader import PRESETS
 from ondie.emu.results.files import write_atomically
 from ondie.emu.units import InputError
 from ondie.traces import write
-from tests.smoke.commands import apart, files, here, refused
+from tests.smoke.commands import apart, files, here, refused, small_for
 from tests.traces.samples import sample, sample_file
 
 ALL_PATHS = ",".join(PATHS)
@@ -478,6 +479,19 @@ def test_few_sizes_of_each_preset_end_in_no_defect(tmp_path):
     every = 4 * len(presets)
     given = [(name, numbers(name)[i::every], [0, 2**62]) for i, name in enumerate(presets)]
     assert runs_or_is_refused(given, tmp_path) > len(presets)
+
+
+@pytest.mark.parametrize("key", ["ftl.gc_window_pages", "cache.destage_pages"])
+def test_more_pages_than_the_drive_has_are_all_of_them(key):
+    """With several mapping units per page, whose number is a multiple of the pages."""
+    cfg = load_preset("gen4-tlc", small_for("gen4-tlc"))
+    many, all_of_them = (
+        compare.compare(validate.model("adam", 1000), cfg.replace({key: pages}), swing=False)
+        .results[0]
+        .ledger
+        for pages in (2**62, 2**20)
+    )
+    assert many is not None and many == all_of_them
 
 
 @pytest.mark.soak

@@ -72,7 +72,7 @@ def test_check_names_what_limits_each_figure(tmp_path, capsys, monkeypatch):
     done = here(capsys, "preset", "check", "mine.toml", "--out", "found", "--csv", "found.csv")
     assert (done.code, done.err) == (0, "")
     assert "+1.8%" in done.out and "link.up = 3.36 GB/s, 100% of the time" in done.out
-    assert "+26.6%" in done.out and "flash.t_read = 29.76 us" in done.out
+    assert "+26.9%" in done.out and "flash.t_read = 29.76 us" in done.out
     import json
 
     found = json.loads((tmp_path / "found" / "result.json").read_text())["figures"]
