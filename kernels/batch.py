@@ -87,7 +87,10 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
     first = 0
     for i, arrays in enumerate(parts):
         if kernel.check(arrays, None) is not None:
-            raise KernelError(f"{kernel.op}: tensor {i} is not aligned to its elements")
+            raise KernelError(
+                f"{kernel.op}: an array of tensor {i} begins at an address that is not a multiple "
+                "of its element size"
+            )
         for name, array in zip(places, arrays, strict=True):
             rows[name][i] = array.ctypes.data
         rows["n"][i] = arrays[0].size

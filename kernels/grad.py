@@ -146,7 +146,8 @@ def _scaled(g: Array, factor: np.float32, backend: str, isa: str | None, threads
 def norm(g: Array, backend: str = "auto", isa: str | None = None, threads: int = 1) -> float:
     """Return the Euclidean norm of a flat float32 gradient, summed in float64 in a fixed order.
 
-    The sum cannot overflow, because the square of the largest float32 is exact in double precision.
+    The sum cannot overflow: the square of the largest float32, about 1e77, is far below the largest
+    float64.
     The result is infinity or NaN if the gradient contains one.
     """
     backend, isa = native.choose(backend, isa)

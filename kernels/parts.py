@@ -328,8 +328,8 @@ class Function(CPUDispatcher):
         self._known: set[Any] = set()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Return the declaration of one part for integers of any width; a call widens them to
-        int64.
+        """Return the call signature of one helper function; integer arguments of any width are
+        widened to int64.
         """
         args = tuple(_wide(kind) for kind in args)
         return super().get_call_template(args, {key: _wide(kind) for key, kind in kws.items()})

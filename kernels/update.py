@@ -120,7 +120,7 @@ class Update:
     def bytes_per_param(self) -> int:
         """Return the DRAM traffic of one update in bytes per parameter, read plus written.
 
-        The scales of 8-bit states are excluded (8 bytes per block of 256 and state).
+        The scales of 8-bit states are excluded (8 bytes per state for each block of 256 values).
         """
         return self._format.traffic(len(self._definition.states))
 
@@ -224,10 +224,10 @@ class Update:
         run(arrays[0].size, threads, work)
 
     def checked_key(self, key: int | None) -> int:
-        """Return the key of a step, or 0 if the format does not round at random.
+        """Return the key of a step, or 0 if the format does not use stochastic rounding.
 
-        Raises KernelError for a missing key if the format rounds at random, because the same random
-        bits in every step would bias the result.
+        Raises KernelError for a missing key if the format uses stochastic rounding, because the
+        same random bits in every step would bias the result.
         """
         if key is None:
             if self.random:

@@ -163,7 +163,7 @@ class Column:
         point = self.end - digits - 1
         bad = (point <= self.start) | (self.table.text[np.maximum(point, 0)] != _POINT)
         if bad.any():
-            raise self.bad(int(np.flatnonzero(bad)[0]), f"must have {digits} decimals")
+            raise self.bad(int(np.flatnonzero(bad)[0]), f"must have exactly {digits} decimals")
         most = INT64_MAX // 10**digits - 1
         whole = Column(self.table, self.name, self.rows, self.start, point).integers(most=most)
         part = Column(self.table, self.name, self.rows, point + 1, self.end).integers()

@@ -170,7 +170,9 @@ def _file_action(table: Table, row: int, action: int, device: int, files: _Files
         files.added.add(device)
     elif action == _OPEN:
         if device not in files.added:
-            raise table.bad(row, f"{table.shown(row)!r}: an add of the file must come first")
+            raise table.bad(
+                row, f"{table.shown(row)!r}: an 'add' line of this file must come before it"
+            )
         files.open[device] = True
     else:
         if not files.open[device]:

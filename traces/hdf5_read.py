@@ -165,8 +165,8 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         MemoryError,
     ) as error:
         raise TraceError(
-            f"{path}: not a complete HDF5 trace: {reason(error)}; a trace is a .h5 file of ondie "
-            "record, or a name of ondie trace info"
+            f"{path}: not a complete HDF5 trace: {reason(error)}; a trace is a .h5 file that "
+            "`ondie record` wrote, or a name that `ondie trace info` lists"
         ) from None
 
 

@@ -130,7 +130,7 @@ class Trace(Contents):
         return vector
 
     def timed(self, forward_s: float | None = None, backward_s: float | None = None) -> Trace:
-        """Return the trace with other forward and backward times in every step, in seconds.
+        """Return the trace with its forward and backward times replaced in every step, in seconds.
 
         None keeps the recorded times. Gradients become ready at the same fractions of the backward
         pass; if that pass took no time, their times are unknown. Raises TraceError for a negative
@@ -242,7 +242,7 @@ class Trace(Contents):
 
 
 def _with_times(step: Step, forward_s: float | None, backward_s: float | None) -> Step:
-    """Return a step with other forward and backward times (s); None keeps a time.
+    """Return a step with its forward and backward times replaced (s); None keeps a time.
 
     Gradients become ready at the same fractions of the backward time as before.
     """

@@ -64,7 +64,8 @@ def _refuse_octal(column: Column) -> None:
     octal = (column.table.text[column.start] == _ZERO) & (column.end - column.start > 1)
     if octal.any():
         raise column.bad(
-            int(np.argmax(octal)), "must have no leading zero, which MQSim reads as octal"
+            int(np.argmax(octal)),
+            "must not begin with 0, because MQSim would read it as an octal number",
         )
 
 

@@ -101,7 +101,7 @@ def times(totals: Totals, work: Work) -> Times:
     """Return the times of a run.
 
     A system has one host CPU, which runs one job at a time. The time in which it is busy is
-    therefore the sum of its jobs, which do not include those of forward and backward.
+    therefore the sum of the durations of its jobs, without the forward and backward passes.
     """
     whole = training = 0
     for spans in totals.steps:

@@ -150,7 +150,8 @@ class Epoch:
 
     @property
     def repeated(self) -> np.ndarray:
-        """Number of repetitions of private samples that each node has trained on, int64[nodes]."""
+        """Number of times that each node has trained on a private sample it had already used,
+        int64[nodes]."""
         return np.maximum(self._taken - self.private, 0)
 
     @property

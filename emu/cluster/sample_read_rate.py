@@ -2,7 +2,8 @@
 
 Owns this measurement. Does not own the drive (engine/run/system.py) or the wait for samples
 (training_sim.py).
-Source: none; STANNIS: the drive's processor mounts the flash directly, without front end and NVMe.
+Source: STANNIS, for the data path alone: the processor of a drive accesses its flash directly and
+bypasses front end and NVMe.
 """
 
 from __future__ import annotations

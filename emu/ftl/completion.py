@@ -127,9 +127,9 @@ def on_moved(st, tid):
 
 @njit
 def write_collected_page(st, tid):
-    """Write a collected page from DRAM to the open block that receives collected pages.
+    """Write a valid page of a victim from DRAM to the open block that receives such pages.
 
-    Drop the page if it has been overwritten, or give up the collection if no block has room.
+    Drop the page if it has been overwritten, or abort the collection if no block has room.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -230,7 +230,8 @@ def block_records(
 ) -> np.recarray:
     """Return the block records.
 
-    In a used drive, blocks must be erased when opened, except one per unit.
+    In a used drive, a block is erased before its first write; in each unit one block has already
+    been erased.
     """
     one = records(page_map.BLOCK, geometry.all_blocks)
     if cfg.ftl.erase == "open":

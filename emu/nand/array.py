@@ -194,10 +194,11 @@ def rest_power(st, die):
 
 @cold
 def notice_reads(st, channel):
-    """Process the operations in channel ``channel``'s data-out list whose array time is over.
+    """Process the operations in channel ``channel``'s data-out list that have finished in the
+    array.
 
-    The operations release their power. If the die has a cache register, read data move into the
-    register, and the array is free.
+    Each returns its share of the power budget. If the die has a cache register, read data move into
+    the register, and the array is free.
     """
     cfg = st.cfg[0]
     now = st.reg[0].now

@@ -297,7 +297,8 @@ def give_power(st, die):
 
 @cold
 def touch_all(st, dev):
-    """Mark all channels of device ``dev`` for a new grant decision; a die may wait for power."""
+    """Mark all channels of device ``dev`` for a new grant decision, because a die on any of them
+    may wait for power."""
     cfg = st.cfg[0]
     for i in range(cfg.channels):
         touch_channel(st, dev * cfg.channels + i)

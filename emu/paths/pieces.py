@@ -43,7 +43,7 @@ class Piece:
 
     @property
     def terms(self) -> list[float]:
-        """Terms of the linear model by which the quantities of a piece are extrapolated."""
+        """Terms of the linear model that extrapolates the quantities of a piece of the plan."""
         params, group = float(self.params), float(self.group)
         return [1.0, params, group, params / group] if group else [1.0, params]
 

@@ -308,7 +308,8 @@ def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rows:
-    """Collects the rows of one run of one case. ``way``: 0 for recorded, 1 for own addresses."""
+    """Collects the rows of one run of one case. ``way``: 0 for addresses
+    recorded from MQSim, 1 for addresses that this simulator draws."""
 
     def __init__(
         self, case: str, run: str, way: int, allowed: Tolerance, flows: Sequence[Flow]
@@ -427,7 +428,7 @@ def _latency(requests: np.ndarray) -> npt.NDArray[np.float64]:
 
 
 def _latencies(requests: np.ndarray) -> dict[str, Any]:
-    """Return the latency statistics (us) of all requests, reads and writes."""
+    """Return the latency statistics (us) for all requests, for reads and for writes."""
     return latencies(requests["end"] - requests["start"], requests["op"] != READ)
 
 

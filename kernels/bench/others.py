@@ -91,7 +91,7 @@ def contender(
 
 @cache
 def _build(name: str, path: tuple[str, ...]) -> str | None:
-    """Take a package's first step in a separate process, which compiles the package's code.
+    """Run a package's first optimizer step in a separate process, which compiles its code.
 
     Returns None, or the reason if the step fails or takes longer than BUILD_S; the process and its
     children are then ended. Without the limit, a build that waits for the lock of another build

@@ -372,7 +372,7 @@ def test_bad_scenarios(tmp_path):
     wrong = workload_xml([flow_xml()]).replace("_Synthetic", "_Synthtic")
     refused(read(wrong), "use IO_Flow_Parameter_Set_Synthetic")
     refused(read(workload_xml([flow_xml()]).replace("IO_Scenario>", "Scenario>")),
-            "Scenario: use IO_Scenario")  # fmt: skip
+            "Scenario is not expected here; use IO_Scenario")  # fmt: skip
 
 
 def test_what_a_flow_need_not_state(tmp_path):

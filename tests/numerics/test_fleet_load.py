@@ -183,7 +183,7 @@ def test_busy_cores_are_recorded():
 
 
 def test_a_machine_without_counters_is_told():
-    with pytest.raises(InputError, match="does not count the time of all cores"):
+    with pytest.raises(InputError, match="must be 'cpu' and the ticks of all cores"):
         recorded.counted("intr 1 2 3")
     with pytest.raises(InputError, match="cannot be read"):
         recorded.record(1.0, 1.0, read=lambda: open("/none").read())

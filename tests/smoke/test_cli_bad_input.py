@@ -201,7 +201,10 @@ def endless_forward(path: Path) -> None:
 
 DAMAGE = [
     (truncated, ["HDF5"]),
-    (not_hdf5, ["HDF5", "a trace is a .h5 file of ondie record, or a name of ondie trace info"]),
+    (
+        not_hdf5,
+        ["HDF5", "a .h5 file that `ondie record` wrote, or a name that `ondie trace info` lists"],
+    ),
     (empty, ["HDF5"]),
     (other_version, ["schema", "2", "must be 1, the version"]),
     (nan_gradient, ["step 1", "'b'", "element 2", "nan"]),

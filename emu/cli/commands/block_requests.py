@@ -1,4 +1,4 @@
-"""Options of the commands that read a file of block requests, and the reading.
+"""Options of the commands that read a file of block requests, and the code that reads it.
 
 Owns the options that say how the file is read. Does not own any format (ondie.traces). Source: this
 project.

@@ -65,7 +65,8 @@ def tune(given: TuneOptions) -> None:
 def tune_result(request: Request, fewer: Plan | None) -> dict[str, Any]:
     """Return the result of `ondie stannis tune` as data for JSON.
 
-    ``fewer``: the number of nodes with the highest speed, or None.
+    ``fewer``: the number of nodes at which the cluster is fastest, if that is not all of them, or
+    None.
     """
     rows = [
         {

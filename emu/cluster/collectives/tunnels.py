@@ -43,7 +43,10 @@ class Links:
                 f"{len(self.which)} kinds for {drives} drives: must be one kind per drive"
             )
         if drives and not 0 <= self.which.min() <= self.which.max() < len(self.costs):
-            raise InputError(f"kinds of drives: must be from 0 to {len(self.costs) - 1}")
+            raise InputError(
+                f"kinds of tunnels from {self.which.min()} to {self.which.max()}: must be from 0 "
+                f"to {len(self.costs) - 1}"
+            )
         self.host = self.costs[0]
         if any(
             (one.threads, one.uplink) != (self.host.threads, self.host.uplink) for one in self.costs

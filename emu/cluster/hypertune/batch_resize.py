@@ -59,11 +59,12 @@ class Curves:
         return out
 
     def inverse(self, speeds: np.ndarray, literal: bool) -> np.ndarray:
-        """Return the batch at which an uninterrupted node has these speeds, by Eq. 3, float64[n].
+        """Return the batch at which an uninterrupted node has the given speeds, by Eq. 3,
+        float64[n].
 
         Interpolates between the two measured points around a speed, on the rising part of the
-        curve; outside it, returns the nearest point. ``literal``: use the weights as printed,
-        swapped.
+        curve; outside it, returns the nearest point. ``literal``: use the weights as the paper
+        prints them, swapped.
         """
         out = np.empty(len(speeds))
         for kind, engine in enumerate(self.engines):

@@ -175,7 +175,7 @@ def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
 @njit
 def _begin(seed, node, cores, busy_s, free_s):
     """Return the first spell of a node as (number, begin, end, cores taken). Loaded spells have
-    even numbers, so its number is 0 if it is loaded, else 1."""
+    even numbers, so that the first spell is number 0 if the node starts loaded, else number 1."""
     share = busy_s / (busy_s + free_s)
     number = 0 if uniform(absorb(seed, node), _FIRST) < share else 1
     return _spell(seed, node, cores, busy_s, free_s, np.int64(number), number == 0, 0.0)

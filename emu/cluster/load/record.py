@@ -35,7 +35,8 @@ def counted(text: str) -> tuple[int, int]:
         idle = sum(ticks[i] for i in IDLE)
     except (ValueError, IndexError):
         raise InputError(
-            f"{COUNTERS}: its first line does not count the time of all cores"
+            f"{COUNTERS}: its first line is {text.partition(chr(10))[0][:40]!r}; must be "
+            "'cpu' and the ticks of all cores"
         ) from None
     return sum(ticks) - idle, sum(ticks)
 

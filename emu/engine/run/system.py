@@ -381,8 +381,8 @@ def leaf_name(devices: int, index: Geometry, lanes: int, leaf: int) -> tuple[int
 
 @lru_cache(maxsize=16)
 def leaf_classes(devices: int, die: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
-    """Return the resource classes ("dies", "channels", "ECC", "link up", ...) and the index of each
-    leaf's class."""
+    """Return the resource classes ("dies", "channels", "ECC", "link up", ...) and the class index
+    of each leaf, which is an exclusive resource."""
     leaves = devices * (die.dies * lanes + 2 * die.channels + stages.ECC) + stages.HOST_STATIONS
     names = []
     for leaf in range(leaves):

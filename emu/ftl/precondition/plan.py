@@ -1,4 +1,4 @@
-"""Plan of a preconditioning: drive layout, victim selection, and write frequency of the pages.
+"""Preconditioning plan: drive layout, victim selection, and write frequency of the pages.
 
 Owns the parameters and their checks. Does not own the computation of the steady state
 (steady_state.py).
@@ -102,8 +102,8 @@ class Plan:
             )
         if self.pitch < self.blocks * self.unit_pages or ppns != self.units * self.pitch:
             raise InputError(
-                f"p2l has {ppns} entries; must be those of {self.units} units of at least "
-                f"{self.blocks} blocks of {self.unit_pages} pages"
+                f"p2l has {ppns} entries; must have {self.units} (units) x {self.pitch}, and at "
+                f"least {self.blocks} (blocks) x {self.unit_pages} (pages) for each unit"
             )
         if (self.blocks + 1) << (self.unit_pages - 1).bit_length() >= 2**31:
             raise InputError(

@@ -3,9 +3,9 @@
 Owns the formats that paths store, values per page, and bytes of a range. Does not own placement of
 pages (regions.py) or any arithmetic (ondie.kernels).
 Source: the formats of ondie.kernels; bf16_master: DeepSpeed's bf16_master_weights_and_grads (BF16
-master weights and gradients, FP32 states). Scales of 8-bit states: separate files on the host, as
-in bitsandbytes; inside a drive in the page of their codes, so that one page read gives its values:
-as many blocks of 256 codes as fit with their scales, then the scales.
+master weights and gradients, FP32 states). On the host, the scales of 8-bit states are separate
+files, as in bitsandbytes. Inside a drive they share a page with their codes, so that one page read
+suffices: as many blocks of 256 codes as fit together with their scales, then these scales.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: f
     """Return the share of blocks with 0 .. ``pages`` valid pages under uniform writes, [pages + 1].
 
     ``fill``: valid pages over all pages of a plane. ``low``: free blocks at which collection
-    starts. ``most``: largest occupancy of a flow, which determines the condition of RANDOM_PP. None
-    if the closed form of RANDOM_PP has no solution.
+    starts. ``most``: largest occupancy of a flow, which decides whether MQSim's formula for
+    RANDOM_PP applies. None if the closed form of RANDOM_PP has no solution.
     """
     rho = fill / (1 - low / blocks)
     if policy in ("RANDOM", "RANDOM_P"):

@@ -211,7 +211,8 @@ def shape_of(
 def _interval(parameters: Synthetic, quirks: frozenset[str], where: str) -> float:
     """Return the mean interval of Poisson arrivals in ns.
 
-    Quirk reproduced: whole_rate. Raises InputError for a rate that MQSim rounds to zero.
+    The quirk whole_rate truncates the rate to an integer, as MQSim does. Raises InputError for a
+    rate that MQSim rounds to zero.
     """
     sectors = parameters.average_request_size_bytes // SECTOR_BYTES
     if "whole_rate" not in quirks:

@@ -1,7 +1,7 @@
 """Trace flows: MQSim's traces, and requests recorded from a run of MQSim.
 
-Owns the search for a trace file, its share and rounds, and addresses outside the flow's range. Does
-not own the format of a trace (ondie.traces.block).
+Owns the search for a trace file, the percentage of it that is executed, the number of replays, and
+addresses outside the flow's range. Does not own the format of a trace (ondie.traces.block).
 Source: MQSim's trace-based flow.
 """
 

@@ -183,7 +183,9 @@ def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
 def _expect(element: Element, names: Sequence[str], where: str) -> None:
     if element.name not in names:
         near = nearest(element.name, names) or " or ".join(names)
-        raise InputError(f"{where}: line {element.line}: {element.name}: use {near}")
+        raise InputError(
+            f"{where}: line {element.line}: {element.name} is not expected here; use {near}"
+        )
 
 
 def _scenario(element: Element, number: int, where: str) -> Scenario:
