@@ -29,6 +29,7 @@ class Entry:
 TABLE = {
     "ablation": Entry("ablation:run_ablation", "List the protections that on-die update bypasses."),
     "bench": Entry("bench:bench", "Measure the speed of kernels and of the engine."),
+    "calibrate": Entry("calibrate:run_calibrate", "Fit a preset to measurements of fio."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "mqsim": Entry("mqsim:run_mqsim", "Run MQSim's own files."),
     "preset": Entry("preset:preset", "List, show and compare configurations."),

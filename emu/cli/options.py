@@ -115,17 +115,20 @@ def seed_option(draws: str) -> Decorator:
     )  # fmt: skip
 
 
-def split_names(text: str | None) -> list[str] | None:
+EXAMPLES = {"--paths": "on_die,host_offload", "--constants": "flash.t_read,link.up"}
+
+
+def split_names(text: str | None, option: str = "--paths") -> list[str] | None:
     """Split a list of names such as "a,b" at its commas; None stays None.
 
-    Raises InputError for an empty name.
+    ``option``: where the list was given. Raises InputError for an empty name.
     """
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise InputError(
-            f"--paths {text!r}: a name is empty; separate names by single commas, such as "
-            "on_die,host_offload"
+            f"{option} {text!r}: a name is empty; separate names by single commas, such as "
+            f"{EXAMPLES[option]}"
         )
     return names

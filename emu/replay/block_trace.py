@@ -92,13 +92,14 @@ def replay_block(
     kind: str = "fill",
     footprint: str = "refuse",
     seed: int = 0,
+    halves: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockReplayed:
     """Replay the trace on one drive of configuration ``cfg``.
 
     The drive is first preconditioned by ``kind`` (apply.PRECONDITIONS). ``footprint``: refuse
-    requests past the end of the drive, or wrap them. ``progress`` is called with the number of
-    commands done and the clock in ps.
+    requests past the end of the drive, or wrap them. ``halves``: copy the counters at the start of
+    the second half. ``progress`` is called with the number of commands done and the clock in ps.
 
     Raises InputError for a trace that does not fit, or a drive without room; TraceError for a
     request larger than the drive.
@@ -122,7 +123,8 @@ def replay_block(
     apply.precondition(arrays, cfg, kind, seed=seed, accesses=accesses)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
     source = Source(commands.chunks(), depth, loop.depth is not None, count=len(commands))
-    done = Player(arrays, cfg, [source]).run(len(commands) // 2 + 1, progress)
+    half = len(commands) // 2 + 1 if halves else None
+    done = Player(arrays, cfg, [source]).run(half, progress)
     unknown = done.counters["unmapped_pages"]
     if unknown:
         notes += [

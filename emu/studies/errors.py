@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ondie.emu.analysis.row import Progress, Row
+from ondie.emu.analysis.workers import Runner, pool
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.csd_optimizer import CSDOptimizer
 from ondie.emu.engine.core.events import LOG_RAW
@@ -40,7 +41,6 @@ from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.studies import errors_tables
 from ondie.emu.studies.errors_tables import BYPASSED, COMPARED, MODES, Cell, Found, Trained
-from ondie.emu.studies.workers import Runner, pool
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 from ondie.traces.scripts import gpt, mobilenet

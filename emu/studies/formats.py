@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ondie.emu.analysis.row import CHECK, SHOWN, Progress, Row
-from ondie.emu.studies.workers import pool
+from ondie.emu.analysis.workers import pool
 from ondie.emu.units import InputError
 from ondie.kernels.torch_optimizer import KernelOptimizer
 from ondie.traces.scripts import gpt

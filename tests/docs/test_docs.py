@@ -14,15 +14,18 @@ from tests.docs import generate
 TEXTS = {str(page.relative_to(generate.ROOT)): page.read_text("utf-8") for page in generate.PAGES}
 TEXT = "\n".join(TEXTS.values())
 BLOCKS = list(generate.blocks(TEXT))
-SLOW = ("counts: smart-infinity hypertune drives", "output: validate drives")
-"""Suites of up to a minute each: compared at full counts only."""
+SLOW = {
+    "counts: smart-infinity hypertune drives", "output: validate drives",
+    "output: calibrate virtio.json", "output: calibrate loop.json",
+}  # fmt: skip
+"""Suites of up to a minute each, and fits of minutes: compared at full counts only."""
 
 
 def test_the_pages_have_the_generated_blocks():
     assert [what for what, _ in generate.blocks(TEXTS["README.md"])] == [
         "output: compare gpt2-124m --device csd-pe --steps 1 --no-swing", "results",
     ]  # fmt: skip
-    assert len(BLOCKS) == 67
+    assert len(BLOCKS) == 71
 
 
 def test_the_readme_is_short():
@@ -55,7 +58,7 @@ def test_a_generated_block_is_what_the_program_gives(what, body):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @blocks(slow=True)
 def test_a_slow_generated_block_is_what_the_program_gives(what, body):
     assert body == generate.make(what)

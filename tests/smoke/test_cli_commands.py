@@ -86,7 +86,7 @@ def test_the_help_imports_no_heavy_module():
     assert done.returncode == 0 and "compare" in done.stdout, done.stderr
     loaded = set(ast.literal_eval(done.stderr))
     assert "ondie.emu.cli.main" in loaded
-    assert not loaded & {"numba", "llvmlite", "numpy", "h5py", "matplotlib", "torch"}
+    assert not loaded & {"numba", "llvmlite", "numpy", "scipy", "h5py", "matplotlib", "torch"}
 
 
 def test_an_interrupt_while_a_command_is_imported_is_one_line(capsys, monkeypatch):

@@ -1,7 +1,7 @@
-"""Worker processes that run trainings in parallel.
+"""Worker processes that run independent work in parallel.
 
 Owns the start of the processes, their end after an interrupt, and the detection of a killed one.
-Does not own the trainings (formats.py, errors.py).
+Does not own the work: trainings (studies/), simulations of a calibration (calibrate/fit.py).
 Source: none; concurrent.futures with spawned processes.
 """
 
@@ -49,7 +49,7 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
                 child.terminate()
             if isinstance(error, BrokenProcessPool):
                 raise InputError(
-                    f"{suite}: a training process was killed, probably because memory is short"
+                    f"{suite}: a worker process was killed, probably because memory is short"
                 ) from error
             raise
 

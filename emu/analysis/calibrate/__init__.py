@@ -1,0 +1,1 @@
+"""Calibration: constants of a drive fitted to measurements of fio."""

@@ -1,0 +1,326 @@
+"""Calibration of a preset: constants fitted to half of the points, checked on the others.
+
+Owns the order of the steps, the errors of all points, the document of the result and the measured
+preset. Does not own the fit itself (fit.py) or tables (results/).
+Source: this project.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.analysis.calibrate.constants import Constant, chosen
+from ondie.emu.analysis.calibrate.fit import UNDETERMINED, Fit, Fitted, Simulator, simulate_points
+from ondie.emu.analysis.calibrate.point import Figures, Point, held_out, merged
+from ondie.emu.analysis.calibrate.simulate import check_simulated
+from ondie.emu.analysis.workers import pool
+from ondie.emu.config.config import Config
+from ondie.emu.units import KINDS, exact
+
+NEAR_BOUND = 0.01
+"""Distance from a bound, as a share of the range in logarithms, at which a constant is at it."""
+DIGITS = 4
+"""Significant digits of a fitted value."""
+BUSY = 0.9
+"""Share of a core that fio used, above which the host may have limited a point."""
+HOST_SHARE = 0.2
+"""Share of the host in the time of a request above which it is said."""
+MODEL_ERROR = 0.05
+"""Median deviation of the fitted figures above which the model itself differs from the drive."""
+WORSE = 1.5
+"""Ratio of the mean errors of held-out and fitted points from which it is said."""
+INTERVAL = 1.96
+"""Half of a 95 % interval in standard errors."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Result of a calibration.
+
+    points: measured points. held: whether each was held out. constants, fitted: see fit.py. values:
+    fitted constants in base units, without those that keep the value of the preset. before, after:
+    simulated figures of the points with the preset and with the fitted constants. simulations:
+    number of simulated points.
+    """
+
+    cfg: Config
+    points: tuple[Point, ...]
+    held: tuple[bool, ...]
+    constants: tuple[Constant, ...]
+    fitted: Fitted
+    values: Mapping[str, int]
+    before: tuple[Figures, ...]
+    after: tuple[Figures, ...]
+    seed: int
+    simulations: int
+    wall_s: float
+
+
+def calibrate(
+    points: Sequence[Point],
+    cfg: Config,
+    *,
+    constants: Sequence[str] | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[float], None] | None = None,
+) -> Calibration:
+    """Return the constants of ``cfg`` fitted to half of ``points``, and the errors of all.
+
+    ``constants``: names of at most MOST constants; by default the first ones of RANGES. ``seed``
+    draws the points that are held out, and the simulated requests. ``workers``: processes that
+    simulate; with 1, this one does. Raises InputError for points that contradict each other or the
+    drive, and for too few points.
+    """
+    began = time.perf_counter()
+    fit_constants = chosen(cfg, constants)
+    known = merged(points)
+    for each in known:
+        check_simulated(each, cfg)
+    held = held_out(known, seed)
+    simulator = Simulator(cfg, known, fit_constants, seed)
+    fit = Fit(simulator, [i for i, out in enumerate(held) if not out], progress)
+    if workers == 1:
+        fitted = fit.run()
+    else:
+        with pool("calibrate", workers) as run:
+            simulator.run = run
+            fitted = fit.run()
+    values = {
+        constant.key: _rounded(float(np.exp(value)), constant)
+        for constant, value, kept in zip(fit_constants, fitted.x, fitted.kept, strict=True)
+        if not kept
+    }
+    seeds = [(each, simulator.seed_of(i)) for i, each in enumerate(known)]
+    return Calibration(
+        cfg=cfg,
+        points=tuple(known),
+        held=tuple(held),
+        constants=tuple(fit_constants),
+        fitted=fitted,
+        values=values,
+        before=tuple(simulate_points(cfg, {}, seeds)),
+        after=tuple(simulate_points(cfg, values, seeds)),
+        seed=seed,
+        simulations=simulator.runs + 2 * len(known),
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def _rounded(value: float, constant: Constant) -> int:
+    """Return a value with DIGITS significant digits, within the range of the constant."""
+    return min(max(int(float(f"{value:.{DIGITS}g}")), constant.low), constant.high)
+
+
+def at_bound(calibration: Calibration, i: int) -> str | None:
+    """Return "low" or "high" if fitted constant ``i`` is at a bound of its range."""
+    constant, x = calibration.constants[i], calibration.fitted.x[i]
+    if calibration.fitted.kept[i]:
+        return None
+    low, high = np.log(constant.low), np.log(constant.high)
+    near = NEAR_BOUND * (high - low)
+    return "low" if x < low + near else "high" if x > high - near else None
+
+
+def interval(calibration: Calibration, i: int) -> tuple[int, int]:
+    """Return the 95 % interval of fitted constant ``i`` in base units, within its range."""
+    constant = calibration.constants[i]
+    value = calibration.values[constant.key]
+    factor = float(np.exp(INTERVAL * calibration.fitted.error[i]))
+    low, high = _rounded(value / factor, constant), _rounded(value * factor, constant)
+    return min(low, value), max(high, value)
+
+
+def errors(simulated: Figures, point: Point) -> dict[str, float]:
+    """Return the relative error of each simulated figure of a point, by name."""
+    values = simulated.flat()
+    return {name: values[name] / value - 1 for name, value in point.figures.flat().items()}
+
+
+def summary(
+    simulated: Sequence[Figures], points: Sequence[Point], use: Sequence[bool]
+) -> dict[str, Any]:
+    """Return the median, mean and largest absolute error of the points ``use``, by kind."""
+    found: dict[str, list[float]] = {}
+    for figures, each, used in zip(simulated, points, use, strict=True):
+        if used:
+            for name, error in errors(figures, each).items():
+                found.setdefault(name.split()[-1], []).append(abs(error))
+    every = [error for kind in found.values() for error in kind]
+    return {
+        name: {
+            "median": float(np.median(values)),
+            "mean": float(np.mean(values)),
+            "largest": float(np.max(values)),
+        }
+        for name, values in {**found, "all": every}.items()
+    }
+
+
+def document(calibration: Calibration) -> dict[str, Any]:
+    """Return a calibration as the data of `ondie calibrate --json`; times of figures in us."""
+    of, fitted = calibration, calibration.fitted
+    fit = [not held for held in of.held]
+    return {
+        "preset": of.cfg.system.name,
+        "seed": of.seed,
+        "constants": [_constant(of, i) for i in range(len(of.constants))],
+        "covariance": [[float(value) for value in row] for row in fitted.covariance],
+        "singular_values": [float(value) for value in fitted.singular],
+        "misfit": fitted.misfit,
+        "converged": fitted.converged,
+        "errors": {
+            "fitted": summary(of.after, of.points, fit),
+            "held_out": summary(of.after, of.points, of.held),
+            "fitted_before": summary(of.before, of.points, fit),
+            "held_out_before": summary(of.before, of.points, of.held),
+        },
+        "points": [_row(of, i) for i in range(len(of.points))],
+        "simulations": of.simulations,
+        "wall_s": of.wall_s,
+    }
+
+
+def _constant(of: Calibration, i: int) -> dict[str, Any]:
+    """Return the entry of a constant in the document; values are in base units."""
+    constant, kept = of.constants[i], bool(of.fitted.kept[i])
+    low, high = (None, None) if kept else interval(of, i)
+    return {
+        "key": constant.key,
+        "unit": constant.unit,
+        "before": constant.base,
+        "value": of.values.get(constant.key),
+        "low": low,
+        "high": high,
+        "relative_error": float(of.fitted.error[i]),
+        "determined": bool(of.fitted.error[i] <= UNDETERMINED),
+        "kept": kept,
+        "at_bound": at_bound(of, i),
+        "influence": float(of.fitted.influence[i]),
+        "range": {"low": constant.low, "high": constant.high, "ref": constant.ref},
+    }
+
+
+def _row(of: Calibration, i: int) -> dict[str, Any]:
+    """Return the entry of a point in the document."""
+    each = of.points[i]
+    condition = each.condition
+    return {
+        "condition": str(condition),
+        "read_share": condition.read_share,
+        "random": condition.random,
+        "block_bytes": condition.block_bytes,
+        "depth": condition.depth,
+        "held_out": of.held[i],
+        "place": each.place,
+        "repeats": each.repeats,
+        "host_us": each.host_us,
+        "measured": each.figures.flat(),
+        "simulated": of.after[i].flat(),
+        "before": of.before[i].flat(),
+        "error": errors(of.after[i], each),
+    }
+
+
+def remarks(of: Calibration) -> list[str]:
+    """Return what a reader of the result should know, a sentence each."""
+    found = []
+    busy = [each for each in of.points if each.busy > BUSY]
+    if busy:
+        found.append(
+            f"fio used more than {BUSY:.0%} of a core in {len(busy)} of {len(of.points)} points "
+            f"(first: {busy[0].place}): the host may have limited them, not the drive"
+        )
+    slow = [
+        each
+        for each in of.points
+        if each.host_us > HOST_SHARE * each.condition.depth / each.figures.iops * 1e6
+    ]
+    if slow:
+        found.append(
+            f"in {len(slow)} points, more than {HOST_SHARE:.0%} of the time of a request passed in "
+            f"the host (first: {slow[0].place})"
+        )
+    if not of.fitted.converged:
+        found.append(
+            f"the fit ended after {of.fitted.designs} designs, before it converged; its values and "
+            "their errors may be wrong"
+        )
+    if not of.values:
+        found.append("the points determine none of the constants; the preset keeps all its values")
+    fit = [not held for held in of.held]
+    typical = summary(of.after, of.points, fit)["all"]["median"]
+    if typical > MODEL_ERROR:
+        found.append(
+            f"half of the fitted figures deviate by more than {typical:.0%}: the measured drive "
+            f"differs from {of.cfg.system.name} in a mechanism or a constant that is not fitted, "
+            "and the fitted constants absorb a part of this"
+        )
+    seen, unseen = (summary(of.after, of.points, use)["all"]["mean"] for use in (fit, of.held))
+    if unseen > max(MODEL_ERROR, WORSE * seen):
+        found.append(
+            f"held-out points deviate by {unseen:.0%} on average, fitted ones by {seen:.0%}: the "
+            "fit does not describe other points as well; measure more of them, or fit fewer "
+            "constants"
+        )
+    return found
+
+
+def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> str:
+    """Return the TOML text of the calibrated preset.
+
+    ``base``: preset or TOML file that was calibrated. ``target``: file that will have the text; a
+    base that is a file is named relative to its folder. ``measured``: description of the
+    measurement, for `ref`.
+    """
+    if base.endswith(".toml"):
+        base = os.path.relpath(base, target.parent)
+    of_errors = {
+        name: summary(of.after, of.points, use)["all"]["mean"]
+        for name, use in (("fit", [not held for held in of.held]), ("held", of.held))
+    }
+    lines = [
+        f"# {base}, calibrated by ondie calibrate to {len(of.points)} points of {measured}.",
+        f"# Mean absolute error: {of_errors['fit']:.1%} of the fitted points, "
+        f"{of_errors['held']:.1%} of those held out (seed {of.seed}).",
+        "",
+        f"base = {_text(base)}",
+    ]
+    section = ""
+    for i, constant in enumerate(of.constants):
+        if constant.key not in of.values:
+            continue
+        head, _, key = constant.key.partition(".")
+        if head != section:
+            section = head
+            lines += ["", f"[{section}]"]
+        bound = at_bound(of, i)
+        kind = KINDS[_kind(constant)]
+        low, high = (exact(value, kind) for value in interval(of, i))
+        notes = ["hardly determined"] if of.fitted.error[i] > UNDETERMINED else []
+        notes += [f"at the {bound} bound of its range"] if bound else []
+        ref = "; ".join([f"ondie calibrate: {measured}", "95 % interval from low to high", *notes])
+        value = exact(of.values[constant.key], kind)
+        lines.append(
+            f'{key} = {{ value = "{value}", low = "{low}", high = "{high}", '
+            f'source = "measured", ref = {_text(ref)} }}'
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _kind(constant: Constant) -> str:
+    """Return the name of the kind of a constant in KINDS."""
+    return next(name for name, kind in KINDS.items() if kind.shown[0] == constant.unit)
+
+
+def _text(value: str) -> str:
+    """Return a text as TOML spells it, in double quotes."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,307 @@
+"""Reads the points of fio's results: `fio --output-format=json` or `json+` of fio 3.
+
+Owns the format, the checks of a job's options, and the message for every result that cannot be
+used. Does not own a point (point.py).
+Source: fio 3.33, HOWTO ("JSON output", "Group reporting") and stat.c; times are in nanoseconds
+since fio 3.0.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ondie.emu.analysis.calibrate.point import (
+    PERCENTILES,
+    Condition,
+    Figures,
+    Latency,
+    Point,
+    point,
+)
+from ondie.emu.units import InputError, plural, quoted
+
+QUEUED = ("libaio", "io_uring", "io_uring_cmd", "posixaio", "windowsaio", "solarisaio")
+"""Engines that keep iodepth requests outstanding."""
+SYNCHRONOUS = ("psync", "sync", "vsync", "pvsync", "pvsync2")
+"""Engines with one outstanding request per job."""
+RANDOM = {"randread": True, "randwrite": True, "randrw": True,
+          "read": False, "write": False, "rw": False, "readwrite": False}  # fmt: skip
+"""Access patterns, and whether their offsets are random."""
+REFUSED = {
+    "bssplit": "several block sizes", "bsrange": "several block sizes",
+    "rate": "a limited rate", "rate_iops": "a limited rate", "thinktime": "pauses",
+    "rate_min": "a limited rate", "rate_iops_min": "a limited rate", "fsync": "flushes",
+    "fdatasync": "flushes", "sync_file_range": "flushes", "verify": "verification",
+    "zonemode": "zones", "latency_target": "a varying depth", "iodepth_low": "a varying depth",
+    "iodepth_batch": "batches", "iodepth_batch_submit": "batches",
+    "iodepth_batch_complete": "batches", "iodepth_batch_complete_min": "batches",
+    "iodepth_batch_complete_max": "batches", "percentage_random": "mixed offsets",
+    "serialize_overlap": "held requests", "cmdprio_percentage": "priorities",
+}  # fmt: skip
+"""Options that make a job something else than a closed loop of equal requests."""
+HARMLESS = {
+    "zonemode": "none", "percentage_random": "100", "iodepth_batch": "1",
+    "iodepth_batch_submit": "1", "iodepth_batch_complete": "1", "iodepth_batch_complete_min": "1",
+}  # fmt: skip
+"""Values with which an option of REFUSED has no effect; 0 has none for any."""
+FEWEST_REQUESTS = 1000
+"""Smallest number of requests of a direction, of which ten are behind its 99th percentile."""
+MIX_TOLERANCE = 0.05
+"""Largest difference between the share of reads and rwmixread."""
+SIZE_TOLERANCE = 0.02
+"""Largest relative difference between bs and bytes per request: behind a ramp, fio counts the bytes
+of some requests whose number it does not count."""
+SECTOR = 512
+
+
+def read_fio(path: Path) -> list[Point]:
+    """Return the points of a result of fio, one for each of its groups of jobs.
+
+    Raises InputError for a file that is no result of fio 3 in JSON, or has a job that is no closed
+    loop of equal requests with latency percentiles.
+    """
+    result = _document(path)
+    shared = result.get("global options", {})
+    jobs = result["jobs"]
+    if not isinstance(jobs, list) or not jobs or not all(isinstance(job, dict) for job in jobs):
+        raise InputError(f"{path}: has no jobs; run fio with at least one job")
+    _check_groups(path, jobs)
+    return [_point(f"{path}: job {quoted(job.get('jobname'))}", job, shared) for job in jobs]
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a result of fio 3. Raises InputError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text: byte {error.start} is invalid") from error
+    asked = "run fio with --output-format=json"
+    try:
+        result = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if re.match(r"\s*\d+;fio-\d", text):
+            raise InputError(f"{path}: is fio's terse output; {asked}") from error
+        if re.search(r"\(groupid=\d+, jobs=\d+\)|: \(g=\d+\): rw=", text):
+            raise InputError(f"{path}: is fio's normal output; {asked}") from error
+        if '"fio version"' in text:
+            raise InputError(
+                f"{path}: has text around fio's JSON, or ends early; use --output FILE, and remove "
+                "lines in front of the first {"
+            ) from error
+        raise InputError(f"{path}: is not JSON; {asked}") from error
+    if not isinstance(result, dict) or "fio version" not in result:
+        raise InputError(f'{path}: is JSON of another program: "fio version" is missing; {asked}')
+    version = str(result["fio version"])
+    if not re.match(r"fio-3\.", version):
+        raise InputError(
+            f"{path}: is a result of {quoted(version)}; use fio 3, whose latencies are in "
+            "nanoseconds"
+        )
+    if "jobs" not in result:
+        what = "clients of a server" if "client_stats" in result else "no jobs"
+        raise InputError(f"{path}: has {what}; run fio itself on the machine with the drive")
+    return result
+
+
+def _check_groups(path: Path, jobs: list[dict[str, Any]]) -> None:
+    """Raise InputError if jobs ran at the same time and are not reported as one."""
+    seen: dict[Any, str] = {}
+    for job in jobs:
+        name, group = str(job.get("jobname")), job.get("groupid")
+        if group in seen:
+            if seen[group] == name:
+                raise InputError(
+                    f"{path}: job {quoted(name)} has several entries; use group_reporting with "
+                    "numjobs"
+                )
+            raise InputError(
+                f"{path}: jobs {quoted(seen[group])} and {quoted(name)} ran at the same time; put "
+                "stonewall in each job"
+            )
+        seen[group] = name
+
+
+def _point(place: str, job: Mapping[str, Any], shared: Mapping[str, Any]) -> Point:
+    """Return the point of a job. Raises InputError."""
+    if job.get("error", 0):
+        raise InputError(f"{place}: ended with error {job['error']}; run it again")
+    own = job.get("job options", {})
+    options = {str(key): str(value) for key, value in {**shared, **own}.items()}
+    _check_options(place, options)
+    condition = _condition(place, job, options)
+    latency, iops = {}, 0.0
+    for direction in condition.directions:
+        latency[direction] = _latency(place, direction, _section(place, job, direction))
+        iops += _number(place, f"{direction}: iops", job[direction].get("iops"))
+    busy = _number(place, "usr_cpu", job.get("usr_cpu", 0), least=0)
+    busy += _number(place, "sys_cpu", job.get("sys_cpu", 0), least=0)
+    return point(condition, Figures(iops, latency), place, busy / 100)
+
+
+def _check_options(place: str, options: Mapping[str, str]) -> None:
+    """Raise InputError for options with which a job is no closed loop on the drive itself."""
+    engine = options.get("ioengine", "psync").partition(":")[0]
+    if engine not in (*QUEUED, *SYNCHRONOUS):
+        raise InputError(
+            f"{place}: ioengine = {engine} does not access a block device through the kernel; use "
+            f"{QUEUED[0]} or {QUEUED[1]}"
+        )
+    direct = options.get("direct", "0") == "1" or options.get("buffered", "1") == "0"
+    if not direct and engine != "io_uring_cmd":
+        raise InputError(f"{place}: goes through the page cache; set direct=1")
+    for name, reason in REFUSED.items():
+        if options.get(name, "0") not in ("0", HARMLESS.get(name, "0")):
+            raise InputError(f"{place}: {name} = {options[name]}: {reason}; remove this option")
+    if options.get("sync", "0") not in ("0", "none"):
+        raise InputError(f"{place}: sync = {options['sync']}: flushes; remove this option")
+    shape = options.get("random_distribution", "random").partition(":")[0]
+    if shape != "random":
+        raise InputError(
+            f"{place}: random_distribution = {shape}: must be random, because all addresses are "
+            "simulated equally often"
+        )
+
+
+def _condition(place: str, job: Mapping[str, Any], options: Mapping[str, str]) -> Condition:
+    """Return the conditions of a job, checked against what it did. Raises InputError."""
+    pattern = options.get("rw", "read")
+    if pattern not in RANDOM:
+        known = ", ".join(RANDOM)
+        raise InputError(f"{place}: rw = {pattern} is not supported; use one of {known}")
+    count = {name: _section(place, job, name).get("total_ios", 0) for name in ("read", "write")}
+    bytes_moved = {name: job[name].get("io_bytes", 0) for name in ("read", "write")}
+    total = sum(count.values())
+    if not total:
+        raise InputError(f"{place}: has neither reads nor writes; run it longer")
+    share = _read_share(place, pattern, options)
+    if abs(count["read"] / total - share) > MIX_TOLERANCE:
+        raise InputError(
+            f"{place}: {100 * count['read'] / total:.0f} % of the requests are reads, but its "
+            f"options say {100 * share:.0f} %; run it longer"
+        )
+    size = _block(place, options)
+    for name, of in count.items():
+        mean = bytes_moved[name] / of if of else size
+        if abs(mean / size - 1) > SIZE_TOLERANCE:
+            raise InputError(
+                f"{place}: {name}: the requests have {mean:,.0f} B on average, but bs is "
+                f"{size:,} B; use one block size"
+            )
+    jobs, depth = (_whole(place, name, options.get(name, "1")) for name in ("numjobs", "iodepth"))
+    if options.get("ioengine", "psync").partition(":")[0] in SYNCHRONOUS:
+        depth = 1
+    if jobs > 1 and not RANDOM[pattern]:
+        raise InputError(
+            f"{place}: numjobs = {jobs} with rw = {pattern}: several jobs share no sequence; use "
+            "numjobs=1 and a larger iodepth"
+        )
+    return Condition(share, RANDOM[pattern], size, depth * jobs)
+
+
+def _block(place: str, options: Mapping[str, str]) -> int:
+    """Return the block size of a job in bytes. Raises InputError for several, and for other units
+    than fio's default ones (k is 1024)."""
+    text = options.get("bs", "4k")
+    sizes = {_size(part) for part in text.lower().split(",") if part}
+    (size, *more) = sizes or {None}
+    if more or size is None or size % SECTOR or options.get("kb_base", "1024") != "1024":
+        raise InputError(
+            f"{place}: bs = {quoted(text)}: must be one size in whole sectors of {SECTOR} B, "
+            "such as 4k"
+        )
+    return size
+
+
+def _size(text: str) -> int | None:
+    """Return a size such as "4k" or "4096" in bytes, None if it is none."""
+    match = re.fullmatch(r"([1-9]\d*)([kmg]?)b?", text)
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else None
+
+
+def _read_share(place: str, pattern: str, options: Mapping[str, str]) -> float:
+    """Return the share of reads that the options of a job ask for. Raises InputError."""
+    if "rw" not in pattern and pattern != "readwrite":
+        return 1.0 if pattern.endswith("read") else 0.0
+    if "rwmixread" in options:
+        return min(_whole(place, "rwmixread", options["rwmixread"], 0), 100) / 100
+    if "rwmixwrite" in options:
+        return 1 - min(_whole(place, "rwmixwrite", options["rwmixwrite"], 0), 100) / 100
+    return 0.5
+
+
+def _section(place: str, job: Mapping[str, Any], direction: str) -> Mapping[str, Any]:
+    """Return the part of a job with the figures of a direction. Raises InputError."""
+    section = job.get(direction)
+    if not isinstance(section, dict):
+        raise InputError(f'{place}: "{direction}" is missing; run fio with --output-format=json')
+    return section
+
+
+def _latency(place: str, direction: str, section: Mapping[str, Any]) -> Latency:
+    """Return the latencies of one direction in us. Raises InputError."""
+    if "clat_ns" not in section and "clat" in section:
+        raise InputError(
+            f"{place}: {direction}: latencies are in microseconds (clat), as fio 2 writes them; "
+            "use fio 3 (clat_ns)"
+        )
+    requests = section.get("total_ios", 0)
+    if requests < FEWEST_REQUESTS:
+        raise InputError(
+            f"{place}: has {plural(requests, direction)}, too few for percentiles; run it until it "
+            f"has at least {FEWEST_REQUESTS:,}"
+        )
+    for name in ("clat_ns", "lat_ns"):
+        times = section.get(name, {})
+        found = dict(_percentiles(times.get("percentile", {})))
+        if all(p in found for p in PERCENTILES):
+            mean = _number(place, f"{direction}: {name}: mean", times.get("mean"))
+            values = {
+                p: _number(place, f"{direction}: {name}: percentile {p:g}", found[p]) / 1e3
+                for p in PERCENTILES
+            }
+            _check_order(place, f"{direction}: {name}", values)
+            return Latency(mean / 1e3, values)
+    wanted = ", ".join(f"{p:g}" for p in PERCENTILES)
+    raise InputError(
+        f"{place}: {direction}: the percentiles {wanted} of clat_ns or lat_ns are missing; use "
+        f"clat_percentiles=1 and percentile_list={wanted.replace(', ', ':')}"
+    )
+
+
+def _percentiles(found: Mapping[str, Any]) -> Iterator[tuple[float, Any]]:
+    """Yield the percentiles of a section of fio, whose keys are texts such as "99.000000"."""
+    for key, value in found.items():
+        try:
+            yield float(key), value
+        except ValueError:
+            continue
+
+
+def _check_order(place: str, name: str, values: Mapping[float, float]) -> None:
+    """Raise InputError if percentiles decrease."""
+    order = [values[p] for p in sorted(values)]
+    if order != sorted(order):
+        shown = ", ".join(f"{p:g}: {values[p]:g} us" for p in sorted(values))
+        raise InputError(f"{place}: {name}: percentiles decrease ({shown}); use fio's own output")
+
+
+def _number(place: str, name: str, value: Any, least: float = 1e-9) -> float:
+    """Return a number of fio. Raises InputError for anything else, and below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value < float("inf"):
+        raise InputError(f"{place}: {name} = {quoted(value)} is not a number; use fio's own output")
+    if value < least:
+        raise InputError(f"{place}: {name} = {value} is too small; run the job longer")
+    return float(value)
+
+
+def _whole(place: str, name: str, text: str, least: int = 1) -> int:
+    """Return an option of fio that is a whole number. Raises InputError."""
+    if not text.isdecimal() or int(text) < least:
+        raise InputError(f"{place}: {name} = {quoted(text)} is not a whole number from {least} on")
+    return int(text)

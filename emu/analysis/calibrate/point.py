@@ -1,0 +1,201 @@
+"""Points of a measurement: conditions, figures, and the split into fitted and held-out points.
+
+Owns the records of a point, the merge of repeated measurements, and the split by seed. Does not own
+the format of fio's results (fio_result.py) or the simulation of a point (simulate.py).
+Source: Little, A proof for the queuing formula L = lambda W, Operations Research 9(3), 1961.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ondie.emu.units import InputError, fmt_bytes
+
+PERCENTILES = (50.0, 90.0, 99.0)
+"""Percentiles that a point needs in each direction that it has."""
+FEWEST_POINTS = 4
+"""Smallest number of different conditions; half of them are held out."""
+SPREAD = 1.5
+"""Largest ratio between two measurements under the same conditions."""
+OUTSTANDING = 1.05
+"""Largest number of requests that a point may have outstanding, relative to its depth."""
+
+
+@dataclass(frozen=True, order=True)
+class Condition:
+    """What a point measures: a closed loop of ``depth`` requests of ``block_bytes`` bytes.
+
+    ``read_share``: share of reads, 0 to 1. ``random``: uniform random offsets instead of a
+    sequential run.
+    """
+
+    read_share: float
+    random: bool
+    block_bytes: int
+    depth: int
+
+    def __str__(self) -> str:
+        """Return a text such as "4 KiB randread depth 32" (fio's name of the access pattern)."""
+        if self.read_share in (0.0, 1.0):
+            pattern = ("rand" if self.random else "") + ("read" if self.read_share else "write")
+        else:
+            pattern = f"{'randrw' if self.random else 'rw'} {100 * self.read_share:g} % reads"
+        return f"{fmt_bytes(self.block_bytes, binary=True)} {pattern} depth {self.depth}"
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Directions that the point has: "read", "write" or both."""
+        shares = {"read": self.read_share, "write": 1 - self.read_share}
+        return tuple(name for name, share in shares.items() if share > 0)
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latencies of one direction (us): mean and PERCENTILES."""
+
+    mean: float
+    percentiles: Mapping[float, float]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of a point: requests per second, and the latencies by direction.
+
+    ``spread``: uncertainty of simulated percentiles by the names of `flat`, as a relative error.
+    """
+
+    iops: float
+    latency: Mapping[str, Latency]
+    spread: Mapping[str, float] = field(default_factory=dict)
+
+    def flat(self) -> dict[str, float]:
+        """Return all figures by name: "iops", "read mean", "read p50", ..."""
+        found = {"iops": self.iops}
+        for direction, of in self.latency.items():
+            found[f"{direction} mean"] = of.mean
+            found |= {f"{direction} p{p:g}": value for p, value in of.percentiles.items()}
+        return found
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured point.
+
+    ``host_us``: time of the host per request, from a completion to the next submission (Little's
+    law: depth / IOPS minus the mean latency). ``busy``: share of a core that fio used, per job.
+    ``place``: where the point was measured, for messages. ``repeats``: measurements that were
+    merged.
+    """
+
+    condition: Condition
+    figures: Figures
+    host_us: float
+    place: str
+    busy: float = 0.0
+    repeats: int = 1
+
+
+def mean_latency(condition: Condition, figures: Figures) -> float:
+    """Return the mean latency of all requests of a point (us)."""
+    shares = {"read": condition.read_share, "write": 1 - condition.read_share}
+    return sum(shares[name] * of.mean for name, of in figures.latency.items())
+
+
+def point(condition: Condition, figures: Figures, place: str, busy: float = 0.0) -> Point:
+    """Return a point with its host time.
+
+    Raises InputError if more requests were outstanding than the depth: then figures and conditions
+    contradict each other.
+    """
+    mean = mean_latency(condition, figures)
+    outstanding = figures.iops * mean / 1e6
+    if outstanding > OUTSTANDING * condition.depth:
+        raise InputError(
+            f"{place}: {figures.iops:,.0f} IOPS at a mean latency of {mean:,.1f} us are "
+            f"{outstanding:.1f} outstanding requests, but the depth is {condition.depth}; "
+            "check iodepth and numjobs"
+        )
+    host_us = max(condition.depth / figures.iops * 1e6 - mean, 0)
+    return Point(condition, figures, host_us, place, busy)
+
+
+def merged(points: Sequence[Point]) -> list[Point]:
+    """Return the points in order of their conditions, with repeated measurements merged.
+
+    A merged figure is the geometric mean. Raises InputError for measurements under the same
+    conditions that differ by more than SPREAD, and for fewer than FEWEST_POINTS conditions.
+    """
+    groups: dict[Condition, list[Point]] = {}
+    for each in points:
+        groups.setdefault(each.condition, []).append(each)
+    found = []
+    for condition, group in sorted(groups.items()):
+        for other in group[1:]:
+            _check_repeat(group[0], other)
+        found.append(group[0] if len(group) == 1 else _mean(condition, group))
+    if len(found) < FEWEST_POINTS:
+        raise InputError(
+            f"{len(found)} point{'s' * (len(found) != 1)} ({'; '.join(map(str, groups))}): a fit "
+            f"needs at least {FEWEST_POINTS} conditions, half of which are held out; measure more "
+            "with ondie calibrate --jobs FILE"
+        )
+    return found
+
+
+def _check_repeat(first: Point, other: Point) -> None:
+    """Raise InputError if two measurements under the same conditions are far apart."""
+    values = other.figures.flat()
+    for name, value in first.figures.flat().items():
+        if name == "iops" or name.endswith((" mean", " p50")):
+            ratio = values[name] / value
+            if not 1 / SPREAD <= ratio <= SPREAD:
+                unit = "" if name == "iops" else " us"
+                raise InputError(
+                    f"{other.place}: {other.condition}: {name} is {values[name]:,.1f}{unit}, but "
+                    f"{value:,.1f}{unit} in {first.place} under the same conditions; measure "
+                    "again, or remove one of them"
+                )
+
+
+def _mean(condition: Condition, group: Sequence[Point]) -> Point:
+    """Return the geometric mean of repeated measurements."""
+
+    def mean(values: list[float]) -> float:
+        return float(np.exp(np.mean(np.log(values))))
+
+    latency = {
+        name: Latency(
+            mean([each.figures.latency[name].mean for each in group]),
+            {
+                p: mean([each.figures.latency[name].percentiles[p] for each in group])
+                for p in PERCENTILES
+            },
+        )
+        for name in condition.directions
+    }
+    figures = Figures(mean([each.figures.iops for each in group]), latency)
+    busy = max(each.busy for each in group)
+    place = ", ".join(each.place for each in group)
+    host = max(condition.depth / figures.iops * 1e6 - mean_latency(condition, figures), 0)
+    return Point(condition, figures, host, place, busy, len(group))
+
+
+def held_out(points: Sequence[Point], seed: int) -> list[bool]:
+    """Return for each point whether it is held out: half of them, drawn by ``seed``.
+
+    Points that only read, that only write and that do both are drawn in turn, so that the fitted
+    half has each of these kinds if there are two points of it.
+    """
+    rng = np.random.default_rng(seed)
+    kinds = [each.condition.directions for each in points]
+    order: list[int] = []
+    for kind in sorted(set(kinds)):
+        members = [i for i, of in enumerate(kinds) if of == kind]
+        order += [int(i) for i in rng.permutation(members)]
+    held = [False] * len(points)
+    for i in order[1::2]:
+        held[i] = True
+    return held

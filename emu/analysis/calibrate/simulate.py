@@ -1,0 +1,177 @@
+"""Simulation of a measured point: a replay in a closed loop, in short steady windows.
+
+Owns the requests of a point, the part of the drive that they use, the window, and the figures of
+the window. Does not own the replay (replay/block_trace.py) or the fit (fit.py).
+Source: Little, A proof for the queuing formula L = lambda W, Operations Research 9(3), 1961.
+
+A point is simulated on a drive that has been written once in order and has free blocks for all
+writes of the run: garbage collection does not start.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.analysis.calibrate.point import (
+    PERCENTILES,
+    Condition,
+    Figures,
+    Latency,
+    Point,
+    mean_latency,
+)
+from ondie.emu.config.config import Config
+from ondie.emu.config.rules.rule import raw_bytes
+from ondie.emu.nand.timing import word_line_pages
+from ondie.emu.nvme.request import READ, WRITE
+from ondie.emu.replay.block_trace import Loop, capacity, replay_block
+from ondie.emu.units import InputError, fmt_bytes
+from ondie.traces.block_model import BlockTrace
+
+EXTENT = 4 << 30
+"""Bytes of the drive that the requests of a point use, at most; few of them are in a cache."""
+SPARE = 4 << 30
+"""Bytes of flash behind the extent, at least, for the writes of a run."""
+WINDOW = 5000
+"""Requests in the window of a point."""
+WINDOW_BYTES = 256 << 20
+"""Bytes in the window of a point; large blocks have fewer requests, but at least FEWEST."""
+FEWEST = 500
+TURNS = 40
+"""Shortest window in multiples of the depth."""
+CACHE_STRIPES = 4
+"""Size of the data cache of a simulated point, in word lines of all dies, or more if the drive has
+more pages on their way from the cache to flash."""
+CACHE_FILLS = 2
+"""Bytes written before the window, in sizes of that cache."""
+STRATUM = 20
+"""Requests in order, of which the share of reads is exact."""
+MOST_BEFORE = 24_000
+"""Most requests before the window that fill the cache."""
+RANKS = {50.0: 3.0, 90.0: 2.0, 99.0: 0.4}
+"""Uncertainty of a percentile's rank, in percent of the requests.
+
+Where a share of the requests waits for flash and the others do not, a percentile between the two
+groups jumps with small changes of a constant.
+"""
+PS_PER_US = 10**6
+PS_PER_S = 10**12
+
+
+def small_drive(cfg: Config) -> Config:
+    """Return ``cfg`` with only as much flash and data cache as the run of a point uses.
+
+    The number of dies and all times and rates stay. A write cache of this size is full after few
+    writes, as the cache of the drive is after a longer run.
+    """
+    block = raw_bytes(cfg) // cfg.flash.blocks_per_plane
+    blocks = -(-(EXTENT + SPARE) // block) + 2 * cfg.ftl.gc_low_blocks + 8
+    changes: dict[str, int | float] = {}
+    if blocks < cfg.flash.blocks_per_plane:
+        changes["flash.blocks_per_plane"] = blocks
+        changes["ftl.over_provisioning"] = 1 - EXTENT / (blocks * block)
+    stripe = block // cfg.flash.pages_per_block * word_line_pages(cfg)
+    cache = max(CACHE_STRIPES * stripe, 2 * cfg.cache.destage_pages * cfg.flash.page_bytes)
+    if cfg.cache.capacity_bytes > cache:
+        changes["cache.capacity"] = cache
+    return cfg.replace(changes, ref="the part that a point uses") if changes else cfg
+
+
+def check_simulated(point: Point, cfg: Config) -> None:
+    """Raise InputError for a point that cannot be simulated on a drive like ``cfg``.
+
+    A request is one command, and the run fills no more than the free blocks.
+    """
+    condition, name = point.condition, cfg.system.name
+    if condition.depth > cfg.frontend.queue_depth:
+        raise InputError(
+            f"{point.place}: depth {condition.depth}: the drive {name} holds "
+            f"{cfg.frontend.queue_depth} commands (frontend.queue_depth); measure at most this "
+            "depth, or use a preset with a larger queue"
+        )
+    if condition.block_bytes > cfg.frontend.max_transfer_bytes:
+        most = fmt_bytes(cfg.frontend.max_transfer_bytes, binary=True)
+        raise InputError(
+            f"{point.place}: bs = {fmt_bytes(condition.block_bytes, binary=True)}: a command of "
+            f"the drive {name} has at most {most} (frontend.max_transfer); measure smaller blocks"
+        )
+    written = (sum(window_of(condition, cfg)) + condition.depth) * condition.block_bytes
+    if "write" in condition.directions and written > SPARE:
+        raise InputError(
+            f"{point.place}: {condition}: its simulation writes {fmt_bytes(written, binary=True)}, "
+            f"more than {fmt_bytes(SPARE, binary=True)}; measure smaller blocks or a smaller depth"
+        )
+
+
+def window_of(condition: Condition, cfg: Config) -> tuple[int, int]:
+    """Return (requests before the window, requests in the window) of a point."""
+    window = min(WINDOW, max(WINDOW_BYTES // condition.block_bytes, FEWEST))
+    window = max(window, TURNS * condition.depth)
+    before = max(window // 4, 4 * condition.depth)
+    if "write" in condition.directions and cfg.cache.mode in ("write_back", "read_write"):
+        filled = cfg.cache.capacity_bytes / condition.block_bytes / (1 - condition.read_share)
+        before = max(before, min(int(CACHE_FILLS * filled), MOST_BEFORE))
+    return before, window
+
+
+def requests_of(condition: Condition, count: int, extent: int, seed: int) -> BlockTrace:
+    """Return ``count`` requests within the first ``extent`` bytes of a drive.
+
+    Every STRATUM requests in order have the share of reads as exactly as possible: a short window
+    would otherwise have more or fewer of the slower requests.
+    """
+    rng = np.random.default_rng(seed)
+    places = extent // condition.block_bytes
+    at = rng.integers(0, places, count) if condition.random else np.arange(count) % places
+    ends = np.arange(0, count + STRATUM, STRATUM)
+    wanted = np.diff(np.rint(ends * condition.read_share).astype(np.int64))
+    ranks = rng.random((len(wanted), STRATUM)).argsort(axis=1)
+    reads = (ranks < wanted[:, None]).ravel()[:count]
+    return BlockTrace(
+        arrival_ps=np.zeros(count, np.int64),
+        op=np.where(reads, READ, WRITE).astype(np.int8),
+        offset=at.astype(np.int64) * condition.block_bytes,
+        size=np.full(count, condition.block_bytes, np.int64),
+        device=np.zeros(count, np.int32),
+        devices=("drive",),
+        source=str(condition),
+        format="calibrate",
+        timed=False,
+    )
+
+
+def simulate(cfg: Config, point: Point, seed: int) -> Figures:
+    """Return the figures of a point on a drive that `small_drive` has returned.
+
+    The requests of the window are those that end after the first ones have ended and before the
+    last one is issued. The time of the host is added to the time of each request for the IOPS.
+    """
+    condition = point.condition
+    before, window = window_of(condition, cfg)
+    count = before + window + condition.depth
+    trace = requests_of(condition, count, min(EXTENT, capacity(cfg)), seed)
+    done = replay_block(trace, cfg, Loop(condition.depth), seed=seed, halves=False).requests
+    done = done[np.argsort(done["end"], kind="stable")][before : before + window]
+    return figures_of(done, condition, point.host_us)
+
+
+def figures_of(done: np.ndarray, condition: Condition, host_us: float = 0.0) -> Figures:
+    """Return the figures of completed requests ``done``, REQUEST[n] in order of their end."""
+    latency, spread = {}, {}
+    for direction, op in (("read", READ), ("write", WRITE)):
+        part = done[done["op"] == op]
+        if direction in condition.directions:
+            times = (part["end"] - part["arrival"]) / PS_PER_US
+            values = np.percentile(times, PERCENTILES)
+            latency[direction] = Latency(
+                float(times.mean()), dict(zip(PERCENTILES, map(float, values), strict=True))
+            )
+            for rank, width in RANKS.items():
+                low, high = np.percentile(times, (rank - width, rank + width))
+                spread[f"{direction} p{rank:g}"] = float(np.log(high / low)) / 2
+    span = int(done["end"][-1] - done["end"][0])
+    iops = (len(done) - 1) / span * PS_PER_S
+    if host_us:
+        mean = mean_latency(condition, Figures(iops, latency))
+        iops *= mean / (mean + host_us)
+    return Figures(iops, latency, spread)
