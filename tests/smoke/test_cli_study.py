@@ -265,7 +265,7 @@ def test_an_interrupt_ends_all_of_it(to, tmp_path, counts):
             if to == "killed":  # Python itself says that it cleans up
                 assert process.returncode == -signal.SIGKILL
             elif to == "worker killed":
-                refused(Outcome(process.returncode, out, err), "formats: a training process")
+                refused(Outcome(process.returncode, out, err), "formats: a worker process")
             else:
                 assert process.returncode == 130
                 assert err.strip() == "ondie: interrupted; nothing was written"
