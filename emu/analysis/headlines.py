@@ -53,6 +53,8 @@ FEW = 8
 """Largest queue depth at which the latency of a request may limit the rate."""
 SATURATED = 0.85
 """Share of the measured time from which on a resource limits a rate."""
+FEW_PLANES = 0.75
+"""Share of a die's planes below which programs are said to use few of them."""
 STEP = 0.9
 """Factor on a constant that shows its share of a latency."""
 LIMITS: Mapping[str, Mapping[int, str]] = {
@@ -331,7 +333,20 @@ def limit_of(run: BlockReplayed, op: int, depth: int) -> tuple[str, float, str]:
         best = "flash.t_program" if folds else "ftl.over_provisioning"
     elif best == "flash.t_program" and done["pslc_pages"] > done["direct_pages"]:
         best = "flash.pslc_t_program"
-    return best, share, "the time"
+    why = "the time"
+    if best.endswith("t_program") and (planes := planes_at_once(run)) < FEW_PLANES:
+        why += f"; programs use {planes:.0%} of the planes"
+    return best, share, why
+
+
+def planes_at_once(run: BlockReplayed) -> float:
+    """Return the share of a die's planes that a program uses on average, where pages are programmed
+    one by one."""
+    flash, counters = run.config.flash, run.done.counters
+    if flash.programming != "page" or not counters["array_programs"]:
+        return 1.0
+    pages = sum(counters[name] for name in PROGRAMS) / Geometry.of(run.config).slots
+    return pages / counters["array_programs"] / flash.planes_per_die
 
 
 def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:
@@ -347,14 +362,15 @@ def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:
     pages = min(flash.pages_per_block, scale * lines * WORD_LINE.get(flash.cell, 1))
     blocks = min(flash.blocks_per_plane, scale * blocks)
     unused = cfg.ftl.gc_low_blocks + cfg.ftl.write_streams + 1  # free, or open for host or moves
-    valid = (1 - cfg.ftl.over_provisioning) * flash.blocks_per_plane
-    valid /= flash.blocks_per_plane - unused
+    mapped = 1 - cfg.ftl.reservoir_fraction  # share of the blocks that the FTL maps
+    whole, part = mapped * flash.blocks_per_plane, mapped * blocks
+    valid = (1 - cfg.ftl.over_provisioning) * whole / (whole - unused)
     return cfg.replace(
         {
             "flash.blocks_per_plane": blocks,
             "flash.pages_per_block": pages,
             "flash.t_erase": max(flash.t_erase_ps * pages // flash.pages_per_block, 1),
-            "ftl.over_provisioning": 1 - valid * (blocks - unused) / blocks,
+            "ftl.over_provisioning": 1 - valid * (part - unused) / part,
         },
         ref="fewer and shorter blocks (analysis/headlines.py)",
     )

@@ -139,7 +139,7 @@ def replay(
 ) -> ReplayResult:
     """Replay a block trace through a drive.
 
-    trace: the name "sample", a file, or a trace. format: of the file: "mqsim", "msr", "fio" or
+    trace: the sample "mixed-4k", a file, or a trace. format: of the file: "mqsim", "msr", "fio" or
     "blkparse". time_unit: of the timestamps of "mqsim": "ps", "ns" or "us". device: a preset by
     name, a TOML file, or a configuration. settings: overrides such as "flash.channels=8".
     queue_depth: number of requests to keep outstanding; None: requests are submitted at their

@@ -8,7 +8,7 @@ import pytest
 
 from ondie.emu.analysis import headlines
 from ondie.emu.analysis.headlines import Bench, reduced, simulate, window_rate
-from ondie.emu.config.config import load_preset
+from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.datasheet import read_datasheet
 from ondie.emu.config.rules.rule import raw_bytes
 from ondie.emu.nand.geometry import Geometry
@@ -224,6 +224,29 @@ def test_a_reduced_drive_is_as_full_and_has_the_same_dies():
         "system.capacity", "flash.blocks_per_plane", "flash.pages_per_block", "flash.t_erase",
         "ftl.over_provisioning",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_reduced_drive_has_room_for_collection(name):
+    """Of the blocks that the FTL maps, the share between the reservoir and free or open ones is as
+    full as on the whole drive, and not full."""
+    whole = load_preset(name)
+    part = reduced(whole, 1, *headlines.RATE_SHAPE)
+    shares = []
+    for cfg in (whole, part):
+        blocks = cfg.flash.blocks_per_plane * (1 - cfg.ftl.reservoir_fraction)
+        used = blocks - cfg.ftl.gc_low_blocks - cfg.ftl.write_streams - 1
+        shares.append(blocks * (1 - cfg.ftl.over_provisioning) / used)
+    assert shares[0] == pytest.approx(shares[1], rel=1e-6) and shares[1] < 0.99
+
+
+def test_programs_of_one_plane_are_named():
+    """A write cache sends pages one by one; pages are then programmed one plane at a time."""
+    settings = ("flash.programming=page", "flash.t_program=400 us", *SMALL[:1],
+                "flash.pages_per_block=96")  # fmt: skip
+    found = one(load_preset("gen4-tlc", settings), sequential("sequential_write"))
+    assert found.limit == "flash.t_program"
+    assert found.why == "the time; programs use 25% of the planes"
 
 
 def test_a_reduced_drive_writes_as_a_larger_one(counts):

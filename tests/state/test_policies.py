@@ -450,6 +450,23 @@ def test_an_open_block_cannot_be_collected(tmp_path):
         d.run()
 
 
+def test_a_block_of_another_unit_is_named_as_it_was_returned(tmp_path):
+    path = file_of(
+        tmp_path,
+        """
+        from ondie.emu.ftl.policies import first_block
+
+
+        def f(st, u):
+            return first_block(st, 0) + 3 if u > 0 else -1
+        """,
+    )
+    d = device(**SHAPE | {"ftl__gc_policy": f"{path}:f"})
+    d.submit(random_writes(np.random.default_rng(6), 2000, d.lpns))
+    with pytest.raises(InputError, match=r"returned block 3 for unit [1-9]\d*, whose first block"):
+        d.run()
+
+
 def test_a_stream_that_is_none_is_refused(tmp_path):
     path = file_of(tmp_path, "def f(st, t): return 2")
     d = device(**SHAPE | {"ftl__write_streams": 2, "ftl__stream_policy": f"{path}:f"})

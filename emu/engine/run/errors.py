@@ -52,11 +52,11 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
                 "use a larger fraction"
             )
         case error_codes.E_VICTIM:
+            block = first * int(arrays.cfg.all_blocks[0])
             raise InputError(
-                f"ftl.gc_policy = {cfg.ftl.gc_policy!r} returned block {second} for unit "
-                f"{first}; it "
-                "must return a full, collectable block of the unit (from first_block(st, unit) "
-                "on), or -1"
+                f"ftl.gc_policy = {cfg.ftl.gc_policy!r} returned block {block + second} for unit "
+                f"{first}, whose first block is {block}; it must return a full, "
+                "collectable block of the unit (from first_block(st, unit) on), or -1"
             )
         case error_codes.E_OUTSIDE:
             keys = {"ftl.gc_policy": "gc_policy", "ftl.stream_policy": "stream_policy"}
