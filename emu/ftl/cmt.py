@@ -51,8 +51,10 @@ from ondie.emu.ftl.translation_pages import (
     wait_for_page,
     write_back,
 )
+from ondie.emu.nand.scheduler_statistics import HITS, OTHER_MISSES, READ_MISSES
+from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.units import InputError
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import cold, njit
 
 # Links are index + 1; 0 = none, so untouched (all-zero) pages of these arrays take no memory.
 MAPS = record_type(
@@ -190,13 +192,15 @@ def update(st, dev, lpn):
 
 
 @njit
-def look_up(st, dev, lpn):
+def look_up(st, dev, lpn, writes):
     """Return True if the mapping of a logical page is known without a flash read.
 
-    The entry of the page is then in the cache.
+    The entry of the page is then in the cache. ``writes``: 1 for a write, 0 for a read.
     """
     entry = find(st, dev, lpn)
     if entry > 0:
+        if st.cfg[0].probe != 0:
+            st.lookup[writes, HITS] += 1
         st.count[dev, MAP_HITS] += 1
         touch(st, dev, entry)
         return True
@@ -205,6 +209,8 @@ def look_up(st, dev, lpn):
     # Held in DRAM during a write-back, or never written.
     held = st.tpage[tpage].state >= HELD and (cfg.map_writes > 0 or st.tpage[tpage].asked == 0)
     if held or st.l2p[dev, cfg.lpns + tpage - dev * cfg.tpages] == 0:
+        if cfg.probe != 0:
+            st.lookup[writes, OTHER_MISSES] += 1
         st.count[dev, MAP_MISSES] += 1
         insert(st, dev, lpn)
         return True
@@ -219,13 +225,22 @@ def waits_for_mapping(st, tid):
     continues at TRANSLATED.
     """
     txn = st.txn[tid]
-    while txn.pages_done < txn.n and look_up(st, txn.dev, txn.lpn + txn.pages_done):
+    writes = int(txn.op == PROGRAM)
+    while txn.pages_done < txn.n and look_up(st, txn.dev, txn.lpn + txn.pages_done, writes):
         txn.pages_done += 1
     if txn.pages_done < txn.n:
+        if st.cfg[0].probe != 0:
+            st.lookup[writes, READ_MISSES] += txn.n - txn.pages_done
         wait_for_page(st, tid)
         return True
     txn.pages_done = 0
     return False
+
+
+@cold
+def count_move(st, dev, lpn):
+    """Count the look-up of the mapping of a logical page that collection moves."""
+    st.lookup[2, HITS if find(st, dev, lpn) > 0 else OTHER_MISSES] += 1
 
 
 @njit

@@ -150,6 +150,8 @@ def write_collected_page(st, tid):
     gc_victims.release_reservation(st, unit, txn.victim, 1)
     if st.reg[0].filled != 0 and cfg.gc_stop > 0:
         maybe_start_gc(st, txn.dev, unit)
+    if cfg.probe != 0 and cfg.map_entries != 0:
+        cmt.count_move(st, txn.dev, txn.lpn)
     txn.op = timing.PROGRAM
     txn.ppn = ppn
     txn.bus = cfg.page_bytes

@@ -32,7 +32,7 @@ from ondie.emu.ftl import (
     subpage_sense,
     write_frontier,
 )
-from ondie.emu.nand import timing
+from ondie.emu.nand import scheduler_statistics, timing
 from ondie.emu.nand.die import Q_MAP_WRITE
 from ondie.emu.nand.die_scheduler import bar_host_work, push
 from ondie.kernels.jit import apart, cold, inline, njit
@@ -102,6 +102,8 @@ def bar_host_if_exclusive(st, block):
     """Bar host transactions from the die of block ``block`` if collection has exclusive use of
     it.
     """
+    if st.cfg[0].probe != 0:
+        scheduler_statistics.on_collection(st, block, die_of_block(st, block))
     if st.cfg[0].exclusive != 0:
         bar_host_work(st, die_of_block(st, block), 1)
 

@@ -29,6 +29,7 @@ from ondie.emu.ftl.cached_entries import (
 )
 from ondie.emu.nand.die import Q_MAP_READ
 from ondie.emu.nand.die_scheduler import push
+from ondie.emu.nand.scheduler_statistics import on_map_write
 from ondie.emu.nand.timing import READ
 from ondie.kernels.jit import cold, inline, njit
 
@@ -156,6 +157,8 @@ def keep_without_write_back(st, dev, tpage):
         st.pool[unit].asked = 1
         write_frontier.schedule_check(st, unit)
     page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
+    if cfg.probe != 0:
+        on_map_write(st, unit // cfg.die_units)
     if cfg.partial != 0:
         st.sectors[dev, cfg.lpns + tvpn] = -1
     page_map.count_programmed(st, dev, ppn, 1)

@@ -29,7 +29,7 @@ from ondie.emu.ftl import (
 )
 from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode
-from ondie.emu.nand import channel, timing
+from ondie.emu.nand import channel, scheduler_statistics, timing
 from ondie.emu.nand.die import Q_READ
 from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import apart, cold, inline, njit
@@ -246,6 +246,8 @@ def read_rest(st, tid, ppn, missing):
     die = page_map.set_place(st, txn.dev, tid)
     subpage_sense.count_command(st, tid)
     txn.array = st.page_ps[0, txn.page]
+    if st.cfg[0].probe != 0 and st.cfg[0].placed != 0:
+        scheduler_statistics.on_merge(st, tid, die)
     push(st, die, tid, Q_READ)
 
 

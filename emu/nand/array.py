@@ -13,6 +13,7 @@ from __future__ import annotations
 from ondie.emu.engine.core.counters import ERASE_SUSPENSIONS, PROGRAM_SUSPENSIONS
 from ondie.emu.engine.core.events import cut_line, line
 from ondie.emu.engine.core.roles import Role
+from ondie.emu.nand import scheduler_statistics
 from ondie.emu.nand.die import die_in_chip, give_power, planes_of, take_power, touch_all
 from ondie.emu.nand.die_scheduler import select_next
 from ondie.emu.nand.timing import BPP, BPR, COPYBACK, ERASE, ODC, PROGRAM, READ, SUSPEND
@@ -117,6 +118,8 @@ def begin_array(st, die, tid, now, time):
     cfg = st.cfg[0]
     die_rec.arr = tid
     txn.time = now + time
+    if cfg.probe != 0:
+        scheduler_statistics.on_array(st, die, tid, now, time)
     if cfg.watch != 0:
         at = die
         if cfg.chip != 0:

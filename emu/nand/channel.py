@@ -18,7 +18,7 @@ from ondie.emu.engine.core.events import (
     set_leaf,
 )
 from ondie.emu.engine.core.intrinsics import lowest_bit
-from ondie.emu.nand import polling
+from ondie.emu.nand import polling, scheduler_statistics
 from ondie.emu.nand.array import array_ps, begin_array, notice_reads
 from ondie.emu.nand.command_start import start_command, suspends_in_vain
 from ondie.emu.nand.die import (
@@ -243,6 +243,8 @@ def hold_bus(st, channel, die, tid, phase, time):
     bus.until = now + time
     bus.quiet = 0
     bus.grants += 1
+    if st.cfg[0].probe != 0:
+        scheduler_statistics.on_bus(st, die, tid, phase, time)
     if st.cfg[0].watch != 0:
         st.use[st.txn[tid].phase, st.reg[0].bus0 + channel] += time
 

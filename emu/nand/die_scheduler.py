@@ -21,7 +21,7 @@ in the array and one in its cache register.
 from __future__ import annotations
 
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.nand import polling
+from ondie.emu.nand import polling, scheduler_statistics
 from ondie.emu.nand.die import (
     ALL,
     COMMAND,
@@ -57,6 +57,8 @@ def push(st, die, tid, queue):
     if st.cfg[0].ranked == POLLED:
         polling.catch_up(st, die)
         polling.submit(st, queue)
+    if st.cfg[0].probe != 0:
+        scheduler_statistics.on_push(st, tid, die, queue)
     die_rec = st.die[die]
     st.txn[tid].next = -1
     st.txn[tid].queue = queue
@@ -80,6 +82,8 @@ def push_in_order(st, die, tid, queue):
     if st.cfg[0].ranked == POLLED:
         polling.catch_up(st, die)
         polling.submit(st, queue)
+    if st.cfg[0].probe != 0:
+        scheduler_statistics.on_push(st, tid, die, queue)
     die_rec = st.die[die]
     txn = st.txn[tid]
     before = -1

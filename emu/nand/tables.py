@@ -11,6 +11,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import records
+from ondie.emu.nand import scheduler_statistics
 from ondie.emu.nand.die import (
     BUS,
     DIE,
@@ -75,4 +76,5 @@ def tables(cfg: Config, geometry: Geometry, n: int, lanes: int) -> dict[str, np.
         "way": dies_of_channels(geometry, n, lanes),
         "touched": np.zeros(n * geometry.channels, np.int32),
         "order": order_table(),
+        **scheduler_statistics.tables(),
     }

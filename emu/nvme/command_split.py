@@ -18,6 +18,7 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, write_frontier
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
+from ondie.emu.nand.scheduler_statistics import READ_MISSES
 from ondie.emu.nvme import cache_places, data_cache, mqsim_cache, subpage_read
 from ondie.emu.nvme.page_transactions import bytes_of, make_part, sectors_of
 from ondie.kernels.jit import apart, cold, inline, njit
@@ -63,6 +64,8 @@ def cut_read(st, tid):
     """Split read command ``tid``: cached pages go to the host, the others to their dies."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
+    if cfg.probe != 0:
+        st.command[tid].made = st.reg[0].now
     if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and first_piece_is_skewed(st, tid):
         if cfg.map_entries == 0:
             sense(st, tid, txn.lpn, txn.lpn + 1)
@@ -146,6 +149,8 @@ def serve(st, tid, lpn):
         log(st, LOG_SERVE, txn.row, lpn, -1, -1, 1, txn.dev, -1)
         go(st, other, SERVED)
     if found == asked:
+        if cfg.probe != 0:
+            st.stream_use[2 * txn.stream].count += 1
         return
     piece = child(st, tid, lpn, 1)
     if piece < 0:
@@ -168,7 +173,7 @@ def translate(st, tid, lpn, end):
     dev = txn.dev
     while lpn < end:
         count = 0
-        while lpn + count < end and cmt.look_up(st, dev, lpn + count):
+        while lpn + count < end and cmt.look_up(st, dev, lpn + count, 0):
             count += 1
         if count > 0:
             sense(st, tid, lpn, lpn + count)
@@ -187,6 +192,8 @@ def translate(st, tid, lpn, end):
         st.command[other].offset = st.command[tid].offset if lpn == txn.lpn else 0
         other_txn.size = bytes_of(st, tid, lpn, count)
         other_txn.sectors = txn.sectors
+        if st.cfg[0].probe != 0:
+            st.lookup[0, READ_MISSES] += count
         translation_pages.wait_for_page(st, other)
         lpn += count
 
@@ -248,6 +255,8 @@ def cut_write(st, tid, step):
     place.
     """
     txn = st.txn[tid]
+    if st.cfg[0].probe != 0:
+        st.command[tid].made = st.reg[0].now
     if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and first_piece_is_skewed(st, tid):
         send_parts(st, tid, step)
         keep_rest(st, tid)

@@ -32,6 +32,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
+from ondie.emu.nand.scheduler_statistics import EVICTED
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme import cache_places
 from ondie.emu.nvme.page_transactions import sectors_of
@@ -123,6 +124,7 @@ def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
     txn.sectors = sectors
     txn.size = set_bits(sectors) * SECTOR_BYTES
     st.stamp[tid] = stamp
+    st.command[tid].made = EVICTED
     if before >= 0:
         st.txn[before].mate = tid
     return tid
@@ -188,6 +190,8 @@ def write(st, tid):
     if zone.caching & WRITES == 0:
         return False
     st.stamp[tid] = st.reg[0].now
+    if st.cfg[0].probe != 0:
+        st.stream_use[2 * st.txn[tid].stream + 1].count += st.txn[tid].n
     if cache_pages(st, tid):
         go(st, tid, stages.PART_DONE)
         return True
@@ -248,6 +252,7 @@ def cache_pages(st, tid):
             st.recent[lpn] = zone.memory * 2 + (st.recent[lpn] & 1)
             set_content(st, group, place, CLEAN)
             new_last = make_flash_write(st, dev, stream, lpn, sectors, st.stamp[tid], new_last)
+            st.command[new_last].made = st.stamp[tid]
             if new_first < 0:
                 new_first = new_last
             added += set_bits(sectors)

@@ -32,7 +32,7 @@ from ondie.emu.replay.block_trace import (
     loop_of,
     replay_block,
 )
-from ondie.emu.replay.mqsim.to_engine import counters
+from ondie.emu.replay.mqsim.flash_counts import counters
 from ondie.emu.replay.statistics import statistics, summary
 from ondie.emu.results.result import Result, flat, frame
 from ondie.emu.results.tables import replay as tables

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.replay.mqsim import quirks
+from ondie.emu.replay.mqsim import differences, quirks
 from ondie.emu.replay.mqsim.address_partition import Range, ranges
 from ondie.emu.replay.mqsim.parameter import INT32_MAX, parameters, parse, spelled
 from ondie.emu.replay.mqsim.ssdconfig import (
@@ -465,10 +465,11 @@ def test_the_table_of_quirks():
     for quirk in quirks.QUIRKS:
         assert set(quirk.parameters) <= known, quirk.name
         assert quirk.treatment in (quirks.ASKED, quirks.KEPT, quirks.NAMED)
-        assert quirk.line(True).isprintable() and quirk.does and quirk.right
+        assert quirk.does.isprintable() and quirk.right.isprintable() and quirk.does and quirk.right
     assert quirks.obeyed(False) == frozenset()
     asked = {quirk.name for quirk in quirks.QUIRKS if quirk.treatment == quirks.ASKED}
     assert quirks.obeyed(True) == asked >= {"whole_seconds", "channel_rates_rounded"}
+    assert set(differences.EFFECTS) == asked
 
 
 MEETS = [
@@ -497,5 +498,46 @@ MEETS = [
 def test_which_quirks_a_run_meets(tmp_path, of_drive, of_flow, name, met):
     d, s = drive(tmp_path, **of_drive), scenario(tmp_path, flow_xml(**of_flow))
     assert (name in {quirk.name for quirk in quirks.met(d, s)}) == met
-    lines = quirks.lines(d, s, asked=True)
-    assert any(line.startswith(name) for line in lines) == met
+    said = differences.line(differences.Ran(d, s, {"erase_suspensions": 7}, 2 * 10**12)) or ""
+    if name in differences.EFFECTS:
+        assert (f"({name})" in said) == met
+
+
+@pytest.mark.parametrize(
+    ("of_drive", "of_flow", "end_s", "words"),
+    [
+        ({}, {}, 2.5, "its IOPS and bandwidth are 25.0% higher (whole_seconds)"),
+        ({}, {}, 0.9, "infinite, because the run takes less than 1 s"),
+        ({"Channel_Transfer_Rate": "800"}, {}, 1, "20.0% less time (channel_rates_rounded)"),
+        ({"Channel_Transfer_Rate": "2000"}, {}, 1, "take no time (channel_rates_rounded)"),
+        ({}, {}, 1, "up to 2 times less throughput (one_die_at_a_time)"),
+        ({}, {}, 1, "(7 suspensions here): reads wait up to 3,000 us longer"),
+        # 2,000,000 // 512 // 8 = 488 requests per second, every 2,049,180 ns, for 488.28
+        ({}, {"Bandwidth": "2000000", "Average_Request_Size": "8"}, 1, "differs by 0.06%"),
+    ],
+)
+def test_how_far_a_run_is_from_mqsim(tmp_path, of_drive, of_flow, end_s, words):
+    d, s = drive(tmp_path, **of_drive), scenario(tmp_path, flow_xml(**of_flow))
+    ran = differences.Ran(d, s, {"erase_suspensions": 7}, int(end_s * 10**12))
+    line = differences.line(ran)
+    assert words in line and line.endswith("--quirks gives its results")
+
+
+def test_a_run_that_is_no_other_than_mqsims(tmp_path):
+    """No quirk has an effect: nothing is said; a collection is the only reason to name writes that
+    wait forever."""
+    plain = {
+        "Channel_Transfer_Rate": "500",
+        "Die_No_Per_Chip": "1",
+        "CMD_Suspension_Support": "NONE",
+    }
+    flow = {
+        "Die_IDs": "0",
+        "Request_Size_Distribution": "FIXED",
+        "Bandwidth": "409600000",
+        "Average_Request_Size": "8",
+    }
+    d, s = drive(tmp_path, **plain), scenario(tmp_path, flow_xml(**flow))
+    assert differences.line(differences.Ran(d, s, {"collections": 0}, 3 * 10**12)) is None
+    line = differences.line(differences.Ran(d, s, {"collections": 1}, 3 * 10**12))
+    assert line.count("(") == 1 and "(stalled_writes)" in line

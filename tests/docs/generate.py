@@ -6,6 +6,7 @@ test_docs.py compares them.
 `<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
 behind `|` choose among the paragraphs of that output. `<!-- results -->` are the rows of
 `ondie validate optimstore` with a tolerance,
+`<!-- quirks -->` MQSim's deviations from its parameters,
 `<!-- result keys -->` the keys of result.json, `<!-- config: SECTION -->` the keys of a section of
 the configuration, `<!-- laws -->` the conservation laws, `<!-- help: COMMAND -->` what
 `ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py. `<!-- stages -->` is the
@@ -26,6 +27,7 @@ from typing import Any
 from rich.console import Console
 
 from ondie.emu.analysis import result_keys
+from ondie.emu.replay.mqsim import quirks
 from tests.docs import stages, tour
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +47,8 @@ def make(what: str) -> str:
         return results()
     if what.startswith("counts: "):
         return counts(what.removeprefix("counts: ").split())
+    if what == "quirks":
+        return quirks_of_mqsim()
     if what == "result keys":
         return result_keys.describe()
     if what == "laws":
@@ -199,6 +203,22 @@ def results() -> str:
             f"{row.name:36}{row.kind:10}{row.published:>11.4g}{row.predicted:>11.4g}"
             f"{row.difference:>+11.1%}"
         )
+    return "\n".join(lines) + "\n"
+
+
+def quirks_of_mqsim() -> str:
+    """MQSim's deviations from its parameters, and their treatment."""
+    treatment = {
+        quirks.ASKED: "with --quirks",
+        quirks.KEPT: "always as in MQSim",
+        quirks.NAMED: "not reproduced",
+    }
+    lines = []
+    for quirk in quirks.QUIRKS:
+        about = f" ({', '.join(quirk.parameters)})" if quirk.parameters else ""
+        lines.append(f"{quirk.name}{about}: {treatment[quirk.treatment]}")
+        text = f"MQSim {quirk.does}; correct: {quirk.right}"
+        lines.append(textwrap.indent(textwrap.fill(text, 96), "    "))
     return "\n".join(lines) + "\n"
 
 

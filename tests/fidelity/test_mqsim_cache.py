@@ -12,6 +12,7 @@ import pytest
 
 from ondie.emu.nvme import mqsim_cache as buffer
 from ondie.emu.replay.mqsim import data_cache as caching
+from ondie.emu.replay.mqsim import flash_counts
 from ondie.emu.replay.mqsim import to_engine as simulate
 from ondie.emu.replay.mqsim.flows import flows as make_flows
 from ondie.emu.replay.mqsim.run import read_pair
@@ -62,7 +63,7 @@ def pair(tmp_path, kib, *changed, **drive):
 
 def results(d, flows):
     done = simulate.played(d, flows, frozenset())
-    count = simulate.counters(done.counters)
+    count = flash_counts.counters(done.counters)
     return done, statistics(
         done.requests, count, page_bytes=d.page_capacity_bytes, half=None, wall_s=1, config={}
     )

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from ondie.emu.replay import player as replay
+from ondie.emu.replay.mqsim import flash_counts
 from ondie.emu.replay.mqsim import to_engine as simulate
 from ondie.emu.replay.mqsim.address_partition import Range
 from ondie.emu.replay.mqsim.flows import flows as make_flows
-from ondie.emu.replay.mqsim.quirks import lines
+from ondie.emu.replay.mqsim.quirks import met
 from ondie.emu.replay.mqsim.run import read_pair
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
 
@@ -157,24 +158,24 @@ def test_whole_pages_of_the_drive_are_whole_pages_of_the_flow(tmp_path):
     d, scenario, made = prepared(tmp_path, *CASES["inside a page: writes"])
     assert [f.range.first % 16 for f in made] == [0, 4]
     done = simulate.played(d, made, frozenset())
-    count = simulate.counters(done.counters)
+    count = flash_counts.counters(done.counters)
     assert all((r["offset"] % 8192 == 0).all() for r in done.requests)
     assert count["user_writes"] == 16000
     asked = simulate.played(d, made, frozenset({"pages_of_flows"}))
     for a, b in zip(asked.requests, done.requests, strict=True):  # whole pages are the same
         assert a.tolist() == b.tolist()
-    assert any("pages_of_flows" in line for line in lines(d, scenario, asked=False))
+    assert "pages_of_flows" in [quirk.name for quirk in met(d, scenario)]
     d, scenario, _ = prepared(tmp_path, *CASES["open loop: reads"])
-    assert not any("pages_of_flows" in line for line in lines(d, scenario, asked=False))
+    assert "pages_of_flows" not in [quirk.name for quirk in met(d, scenario)]
 
 
 def test_parts_of_two_pages_with_one_number(tmp_path):
     """What crosses a page's end behind the flow's place in it is read from one page: sectors that a
     write lacks there are those of the other part, which it has just brought."""
     flows, drive = CASES["numbered twice: writes"]
-    right = simulate.counters(played(tmp_path, flows, drive).counters)
+    right = flash_counts.counters(played(tmp_path, flows, drive).counters)
     asked = played(tmp_path, flows, drive, frozenset({"pages_of_flows"}))
-    twice = simulate.counters(asked.counters)
+    twice = flash_counts.counters(asked.counters)
     assert right["user_writes"] == twice["user_writes"] == 23965  # MQSim's
     assert (right["user_reads"], twice["user_reads"]) == (5265, 8685)  # 8685 of them MQSim's
     r = asked.requests
@@ -225,13 +226,13 @@ def test_one_place_of_the_queue_stays_free(tmp_path, monkeypatch, depth):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "planes", "dies", "met"),
+    ("scheme", "planes", "dies", "applies"),
     [("DWCP", 2, 1, True), ("DWCP", 2, 2, False), ("DWCP", 1, 2, False), ("DCWP", 2, 1, False)],
 )
-def test_planes_from_the_list_of_dies(tmp_path, scheme, planes, dies, met):
+def test_planes_from_the_list_of_dies(tmp_path, scheme, planes, dies, applies):
     """DWCP with more planes than dies: where MQSim reads behind the end of a list."""
     drive = {"Plane_No_Per_Die": str(planes), "Die_No_Per_Chip": str(dies)}
     ids = {"Plane_IDs": "0,1"[: 2 * planes - 1], "Die_IDs": "0,1"[: 2 * dies - 1]}
     d, scenario, _ = prepared(tmp_path, [READS | ids], drive | {"Plane_Allocation_Scheme": scheme})
-    said = [line for line in lines(d, scenario, asked=False) if line.startswith("unwritten_plane ")]
-    assert len(said) == met
+    said = [quirk for quirk in met(d, scenario) if quirk.name == "unwritten_plane"]
+    assert len(said) == applies

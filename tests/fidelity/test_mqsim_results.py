@@ -250,10 +250,10 @@ def test_a_whole_run(tmp_path):
     whole = "requests simulated_ns iops bandwidth_bytes_per_s latency_us second_half flash waf"
     writes = "page_write_ratio written_bytes programmed_bytes"
     assert set(got) == set(f"{whole} {writes} wall_s peak_rss_bytes config".split())
-    said = remarks(drive, scenarios[0], asked=False)
-    assert any("Page_Metadat_Capacity" in line for line in said)
-    assert any(line.startswith("quirk: one_die_at_a_time") for line in said)
-    assert any("[reproduced here with --quirks]" in line for line in said)
+    assert any("Page_Metadat_Capacity" in line for line in remarks(scenarios[0]))
+    assert outcomes[0].difference is None
+    plain = run_scenario(drive, scenarios[0], lambda *a: fixed(*a[:2], obeyed(True)))
+    assert "(one_die_at_a_time)" in plain.difference
 
 
 def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ondie.emu.replay import player as replay
-from ondie.emu.replay.mqsim import sata
+from ondie.emu.replay.mqsim import flash_counts, sata
 from ondie.emu.replay.mqsim import to_engine as simulate
 from ondie.emu.replay.mqsim.flows import flows as make_flows
-from ondie.emu.replay.mqsim.quirks import lines
+from ondie.emu.replay.mqsim.quirks import met
 from ondie.emu.replay.mqsim.run import read_pair
 from ondie.emu.replay.statistics import statistics
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
@@ -116,7 +116,7 @@ def played(tmp_path, flows, drive):
     d, scenarios = read_pair(*files(tmp_path, flows, drive))
     made = make_flows(d, scenarios[0], frozenset({"mapping_writes"}), [])
     done = simulate.played(d, made, frozenset({"mapping_writes"}))
-    count = simulate.counters(done.counters)
+    count = flash_counts.counters(done.counters)
     return done, statistics(
         done.requests, count, page_bytes=d.page_capacity_bytes, half=None, wall_s=1, config={}
     )
@@ -252,7 +252,7 @@ def test_what_the_drive_sees(tmp_path):
     assert made[0].range.sectors == made[1].range.sectors == 64 * d.plane_sectors(2)
     whole = sata.streams(d, made)
     assert [(f.range.first, f.range.last) for f in whole] == [(0, made[1].range.last)]
-    said = " ".join(lines(d, scenarios[0], asked=False))
+    said = [quirk.name for quirk in met(d, scenarios[0])]
     for name in ("sata_is_nvme", "sata_one_stream", "sata_open_blocks"):
         assert name in said
     assert "sata_preconditioning" not in said

@@ -94,11 +94,15 @@ def run_scenarios(given: MqsimOptions, progress: Progress) -> int:
         if scenario.number in refused:
             continue
         name = f"scenario {scenario.number}" if several else "mqsim"
-        lines = remarks(drive, scenario, given.quirks)
+        lines = remarks(scenario)
         lines = [f"{name}: {line}" if several else line for line in lines]
         simulation = _simulation(name, lines, given.remark, progress)
         with refusal(scenario, refused, several):
-            outcomes.append(run_scenario(drive, scenario, simulation, asked=given.quirks))
+            outcome = run_scenario(drive, scenario, simulation, asked=given.quirks)
+            outcomes.append(outcome)
+            if outcome.difference is not None:
+                start = f"{name}: " if several else ""
+                given.remark(f"{start}{outcome.difference}")
     if not outcomes:
         raise InputError(f"{given.workload}: none of its scenarios can run; nothing was written")
     files: dict[Path, bytes] = {}

@@ -62,6 +62,11 @@ COMMAND = rounded_up(
         fetched="i8",  # queue entries that the drive had fetched when it posted the completion
         epoch="i8",  # epoch of the data cache that a FLUSH waits for
         contents_left="i4",  # contents of the data cache that a FLUSH still waits for
+        made="i8",  # when its request was split (nand/scheduler_statistics.py), ps
+        queued="i8",  # when it was queued at its die
+        allocated="i8",  # when the page of a write was allocated whose rest is read first
+        execution="i8",  # time of its command in the array
+        transfer="i8",  # its time on the channel
     )
 )
 """Record with the fields of a transaction that only commands and long transfers use.

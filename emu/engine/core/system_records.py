@@ -93,6 +93,7 @@ CFG = record_type(
     word="i8",  # 1: programs may have pages at several offsets (word lines)
     status="i8",  # 1: the status of a program or erase is read on the channel
     out="i8", out_plane="i8",  # ps of commands for data out: first plane, each further plane
+    probe="i8",  # 1: nand/scheduler_statistics.py keeps its statistics
     watch="i8",  # 1: code outside the channel waits for the end of operations
     suspend_program="i8", suspend_erase="i8",  # 1: reads may suspend it
     suspend_program_left="i8", suspend_erase_left="i8",  # least remaining ps to suspend

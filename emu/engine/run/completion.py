@@ -38,7 +38,7 @@ from ondie.emu.ftl import (
 )
 from ondie.emu.ftl.gc import resume_after_read, start_read_reclaim
 from ondie.emu.ftl.transfers import HOST_PASSES, decode, dram
-from ondie.emu.nand import timing
+from ondie.emu.nand import scheduler_statistics, timing
 from ondie.emu.nvme import data_cache, mqsim_cache
 from ondie.kernels.jit import cold, njit
 
@@ -136,6 +136,8 @@ def on_flash_done(st, tid):
     """Complete the die operation of transaction ``tid`` by the table above. Return the transaction
     when it is finished, else -1."""
     txn = st.txn[tid]
+    if st.cfg[0].probe != 0:
+        scheduler_statistics.on_done(st, tid)
     if txn.role >= Role.REGISTERS or (txn.role == Role.RESERVOIR and txn.op == timing.PROGRAM):
         return pe_completion.on_helped_done(st, tid)
     if txn.op == timing.READ:

@@ -40,19 +40,6 @@ class Quirk:
     treatment: str
     met: Met
 
-    def line(self, asked: bool) -> str:
-        """Return a line that describes the quirk, with its treatment in this run.
-
-        ``asked``: whether --quirks is given.
-        """
-        done = {
-            ASKED: "reproduced here" if asked else "reproduced here with --quirks",
-            KEPT: "reproduced here",
-            NAMED: "not reproduced here",
-        }[self.treatment]
-        about = f" ({', '.join(self.parameters)})" if self.parameters else ""
-        return f"{self.name}{about}: MQSim {self.does}; correct: {self.right} [{done}]"
-
 
 def _always(drive: Drive, scenario: Scenario) -> bool:
     return True
@@ -419,11 +406,3 @@ def obeyed(asked: bool) -> frozenset[str]:
 def met(drive: Drive, scenario: Scenario) -> list[Quirk]:
     """Return the quirks that MQSim has in a run of this scenario on this drive."""
     return [quirk for quirk in QUIRKS if quirk.met(drive, scenario)]
-
-
-def lines(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
-    """Return a line for each quirk that applies to a run of this scenario on this drive.
-
-    ``asked``: whether --quirks is given.
-    """
-    return [quirk.line(asked) for quirk in met(drive, scenario)]

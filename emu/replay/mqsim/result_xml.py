@@ -1,7 +1,7 @@
 """Results in MQSim's format: text lines, result file, log of response times.
 
-Owns the assignment of this project's counters to MQSim's names. Does not own the numbers of
-`--json` (replay/statistics.py) or writing to disk.
+Owns the assignment of this project's counters to MQSim's names. Does not own the statistics of the
+drive (device_xml.py), the numbers of `--json` (replay/statistics.py) or writing to disk.
 Source: MQSim's result file: names, units, nesting.
 
 Items that the simulation has not counted are omitted. Device response time: from the submission
@@ -11,49 +11,44 @@ are in whole us; bytes and rates have six decimals.
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ondie.emu.nvme.request import READ
+from ondie.emu.replay.mqsim import device_xml, sata
+from ondie.emu.replay.mqsim.device_statistics import DeviceStatistics
+from ondie.emu.replay.mqsim.device_xml import Lines
 from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.statistics import PS_PER_S, PS_PER_US
 
-COMMAND_COUNTS = {
-    "Issued_Flash_Read_CMD": "read_commands",
-    "Issued_Flash_Multiplane_Read_CMD": "multiplane_read_commands",
-    "Issued_Flash_Copyback_Read_CMD": "copyback_read_commands",
-    "Issued_Flash_Program_CMD": "program_commands",
-    "Issued_Flash_Multiplane_Program_CMD": "multiplane_program_commands",
-    "Issued_Flash_Copyback_Program_CMD": "copyback_program_commands",
-    "Issued_Flash_Erase_CMD": "erase_commands",
-    "Issued_Flash_Multiplane_Erase_CMD": "multiplane_erase_commands",
+FTL_ITEMS = (
+    "Issued_Flash_Read_CMD", "Issued_Flash_Interleaved_Read_CMD",
+    "Issued_Flash_Multiplane_Read_CMD", "Issued_Flash_Copyback_Read_CMD",
+    "Issued_Flash_Multiplane_Copyback_Read_CMD", "Issued_Flash_Program_CMD",
+    "Issued_Flash_Interleaved_Program_CMD", "Issued_Flash_Multiplane_Program_CMD",
+    "Issued_Flash_Interleaved_Multiplane_Program_CMD", "Issued_Flash_Copyback_Program_CMD",
+    "Issued_Flash_Multiplane_Copyback_Program_CMD", "Issued_Flash_Erase_CMD",
+    "Issued_Flash_Interleaved_Erase_CMD", "Issued_Flash_Multiplane_Erase_CMD",
+    "Issued_Flash_Interleaved_Multiplane_Erase_CMD", "Issued_Flash_Suspend_Program_CMD",
+    "Issued_Flash_Suspend_Erase_CMD", "Issued_Flash_Read_CMD_For_Mapping",
+    "Issued_Flash_Program_CMD_For_Mapping", "CMT_Hits", "CMT_Hits_For_Read", "CMT_Hits_For_Write",
+    "CMT_Misses", "CMT_Misses_For_Read", "CMT_Misses_For_Write", "Total_CMT_Queries",
+    "Total_CMT_Queries_For_Reads", "Total_CMT_Queries_For_Writes", "Total_GC_Executions",
+    "Average_Page_Movement_For_GC", "Total_WL_Executions", "Average_Page_Movement_For_WL",
+)  # fmt: skip
+"""The items of SSDDevice.FTL, in MQSim's order."""
+
+COUNTS = {
     "Issued_Flash_Suspend_Program_CMD": "program_suspensions",
     "Issued_Flash_Suspend_Erase_CMD": "erase_suspensions",
     "Issued_Flash_Read_CMD_For_Mapping": "map_reads",
     "Issued_Flash_Program_CMD_For_Mapping": "map_writes",
-    "CMT_Hits": "map_hits",
-    "CMT_Hits_For_Read": "map_read_hits",
-    "CMT_Hits_For_Write": "map_write_hits",
-    "CMT_Misses": "map_misses",
-    "CMT_Misses_For_Read": "map_read_misses",
-    "CMT_Misses_For_Write": "map_write_misses",
-    "Total_CMT_Queries": "map_queries",
-    "Total_CMT_Queries_For_Reads": "map_read_queries",
-    "Total_CMT_Queries_For_Writes": "map_write_queries",
     "Total_GC_Executions": "collections",
     "Total_WL_Executions": "levelings",
 }
-"""This project's counter for each of MQSim's command counts.
-
-Single-plane and multi-plane commands are counted separately.
-"""
-
-MOVES = {
-    "Average_Page_Movement_For_GC": ("gc_writes", "collections"),
-    "Average_Page_Movement_For_WL": ("leveling_writes", "levelings"),
-}
+"""This project's counter for each of MQSim's counts that has one."""
 
 
 def flow_lines(
@@ -95,25 +90,40 @@ def result_file(
     counters: Mapping[str, int],
     quirks: frozenset[str] = frozenset(),
     unserved: Sequence[tuple[int, int]] = (),
+    device: DeviceStatistics | None = None,
+    drive: Drive | None = None,
 ) -> bytes:
     """Return the content of the result file of one scenario.
 
     ``unserved``: numbers of further reads and writes of each flow that never complete; MQSim counts
-    them as requests. Quirk reproduced: whole_seconds.
+    them as requests. ``device``: statistics of ``drive``; without them, the file has no parts
+    HostInterface, TSU and FlashChips. Quirk reproduced: whole_seconds.
     """
-    root = ET.Element("MQSim_Results")
-    host = ET.SubElement(root, "Host")
+    out = Lines()
+    out.begin("MQSim_Results")
+    out.begin("Host")
     end = max(int(done["end"].max()) for done in requests)
+    end = end if device is None else device.end_ps
     seconds = float(end // PS_PER_S) if "whole_seconds" in quirks else end / PS_PER_S
     for i, (flow, done) in enumerate(zip(flows, requests, strict=True)):
-        element = ET.SubElement(host, "Host.IO_Flow")
-        left = unserved[i] if unserved else (0, 0)
-        for name, value in _flow(flow, done, seconds, left).items():
-            ET.SubElement(element, name).text = value
-    device = ET.SubElement(root, "SSDDevice")
-    ET.SubElement(device, "SSDDevice.FTL", _ftl(counters))
-    ET.indent(root, "\t")
-    return ET.tostring(root, encoding="us-ascii", xml_declaration=True) + b"\n"
+        out.begin("Host.IO_Flow")
+        out.values(_flow(flow, done, seconds, unserved[i] if unserved else (0, 0)))
+        out.end()
+    out.end()
+    out.begin("SSDDevice")
+    found = _ftl(counters)
+    if device is not None and drive is not None:
+        device_xml.host_interface(out, device, sata.used(drive))
+        found |= device_xml.commands(device)
+        found |= device_xml.lookups(device, counters, drive.ideal_mapping_table)
+        found = dict.fromkeys(device_xml.NEVER_ISSUED, "0") | found
+    out.element("SSDDevice.FTL", {name: found[name] for name in FTL_ITEMS if name in found})
+    if device is not None:
+        device_xml.scheduler_queues(out, device)
+        device_xml.flash_chips(out, device)
+    out.end()
+    out.end()
+    return out.content()
 
 
 def _flow(
@@ -146,10 +156,15 @@ def _rate(amount: int, seconds: float) -> str:
 
 
 def _ftl(counters: Mapping[str, int]) -> dict[str, str]:
-    out = {name: str(counters[mine]) for name, mine in COMMAND_COUNTS.items() if mine in counters}
-    for name, (moves, runs) in MOVES.items():
-        if counters.get(runs) and moves in counters:
-            out[name] = f"{counters[moves] / counters[runs]:.6f}"
+    out = {name: str(counters[mine]) for name, mine in COUNTS.items() if mine in counters}
+    for what, moves in (("GC", "gc_writes"), ("WL", "leveling_writes")):
+        runs = out.get(f"Total_{what}_Executions")
+        if runs is None:
+            continue
+        if int(runs) == 0:
+            out[f"Average_Page_Movement_For_{what}"] = device_xml.NOT_A_NUMBER
+        elif moves in counters:
+            out[f"Average_Page_Movement_For_{what}"] = f"{counters[moves] / int(runs):.6f}"
     return out
 
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ondie.emu.replay.mqsim import quirks, supported, workload_xml
+from ondie.emu.replay.mqsim import differences, quirks, supported, workload_xml
 from ondie.emu.replay.mqsim import ssdconfig as drives
+from ondie.emu.replay.mqsim.device_statistics import DeviceStatistics
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.flows import flows as make_flows
 from ondie.emu.replay.mqsim.parameter import parameters
@@ -32,10 +33,10 @@ class Run(NamedTuple):
     """Result of a simulation.
 
     requests: REQUEST[n] per flow, in the order of the flow, with all times. counters: at least
-    statistics.FLASH_COUNTS, and result_xml.COMMAND_COUNTS where counted. half: the counters at
+    statistics.FLASH_COUNTS, and those of result_xml.COUNTS that are counted. half: the counters at
     completion number half_way(flows), None if that number is not known. warmed_s: wall time of
     compilation, which is not part of the simulation. unserved: numbers of issued reads and writes
-    of each flow that never complete, empty if all do.
+    of each flow that never complete, empty if all do. device: statistics of the drive, if kept.
     """
 
     requests: list[np.ndarray]
@@ -43,6 +44,7 @@ class Run(NamedTuple):
     half: dict[str, int] | None
     warmed_s: float = 0.0
     unserved: tuple[tuple[int, int], ...] = ()
+    device: DeviceStatistics | None = None
 
 
 Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
@@ -54,13 +56,15 @@ class Outcome:
     """Results of one scenario.
 
     statistics: content of --json. text: lines in MQSim's terms. files: the result file, and logs of
-    response times if the drive's file requests them.
+    response times if the drive's file requests them. difference: line that says how MQSim's results
+    differ, None if they do not or with --quirks.
     """
 
     scenario: Scenario
     statistics: dict[str, Any]
     text: tuple[str, ...]
     files: dict[Path, bytes]
+    difference: str | None = None
 
 
 def read_pair(
@@ -86,15 +90,11 @@ def check(drive: Drive, scenario: Scenario) -> None:
     supported.check_supported(drive, scenario)
 
 
-def remarks(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
-    """Return the remarks for the user before a scenario runs; `asked`: whether --quirks is given.
-
-    The remarks name parameters without effect, and the quirks that apply.
-    """
+def remarks(scenario: Scenario) -> list[str]:
+    """Return the remarks for the user before a scenario runs: parameters without effect."""
     ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
-    lines += [f"ignored: {note}" for note in scenario.skipped]
-    return lines + [f"quirk: {line}" for line in quirks.lines(drive, scenario, asked)]
+    return lines + [f"ignored: {note}" for note in scenario.skipped]
 
 
 def run_scenario(
@@ -138,7 +138,9 @@ def run_scenario(
         )
     base = base_name(scenario)
     files = {
-        result_path(scenario): result_file(flows, run.requests, run.counters, names, run.unserved)
+        result_path(scenario): result_file(
+            flows, run.requests, run.counters, names, run.unserved, run.device, drive
+        )
     }
     if drive.enable_response_time_logging:
         period = drive.response_time_logging_period_length_ps
@@ -150,7 +152,9 @@ def run_scenario(
         *flow_lines(flows, run.requests, left),
         *total_lines(run.requests, run.counters),
     )
-    return Outcome(scenario, numbers, text, files)
+    end_ps = max(int(done["end"].max()) for done in run.requests)
+    ran = differences.Ran(drive, scenario, run.counters, end_ps)
+    return Outcome(scenario, numbers, text, files, None if asked else differences.line(ran))
 
 
 def base_name(scenario: Scenario) -> str:

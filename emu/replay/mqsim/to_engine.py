@@ -24,14 +24,19 @@ from ondie.emu.engine.run import build
 from ondie.emu.ftl import cmt, page_map
 from ondie.emu.ftl.precondition import per_stream
 from ondie.emu.ftl.precondition.apply import whole_pages
+from ondie.emu.nand import scheduler_statistics
+from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.timing import ERASE, PROGRAM, READ
 from ondie.emu.replay.mqsim import (
     data_cache,
+    device_statistics,
     gc_policies,
     mrg32k3a,
     precondition,
     sata,
 )
+from ondie.emu.replay.mqsim.device_statistics import DeviceStatistics
+from ondie.emu.replay.mqsim.flash_counts import counters, half
 from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow, half_way
 from ondie.emu.replay.mqsim.initial_occupancy import occupied
 from ondie.emu.replay.mqsim.run import Run
@@ -433,18 +438,15 @@ def simulate(
 
     ``progress`` is called with the number of requests done and the clock in ps.
     """
-    done = played(drive, flows, quirks, progress)
+    done, device = watched(drive, flows, quirks, progress)
     return Run(
-        done.requests, counters(done.counters), half(done), done.warmed_s, tuple(done.unserved)
+        requests=done.requests,
+        counters=counters(done.counters),
+        half=half(done),
+        warmed_s=done.warmed_s,
+        unserved=tuple(done.unserved),
+        device=device,
     )
-
-
-def half(done: Replayed) -> dict[str, int] | None:
-    """Return the counters at the start of the second half, with MQSim's names.
-
-    None if unknown, or if not all requests complete.
-    """
-    return None if done.half is None or any(map(any, done.unserved)) else counters(done.half)
 
 
 def played(
@@ -454,7 +456,18 @@ def played(
     progress: Callable[[int, int], None] | None = None,
 ) -> Replayed:
     """Simulate the flows on the drive and return the full result of the player."""
+    return watched(drive, flows, quirks, progress)[0]
+
+
+def watched(
+    drive: Drive,
+    flows: Sequence[Flow],
+    quirks: frozenset[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Replayed, DeviceStatistics]:
+    """Simulate the flows on the drive; return the result of the player and of the drive."""
     cfg, arrays = prepared(drive, flows, quirks)
+    scheduler_statistics.watch(arrays, Geometry.of(cfg), len(arrays.zone))
     sources = [
         Source(
             chunks=flow.chunks(),
@@ -470,23 +483,6 @@ def played(
     done = Player(arrays, cfg, sources[::-1]).run(
         half_way(flows), progress, may_stall="stalled_writes" in quirks
     )
-    return dataclasses.replace(done, requests=done.requests[::-1], unserved=done.unserved[::-1])
-
-
-def counters(count: dict[str, int]) -> dict[str, int]:
-    """Return the flash operations with MQSim's names, split into user, collection and mapping."""
-    return {
-        "user_reads": count["read_pages"] + count["merge_read_pages"],
-        "user_writes": count["program_pages"],
-        "gc_reads": count["gc_read_pages"],
-        "gc_writes": count["gc_program_pages"],
-        "fold_writes": count.get("fold_program_pages", 0),
-        "map_reads": count.get("map_read_pages", 0),
-        "map_writes": count.get("map_program_pages", 0),
-        "padding_writes": count.get("padding_pages", 0),
-        "failed_writes": count.get("failed_pages", 0),
-        "erases": count["erased_blocks"],
-        "collections": count["collections"],
-        "program_suspensions": count["program_suspensions"],
-        "erase_suspensions": count["erase_suspensions"],
-    }
+    device = device_statistics.read(arrays, drive.flash_channel_count, int(arrays.reg.now[0]))
+    done = dataclasses.replace(done, requests=done.requests[::-1], unserved=done.unserved[::-1])
+    return done, device

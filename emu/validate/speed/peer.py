@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from ondie.emu import validate
+from ondie.emu.replay.mqsim.flash_counts import counters
 from ondie.emu.replay.mqsim.flows import flows
 from ondie.emu.replay.mqsim.run import read_pair
-from ondie.emu.replay.mqsim.to_engine import counters, played
+from ondie.emu.replay.mqsim.to_engine import played
 from ondie.emu.units import InputError
 from ondie.emu.validate import mqsim_cases
 from ondie.emu.validate.speed.process import run

@@ -16,7 +16,7 @@ from ondie.emu.config.config import load_preset, preset_list
 from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.replay import memory
 from ondie.emu.replay.block_trace import Loop, capacity, replay_block
-from ondie.emu.replay.mqsim.to_engine import counters
+from ondie.emu.replay.mqsim.flash_counts import counters
 from ondie.emu.replay.statistics import statistics
 from ondie.emu.validate.speed.plan import Plan
 from ondie.emu.validate.speed.process import python

@@ -1,0 +1,112 @@
+"""Statistics of the drive in the terms of MQSim's result file, read from the state after a run.
+
+Owns the derived numbers: mean lengths, deviations, fractions of time. Does not own counting
+(nand/scheduler_statistics.py) or the format (device_xml.py).
+Source: MQSim's result file; its definitions where they deviate from the name of an item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.nand.scheduler_statistics import LENGTHS, QUEUES
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """One queue of a chip; lengths in transactions, times in ps.
+
+    deviation: None if the queue was longer than the lengths whose time is kept.
+    """
+
+    entered: int
+    left: int
+    mean_length: float
+    longest: int
+    deviation: float | None
+    mean_wait: float | None
+    longest_wait: int
+
+
+@dataclass(frozen=True)
+class Chip:
+    """Fractions of the run in which a chip executes, transfers, and does both."""
+
+    execution: float
+    transfer: float
+    overlap: float
+
+
+@dataclass(frozen=True)
+class DeviceStatistics:
+    """Statistics of one drive after a run.
+
+    channels, chips: number of channels, and of chips of each. queues: Queue of each chip, channel
+    after channel, in the order of nand/scheduler_statistics.py. ranked: whether the host's queues
+    are those of priority classes. streams: int64[flows, 2, 4], reads and writes of each flow:
+    transactions, then the sums of their execution, transfer and waiting times (ps). issued:
+    int64[3, 2], commands to read, program and erase, on one plane and on several. lookup:
+    int64[3, 3], look-ups of the mapping by reads, writes and moved pages: hits, misses that read a
+    translation page, other misses. end_ps: end of the simulation.
+    """
+
+    channels: int
+    chips: int
+    queues: tuple[tuple[Queue, ...], ...]
+    of_chips: tuple[Chip, ...]
+    ranked: bool
+    streams: I64
+    issued: I64
+    lookup: I64
+    end_ps: int
+
+
+def read(arrays: Arrays, channels: int, end_ps: int) -> DeviceStatistics:
+    """Return the statistics of a drive of ``channels`` channels after a run until ``end_ps``."""
+    chips = len(arrays.chip_use)
+    queues = [
+        _queue(use, lengths, end_ps)
+        for use, lengths in zip(arrays.queue_use, arrays.queue_ps, strict=True)
+    ]
+    of_chips = [
+        Chip(*(int(use[name]) / end_ps for name in ("execution", "transfer", "overlap")))
+        for use in arrays.chip_use
+    ]
+    names = ("count", "execution", "transfer", "waiting")
+    streams = np.stack([arrays.stream_use[name] for name in names], axis=1)
+    return DeviceStatistics(
+        channels=channels,
+        chips=chips // channels,
+        queues=tuple(tuple(queues[i * QUEUES : (i + 1) * QUEUES]) for i in range(chips)),
+        of_chips=tuple(of_chips),
+        ranked=bool(arrays.cfg["ranked"][0]),
+        streams=streams.reshape(-1, 2, len(names)),
+        issued=arrays.issued.copy(),
+        lookup=arrays.lookup.copy(),
+        end_ps=end_ps,
+    )
+
+
+def _queue(use: np.record, lengths: I64, end_ps: int) -> Queue:
+    """Return the numbers of one queue. As in MQSim, the time since its last change counts to no
+    length, and the deviation is the root of the sum, over the lengths n up to the longest, of
+    (n t / T - mean)**2, where t is the time at length n and T that of the run."""
+    longest = int(use["longest"])
+    shares = np.arange(min(longest + 1, LENGTHS)) * lengths[: longest + 1] / end_ps
+    mean = float(shares.sum())
+    left = int(use["left"])
+    return Queue(
+        entered=int(use["entered"]),
+        left=left,
+        mean_length=mean,
+        longest=longest,
+        deviation=float(np.sqrt(((shares - mean) ** 2).sum())) if longest < LENGTHS else None,
+        mean_wait=int(use["waited"]) / left if left else None,
+        longest_wait=int(use["worst"]),
+    )

@@ -1,0 +1,138 @@
+"""One line that says how a run without --quirks differs from MQSim's, and by how much.
+
+Owns the effect of each quirk that --quirks reproduces, on a run that is done. Does not own the list
+of quirks (quirks.py).
+Source: MQSim's source; the amounts follow from the parameters and the counters of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ondie.emu.replay.mqsim import quirks
+from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.workload_xml import Scenario, Synthetic, TraceBased
+from ondie.emu.replay.statistics import PS_PER_S, PS_PER_US
+
+OPEN = "by an amount that depends on the load"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run: its files, counters with MQSim's names, and the time of its end (ps)."""
+
+    drive: Drive
+    scenario: Scenario
+    counters: Mapping[str, int]
+    end_ps: int
+
+    def count(self, name: str) -> int:
+        """Return a counter, 0 if the run has none of this name."""
+        return self.counters.get(name, 0)
+
+
+def line(ran: Ran) -> str | None:
+    """Return the line for a run without --quirks; None if MQSim's run would be the same."""
+    effects = []
+    for quirk in quirks.met(ran.drive, ran.scenario):
+        if quirk.treatment == quirks.ASKED and (effect := EFFECTS[quirk.name](ran)):
+            effects.append(f"{effect} ({quirk.name})")
+    if not effects:
+        return None
+    return f"MQSim differs on these files: {'; '.join(effects)}; --quirks gives its results"
+
+
+def _whole_seconds(ran: Ran) -> str | None:
+    whole = ran.end_ps // PS_PER_S
+    what = "its IOPS and bandwidth are"
+    if whole == 0:
+        return f"{what} infinite, because the run takes less than 1 s"
+    more = ran.end_ps / PS_PER_S / whole - 1
+    return f"{what} {more:.1%} higher" if more >= 0.0005 else None
+
+
+def _whole_rate(ran: Ran) -> str | None:
+    worst = 0.0
+    for flow in ran.scenario.flows:
+        if isinstance(flow, Synthetic) and not flow.closed_loop:
+            sectors = flow.average_request_size_bytes // 512
+            per_s = flow.bandwidth_bytes_per_s // 512 // sectors
+            if not per_s:
+                return "it sends no request of a flow with less than one per second"
+            interval = 10**9 // per_s * flow.bandwidth_bytes_per_s / (sectors * 512 * 10**9)
+            worst = max(worst, abs(1 / interval - 1), key=abs)
+    return f"its requests arrive at a rate that differs by {worst:.2%}" if worst > 5e-5 else None
+
+
+def _nanoseconds(ran: Ran) -> str:
+    units = {f.time_unit for f in ran.scenario.flows if isinstance(f, TraceBased)}
+    return f"it takes times in {' and '.join(sorted(units - {'NANOSECOND'})).lower()}s for ns"
+
+
+def _channel(ran: Ran) -> str | None:
+    rate = ran.drive.channel_transfer_rate_hz / 10**9
+    theirs, ours = int(1 / rate), 1 / rate
+    if theirs == 0:
+        return "its transfers on the channel take no time"
+    return f"its transfers on the channel take {1 - theirs / ours:.1%} less time"
+
+
+def _suspension(ran: Ran) -> str | None:
+    count = ran.count("program_suspensions") + ran.count("erase_suspensions")
+    if not count:
+        return None
+    wait = max(ran.drive.block_erase_latency_ps, ran.drive.page_program_latency_lsb_ps)
+    longest = f"reads wait up to {wait / PS_PER_US:,.0f} us longer"
+    return f"it never suspends an operation ({count} suspensions here): {longest}"
+
+
+def _map_writes(ran: Ran) -> str | None:
+    count = ran.count("map_writes")
+    return f"its {count} write-backs of the mapping table take no time" if count else None
+
+
+def _stalled(ran: Ran) -> str | None:
+    if not ran.count("collections"):
+        return None
+    return "writes that find no free block can wait forever there, which ends its run early"
+
+
+def _drawings(ran: Ran) -> str | None:
+    if not ran.count("collections"):
+        return None
+    return f"it abandons a collection if the random block is of no use: fewer collections, {OPEN}"
+
+
+def _fixed(text: str) -> Callable[[Ran], str]:
+    return lambda ran: text
+
+
+EFFECTS: dict[str, Callable[[Ran], str | None]] = {
+    "whole_seconds": _whole_seconds,
+    "whole_rate": _whole_rate,
+    "negative_sizes": _fixed("a random size below 1 becomes one of some 65,500 sectors (32 MiB)"),
+    "nanoseconds": _nanoseconds,
+    "whole_trace_rounds": _fixed("it runs the whole trace in each round"),
+    "short_modulus": _fixed("addresses behind a flow's range are up to some sectors lower"),
+    "address_alias": _fixed("addresses from 2 TiB on are others"),
+    "pages_of_flows": _fixed(
+        f"parts of two pages share a number: fewer flash operations or more, {OPEN}"
+    ),
+    "one_die_at_a_time": lambda ran: (
+        f"a chip runs one command at a time: up to {ran.drive.die_no_per_chip} times less "
+        "throughput"
+    ),
+    "channel_rates_rounded": _channel,
+    "suspension_never_issued": _suspension,
+    "mapping_writes": _map_writes,
+    "shared_map_cache": lambda ran: (
+        f"its mapping cache has {len(ran.scenario.flows)} times the capacity"
+    ),
+    "stalled_writes": _stalled,
+    "lost_drawings": _drawings,
+    "nine_tenths": _fixed("it fills at most 90% of a flow's pages"),
+    "one_sector": _fixed("it fills one sector of a page: fewer reads before overwrites"),
+    "polling": _fixed(f"turns of the priority classes pass on busy chips, too: latencies {OPEN}"),
+}
+"""For each quirk that --quirks reproduces, its effect on a run; None if it has none."""

@@ -1,0 +1,38 @@
+"""Flash operations of a run with MQSim's names.
+
+Owns the assignment of the engine's counters to these names. Does not own counting
+(engine/core/counters.py). Source: MQSim's statistics of user, collection and mapping operations.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.replay.player import Replayed
+
+
+def counters(count: dict[str, int]) -> dict[str, int]:
+    """Return the flash operations with MQSim's names, split into user, collection and mapping."""
+    return {
+        "user_reads": count["read_pages"] + count["merge_read_pages"],
+        "host_read_pages": count["read_pages"],
+        "user_writes": count["program_pages"],
+        "gc_reads": count["gc_read_pages"],
+        "gc_writes": count["gc_program_pages"],
+        "fold_writes": count.get("fold_program_pages", 0),
+        "map_reads": count.get("map_read_pages", 0),
+        "map_writes": count.get("map_program_pages", 0),
+        "padding_writes": count.get("padding_pages", 0),
+        "failed_writes": count.get("failed_pages", 0),
+        "erases": count["erased_blocks"],
+        "collections": count["collections"],
+        "levelings": count["wear_moves"],
+        "program_suspensions": count["program_suspensions"],
+        "erase_suspensions": count["erase_suspensions"],
+    }
+
+
+def half(done: Replayed) -> dict[str, int] | None:
+    """Return the counters at the start of the second half, with MQSim's names.
+
+    None if unknown, or if not all requests complete.
+    """
+    return None if done.half is None or any(map(any, done.unserved)) else counters(done.half)
