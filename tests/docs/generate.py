@@ -104,8 +104,6 @@ def output(arguments: list[str]) -> str:
             check_datasheet(name, load_preset(name)).show(screen)
         case ["calibrate", "--jobs", name]:
             print(fio_jobs.job_file(load_preset("gen4-tlc"), "gen4-tlc", name), file=screen.file)
-        case ["calibrate", name]:
-            show_calibration(name.removesuffix(".json"), screen)
         case ["stannis", *_]:
             words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
             return subprocess.run(words, check=True, capture_output=True, text=True).stdout
@@ -113,18 +111,6 @@ def output(arguments: list[str]) -> str:
             raise ValueError(f"no way to show {arguments}")
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
-
-
-def show_calibration(recording: str, screen: Console) -> None:
-    """What `ondie calibrate` prints for a recording of tests/fidelity/fio, up to the points."""
-    from ondie.emu.analysis.calibrate.calibration import document
-    from ondie.emu.results.tables import calibration as tables
-    from tests.fidelity.test_calibrate import fitted_recording
-
-    data = document(fitted_recording(recording))
-    for part in (tables.constants_table(data), *tables.constants_words(data)):
-        screen.print(part)
-    screen.print(tables.errors_table(data))
 
 
 def config_keys(section: str) -> str:

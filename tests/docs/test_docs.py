@@ -16,16 +16,15 @@ TEXT = "\n".join(TEXTS.values())
 BLOCKS = list(generate.blocks(TEXT))
 SLOW = {
     "counts: smart-infinity hypertune drives", "output: validate drives",
-    "output: calibrate virtio.json", "output: calibrate loop.json",
 }  # fmt: skip
-"""Suites of up to a minute each, and fits of minutes: compared at full counts only."""
+"""Suites of up to a minute each: compared at full counts only."""
 
 
 def test_the_pages_have_the_generated_blocks():
     assert [what for what, _ in generate.blocks(TEXTS["README.md"])] == [
         "output: compare gpt2-124m --device csd-pe --steps 1 --no-swing", "results",
     ]  # fmt: skip
-    assert len(BLOCKS) == 71
+    assert len(BLOCKS) == 69
 
 
 def test_the_readme_is_short():
