@@ -304,19 +304,22 @@ def test_a_policy_is_compiled_once_and_the_engine_not_at_all(tmp_path, root):
 
 
 def test_it_runs_at_the_speed_of_the_built_in_one(tmp_path):
-    """The same choices, so the same work; the best of five in turn, within a factor."""
+    """The same choices, so the same work: the least processor time of runs in turn, within a
+    factor. On a busy machine more runs find it."""
     path = file_of(tmp_path, OWN)
     big = {"flash__blocks_per_plane": 256, "flash__channels": 1, "ftl__over_provisioning": 0.1}
     best = {}
-    for _ in range(5):
+    for turn in range(25):
         for name in ("greedy", f"{path}:greedy"):
             d = device(**SHAPE | big | {"ftl__gc_policy": name})
             d.submit(random_writes(np.random.default_rng(5), 30_000, d.lpns))
-            begin = time.perf_counter()
+            begin = time.process_time()
             d.run()
-            best[name] = min(best.get(name, 1e9), time.perf_counter() - begin)
-    built_in, own = best.values()
-    assert own < 1.3 * built_in
+            best[name] = min(best.get(name, 1e9), time.process_time() - begin)
+        built_in, own = best.values()
+        if turn >= 4 and own < 1.3 * built_in:
+            return
+    pytest.fail(f"own policy {own:.4f} s, built-in {built_in:.4f} s")
 
 
 def test_a_changed_file_is_read_again(tmp_path):
