@@ -36,7 +36,7 @@ KNOWN = 0.025
 """Reported standard error up to which a constant is identifiable: two of them are TOLERANCE."""
 FACTOR = 1.5
 """Largest factor between a constant of the measured drive and of the preset."""
-MOST_SIGMAS = 3
+MOST_SIGMAS = 4
 """Largest deviation of a fitted constant in multiples of its reported standard error."""
 FINEST = 0.01
 """Deviation that is accepted whatever error is reported."""
