@@ -26,7 +26,10 @@ from ondie.emu.config.datasheet import LATENCIES, DataSheet, Figure
 from ondie.emu.config.rules.rule import WORD_LINE, raw_bytes
 from ondie.emu.ftl import pslc
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.timing import word_line_pages
 from ondie.emu.replay.block_trace import BlockReplayed, Loop, capacity, replay_block
+from ondie.emu.replay.mqsim.flash_counts import counters
+from ondie.emu.replay.statistics import INTERNAL_WRITES
 from ondie.traces.block_model import READ, WRITE, BlockTrace
 
 PS_PER_S = 1e12
@@ -150,7 +153,7 @@ class Bench:
         size = 1 if random else figure.block_bytes
         limit, share, why = limit_of(measured.run, op, figure.depth)
         if why == LATENCY:
-            limit, share = self._largest_part(op, figure.block_bytes)
+            _, limit, share = self._largest_part(op, figure.block_bytes)
         return Headline(
             figure, measured.per_s * size, limit, share, why, len(measured.run.requests)
         )
@@ -181,10 +184,8 @@ class Bench:
         if op == READ:
             return READS * self.scale * 4096 // max(block // 8, 4096)
         geometry = Geometry.of(self.cfg)
-        line = WORD_LINE.get(self.cfg.flash.cell, 1)
-        if self.cfg.flash.programming == "page":
-            line = 1
-        program = geometry.dies * geometry.planes * line * self.cfg.flash.page_bytes
+        line = word_line_pages(self.cfg) * self.cfg.flash.page_bytes
+        program = geometry.dies * geometry.planes * line
         cached = self.cfg.cache.capacity_bytes if self.cfg.cache.mode != "off" else 0
         return max(-(-ROUNDS * (cached + program) // block), 32 * depth) * self.scale
 
@@ -222,8 +223,7 @@ class Bench:
     def _latency(self, figure: Figure) -> Headline:
         """Return the mean latency of single requests, and the constant with the largest part."""
         op = READ if figure.what == "read_latency" else WRITE
-        value = self._mean_latency(self.cfg, op, figure.block_bytes)
-        limit, share = self._largest_part(op, figure.block_bytes)
+        value, limit, share = self._largest_part(op, figure.block_bytes)
         return Headline(figure, value, limit, share, LATENCY, LATENCY_REQUESTS * self.scale)
 
     def _mean_latency(self, cfg: Config, op: int, block: int) -> float:
@@ -232,9 +232,9 @@ class Bench:
         run = self._replay(cfg, op, block, 1, count, True, kind)
         return float((run.requests["end"] - run.requests["start"]).mean())
 
-    def _largest_part(self, op: int, block: int) -> tuple[str, float]:
-        """Return the constant that makes up the largest part of the latency of a single request,
-        and this part: how much shorter the latency is with a constant that is a tenth shorter."""
+    def _largest_part(self, op: int, block: int) -> tuple[float, str, float]:
+        """Return the mean latency of a single request (ps), the constant that makes up its largest
+        part, and this part: how much shorter it is with a constant that is a tenth shorter."""
         whole = self._mean_latency(self.cfg, op, block)
         parts = {}
         for key in PARTS[op]:
@@ -246,7 +246,7 @@ class Bench:
             changed = self._mean_latency(self.cfg.replace({key: value}), op, block)
             parts[key] = (whole - changed) / whole / (1 - STEP)
         limit = max(parts, key=lambda key: parts[key])
-        return limit, parts[limit]
+        return whole, limit, parts[limit]
 
     def _power(self, figure: Figure) -> Headline:
         """Return the mean power of the drive during sequential requests (mW)."""
@@ -279,7 +279,7 @@ class Bench:
             )
         before, after = short.done.counters, long.done.counters
         done = {name: after[name] - before[name] for name in after}
-        written, programmed = done["program_pages"], sum(done[name] for name in PROGRAMS)
+        written, programmed = done["program_pages"], programmed_pages(done)
         share = written / (programmed - done["pslc_pages"] * (1 - self._pslc_wear()))
         return Headline(
             figure, self.cfg.flash.endurance_cycles * raw_bytes(self.cfg) * share,
@@ -295,16 +295,20 @@ class Bench:
         return pages * flash.endurance_cycles / flash.pslc_endurance_cycles
 
 
-PROGRAMS = ("program_pages", "gc_program_pages", "padding_pages", "fold_program_pages",
-            "map_program_pages", "failed_pages")  # fmt: skip
 LATENCY = "the latency"
+
+
+def programmed_pages(counted: dict[str, int]) -> int:
+    """Return the pages programmed for any reason, as write amplification counts them."""
+    flash = counters(counted)
+    return int(flash["user_writes"]) + sum(flash[name] for name in INTERNAL_WRITES)
 
 
 def second_half(run: BlockReplayed) -> dict[str, int]:
     """Return the counters of the second half of a run, or of the whole run where that is not
     known."""
-    counters, half = run.done.counters, run.half or {}
-    return {name: counters[name] - half.get(name, 0) for name in counters}
+    done, half = run.done.counters, run.half or {}
+    return {name: done[name] - half.get(name, 0) for name in done}
 
 
 def window_rate(run: BlockReplayed, depth: int, first: float, last: float) -> float:
@@ -342,11 +346,11 @@ def limit_of(run: BlockReplayed, op: int, depth: int) -> tuple[str, float, str]:
 def planes_at_once(run: BlockReplayed) -> float:
     """Return the share of a die's planes that a program uses on average, where pages are programmed
     one by one."""
-    flash, counters = run.config.flash, run.done.counters
-    if flash.programming != "page" or not counters["array_programs"]:
+    flash, done = run.config.flash, run.done.counters
+    if flash.programming != "page" or not done["array_programs"]:
         return 1.0
-    pages = sum(counters[name] for name in PROGRAMS) / Geometry.of(run.config).slots
-    return pages / counters["array_programs"] / flash.planes_per_die
+    pages = programmed_pages(done) / Geometry.of(run.config).slots
+    return pages / done["array_programs"] / flash.planes_per_die
 
 
 def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:

@@ -61,11 +61,9 @@ class Figure:
     """One figure of a data sheet.
 
     ``value``: in base units (UNITS); None if the sheet does not state it. ``text``: as the file
-    spells it. ``depth``: commands in
-    flight. ``pslc_full``: the write rate when the blocks in pSLC mode
-    are full. ``kind`` and
-    ``constants``: those of its row of validation. ``source``: document, if it is not that of the
-    sheet.
+    spells it. ``depth``: commands in flight. ``pslc_full``: the write rate when the blocks in pSLC
+    mode are full. ``kind`` and ``constants``: those of its row of validation. ``source``: document,
+    if it is not that of the sheet.
     """
 
     what: str
