@@ -41,14 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
     if starts_workers(config):
-        compile_engines()
+        compile_once()
         folder = tempfile.TemporaryDirectory(prefix="ondie-suites-")
         os.environ["ONDIE_TEST_SUITES"] = folder.name  # for tests/suites.py
         config.add_cleanup(folder.cleanup)
 
 
-ENGINES = ("tests.smoke.commands", "tests.timing.flash")
-"""Programs that compile the engine, and the engine of flash alone."""
+ENGINES = (("tests.smoke.commands",), ("tests.timing.flash",))
+"""Modules that compile the engine, and the engine of flash alone."""
+COLLECTION = ("pytest", "--collect-only", "-qq")
+"""Compiles the test files with pytest's assertions, into their folders."""
 
 
 def starts_workers(config: pytest.Config) -> bool:
@@ -57,20 +59,22 @@ def starts_workers(config: pytest.Config) -> bool:
     return bool(several) and not hasattr(config, "workerinput") and not config.option.collectonly
 
 
-def compile_engines() -> None:
-    """Store the compiled engines, one process per engine. Without this, each worker would compile
-    both. A failure is shown, and the tests that use the engine fail with the same error."""
+def compile_once() -> None:
+    """Store what every worker would compile for itself: the engines and, in a fresh checkout, the
+    test files. A failure is shown, and the tests that use the engine fail with the same error."""
+    fresh = not any((ROOT / "tests").rglob("test_*-pytest-*.pyc"))
+    programs = (*ENGINES, COLLECTION) if fresh else ENGINES
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", engine], cwd=ROOT, stdout=subprocess.PIPE,
+            [sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, encoding="utf-8",
         )
-        for engine in ENGINES
+        for words in programs
     ]  # fmt: skip
-    for engine, process in zip(ENGINES, running, strict=True):
+    for words, process in zip(programs, running, strict=True):
         output, _ = process.communicate()
         if process.returncode:
-            sys.stderr.write(f"python -m {engine} failed:\n{output}\n")
+            sys.stderr.write(f"python -m {' '.join(words)} failed:\n{output}\n")
 
 
 @pytest.fixture(scope="session")

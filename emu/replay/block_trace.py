@@ -119,7 +119,7 @@ def replay_block(
     filled = None
     if kind == "fill" and touched_fill.rest_is_idle(arrays, cfg, accesses):
         filled = touched_fill.touched_pages(arrays, accesses)
-    check_memory(cfg, kind, len(commands), _written_pages(trace, mapping_unit(cfg)), filled)
+    check_memory(cfg, kind, len(commands), written_pages(trace, mapping_unit(cfg)), filled)
     apply.precondition(arrays, cfg, kind, seed=seed, accesses=accesses)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
     source = Source(commands.chunks(), depth, loop.depth is not None, count=len(commands))
@@ -159,7 +159,7 @@ def least_pages(cfg: Config, kind: str) -> int:
     return FEWEST_BLOCKS * geometry.units * geometry.block_pages if kind == "steady" else 0
 
 
-def _written_pages(trace: BlockTrace, page_bytes: int) -> int:
+def written_pages(trace: BlockTrace, page_bytes: int) -> int:
     """Return the most pages that the writes of the trace can map."""
     sizes = trace.size[trace.op == WRITE]
     return int((sizes // page_bytes + 2).sum())

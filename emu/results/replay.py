@@ -21,6 +21,7 @@ from ondie.emu.config.config import Config, configuration
 from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.ftl import pslc
 from ondie.emu.ftl.precondition.apply import PRECONDITIONS
+from ondie.emu.nand.timing import gathers_super_pages
 from ondie.emu.nvme.request import REQUEST_NAMES
 from ondie.emu.replay import request_log
 from ondie.emu.replay.block_trace import (
@@ -30,7 +31,9 @@ from ondie.emu.replay.block_trace import (
     capacity,
     least_pages,
     loop_of,
+    of_replay,
     replay_block,
+    written_pages,
 )
 from ondie.emu.replay.mqsim.flash_counts import counters
 from ondie.emu.replay.statistics import statistics, summary
@@ -48,7 +51,7 @@ WORD_LINES = (
     "padding_pages", "padded_at_flush", "padded_at_rest", "padded_in_time", "second_pass_pages",
     "gathered_most",
 )  # fmt: skip
-"""Names of the counters in `word_lines` of `--json`, present if flash.programming is not "page"."""
+"""Names of the counters in `word_lines` of `--json`, present if programs wait for others."""
 MANAGEMENT = (
     "collections", "overruled_victims", "copyback_pages", "merge_read_pages", "trimmed_pages",
     "unmapped_pages", "wear_moves", "program_failures", "bad_blocks",
@@ -207,9 +210,10 @@ def replayed(
         data["errors"] = {name: run.done.counters[name] for name in ERRORS}
     if run.config.ftl.pslc != "off":
         data["pslc"] = _pslc(run)
-    if run.config.flash.programming != "page":
+    if run.config.flash.programming != "page" or gathers_super_pages(run.config):
         data["word_lines"] = {name: run.done.counters[name] for name in WORD_LINES}
-    remarks = (*trace.notes, *run.notes, *_about(trace, loop), *_short(run, data, kind))
+    short = foreseen(trace, cfg, kind) or _short(run, data, kind)
+    remarks = (*trace.notes, *run.notes, *_about(trace, loop), *short)
     return ReplayResult(data, run, (*remarks, *_failed(run), *_overruled(run)))
 
 
@@ -240,16 +244,31 @@ def _about(trace: BlockTrace, loop: Loop) -> list[str]:
     return []
 
 
+def foreseen(trace: BlockTrace, cfg: Config, kind: str) -> list[str]:
+    """Return a remark if the writes of the trace are too few for a write amplification in steady
+    state: known before the drive is brought into that state, which may take minutes.
+
+    A page that a write touches in part counts as a whole one, so that the bytes are an upper bound.
+    """
+    cfg = of_replay(cfg)
+    unit = mapping_unit(cfg)
+    return _too_few(cfg, written_pages(trace, unit) * unit, "at most ", kind)
+
+
 def _short(run: BlockReplayed, data: Mapping[str, Any], kind: str) -> list[str]:
     """Return a remark if the run is too short for a write amplification in steady state."""
-    least = least_pages(run.config, kind) * mapping_unit(run.config)
-    pages = data["flash"]["user_writes"] * mapping_unit(run.config)
-    if not pages or pages >= least:
+    return _too_few(run.config, data["flash"]["user_writes"] * mapping_unit(run.config), "", kind)
+
+
+def _too_few(cfg: Config, size: int, most: str, kind: str) -> list[str]:
+    """Return a remark if the host programs ``size`` bytes, too few for a write amplification."""
+    least = least_pages(cfg, kind) * mapping_unit(cfg)
+    if not size or size >= least:
         return []
     return [
-        f"no write amplification: the host programmed {fmt_bytes(pages)}, and collection in steady "
-        f"state empties blocks of {fmt_bytes(least // FEWEST_BLOCKS)} in all units of the drive "
-        f"together; replay at least {fmt_bytes(least)} of writes, or use --precondition fill"
+        f"no write amplification: the host programs {most}{fmt_bytes(size)}, and collection in "
+        f"steady state empties blocks of {fmt_bytes(least // FEWEST_BLOCKS)} in all units of the "
+        f"drive together; replay at least {fmt_bytes(least)} of writes, or use --precondition fill"
     ]
 
 

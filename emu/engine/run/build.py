@@ -167,13 +167,13 @@ def build(
     n = devices if devices is not None else cfg.system.devices
     geometry = Geometry.of(cfg)
     _check_request(cfg, geometry, payload, pairs > 0, jobs > 0, destage is not None)
-    gathers = n if word_line_pages(cfg) * geometry.slots > 1 else 0
     depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
     dies, buses, units = n * geometry.dies, n * geometry.channels, n * geometry.units
     fifos = stages.HOST_STATIONS + n * (stages.ECC + geometry.channels)
-    key, tree = build_tree(buses + fifos + max(pairs, 1) + gathers)
     lpns = logical_pages(cfg, geometry) if lpns is None else lpns
     table = integer_config(cfg, geometry, depth)
+    gathers = n if int(table["line"][0]) > 1 else 0
+    key, tree = build_tree(buses + fifos + max(pairs, 1) + gathers)
     set_reservoir(cfg, geometry, table, reservoir_planes or geometry.planes)
     table.lpns = lpns
     table.adapter = adapter
