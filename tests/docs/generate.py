@@ -11,6 +11,7 @@ behind `|` choose among the paragraphs of that output. `<!-- results -->` are th
 the configuration, `<!-- laws -->` the conservation laws, `<!-- help: COMMAND -->` what
 `ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py. `<!-- stages -->` is the
 stage table of the engine, and `<!-- stages: WALK -->` a walk through it (stages.py).
+`<!-- write amplification -->` is that of a simulated drive beside the theory's.
 """
 
 import functools
@@ -51,6 +52,8 @@ def make(what: str) -> str:
         return quirks_of_mqsim()
     if what == "result keys":
         return result_keys.describe()
+    if what == "write amplification":
+        return write_amplification()
     if what == "laws":
         return conservation_laws()
     if what.startswith("config: "):
@@ -217,6 +220,25 @@ def counts(suites: list[str]) -> str:
     for name in suites:
         kinds = [row.kind for row in suite(name)]
         lines.append(f"{name:16}" + "".join(f"{kinds.count(kind):>10}" for kind in KINDS))
+    return "\n".join(lines) + "\n"
+
+
+def write_amplification() -> str:
+    """Write amplification of a simulated drive by over-provisioning and policy, and by theory."""
+    import numpy as np
+
+    from tests.fidelity import test_waf, waf_theory
+
+    lines = [f"{'':19}{'greedy':^30}{'d-choices':^30}".rstrip()]
+    lines += [f"{'over-provisioning':19}" + f"{'simulated':>10}{'theory':>9}{'difference':>11}" * 2]
+    for op in sorted(test_waf.OVER_PROVISIONING):
+        line = f"{op:<19.0%}"
+        for policy, choices in (("greedy", waf_theory.GREEDY), ("d_choices", 7)):
+            rng = np.random.default_rng(20260101)
+            found, rho = test_waf.measured(op, rng, ftl__gc_policy=policy)
+            theory = waf_theory.mean_field(rho, test_waf.PAGES, choices).waf
+            line += f"{found:>10.3f}{theory:>9.3f}{found / theory - 1:>+11.1%}"
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 
