@@ -16,6 +16,7 @@ TEXT = "\n".join(TEXTS.values())
 BLOCKS = list(generate.blocks(TEXT))
 SLOW = {
     "counts: smart-infinity hypertune drives", "output: validate drives", "write amplification",
+    "output: preset check gen4-tlc",
 }  # fmt: skip
 """Suites of up to a minute each: compared at full counts only."""
 

@@ -126,11 +126,11 @@ def test_the_latency_of_a_write_is_the_sum_of_its_parts():
 @pytest.mark.parametrize(
     ("figure", "factor"),
     [
-        (sequential("sequential_read"), 0.8),
         (sequential("sequential_write"), 1.25),
-        (random("random_read"), 1.25),
         (random("random_read", 1), 1.25),
-        (random("random_write", 1), 1.25),
+        pytest.param(sequential("sequential_read"), 0.8, marks=pytest.mark.soak),
+        pytest.param(random("random_read"), 1.25, marks=pytest.mark.soak),
+        pytest.param(random("random_write", 1), 1.25, marks=pytest.mark.soak),
     ],
     ids=str,
 )
@@ -241,9 +241,9 @@ def test_a_reduced_drive_has_room_for_collection(name):
 
 
 def test_programs_of_one_plane_are_named():
-    """A write cache sends pages one by one; pages are then programmed one plane at a time."""
-    settings = ("flash.programming=page", "flash.t_program=400 us", *SMALL[:1],
-                "flash.pages_per_block=96")  # fmt: skip
+    """Without multi-plane commands a program is that of one plane."""
+    settings = ("flash.programming=page", "flash.t_program=400 us", "flash.multi_plane=false",
+                *SMALL[:1], "flash.pages_per_block=96")  # fmt: skip
     found = one(load_preset("gen4-tlc", settings), sequential("sequential_write"))
     assert found.limit == "flash.t_program"
     assert found.why == "the time; programs use 25% of the planes"

@@ -32,8 +32,9 @@ destage_pages = { value = 48, source = "derived", ref = "two word lines of each 
 """
 CONSTANTS = ("flash.t_read", "flash.t_program", "frontend.write_delay", "link.up")
 SEED = 4
-JOBS = [Job(rw, bs, depth) for rw in ("randread", "randwrite") for bs in (4096, 65536)
-        for depth in (1, 16)] + [Job("randrw", bs, 4) for bs in (4096, 65536)]  # fmt: skip
+JOBS = [Job(rw, 4096, depth) for rw in ("randread", "randwrite") for depth in (1, 16)]
+JOBS += [Job("randrw", 4096, 4), Job("randread", 65536, 16), Job("randwrite", 65536, 1)]
+JOBS += [Job("randwrite", 65536, 16)]
 
 
 class Run:
