@@ -219,8 +219,8 @@ def test_so_many_on_their_way():
 
 
 def test_cached_pages_of_both_planes_are_one_program():
-    """Two cached pages go to the two planes of a die with one program, when the second has come: the
-    link and the channel take as long again, tPROG does not."""
+    """Two cached pages go to the two planes of a die with one program, when the second has come.
+    The link and the channel take their time twice, the array once."""
     b = bench(cache__dirty_share=0, flash__multi_plane=True)
     for lpn in (0, 2):
         b.nvme(queues.WRITE, lpn)
