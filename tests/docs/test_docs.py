@@ -16,7 +16,8 @@ TEXT = "\n".join(TEXTS.values())
 BLOCKS = list(generate.blocks(TEXT))
 SLOW = {
     "counts: smart-infinity hypertune drives", "output: validate drives", "write amplification",
-    "output: preset check gen4-tlc",
+    "output: preset check gen4-tlc", "output: ablation gpt2-124m --device optimstore-r1",
+    "output: compare gpt-small --device optimstore-r1 --steps 22 --verbose | 4",
 }  # fmt: skip
 """Suites of up to a minute each: compared at full counts only."""
 

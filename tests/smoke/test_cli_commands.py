@@ -340,7 +340,7 @@ def test_record_then_look_then_compare(capsys, tmp_path, monkeypatch):
     assert "114 of 114" in outcome.out
 
 
-@pytest.mark.parametrize("more", [(), ("--skip", "3")])
+@pytest.mark.parametrize("more", [("--skip", "3"), pytest.param((), marks=pytest.mark.soak)])
 def test_record_refuses_an_optimizer_that_no_path_knows(tmp_path, more):
     """Before its first step, so that no training is done in vain."""
     pytest.importorskip("torch", reason="torch is not installed")
