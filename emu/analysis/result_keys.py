@@ -3,9 +3,9 @@
 Owns the descriptions, from which docs/result-json.md is generated. Does not own the values
 (result_json.py). Source: none; a test compares the table with recorded result.json files.
 
-`[]` stands for every element of a list, `.*` for keys that depend on the run, and `{a,b}` for
-either of two names. A value, or an object with documented keys, may be null where the meaning says
-so.
+In a key, `[]` denotes every element of a list, `.*` denotes keys that depend on the run, and
+`{a,b}` denotes either of two names. A value or an object may be null if its description states
+this.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].weights.equal_bits_to_recorded_share": ("1", "share of weights equal to the "
                                                           "recorded ones; null: none"),
 }  # fmt: skip
-"""Table of the keys of result.json: key -> (unit, meaning). Unit "" means text or no unit, "1"
+"""Table of the keys of result.json: key -> (unit, meaning). Unit "" means text or no unit; unit "1"
 means a ratio."""
 
 METRICS: dict[str, tuple[str, str]] = {
@@ -335,15 +335,16 @@ METRICS: dict[str, tuple[str, str]] = {
 
 
 def expand(key: str) -> Iterator[str]:
-    """Yield every key that a table's ``key`` covers: one per combination of the names in braces."""
+    """Yield every key that the table key ``key`` denotes: one for each combination of the names in
+    braces."""
     parts = re.split(r"\{(.*?)\}", key)
     for names in itertools.product(*(part.split(",") for part in parts[1::2])):
         yield "".join(itertools.chain(*itertools.zip_longest(parts[::2], names, fillvalue="")))
 
 
 def describe() -> str:
-    """Return RESULT_KEYS and METRICS as text: a line with the key and its unit, and a line with its
-    meaning, for each key."""
+    """Return RESULT_KEYS and METRICS as text: for each key, a line with the key and its unit, and a
+    line with its meaning."""
     rows = [
         *RESULT_KEYS.items(),
         *((f"paths[].metrics.{key}", row) for key, row in METRICS.items()),
