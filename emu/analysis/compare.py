@@ -420,7 +420,7 @@ def compare(
         except RuntimeError as error:
             stop.set()
             if "can't start new thread" in str(error):  # Python's message when memory is short
-                raise MemoryError("no room for another thread") from error
+                raise MemoryError("cannot start another thread") from error
             raise
         except BaseException:  # also an interrupt: leaving the pool waits for the other paths
             stop.set()

@@ -99,7 +99,7 @@ class Sampled:
         millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
             f"sampled: extrapolated from pieces of {millions} million parameters; the middle "
-            f"piece differs by {self.error:.2%} from the prediction of the others"
+            f"piece differs by {self.error:.2%} from the prediction of the other pieces"
         )
 
 

@@ -147,7 +147,8 @@ def fitted(trace: BlockTrace, room: int) -> BlockTrace:
     """
     if len(trace.devices) > 1:
         raise InputError(
-            f"{trace.source}: requests of {len(trace.devices)} devices; use requests of one device"
+            f"{trace.source}: the block trace has requests of {len(trace.devices)} devices; use "
+            "requests of one device"
         )
     if not len(trace):
         raise InputError(f"{trace.source}: the block trace has no requests")

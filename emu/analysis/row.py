@@ -18,7 +18,7 @@ from rich.table import Table
 CHECK, FIT, SHOWN, IDENTITY = "check", "fit", "shown", "identity"
 KINDS = {
     CHECK: "check: a published number; no fitted constant determines the prediction",
-    FIT: "fit: constants were chosen so that these rows come out",
+    FIT: "fit: constants were chosen so that these rows match",
     SHOWN: "shown: neither fitted nor checked",
     IDENTITY: "identity: follows by arithmetic from inputs, other rows or our own models",
 }

@@ -55,5 +55,5 @@ def load(
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{text}: cannot be read as JSON: {error}") from error
     if not isinstance(document, dict):
-        raise InputError(f"{text}: is no result: it must be a JSON object")
+        raise InputError(f"{text}: is not a saved result: it must be a JSON object")
     return SavedResult(document)

@@ -128,7 +128,7 @@ class Result:
         return file.getvalue()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: print() shows it, .data has the document>"
+        return f"<{type(self).__name__}: print() shows it, .data is its JSON document>"
 
     def _repr_html_(self) -> str:
         """Return the result as HTML, for a notebook."""

@@ -260,8 +260,8 @@ def remarks(of: Calibration) -> list[str]:
         )
     if not of.fitted.converged:
         found.append(
-            f"the fit ended after {of.fitted.designs} designs, before it converged; its values and "
-            "their errors may be wrong"
+            f"the fit did not converge in {of.fitted.designs} sets of simulations; the fitted "
+            "values and their errors may be wrong"
         )
     if not of.values:
         found.append("the points determine none of the constants; the preset keeps all its values")
@@ -271,14 +271,14 @@ def remarks(of: Calibration) -> list[str]:
         found.append(
             f"half of the fitted figures deviate by more than {typical:.0%}: the measured drive "
             f"differs from {of.cfg.system.name} in a mechanism or a constant that is not fitted, "
-            "and the fitted constants absorb a part of this"
+            "and the fitted constants partly compensate for this difference"
         )
     seen, unseen = (summary(of.after, of.points, use)["all"]["mean"] for use in (fit, of.held))
     if unseen > max(MODEL_ERROR, WORSE * seen):
         found.append(
             f"held-out points deviate by {unseen:.0%} on average, fitted ones by {seen:.0%}: the "
-            "fit does not describe other points as well; measure more of them, or fit fewer "
-            "constants"
+            "fit describes points that it did not use less accurately; measure more points, or fit "
+            "fewer constants"
         )
     return found
 

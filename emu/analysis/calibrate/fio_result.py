@@ -156,7 +156,7 @@ def _check_options(place: str, options: Mapping[str, str]) -> None:
         )
     direct = options.get("direct", "0") == "1" or options.get("buffered", "1") == "0"
     if not direct and engine != "io_uring_cmd":
-        raise InputError(f"{place}: goes through the page cache; set direct=1")
+        raise InputError(f"{place}: uses the page cache; set direct=1")
     for name, reason in REFUSED.items():
         if options.get(name, "0") not in ("0", HARMLESS.get(name, "0")):
             raise InputError(f"{place}: {name} = {options[name]}: {reason}; remove this option")

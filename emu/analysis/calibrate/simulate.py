@@ -76,7 +76,7 @@ def small_drive(cfg: Config) -> Config:
     cache = max(CACHE_STRIPES * stripe, 2 * cfg.cache.destage_pages * cfg.flash.page_bytes)
     if cfg.cache.capacity_bytes > cache:
         changes["cache.capacity"] = cache
-    return cfg.replace(changes, ref="the part that a point uses") if changes else cfg
+    return cfg.replace(changes, ref="reduced to the size that a point uses") if changes else cfg
 
 
 def check_simulated(point: Point, cfg: Config) -> None:

@@ -135,7 +135,10 @@ class Interruptible:
         checkpoint.check_lost(path, lost)
         read = checkpoint.super_pages(path, lost)
         if any((self.system.arrays.rmap[dev, its] == 0).any() for dev, its in enumerate(read)):
-            raise InputError("a lost die: no parity exists before the first update")
+            raise InputError(
+                "the lost die cannot be rebuilt: no parity exists before the first update; run a "
+                "step first"
+            )
         payload, began = path.payload, self.system.now
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])
         if isinstance(payload, Reservoir):
