@@ -85,7 +85,7 @@ class WithTimes:
     """Fraction of the random draws in which the best strategy consumes less energy than
     ``other``."""
     decided_by: str
-    """Constant, among all drawn ones, whose range changes ``ratio`` the most."""
+    """Constant whose range changes ``ratio`` the most, among all drawn constants."""
     ratio: tuple[float | None, float | None]
     """Energy of ``other`` divided by that of the best strategy, at the (low, high) end of the range
     of ``decided_by``; None if a strategy cannot run at that end."""
@@ -138,7 +138,7 @@ class Verdict:
     """For each strategy outside TIE, its figure divided by that of the best one, in ascending
     order."""
     best_right: str | None
-    """Best strategy among those that used no wrong data; None if all did."""
+    """Best strategy among those that used no wrong data; None if all used wrong data."""
     certainty: Certainty | None = None
 
 
@@ -203,8 +203,8 @@ def _strategy(comparison: Comparison, result: Result) -> Strategy:
 
 
 def _bound_by(book: Ledger) -> tuple[str, float]:
-    """Return (name, busy share) of the resource class that is busy for the largest share of the
-    whole step."""
+    """Return (name, utilization) of the resource class with the highest utilization in the whole
+    step."""
     busy: dict[str, int] = {}
     for (_, resource), busy_ps in book.totals.busy_ps.items():
         busy[resource] = busy.get(resource, 0) + busy_ps

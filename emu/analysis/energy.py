@@ -27,7 +27,7 @@ HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
 """Names of the components of the host's energy outside forward and backward."""
 ACCELERATOR_WAITING = "accelerator waiting"
 DRIVES_IN_TRAINING = ("ISP training", "waiting ISP", "waiting controller")
-"""Names of those components of COMPUTE_PART that the drives consume."""
+"""Names of the components of group COMPUTE_PART whose energy the drives consume."""
 
 PRICES = frozenset(
     (
@@ -87,7 +87,7 @@ class Times:
     rest: int
     """Remaining time of the steps, after forward and backward."""
     cpu_busy: int
-    """Part of ``rest`` in which the host's CPU computes."""
+    """Time outside forward and backward in which the host's CPU computes."""
     isp_training: int
     """Busy time of the in-storage processors in forward and backward, summed over drives."""
     isp_rest: int

@@ -1,7 +1,8 @@
-"""Energy per sample of every path over draws of the energy constants; probability of the winner.
+"""Energy per sample of every path for random draws of the energy constants.
 
-Owns the comparison of one path with all others over the same draws. Does not own the draws, the
-energy as a function of the constants (monte_carlo.py) or the verdict (answer.py).
+Owns the probability that one path consumes less energy than all others, and the constant that
+changes this result the most. Does not own the draws, the energy as a function of the constants
+(monte_carlo.py) or the verdict (answer.py).
 Source: no quantity of a run depends on an energy constant or a power. The energy of a draw is
 therefore exact and needs no further simulation.
 """

@@ -8,7 +8,8 @@ An update stage is periodic except for its start and end. Every quantity is ther
 number of parameters n. If a path works in sub-groups, the quantity also depends on their size s and
 their number n / s: q(n, s) = a + b n + c s + d n / s. The sizes of two pieces differ by at least a
 block of every plane, so that the difference includes erases. The number of pieces is one more than
-the number of terms of q. The deviation of this additional piece from q is the reported error.
+the number of terms of q. The additional piece is not fitted; its deviation from q is the reported
+error.
 """
 
 from __future__ import annotations

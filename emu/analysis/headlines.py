@@ -50,7 +50,8 @@ the window, the free blocks that preconditioning has left are used up."""
 RATE_SHAPE, WEAR_SHAPE = (100, 32), (400, 64)
 """(blocks per plane, word lines per block) of the reduced drives that are simulated for the rate of
 random writes and for their write amplification. With shorter blocks, the word line that collection
-sometimes pads per victim would count too much. With fewer blocks, free and open blocks would."""
+sometimes pads per victim would count too much. With fewer blocks, free and open blocks would count
+too much."""
 PSLC_FILLS = 4
 """Number of pSLC blocks of each unit that the shorter run fills, to measure the wear by folding."""
 WEAR_DIES = {"flash.channels": 2, "flash.dies_per_channel": 1}

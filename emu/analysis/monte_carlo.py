@@ -1,16 +1,15 @@
-"""Uncertainty of the energy ratio by Monte Carlo draws of the constants from their ranges, seeded.
+"""Uncertainty of the energy ratio: seeded Monte Carlo draws of the constants from their ranges.
 
 Owns the draws, the probability that the rival consumes less energy than the baseline, the host
 power at which the winner changes, and the bars of the tornado figure. Does not own the ranges
 (presets), the quantities (analysis/ledger.py) or the effect of a constant on time
 (analysis/sensitivity.py).
-Source: Monte Carlo over stated ranges. Both paths use the same value of a draw.
+Source: Monte Carlo over stated ranges. In each draw, both paths use the same values.
 
-Energy constants and powers ("prices") enter exactly: as factors of the quantities of the whole
-runs. A constant that affects time enters through the sample that is simulated at both ends of its
-range: each energy component's quantity there, relative to its typical quantity. Between low,
-typical and high, this factor is interpolated as a power of the constant. The factors of several
-constants are multiplied.
+Energy constants and powers ("prices") multiply the quantities of the whole runs, which is exact. A
+constant that affects time changes these quantities by a factor. At both ends of the constant's
+range, the factor comes from simulations of a sample. Between low, typical and high, it is
+interpolated as a power of the constant. The factors of several constants are multiplied.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from ondie.emu.paths.statement import Work
 
 DRAWS = 20_000
 DECADE = 10.0
-"""Ratio of the ends of a range above which the law "mixed" draws log-uniformly."""
+"""Ratio of the ends of a range above which the distribution "mixed" is log-uniform."""
 DRAW_LAWS = ("mixed", "triangular")
 """Probability distributions of the draws. triangular: triangle with its mode at the typical value.
 mixed: triangular, but log-uniform for ranges wider than a DECADE, where a triangle would put nearly
@@ -202,7 +201,8 @@ class Odds:
     drawn: int
     """Number of constants that were drawn."""
     answers: Mapping[str, Mapping[str, Answer]]
-    """Law of the draws -> scope (such as DRIVE_ALONE) -> distribution of the energy ratio."""
+    """Distribution of the energy ratio, by distribution of the draws (DRAW_LAWS) and by scope (such
+    as DRIVE_ALONE)."""
     crossings: tuple[Crossing, ...]
     bars: tuple[Bar, ...]
     ratios: tuple[float, float, float]

@@ -35,7 +35,7 @@ CLAIMED = 1e-8
 """Upper bound of the raw bit error rate of pSLC according to OptimStore (HPCA 2023), which
 therefore bypasses ECC."""
 DOUBT = 0.01
-"""Probability that at least one flip count of a call lies outside its interval."""
+"""Probability that at least one flip count of a study is outside its interval."""
 LAST = 10  # the final loss is the mean of the last tenth of the steps
 DISTANCE = 0.03
 """Fraction of the error-free loss reduction that a training may miss. A training that misses more

@@ -63,8 +63,8 @@ GAIN_OF_STAGE = 0.7
 CONVERGED = 0.002
 """Largest step of all constants, in logarithms, with which a stage ends."""
 LEAST_GAIN = 0.3
-"""Largest decrease of the cost, relative to the larger one of the misfit and 1, with which a stage
-ends. Half a standard error of one constant would be 0.13."""
+"""Largest decrease of the cost, relative to max(misfit, 1), with which a stage ends. A change of
+one constant by half a standard error would decrease the cost by 0.13."""
 
 
 def design(constants: int) -> F64:
@@ -164,12 +164,12 @@ class Fitted:
     """Result of a fit, with one entry per constant in each array.
 
     x: logarithms of the constants. covariance: covariance of x from the derivatives, float64[n, n].
-    error: standard error of x, the larger one of the covariance's and of a jackknife over the
-    points. kept: bool[n], True if the constant keeps its value in the preset, because the data do
-    not determine it. influence: largest change of a fitted figure per change of the constant, both
-    in logarithms. singular: singular values of the weighted derivatives, largest first. misfit:
-    weighted mean square of the deviations, 1 if they are as large as the errors of the figures.
-    designs: number of simulated designs. converged: False if the fit ended at MOST_DESIGNS.
+    error: standard error of x: the maximum of the errors from the covariance and from a jackknife
+    over the points. kept: bool[n], True if the constant keeps its value in the preset, because the
+    data do not determine it. influence: largest change of a fitted figure per change of the
+    constant, both in logarithms. singular: singular values of the weighted derivatives, largest
+    first. misfit: weighted mean square of the deviations, 1 if they are as large as the errors of
+    the figures. designs: number of simulated designs. converged: False if MOST_DESIGNS was reached.
     """
 
     x: F64

@@ -238,10 +238,10 @@ def time_words(comparison: Comparison, found: Answer) -> str:
 
 
 def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
-    """Return a sentence on the certainty of the verdict on time: whether the fastest strategy wins
-    at both ends of each constant's range, and the constant with the largest effect.
+    """Return a sentence on the certainty of the verdict on time. It says if the fastest strategy
+    wins at both ends of each constant's range, and names the constant with the largest effect.
 
-    If there is no certainty, the sentence states the reason.
+    If the comparison has no certainty, the sentence states the reason.
     """
     sure, pair = verdict.certainty, comparison.swing_pair
     if sure is None:
