@@ -1,11 +1,11 @@
 """The answer of a comparison: one row per strategy for the whole training step, and the winners.
 
 Owns the figures of a strategy per step and per sample, and the verdicts on time and on energy:
-which strategy wins, by how much, how certain that is and which constant decides. Does not own the
-runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py, energy_draws.py) or the screen
-(results/tables/answer.py).
-Source: this project's contract of results: all strategies train on the same samples per step. Where
-batches differ, only figures per sample are compared.
+which strategy wins, by which factor, with which certainty, and which constant decides. Does not own
+the runs (compare.py), the uncertainty (sensitivity.py, monte_carlo.py, energy_draws.py) or the
+printed tables (results/tables/answer.py).
+Source: this project's rule that all strategies train on the same samples per step. If the batches
+of two strategies differ, only figures per sample are compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Strategy:
 
     name: str
     reason: str | None = None
-    """Reason why the strategy did not run; None if it ran. If it did not run, the other fields have
+    """Reason why the strategy did not run; None if it ran. If it did not run, all figures have
     their defaults."""
     samples_per_step: int = 0
     step_s: float = 0.0
@@ -46,16 +46,17 @@ class Strategy:
     """Lifetime of the drives in years of continuous training: (low, typical, high). None if nothing
     is written."""
     bound_by: str = ""
-    """Resource class that is busy for the largest share of the step."""
+    """Resource class, such as "channels", that is busy for the largest share of the step."""
     bound_by_share: float = 0.0
+    """Busy time of that resource class divided by the time of the step."""
     own_blocks_years: float | None = None
-    """Lifetime in years of the blocks that only this strategy uses, with wear leveling among them
-    as configured; None without such blocks. ``lifetime_years`` assumes that all blocks of the
-    drives wear evenly."""
+    """Lifetime in years of the blocks that only this strategy uses, with the configured wear
+    leveling; None if there are no such blocks. In contrast, ``lifetime_years`` assumes that all
+    blocks of the drives wear evenly."""
     wrong_bits_per_step: float = 0.0
-    """Bits of reservoir pages that were used although they were wrong."""
+    """Wrong bits per step in reservoir pages that the strategy used without correction."""
     uncorrectable_pages_per_step: float = 0.0
-    """Pages that ECC could not correct."""
+    """Pages per step that ECC could not correct."""
 
     @property
     def wrong(self) -> bool:
@@ -70,23 +71,24 @@ class Strategy:
 
 @dataclass(frozen=True)
 class WithTimes:
-    """Uncertainty of a verdict on energy if the constants that affect time are drawn as well.
+    """Uncertainty of a verdict on energy if the constants that affect time are also drawn.
 
-    It exists only for the two strategies of the headline, which are simulated at both ends of the
-    ranges of these constants.
+    It exists only for the two strategies that the headline compares, because only they are
+    simulated at both ends of the ranges of these constants.
     """
 
     other: str
     """Other strategy of the headline."""
     constants: int
-    """Number of constants that were drawn together: of energy and of time."""
+    """Number of constants drawn together: energy constants and constants that affect time."""
     probability: float
-    """Share of the DRAWS draws in which the best strategy takes less energy than the other."""
+    """Fraction of the random draws in which the best strategy consumes less energy than
+    ``other``."""
     decided_by: str
-    """Of all these constants, the one whose range changes the ratio, other over best, the most."""
+    """Constant whose range changes ``ratio`` the most, among all drawn constants."""
     ratio: tuple[float | None, float | None]
-    """Ratio, other over best, at the (low, high) end of the range of ``decided_by``; None if a
-    strategy cannot run at that end."""
+    """Energy of ``other`` divided by that of the best strategy, at the (low, high) end of the range
+    of ``decided_by``; None if a strategy cannot run at that end."""
 
 
 @dataclass(frozen=True)
@@ -94,31 +96,32 @@ class Certainty:
     """Uncertainty of a verdict: comparison of the best strategy with others over the ranges of the
     constants.
 
-    Verdict on energy: the best is compared with all others, over draws of the energy constants at
-    the simulated times. Verdict on time: the best is compared with the other strategy of the
-    headline; each constant is varied alone. The certainty of a verdict on time exists only if the
-    best strategy is one of the two that the headline compares.
+    Verdict on energy: the best strategy is compared with all others over random draws of the energy
+    constants; all times are the simulated ones. Verdict on time: the best strategy is compared with
+    the other one of the two that the headline compares, and each constant is varied alone. If the
+    headline does not include the best strategy, a verdict on time has no Certainty.
     """
 
     other: str
-    """Strategy of ``decided_by`` and ``ratio``. Verdict on energy: the first of ``Verdict.others``.
-    Verdict on time: the other strategy of the headline."""
+    """Strategy to which ``decided_by`` and ``ratio`` refer. Verdict on energy: the first of
+    ``Verdict.others``. Verdict on time: the other strategy of the headline."""
     constants: int
     """Number of constants that were varied one by one (verdict on time) or drawn together (verdict
     on energy)."""
     probability: float | None
-    """Verdict on energy: share of the DRAWS draws in which the best strategy takes less energy than
-    all of ``Verdict.others``. None for the verdict on time."""
+    """Verdict on energy: fraction of the random draws in which the best strategy consumes less
+    energy than each of ``Verdict.others``. None for the verdict on time."""
     exceptions: tuple[str, ...]
     """Verdict on time: constants for which the other strategy is faster at one end of the range."""
     decided_by: str
-    """Constant whose range changes the ratio of the two strategies, other over best, the most.
-    Verdict on energy: of the energy constants only; ``with_times`` has that of all constants."""
+    """Constant whose range changes ``ratio`` the most. For the verdict on energy, only energy
+    constants are considered; ``with_times.decided_by`` considers all constants."""
     ratio: tuple[float, float]
-    """Ratio, other over best, at the (low, high) end of the range of ``decided_by``."""
+    """Figure of ``other`` divided by that of the best strategy, at the (low, high) end of the range
+    of ``decided_by``."""
     with_times: WithTimes | None = None
-    """Verdict on energy: its uncertainty if constants that affect time are drawn too. None if the
-    best strategy is not in the headline, and for the verdict on time."""
+    """Verdict on energy: uncertainty if constants that affect time are also drawn; None if the
+    headline does not include the best strategy. None for the verdict on time."""
 
 
 @dataclass(frozen=True)
@@ -127,22 +130,21 @@ class Verdict:
 
     best: str
     value: float
-    """Figure of the best strategy: s per sample for time; J per sample, with host and accelerator,
-    for energy."""
+    """Figure of the best strategy: time in s per sample, or energy of drives, host and accelerator
+    in J per sample."""
     equal: tuple[str, ...]
     """Other strategies whose figure is within TIE of the best one."""
     others: Mapping[str, float]
     """For each strategy outside TIE, its figure divided by that of the best one, in ascending
     order."""
     best_right: str | None
-    """Best strategy among those that used no wrong data; None if all did."""
+    """Best strategy among those that used no wrong data; None if all used wrong data."""
     certainty: Certainty | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a comparison: the rows, in the order of the results, and the verdicts; a verdict is
-    None if nothing ran."""
+    """Answer of a comparison: the rows, in the order of the results, and the two verdicts."""
 
     strategies: tuple[Strategy, ...]
     equal_batches: bool
@@ -156,7 +158,7 @@ class Answer:
 
 
 def answer(comparison: Comparison) -> Answer:
-    """Return the answer of a comparison in which at least one strategy ran."""
+    """Return the answer of a comparison. At least one of its strategies must have run."""
     rows = tuple(_strategy(comparison, result) for result in comparison.results)
     ran = [row for row in rows if row.reason is None]
     right = {row.name for row in ran if not row.wrong}
@@ -201,8 +203,8 @@ def _strategy(comparison: Comparison, result: Result) -> Strategy:
 
 
 def _bound_by(book: Ledger) -> tuple[str, float]:
-    """Return (name, busy share) of the resource class that is busy for the largest share of the
-    whole step."""
+    """Return (name, utilization) of the resource class with the highest utilization in the whole
+    step."""
     busy: dict[str, int] = {}
     for (_, resource), busy_ps in book.totals.busy_ps.items():
         busy[resource] = busy.get(resource, 0) + busy_ps
@@ -245,10 +247,12 @@ def _other(comparison: Comparison, best: str) -> str | None:
 
 
 def _time_certainty(comparison: Comparison, best: str) -> Certainty | None:
-    """Return how each constant with a range changes the ratio of the step times, other over best;
-    None if no constant that may affect time was varied, or none has two ends at which both run.
+    """Return the uncertainty of the verdict on time: the effect of each constant with a range on
+    the step time of the other strategy divided by that of the best.
 
-    The source of a constant does not matter. Energy constants and powers change no time.
+    Return None if the headline does not include the best strategy, or if there is no constant at
+    both ends of which both strategies can run. The source of a constant does not matter. Energy
+    constants and powers are left out, because they change no time.
 
     A constant that sets the rate of the accelerator changes the whole step by the factor simulated
     on the sample. Any other constant changes only the update stage.

@@ -1,10 +1,10 @@
 """Comparison: one trace on several paths with one device configuration.
 
-Owns the runs and the call of the weight check. Does not own the choice of paths
-(analysis/path_choice.py), the weight check (analysis/weight_check.py), report text and tables
-(results/tables/compare.py) or result.json (analysis/result_json.py).
-Source: this project's contracts: the same global batch, the same weights and the same steps for all
-paths.
+Owns the runs of the paths. Does not own the choice of paths (analysis/path_choice.py), the check of
+the final weights (analysis/weight_check.py), tables (results/tables/compare.py) or result.json
+(analysis/result_json.py).
+Source: this project's rule that all paths train with the same global batch, initial weights and
+number of steps.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Result:
     name: str
     title: str
     reason: str | None = None
-    """Reason why the path did not run; None if it ran. If it did not run, the remaining fields have
+    """Reason why the path did not run; None if it ran. If it did not run, the fields below have
     their defaults."""
     updates_weights: bool = True
     """True if the path's update stage can be compared with that of the baseline."""
     notes: tuple[str, ...] = ()
-    """Notes that are printed with the row of the result."""
+    """Notes that are printed with the path's row of the table."""
     ledger: Ledger | None = None
     work: Work | None = None
     energy: Energy | None = None
@@ -73,15 +73,15 @@ class Result:
     weights: Weights | None = None
     timeline: list[dict[str, Any]] | None = None
     dropped: int = 0
-    """Number of intervals that were dropped because the timeline was full."""
+    """Number of busy intervals that were dropped because the timeline was full."""
     sampled: Sampled | None = None
     """Description of the extrapolation; None if the whole model was simulated."""
     share: Share | None = None
     """Distribution of the path's programs over the blocks that only this path uses; None if it has
     no such blocks."""
     beside_cpu: tuple[bool, bool] = (False, False)
-    """(reads, writes): True if the reads or writes of the update overlap the computation of the
-    host's CPU."""
+    """(reads, writes): True if the reads, or the writes, of the update overlap the computation on
+    the host's CPU."""
 
     def drives_w(self, steps: int) -> tuple[float, float, float]:
         """Return the mean power of all drives over the ``steps`` steps of a run, W: (low, typical,
@@ -103,6 +103,7 @@ class Comparison:
     swings: tuple[Swing, ...]
     """Effect of each assumed constant on the headline."""
     swing_pair: tuple[str, str] | None
+    """(baseline, rival): the two paths that the headline compares; None if there are none."""
     step_times: training.StepTimes
     odds: Odds | None = None
     """Uncertainty of the energy ratio of the headline's two paths; None if the constants were not
@@ -125,10 +126,12 @@ class Comparison:
 
 
 class Run(Interruptible):
-    """Run of one path, step by step. Raises Unavailable if the device or model cannot run the path.
+    """Run of one path, step by step. Raises Unavailable if the path cannot run with this device or
+    model.
 
-    payload: True to move the bytes of weights, states and gradients as well. initial: weights and
-    states by slot, as the format stores them, if they differ from those of the trace.
+    payload: True to simulate the contents of weights, states and gradients, not only times.
+    timeline: largest number of recorded busy intervals; 0 for no timeline. initial: weights and
+    states by slot, in the storage format, if they differ from those of the trace.
     """
 
     def __init__(
@@ -157,10 +160,10 @@ class Run(Interruptible):
         self.recoveries = []
 
     def step(self, i: int, cut_after: int | None = None) -> bool:
-        """Simulate step ``i`` of the path's trace.
+        """Simulate step ``i`` of the path's trace. Return True if the step ends.
 
-        With ``cut_after``, the power fails after that number of events. The result is then False,
-        and the caller must call :meth:`recover`. If the step has fewer events, it ends normally.
+        ``cut_after``: number of events after which the power fails. If it fails before the step
+        ends, the method returns False, and the caller must call :meth:`recover`.
         """
         self.nothing_under_way()
         cut.check_cut(self.path, cut_after)
@@ -175,8 +178,8 @@ class Run(Interruptible):
         self.path.part()
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
-        """Return totals, ledger, work and energy of all steps simulated so far. The path's trace
-        must contain these steps. Raises Imbalance.
+        """Return (totals, ledger, work, energy) of all steps simulated so far. The path's trace
+        must contain these steps. Raises Imbalance if a conservation law is violated.
         """
         self.nothing_under_way()
         totals = self.system.totals(self.clock)
@@ -200,8 +203,9 @@ def run_path(
 ) -> Result:
     """Run one path for ``steps`` steps of the trace, and return its result.
 
-    Raises Unavailable if the device or model cannot run the path; Imbalance and Mismatch indicate
-    defects.
+    ``payload``, ``timeline``: see :class:`Run`. ``progress`` is called with the path's name and the
+    completed fraction. Raises Unavailable if the path cannot run with this device or model.
+    Imbalance and Mismatch indicate defects of the emulator.
     """
     run = Run(name, cfg, trace, options, payload, timeline)
     path, system = run.path, run.system
@@ -240,12 +244,13 @@ def run_sampled(
     progress: Callable[[str, float], None] | None = None,
     each: Callable[..., Iterable[Any]] = map,
 ) -> Result | None:
-    """Simulate pieces of the model, and return the result of one step, extrapolated to the whole
-    model.
+    """Simulate samples (pieces) of the model, and return the result of one step, extrapolated to
+    the whole model.
 
-    ``each`` runs the pieces, as `map` does. Returns None if the whole model must be simulated,
-    because the pieces would be as long or because the path has no update stage on flash. Raises
-    Unavailable if the device or model cannot run the path, Imbalance on defects.
+    ``each`` applies a function to all pieces, as `map` does. Returns None if the whole model must
+    be simulated: the pieces would be as large as the model, or the path has no update stage on
+    flash. Raises Unavailable if the path cannot run with this device or model. Imbalance indicates
+    a defect of the emulator.
     """
     path = PATHS[name](cfg, trace, options)
     found = path.pieces() if isinstance(path, UpdatingPath) else None
@@ -277,7 +282,8 @@ def run_sampled(
 
 
 def part_options(path: Path) -> Options:
-    """Return the options with which a part of the path's model is laid out like the whole model."""
+    """Return the options with which a sample of the path's model has the layout of the whole
+    model."""
     return path.part_options() if isinstance(path, UpdatingPath) else path.options
 
 
@@ -288,8 +294,8 @@ def run_whole(
     options: Options,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
-    """Return the result of one step of the whole model, for the case that run_sampled() returns
-    None; a note gives the reason."""
+    """Simulate one step of the whole model, and return the result. To be called if run_sampled()
+    returns None; a note of the result states the reason."""
     path = PATHS[name](cfg, trace, options)
     reason = "it has no update stage on flash"
     if isinstance(path, UpdatingPath):
@@ -312,8 +318,8 @@ def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
 
 
 def samples_per_step(path: Path, trace: Trace) -> int:
-    """Return the number of samples in one step: that of the trace, unless the path changes the
-    global batch."""
+    """Return the number of training samples in one step: that of the trace, unless the path changes
+    the global batch."""
     return int(getattr(path, "global_batch", trace.samples_per_step))
 
 
@@ -326,7 +332,7 @@ def _report_progress(
     steps: int,
     bound: Bound,
 ) -> None:
-    """Report progress as the simulated time divided by the time of the closed form."""
+    """Report progress while a step runs: simulated time divided by the time of the closed form."""
     step_record = trace.steps[step]
     begin = system.now
     length = ps_from_seconds(step_record.forward_s + step_record.backward_s + bound.seconds) or 1
@@ -352,10 +358,11 @@ def compare(
 ) -> Comparison:
     """Run the paths, and return the comparison.
 
-    A path named in ``paths`` that cannot run raises Unavailable. A path that was not named, or any
-    path if not ``strict``, gets a row with the reason. ``sampled``: extrapolate the update stage
-    from pieces (analysis/extrapolate.py); only for one step of a trace without payload. ``steps``
-    defaults to all steps of a recorded trace and to one step of a synthetic trace.
+    Raises Unavailable if a path named in ``paths`` cannot run. If the path was not named, or if
+    ``strict`` is False, its result holds the reason instead. ``sampled``: extrapolate the update
+    stage from samples of the model (analysis/extrapolate.py); only for one step of a trace without
+    payload. ``steps`` defaults to all steps of a recorded trace and to one step of a synthetic
+    trace. ``swing``: vary the constants over their ranges.
     """
     options = options or Options()
 
@@ -404,8 +411,8 @@ def compare(
             reason = str(error).removeprefix(f"{name}: ")
             return Result(name, PATHS[name].title, reason)
 
-    # The workers share all pieces, so that none is idle while another has several. The watcher
-    # thread of a path only waits for its pieces.
+    # The workers take pieces from one queue, so that none is idle while pieces are left. The
+    # watcher thread of a path only waits for the pieces of this path.
     watchers = len(chosen) if sampled else WORKERS
     with ThreadPoolExecutor(WORKERS) as workers, ThreadPoolExecutor(watchers) as pool:
         try:
@@ -413,7 +420,7 @@ def compare(
         except RuntimeError as error:
             stop.set()
             if "can't start new thread" in str(error):  # Python's message when memory is short
-                raise MemoryError("no room for another thread") from error
+                raise MemoryError("cannot start another thread") from error
             raise
         except BaseException:  # also an interrupt: leaving the pool waits for the other paths
             stop.set()
@@ -445,8 +452,9 @@ def _vary(
     results: Sequence[Result],
     pair: tuple[str, str],
 ) -> tuple[tuple[Swing, ...], Odds]:
-    """Return the effect of each constant with a range on the headline, and the uncertainty of its
-    energy ratio. ``timed`` returns the trace with the times of a configuration."""
+    """Return the effect of each constant with a range on the headline, and the uncertainty of the
+    headline's energy ratio. ``timed`` returns the trace with the times of forward and backward on a
+    configuration. ``pair``: (baseline, rival) of the headline."""
     trace = timed(cfg)
 
     def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
@@ -470,8 +478,8 @@ def _vary(
 
 
 def step_count(trace: Trace, steps: int | None) -> int:
-    """Return the number of steps to run. Raises InputError if the trace has fewer than
-    ``steps``."""
+    """Return the number of steps to run. Raises InputError if ``steps`` is below 1 or above the
+    number of steps of the trace."""
     if steps is None:
         return len(trace.steps) if trace.timing_source == "recorded" else 1
     if not 1 <= steps <= len(trace.steps):

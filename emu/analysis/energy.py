@@ -1,12 +1,13 @@
 """Energy of a run: quantities times constants of the configuration, as low, typical and high.
 
-Owns the components and the quantity that each is charged for. Does not own the constants (presets)
-or the quantities (analysis/ledger.py).
+Owns the components of the energy and the quantity by which each is charged. Does not own the
+constants (presets) or the counts of a run (analysis/ledger.py).
 Source: the presets' constants, each with a source. Array energy is charged per bit, never per
 operation. Results are given with and without the host. Power by phase of the step:
 
-    forward and backward   host.compute_power for host and accelerator together; the drives wait
-    the rest               host.update_power while the host's CPU computes, else host.wait_power;
+    forward and backward   host.compute_power for host and accelerator together; idle power for the
+                           drives
+    other phases           host.update_power while the host's CPU computes, else host.wait_power;
                            host.accelerator_wait_power for the accelerator, which waits
 """
 
@@ -26,7 +27,7 @@ HOST_BUSY, HOST_WAITING = "host busy", "host waiting"
 """Names of the components of the host's energy outside forward and backward."""
 ACCELERATOR_WAITING = "accelerator waiting"
 DRIVES_IN_TRAINING = ("ISP training", "waiting ISP", "waiting controller")
-"""Names of those components of COMPUTE_PART that the drives consume."""
+"""Names of the components of group COMPUTE_PART whose energy the drives consume."""
 
 PRICES = frozenset(
     (
@@ -48,8 +49,8 @@ def is_price(key: str) -> bool:
 
 @dataclass(frozen=True)
 class Component:
-    """Energy of one component: a quantity times the constant ``key``. Units: mW x ps = fJ, bits x
-    fJ/bit = fJ."""
+    """Energy of one component: ``quantity`` times the value of the configuration key ``key``, in
+    fJ: ps x mW or bits x fJ/bit. ``group``: DRIVE_PART, HOST_PART or COMPUTE_PART."""
 
     name: str
     group: str
@@ -67,8 +68,8 @@ class Component:
 
 
 def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
-    """Return (low, typical, high) of a configuration key; three equal values if the key has no
-    range."""
+    """Return the (low, typical, high) values of a configuration key, in its base unit; three equal
+    values if the key has no range."""
     leaf = cfg.leaf(key)
     value = float(leaf.value)
     if leaf.low is None or leaf.high is None:
@@ -78,7 +79,7 @@ def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Times:
-    """Times of a run during which powers are charged, ps."""
+    """Durations in ps for which powers are charged in a run."""
 
     training: int
     """Time from the start of a step to the end of its forward and backward, summed over
@@ -86,7 +87,7 @@ class Times:
     rest: int
     """Remaining time of the steps, after forward and backward."""
     cpu_busy: int
-    """Part of ``rest`` in which the host's CPU computes."""
+    """Time outside forward and backward in which the host's CPU computes."""
     isp_training: int
     """Busy time of the in-storage processors in forward and backward, summed over drives."""
     isp_rest: int
@@ -98,10 +99,10 @@ TRAINING = ("forward", "backward")
 
 
 def times(totals: Totals, work: Work) -> Times:
-    """Return the times of a run.
+    """Return the durations for which powers are charged in a run.
 
-    A system has one host CPU, which runs one job at a time. The time in which it is busy is
-    therefore the sum of the durations of its jobs, without the forward and backward passes.
+    A system has one host CPU, which runs one job at a time. Its busy time is therefore the sum of
+    the durations of its jobs. Jobs of the forward and backward passes are left out.
     """
     whole = training = 0
     for spans in totals.steps:
@@ -125,13 +126,13 @@ SENSED = (
     "reservoir_read_pages", "retry_read_pages", "soft_read_pages", "fold_read_pages",
     "beside_pages", "lifted_pages",
 )  # fmt: skip
-"""Counters of pages that the array senses."""
+"""Counters of pages that are sensed (read) from the flash array."""
 PROGRAMMED = (
     "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
     "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
     "landed_pages",
 )  # fmt: skip
-"""Counters of pages that the array programs."""
+"""Counters of pages that are programmed into the flash array."""
 
 
 def coded_bytes(counters: Mapping[str, int], page_bytes: int) -> int:
@@ -143,9 +144,10 @@ def coded_bytes(counters: Mapping[str, int], page_bytes: int) -> int:
 def replay_energy(
     cfg: Config, counters: Mapping[str, int], moved: Mapping[str, int], ps: int
 ) -> dict[str, float]:
-    """Return the energy of a drive during a replay of ``ps``, in J by constant, typical values.
+    """Return the energy of a drive during a replay, in J by energy constant, at typical values.
 
-    ``counters``: those of the drive; ``moved``: bytes by resource (replay/block_trace.py).
+    ``counters``: counters of the drive. ``moved``: bytes transferred, by resource
+    (replay/block_trace.py). ``ps``: duration of the replay in ps.
     """
     geometry = Geometry.of(cfg)
     page = geometry.page_bytes * 8
@@ -164,7 +166,7 @@ def replay_energy(
 
 
 def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
-    """Return the energy components of a run whose quantity is not 0."""
+    """Return the energy components of a run, without those whose quantity is 0."""
     counters = totals.counters
     page = totals.page_bytes * 8
     read = sum(counters[name] for name in SENSED)
@@ -230,24 +232,26 @@ class Energy:
     host: tuple[float, float, float]
     """Energy of host DRAM, and of host and waiting accelerator outside forward and backward."""
     compute: tuple[float, float, float]
-    """Energy of host, accelerator and drives during forward and backward, without that of data
-    transfers."""
+    """Energy of host, accelerator and drives during forward and backward, without the energy of
+    data transfers, which ``drive`` and ``host`` include."""
     by_component: Mapping[str, tuple[float, float, float]]
+    """Energy of each component by its name."""
 
     @property
     def drives(self) -> tuple[float, float, float]:
-        """Energy of the drives in the whole step, including forward and backward."""
+        """Energy of the drives in J, including forward and backward: (low, typical, high)."""
         found = [span for name, span in self.by_component.items() if name in DRIVES_IN_TRAINING]
         return _sum([self.drive, *found])
 
     @property
     def storage_and_host(self) -> tuple[float, float, float]:
-        """Energy of drives and host, excluding forward and backward."""
+        """Energy of drives and host in J, excluding forward and backward: (low, typical, high)."""
         return _sum([self.drive, self.host])
 
     @property
     def all(self) -> tuple[float, float, float]:
-        """Energy of the whole step, including forward and backward."""
+        """Energy of drives, host and accelerator in J, including forward and backward: (low,
+        typical, high)."""
         return _sum([self.drive, self.host, self.compute])
 
 
@@ -260,8 +264,8 @@ def _sum(parts: list[tuple[float, float, float]]) -> tuple[float, float, float]:
 
 
 def energy(cfg: Config, totals: Totals, work: Work) -> Energy:
-    """Return the energy of a run. The low (high) energy takes all constants at the low (high) end
-    of their ranges."""
+    """Return the energy of a run. For the low (high) energy, all constants are at the low (high)
+    end of their ranges."""
     parts = components(cfg, totals, work)
     joules = {part.name: part.joules(cfg) for part in parts}
     groups = {

@@ -1,9 +1,10 @@
-"""Energy per sample of every path over draws of the energy constants; probability of the winner.
+"""Energy per sample of every path for random draws of the energy constants.
 
-Owns the comparison of one path with all others over the same draws. Does not own the energy as a
-function of the constants, or the draws (monte_carlo.py), or the verdict (answer.py).
-Source: no quantity of a run depends on an energy constant or a power, so the draws need no further
-simulation and are exact.
+Owns the probability that one path consumes less energy than all others, and the constant that
+changes this result the most. Does not own the draws, the energy as a function of the constants
+(monte_carlo.py) or the verdict (answer.py).
+Source: no quantity of a run depends on an energy constant or a power. The energy of a draw is
+therefore exact and needs no further simulation.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from ondie.emu.paths.statement import Work
 
 
 class EnergyDraws:
-    """Energy of all paths over the draws.
+    """Energy of all paths over the random draws of the energy constants.
 
-    ``runs``: each path's run; ``samples``: the number of training samples in it.
+    ``runs``: ledger and work of each run, by path. ``samples``: number of training samples in each
+    run, by path.
     """
 
     def __init__(
@@ -40,8 +42,8 @@ class EnergyDraws:
 
     def joules(self, values: Values) -> dict[str, np.ndarray]:
         """Return the energy of each path in J per sample, float64[n], for ``values`` of the
-        constants, float64[n] each; n is 1 if ``values`` is empty. Constants without values are
-        typical."""
+        constants, float64[n] each. If ``values`` is empty, n is 1. Constants that ``values`` does
+        not hold are typical."""
         return {
             name: np.sum(list(groups.values()), axis=0) / self.samples[name]
             for name, groups in self.model.joules(values).items()
@@ -49,18 +51,18 @@ class EnergyDraws:
 
     @cached_property
     def drawn(self) -> Mapping[str, np.ndarray]:
-        """Energy of each path in J per sample, float64[DRAWS]."""
+        """Energy of each path in J per sample in every draw, float64[DRAWS]."""
         return self.joules({span.key: span.draw(self.seed, DRAW_LAWS[0]) for span in self.spans})
 
     def probability(self, best: str, others: Sequence[str]) -> float:
-        """Return the share of the draws in which path ``best`` takes less energy than each of
+        """Return the fraction of the draws in which path ``best`` consumes less energy than each of
         ``others``."""
         wins = np.all([self.drawn[best] < self.drawn[name] for name in others], axis=0)
         return float(np.count_nonzero(wins)) / DRAWS
 
     def deciding(self, best: str, other: str) -> tuple[str, tuple[float, float]]:
-        """Return (constant, (low, high)): the constant whose range changes the energy of ``other``
-        divided by that of ``best`` the most, and this ratio at the low and the high end of the
+        """Return (key, (low, high)): the constant whose range changes the ratio, energy of
+        ``other`` divided by energy of ``best``, the most, and this ratio at the two ends of the
         range."""
         typical = self.joules({})
         ends = {}

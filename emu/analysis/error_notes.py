@@ -1,6 +1,6 @@
 """Notes on raw bit errors and wear leveling in a run.
 
-Owns the wording of these notes and the test whether a run used wrong bytes. Does not own the
+Owns the text of these notes, and the test that tells if a run used wrong data. Does not own the
 counters (engine/core/counters.py) or the comparison of weights (weight_check.py).
 Source: none.
 """
@@ -14,21 +14,21 @@ from ondie.emu.units import plural
 
 
 def damaged(totals: Totals) -> bool:
-    """Return True if a run used wrong bytes: pages that ECC could not correct, or wrong bits in
+    """Return True if a run used wrong data: pages that ECC could not correct, or wrong bits in
     reservoir pages that were used without correction."""
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
 
 
 def wrong_data(totals: Totals, steps: int) -> tuple[float, float]:
-    """Return the wrong data that a run of ``steps`` steps used, per step: (bits of reservoir pages,
-    uncorrectable pages)."""
+    """Return the wrong data that a run of ``steps`` steps used, per step: (wrong bits in reservoir
+    pages, uncorrectable pages)."""
     counters = totals.counters
     return counters["bare_wrong_bits"] / steps, counters["uncorrectable_pages"] / steps
 
 
 def wrong_words(bits: float, pages: float) -> str:
-    """Return the wrong data of a step as text, such as "12 wrong bits per step"; "" if there are
-    none."""
+    """Return the numbers of wrong bits and of uncorrectable pages per step as text, such as "12
+    wrong bits per step"; "" if both are 0."""
     found = [
         f"{number:.3g} {what}s" if number < 1 else plural(round(number), what)
         for number, what in ((bits, "wrong bit"), (pages, "uncorrectable page"))
@@ -41,7 +41,7 @@ def error_notes(totals: Totals, weights: Weights | None, protection: str) -> lis
     """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
     leveling.
 
-    ``protection``: value of pe.protection.
+    ``weights``: result of the weight check, or None. ``protection``: value of pe.protection.
     """
     counters = totals.counters
     notes = []

@@ -2,11 +2,14 @@
 
 Owns the reduced trace of a piece and the extrapolation of the ledgers. Does not own the choice of
 pieces (paths/pieces.py) or the simulation (analysis/compare.py).
-Source: none. An update stage repeats itself. Except for its ends, every quantity grows with the
-number of parameters n and, where a path works in sub-groups, with their size s and number:
-q(n, s) = a + b n + c s + d n / s. Pieces differ by enough to fill blocks of every plane, so that
-they include all erases. One piece more than the form has terms is simulated; its deviation from the
-form is the error.
+Source: none.
+
+An update stage is periodic except for its start and end. Every quantity is therefore linear in the
+number of parameters n. If a path works in sub-groups, the quantity also depends on their size s and
+their number n / s: q(n, s) = a + b n + c s + d n / s. The sizes of two pieces differ by at least a
+block of every plane, so that the difference includes erases. The number of pieces is one more than
+the number of terms of q. The additional piece is not fitted; its deviation from q is the reported
+error.
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ DECAY = "weight_decay"
 def reduced(trace: Trace, count: int, *, name: str, training: float) -> Trace:
     """Return the trace's first step, reduced to ``count`` parameters, without payload.
 
-    Every trainable tensor is reduced in proportion, so that parameter groups keep their shares. The
-    times of forward and backward are multiplied by ``training``. The weight decay of a group is its
-    largest in any step, because a path that needs vector passes for decay makes them in every step.
+    Every trainable tensor is reduced in proportion, so that the relative sizes of the parameter
+    groups remain. ``name`` is appended to the name of the trace. The times of forward and backward
+    are multiplied by ``training``. The weight decay of a group is the largest of all steps, because
+    a path that needs vector passes for decay makes them in every step.
     """
     first = trace.steps[0]
     step = dataclasses.replace(
@@ -80,10 +84,11 @@ def _shared(trace: Trace, count: int) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Record of an extrapolation: the parameters of the simulated pieces, and the error.
+    """Record of an extrapolation: the sizes of the simulated pieces, and the error.
 
-    ``error``: deviation of the held-out piece's time from the time that the other pieces predict,
-    relative to the range of the pieces' times.
+    ``params``: number of parameters of each piece. ``error``: difference between the simulated time
+    of the held-out piece and the time predicted from the other pieces, relative to the range of the
+    pieces' times.
     """
 
     params: tuple[int, ...]
@@ -95,7 +100,7 @@ class Sampled:
         millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
             f"sampled: extrapolated from pieces of {millions} million parameters; the middle "
-            f"piece differs by {self.error:.2%} from the prediction of the others"
+            f"piece differs by {self.error:.2%} from the prediction of the other pieces"
         )
 
 
@@ -104,8 +109,8 @@ def extend(
 ) -> tuple[Ledger, Sampled]:
     """Return the ledger of the whole model, and a record of the extrapolation.
 
-    ``run`` simulates a piece and returns its checked ledger. ``each`` applies ``run`` to all
-    pieces, as `map` does; the largest piece comes first.
+    ``found``: pieces and their weights. ``run`` simulates a piece and returns its ledger. ``each``
+    applies ``run`` to all pieces, as `map` does; the largest piece is the first.
     """
     order = sorted(found.all, key=lambda piece: -piece.params)
     books: dict[Piece, Ledger] = dict(zip(order, each(run, order), strict=True))

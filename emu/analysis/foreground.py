@@ -3,9 +3,11 @@
 Owns the requests that run concurrently with an update, and the latencies with and without the
 update. Does not own queue pairs (replay/player.py), paths, or the reading of block traces
 (ondie.traces).
-Source: none. The update runs without forward and backward. The requests start with the update,
-repeat until it ends, and address the first drive behind the pages that the path stores. For
-comparison, they run alone on the same drive for the same time.
+Source: none.
+
+The update runs without forward and backward. The foreground requests start with the update, repeat
+until the update ends, and address the pages of the first drive that follow those of the path. For
+comparison, the requests run alone on the same drive for the same time.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ FEWEST_REQUESTS = 100
 class Interference:
     """Interference between a path's update and the foreground requests.
 
-    seconds: the update alone, and with the requests. alone, beside: latencies in us of the requests
-    without and with the update, by kind ("read", "write"), in the form of
-    replay.statistics.summary(); None for fewer than FEWEST_REQUESTS that arrived in that time.
-    requests: number that arrived during the update.
+    seconds: time of the update without and with the requests. alone, beside: latencies (us) of the
+    requests without and with the update, by kind ("read", "write"), in the form of
+    replay.statistics.summary(); None for a kind with fewer than FEWEST_REQUESTS requests.
+    requests: number of requests that arrived during the update.
     """
 
     name: str
@@ -63,9 +65,9 @@ class Interference:
 
 
 class ForegroundRequests:
-    """Foreground requests of ``trace`` on pages [first, first + n) of a system's first drive.
+    """Foreground requests of ``trace`` on a system's first drive, from logical page ``first`` on.
 
-    The trace repeats until the concurrent plan is done.
+    The trace repeats until the concurrent plan of the update is done.
     """
 
     def __init__(self, system: System, trace: BlockTrace, loop: Loop, first: int) -> None:
@@ -89,8 +91,8 @@ class ForegroundRequests:
         self.feed.load()
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        """Yield the commands of the trace again and again. The pause between two passes is the mean
-        time between two commands.
+        """Yield the commands of the trace in an endless loop. The pause between two passes is the
+        mean time between two commands.
         """
         commands = Commands(self.trace, self.most, self.loop)
         shift = 0
@@ -105,8 +107,8 @@ class ForegroundRequests:
             shift += last + max(last // max(len(commands) - 1, 1), 1)
 
     def supply(self, plan_done: bool) -> bool:
-        """Collect completed requests and submit more requests. Implements
-        engine.run.system.ForegroundFeed."""
+        """Collect completed requests and submit more. Return True if more requests were submitted.
+        ``plan_done``: True if the update has ended. Implements engine.run.system.ForegroundFeed."""
         self.feed.collect()
         if plan_done and not self.ended:
             self.ended = True
@@ -117,8 +119,8 @@ class ForegroundRequests:
         return drained
 
     def done(self) -> np.ndarray:
-        """Return the issued requests, REQUEST[n]. Raises SimulationError if a request is not
-        complete."""
+        """Return all issued requests, an array of n REQUEST records. Raises SimulationError if a
+        request is not complete."""
         self.system.foreground = None  # drops the reference that keeps the drive's memory
         self.feed.collect()
         self.system.check_finished()
@@ -145,7 +147,8 @@ def fitted(trace: BlockTrace, room: int) -> BlockTrace:
     """
     if len(trace.devices) > 1:
         raise InputError(
-            f"{trace.source}: requests of {len(trace.devices)} devices; use requests of one device"
+            f"{trace.source}: the block trace has requests of {len(trace.devices)} devices; use "
+            "requests of one device"
         )
     if not len(trace):
         raise InputError(f"{trace.source}: the block trace has no requests")
@@ -166,9 +169,11 @@ def interference(
     loop: Loop,
     progress: Callable[[str, float], None] | None = None,
 ) -> list[Interference]:
-    """Run each path that updates weights on flash concurrently with the requests.
+    """Run each path that updates weights on flash, without and with the requests. Return one record
+    per such path.
 
-    Raises InputError for requests that do not fit, or that write where a path leaves no room.
+    ``names``: names of paths. Raises InputError if a path leaves too little space on the drive for
+    the requests.
     """
     cfg, _ = partial_pages(requests, cfg)
     small = reduced(trace, trace.n_params, name="update", training=0.0)
@@ -230,16 +235,17 @@ def _felt(
 
 
 def end_of_update(run: Run) -> int:
-    """Return when the last phase of the first step ends (ps), without what the drive then still
-    writes from its cache."""
+    """Return the time at which the last phase of the first step ends, in ps. Data that the drive
+    later writes from its cache do not count."""
     return max(last for phase, (_, last) in run.clock.steps[0].items() if phase != "step")
 
 
 def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | None]:
-    """Return the latencies in us, from arrival to completion, of the requests that arrived by
-    ``until`` (ps).
+    """Return statistics of the latencies (us), from arrival to completion, of the requests
+    ``found`` that arrived by ``until`` (ps).
 
-    The keys are "read" and "write"; the value is None for fewer than FEWEST_REQUESTS requests.
+    The keys are "read" and "write". A value has the form of replay.statistics.summary(), or is None
+    for fewer than FEWEST_REQUESTS requests.
     """
     out: dict[str, dict[str, float] | None] = {}
     for kind, op in (("read", READ), ("write", WRITE)):

@@ -1,4 +1,4 @@
-"""Headlines of a data sheet, simulated: rates, latencies, power and endurance under its conditions.
+"""Simulation of the figures on a data sheet: rates, latencies, power and endurance of a drive.
 
 Owns the workload of each figure, the window in which it is measured, the reduced drive for random
 writes in steady state, and the constant that limits each figure. Does not own the data sheet
@@ -7,8 +7,9 @@ writes in steady state, and the constant that limits each figure. Does not own t
 Source: SNIA, Solid State Storage Performance Test Specification (sequential 128 KiB, random 4 KiB,
 closed loop, fresh and steady state); queueing theory (a resource that is always busy is the limit).
 
-All requests of a rate go through one closed loop of the printed queue depth. The first quarter of
-the completions is left out, and the last ones, during which the queue runs empty.
+The requests of a rate form one closed loop with the queue depth that the data sheet states. The
+first quarter of the completions does not count, nor do the last ones, during which the queue
+empties.
 """
 
 from __future__ import annotations
@@ -34,32 +35,36 @@ from ondie.traces.block_model import READ, WRITE, BlockTrace
 
 PS_PER_S = 1e12
 SPAN_BYTES = 16 << 30
-"""Random requests go to at most this many bytes, so that a small part of the maps is touched."""
+"""Largest range of random requests in bytes, so that they need only a small part of the mapping
+tables."""
 READS, LATENCY_REQUESTS = 24_000, 2048
 ROUNDS = 12
-"""A write rate is measured over this many times the write cache and a program of every die."""
+"""Bytes of the requests for a write rate, in multiples of the write cache plus one program of every
+die."""
 RATE_FILLS, WEAR_FILLS = 16, (8, 24)
-"""Blocks of each unit that the host fills in a run in steady state: for a rate, and in the two runs
-for write amplification."""
+"""Number of blocks of each unit that the host fills in a run in steady state: for a rate, and in
+the two runs for write amplification."""
 STEADY_WINDOW = (0.5, 1.0)
-"""Measured part of a run for a rate: until then the free blocks that preconditioning has left are
-used up."""
+"""(start, end) of the measured window of a run for a rate, as fractions of the completions. Before
+the window, the free blocks that preconditioning has left are used up."""
 RATE_SHAPE, WEAR_SHAPE = (100, 32), (400, 64)
-"""Blocks per plane and word lines per block of the drive that is simulated for a rate of random
-writes, and for their write amplification. Collection pads a word line per victim at times, which
-shorter blocks would count too often; fewer blocks would give free and open ones too much weight."""
+"""(blocks per plane, word lines per block) of the reduced drives that are simulated for the rate of
+random writes and for their write amplification. With shorter blocks, the word line that collection
+sometimes pads per victim would count too much. With fewer blocks, free and open blocks would count
+too much."""
 PSLC_FILLS = 4
-"""pSLC blocks of each unit that the shorter run fills for the wear by folding."""
+"""Number of pSLC blocks of each unit that the shorter run fills, to measure the wear by folding."""
 WEAR_DIES = {"flash.channels": 2, "flash.dies_per_channel": 1}
-"""Dies of the latter: each die collects its own blocks, so that more dies change nothing."""
+"""Number of dies of the drive that is simulated for write amplification. More dies would change
+nothing, because collection is separate for each die."""
 FEW = 8
 """Largest queue depth at which the latency of a request may limit the rate."""
 SATURATED = 0.85
-"""Share of the measured time from which on a resource limits a rate."""
+"""Utilization at and above which a resource limits a rate."""
 FEW_PLANES = 0.75
-"""Share of a die's planes below which programs are said to use few of them."""
+"""Fraction of a die's planes per program below which the result mentions this fraction."""
 STEP = 0.9
-"""Factor on a constant that shows its share of a latency."""
+"""Factor by which a constant is reduced to measure its contribution to a latency."""
 LIMITS: Mapping[str, Mapping[int, str]] = {
     "link up": {READ: "link.up"},
     "link down": {WRITE: "link.down"},
@@ -69,24 +74,26 @@ LIMITS: Mapping[str, Mapping[int, str]] = {
     "DRAM": {READ: "dram.bandwidth", WRITE: "dram.bandwidth"},
     "ECC": {READ: "ecc.decode", WRITE: "ecc.encode"},
 }
-"""Constants that decide the service time of each resource, by operation of the host."""
+"""Constants that determine the service time of each resource, by operation of the host."""
 PARTS = {
     READ: ("frontend.read_delay", "flash.t_read", "flash.t_read_upper", "flash.bus", "ecc.decode",
            "link.up", "link.latency", "dram.bandwidth", "frontend.command"),
     WRITE: ("frontend.write_delay", "flash.t_program", "flash.bus", "ecc.encode", "link.down",
             "link.latency", "dram.bandwidth", "frontend.command"),
 }  # fmt: skip
-"""Constants that may make up the latency of a request."""
+"""Constants that may contribute to the latency of a request, by operation of the host."""
 Progress = Callable[[str, float], None] | None
 
 
 @dataclass(frozen=True)
 class Headline:
-    """One figure and its simulation.
+    """One figure of a data sheet and its simulation.
 
-    ``value``: in the base unit of the figure. ``limit``: key of the constant that limits it.
-    ``share``: of the measured time in which its resource was busy, or the part of a latency that it
-    makes up. ``why``: what ``share`` is a share of. ``requests``: number of simulated requests.
+    ``value``: simulated value in the base unit of the figure. ``limit``: configuration key of the
+    constant that limits the figure. ``share``: fraction of the measured time, of the latency or of
+    the power that is due to this constant; for endurance, bytes written divided by bytes
+    programmed. ``why``: denominator of ``share`` as text. ``requests``: number of simulated
+    requests.
     """
 
     figure: Figure
@@ -98,7 +105,8 @@ class Headline:
 
     @property
     def difference(self) -> float | None:
-        """Relative difference from the figure, simulated / stated - 1; None if it is not stated."""
+        """Relative difference from the data sheet, simulated / stated - 1; None if the data sheet
+        does not state the figure."""
         return None if self.figure.value is None else self.value / self.figure.value - 1
 
 
@@ -107,7 +115,7 @@ def simulate(
 ) -> list[Headline]:
     """Simulate every figure of a data sheet on a drive of configuration ``cfg``.
 
-    ``scale``: factor on the numbers of requests. Runs that two figures share are made once.
+    ``scale``: factor on the numbers of requests. A run that two figures need is made once.
     """
     bench = Bench(cfg, sheet.state, scale, seed)
     out = []
@@ -120,14 +128,15 @@ def simulate(
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its rate: requests per second in the measured window."""
+    """A replay and its rate: requests per second in the measured window."""
 
     run: BlockReplayed
     per_s: float
 
 
 class Bench:
-    """Runs workloads on a drive. ``state``: fresh or steady (datasheet.STATES)."""
+    """Runner of the workloads on a drive. ``state``: "fresh" or "steady" (datasheet.STATES).
+    ``scale``: factor on the numbers of requests."""
 
     def __init__(self, cfg: Config, state: str, scale: int, seed: int) -> None:
         self.folding = cfg
@@ -140,7 +149,7 @@ class Bench:
         self._runs: dict[tuple[Any, ...], Measured] = {}
 
     def headline(self, figure: Figure) -> Headline:
-        """Return the simulation of one figure."""
+        """Simulate one figure, and return the result."""
         if figure.what in LATENCIES:
             return self._latency(figure)
         if figure.what.endswith("_power"):
@@ -161,7 +170,8 @@ class Bench:
     def rate(
         self, op: int, block: int, depth: int, random: bool, pslc_full: bool = False
     ) -> Measured:
-        """Return the rate of requests of ``block`` bytes at queue depth ``depth``."""
+        """Return the rate of requests of ``block`` bytes at queue depth ``depth``. ``op``: READ or
+        WRITE. ``pslc_full``: measure after the pSLC blocks are full."""
         key = (op, block, depth, random, pslc_full)
         if key not in self._runs:
             if op == WRITE and random and self.state == "steady" and depth > 1:
@@ -178,7 +188,7 @@ class Bench:
         return self._runs[key]
 
     def _count(self, op: int, block: int, depth: int) -> int:
-        """Return the number of requests of a rate."""
+        """Return the number of requests from which a rate is measured."""
         if depth == 1:
             return LATENCY_REQUESTS * self.scale
         if op == READ:
@@ -208,20 +218,20 @@ class Bench:
         return replay_block(trace, cfg, Loop(depth), kind=kind, seed=self.seed)
 
     def _steady_writes(self, block: int, depth: int) -> Measured:
-        """Return the rate of random writes in steady state, from a reduced drive."""
+        """Return the rate of random writes in steady state, simulated on a reduced drive."""
         run = self._steady_run(reduced(self.cfg, self.scale, *RATE_SHAPE), block, depth, RATE_FILLS)
         return Measured(run, window_rate(run, depth, *STEADY_WINDOW))
 
     def _steady_run(self, cfg: Config, block: int, depth: int, fills: int) -> BlockReplayed:
-        """Replay random writes in steady state, of which the host fills ``fills`` blocks of each
-        unit."""
+        """Replay random writes in steady state: as many as fill ``fills`` blocks of each unit."""
         geometry = Geometry.of(cfg)
         block_bytes = geometry.block_pages * geometry.page_bytes
         count = fills * geometry.units * block_bytes // block
         return self._replay(cfg, WRITE, block, depth, count, True, "steady")
 
     def _latency(self, figure: Figure) -> Headline:
-        """Return the mean latency of single requests, and the constant with the largest part."""
+        """Return the mean latency of single requests, with the constant that contributes the most
+        to it."""
         op = READ if figure.what == "read_latency" else WRITE
         value, limit, share = self._largest_part(op, figure.block_bytes)
         return Headline(figure, value, limit, share, LATENCY, LATENCY_REQUESTS * self.scale)
@@ -233,8 +243,12 @@ class Bench:
         return float((run.requests["end"] - run.requests["start"]).mean())
 
     def _largest_part(self, op: int, block: int) -> tuple[float, str, float]:
-        """Return the mean latency of a single request (ps), the constant that makes up its largest
-        part, and this part: how much shorter it is with a constant that is a tenth shorter."""
+        """Return (mean latency of single requests in ps, key of the constant that contributes the
+        most, its fraction of the latency).
+
+        The fraction of a constant follows from a second simulation, in which the time that the
+        constant sets is a tenth shorter.
+        """
         whole = self._mean_latency(self.cfg, op, block)
         parts = {}
         for key in PARTS[op]:
@@ -249,7 +263,8 @@ class Bench:
         return whole, limit, parts[limit]
 
     def _power(self, figure: Figure) -> Headline:
-        """Return the mean power of the drive during sequential requests (mW)."""
+        """Return the mean power (mW) of the drive during sequential requests, with the constant
+        that contributes the most to it."""
         op = READ if figure.what == "read_power" else WRITE
         run = self.rate(op, figure.block_bytes, figure.depth, False).run
         joules = replay_energy(run.config, run.done.counters, run.moved, run.done.simulated_ps)
@@ -259,10 +274,10 @@ class Bench:
         return Headline(figure, value, limit, joules[limit] / total, "the power", len(run.requests))
 
     def _endurance(self, figure: Figure) -> Headline:
-        """Return the bytes that the host may write until the rated cycles are used.
+        """Return the endurance: bytes that the host can write until the rated cycles are used up.
 
-        The counters are the difference of two runs of which one is longer. Collection and folding
-        that follow the last write are the same in both.
+        The counters are those of a longer run minus those of a shorter run, which cancels the
+        collection and folding after the last write.
         """
         if figure.workload == "random":
             cfg = reduced(self.folding, self.scale, *WEAR_SHAPE).replace(WEAR_DIES)
@@ -288,8 +303,8 @@ class Bench:
         )  # fmt: skip
 
     def _pslc_wear(self) -> float:
-        """Return the wear by a page that is programmed in a pSLC block, relative to one in a native
-        block: the block has fewer pages and more cycles."""
+        """Return the wear by a page program in a pSLC block divided by that in a native block. A
+        pSLC block has fewer pages and more cycles."""
         flash = self.cfg.flash
         pages = WORD_LINE.get(flash.cell, 1)
         return pages * flash.endurance_cycles / flash.pslc_endurance_cycles
@@ -299,21 +314,22 @@ LATENCY = "the latency"
 
 
 def programmed_pages(counted: dict[str, int]) -> int:
-    """Return the pages programmed for any reason, as write amplification counts them."""
+    """Return the number of pages programmed for any reason, as write amplification counts them."""
     flash = counters(counted)
     return int(flash["user_writes"]) + sum(flash[name] for name in INTERNAL_WRITES)
 
 
 def second_half(run: BlockReplayed) -> dict[str, int]:
-    """Return the counters of the second half of a run, or of the whole run where that is not
-    known."""
+    """Return the counters of the second half of a run, or of the whole run if the run has no
+    counters of its first half."""
     done, half = run.done.counters, run.half or {}
     return {name: done[name] - half.get(name, 0) for name in done}
 
 
 def window_rate(run: BlockReplayed, depth: int, first: float, last: float) -> float:
-    """Return completions per second between two shares of the completions; the queue is full until
-    the last ``depth`` of them."""
+    """Return the completions per second in the window from fraction ``first`` to fraction ``last``
+    of all completions. The last ``depth`` completions never count, because the queue is not full
+    then."""
     end = np.sort(run.requests["end"])
     low = int(first * len(end))
     high = min(int(last * len(end)), len(end) - depth + 1) - 1
@@ -322,8 +338,9 @@ def window_rate(run: BlockReplayed, depth: int, first: float, last: float) -> fl
 
 
 def limit_of(run: BlockReplayed, op: int, depth: int) -> tuple[str, float, str]:
-    """Return the constant of the busiest resource, its share of busy time, and what it is a share
-    of. If no resource is saturated, the latency limits the rate: ("", 0, LATENCY)."""
+    """Return (constant of the busiest resource, utilization of this resource, text about the
+    utilization). If the latency of a request limits the rate, because the queue is short and no
+    resource is saturated, return ("", 0, LATENCY)."""
     best, share, collection = "", 0.0, 0.0
     for name, keys in LIMITS.items():
         used = run.busy.get(name, {"mean": 0.0, "collection": 0.0})
@@ -344,8 +361,8 @@ def limit_of(run: BlockReplayed, op: int, depth: int) -> tuple[str, float, str]:
 
 
 def planes_at_once(run: BlockReplayed) -> float:
-    """Return the share of a die's planes that a program uses on average, where pages are programmed
-    one by one."""
+    """Return the mean fraction of a die's planes that a program uses; 1 if flash.programming is not
+    "page"."""
     flash, done = run.config.flash, run.done.counters
     if flash.programming != "page" or not done["array_programs"]:
         return 1.0
@@ -354,13 +371,12 @@ def planes_at_once(run: BlockReplayed) -> float:
 
 
 def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:
-    """Return the drive with fewer and shorter blocks, for a steady state in few requests: at most
-    ``scale`` times ``blocks`` per plane, of at most as many times ``lines`` word lines.
+    """Return the configuration with fewer and shorter blocks, so that few requests reach a steady
+    state: at most ``scale * blocks`` blocks per plane with ``scale * lines`` word lines each.
 
-    All dies and shared resources are those of the drive. The time of an erase is in proportion to
-    the length of a block. The share of valid pages in the blocks among which collection selects
-    its victim is that of the drive, so that the write amplification is, too; over-provisioning
-    follows.
+    Dies and shared resources do not change. The erase time is reduced in proportion to the length
+    of a block. Over-provisioning is set so that the blocks among which collection selects its
+    victim have the same fraction of valid pages, which keeps the write amplification.
     """
     flash = cfg.flash
     pages = min(flash.pages_per_block, scale * lines * WORD_LINE.get(flash.cell, 1))
@@ -381,7 +397,7 @@ def reduced(cfg: Config, scale: int, blocks: int, lines: int) -> Config:
 
 
 def pslc_bytes(cfg: Config, blocks: int) -> int:
-    """Return the bytes of ``blocks`` pSLC blocks of each plane."""
+    """Return the capacity in bytes of ``blocks`` pSLC blocks per plane."""
     geometry = Geometry.of(cfg)
     return blocks * geometry.units * geometry.unit_planes * pslc.block_pages(cfg) * (
         cfg.flash.page_bytes
@@ -389,7 +405,8 @@ def pslc_bytes(cfg: Config, blocks: int) -> int:
 
 
 def with_small_pslc(cfg: Config) -> Config:
-    """Return the drive with one or two pSLC blocks per die, so that a short run fills them."""
+    """Return the configuration with one or two pSLC blocks per plane, so that a short run fills
+    them."""
     share = 2.5 / cfg.flash.blocks_per_plane
     return cfg.replace(
         {"ftl.pslc_share": min(share, cfg.ftl.pslc_share)}, ref="a short run fills the pSLC blocks"

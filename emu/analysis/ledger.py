@@ -1,8 +1,8 @@
 """Ledger of a run: times, bytes and operations, checked for conservation before any report.
 
 Owns phase times, utilization, byte and operation totals. Does not own the conservation laws
-(engine/core/conservation.py), energy (analysis/energy.py) or text (results/tables/compare.py).
-Source: this project's contract of results: conservation is checked before anything is written.
+(engine/core/conservation.py), energy (analysis/energy.py) or tables (results/tables/compare.py).
+Source: this project's rule that conservation is checked before a result is written.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ class Ledger:
     samples: int
     """Number of training samples per step."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """Mean time of each phase per step in seconds, without the time in which an earlier phase hides
-    it; "step" is the whole step."""
+    """Mean time of each phase per step in seconds, without the time in which it overlaps an earlier
+    phase; "step" is the whole step."""
 
     @property
     def steps(self) -> int:
+        """Number of simulated steps."""
         return len(self.totals.steps)
 
     def per_step(self, counter: str) -> float:
@@ -35,19 +36,20 @@ class Ledger:
 
     @property
     def update_s(self) -> float:
-        """Mean time of the update stage per step, seconds: from the first gradient byte sent down
-        to the last program. If nodes exchange gradients, from the start of the exchange to the end
-        of the last node's update.
+        """Mean time of the update stage per step, seconds: from the first gradient byte sent to a
+        drive to the last page program. If nodes exchange gradients, the stage lasts from the start
+        of the exchange to the end of the last node's update.
         """
         return self.phases_s.get("synchronise", 0.0) + self.phases_s.get("update", 0.0)
 
     @property
     def step_s(self) -> float:
+        """Mean time of a step, seconds."""
         return self.phases_s["step"]
 
     @property
     def update_share(self) -> float:
-        """Update stage as a share of the step."""
+        """Time of the update stage divided by the time of the step."""
         return self.update_s / self.step_s if self.step_s else 0.0
 
     @property
@@ -116,8 +118,8 @@ class Ledger:
         return pages * page / written if written else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
-        """Return, by resource class, the share of the phase's time in which the class's busiest
-        member worked for the phase."""
+        """Return the utilization in a phase by resource class: busy time of the busiest resource of
+        the class divided by the time of the phase. Only work for this phase counts."""
         length = sum(
             stop - start
             for spans in self.totals.steps
@@ -132,10 +134,10 @@ class Ledger:
         }
 
     def bound_by(self, phase: str | None = None) -> tuple[str, float]:
-        """Return (busiest resource class, its busy share) in a phase; by default in the longer part
-        of the update stage.
+        """Return (name, utilization) of the busiest resource class in a phase. The default phase is
+        the longer one of "update" and "synchronise".
 
-        A share below one half means that the phase is bound by latency.
+        A utilization below one half means that the phase is bound by latency.
         """
         longer = max(("update", "synchronise"), key=lambda name: self.phases_s.get(name, 0.0))
         shares = self.utilisation(phase or longer)
@@ -151,7 +153,8 @@ ORDER = (
 
 
 def ledger(totals: Totals, samples: int) -> Ledger:
-    """Check the conservation laws, then return the ledger. Raises Imbalance."""
+    """Check the conservation laws, and return the ledger of a run. ``samples``: training samples
+    per step. Raises Imbalance if a law is violated."""
     check_laws(Place.RUN, totals.quantities())
     sums: dict[str, int] = defaultdict(int)
     for spans in totals.steps:
@@ -162,8 +165,8 @@ def ledger(totals: Totals, samples: int) -> Ledger:
             if name not in spans:
                 continue
             first, last = spans[name]
-            # An update may overlap only the transfer of its weights to the host, and an exchange:
-            # a node that has the sum earlier starts its update earlier.
+            # An update may overlap only two phases: the transfer of its weights to the host, and
+            # the exchange, because a node that receives the sum earlier starts its update earlier.
             alone = name == "update" and "synchronise" not in spans
             sums[name] += max(0, last - (first if alone else max(covered, first)))
             covered = max(covered, last)

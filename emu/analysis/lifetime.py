@@ -2,13 +2,14 @@
 
 Owns the bytes programmed per step, the steps and years until the rated program/erase cycles are
 used up, the lifetime of the blocks reserved for a path with and without wear leveling, and the
-capacity of the states' cells as TLC. Does not own the cycles (presets), the nominal capacity
-(config/nominal_capacity.py), the counts (analysis/ledger.py) or wear leveling
-(paths/on_die/wear_leveling.py, ftl/reservoir.py).
-Source: drives are rated in bytes written, nominal capacity times cycles. Cycles are rated for a
-retention (JESD218: client 1 year, enterprise 3 months). If less retention is required, the preset
-gives the factor by which cycles increase, separately for the optimizer's reservoir and the rest.
-pSLC stores one of TLC's three bits per cell.
+capacity that the cells of the states would have as TLC. Does not own the number of cycles
+(presets), the nominal capacity (config/nominal_capacity.py), the counts of a run
+(analysis/ledger.py) or wear leveling (paths/on_die/wear_leveling.py, ftl/reservoir.py).
+Source: drives are rated in bytes written: nominal capacity times cycles. Cycles are rated for a
+retention (JESD218: client 1 year, enterprise 3 months). If a shorter retention is required, the
+preset gives the factor by which cycles increase. The required retention of the optimizer's
+reservoir and that of all other blocks are separate keys. pSLC stores one of TLC's three bits per
+cell.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ YEAR_S = 8760 * 3600
 RATED, RATED_RETENTION = "rated", "flash.rated_retention"
 RETENTION, RESERVOIR_RETENTION = "flash.retention", "ftl.reservoir_retention"
 RESERVOIR_PAGES = ("bpp_pages", "stored_pages", "kept_pages", "landed_pages")
-"""Counters of pages programmed in the optimizer's reservoir; all other counters of programmed pages
-are of pages in the mapping table."""
+"""Counters of pages programmed in the optimizer's reservoir. All other counters of programmed pages
+refer to the blocks that the FTL maps."""
 BITS_PER_CELL = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
 """Bits per cell by cell type; flash in pSLC mode is TLC flash that stores one bit."""
 Interval = tuple[float, float, float]
 
 
 def spread(worn: Sequence[Sequence[int]]) -> dict[str, tuple[int, float, int]]:
-    """Return the (least, mean, most) erases of a "plane" and of a "die". ``worn``: erases of each
-    plane, by die.
+    """Return the (smallest, mean, largest) number of erases of a plane and of a die, under the keys
+    "plane" and "die". ``worn``: number of erases of each plane, by die.
     """
     planes = [erases for die in worn for erases in die]
     dies = [sum(die) for die in worn]
@@ -51,10 +52,10 @@ def spread(worn: Sequence[Sequence[int]]) -> dict[str, tuple[int, float, int]]:
 class Lifetime:
     """Lifetime of the drives of a system under one path; steps and years as (low, typical, high).
 
-    Two measures of the same wear. ``steps`` uses the rating by which drives are sold: cycles times
-    nominal capacity. ``wear_out_steps`` uses the flash: cycles times all pages, including spare
-    blocks. It is longer, for every path and geometry, by the ratio of flash to nominal capacity.
-    Both assume equal wear of all blocks; ``reservoir_steps`` does not.
+    ``steps`` and ``wear_out_steps`` measure the same wear. ``steps`` uses the rating of the drive:
+    cycles times nominal capacity. ``wear_out_steps`` uses the flash: cycles times all pages,
+    including spare blocks. It is larger by the ratio of flash to nominal capacity. Both assume
+    equal wear of all blocks; ``reservoir_steps`` does not.
     """
 
     written_bytes: float
@@ -71,18 +72,18 @@ class Lifetime:
     state_bytes: int
     """Bytes of the pages and super-pages that hold weights and states, over all drives."""
     share: float
-    """``state_bytes`` as a share of the nominal capacity."""
+    """``state_bytes`` divided by the nominal capacity of all drives."""
     tlc_bytes: int
-    """Bytes that the cells of the states would store as TLC."""
+    """Bytes that the cells which hold the states would store in TLC mode."""
     pslc_bytes: int
-    """Bytes, as TLC, of the cells that the states would occupy in pSLC mode."""
+    """Bytes that the cells which the states would occupy in pSLC mode would store in TLC mode."""
     wear_out_steps: float | None = None
     """Number of steps until every block of flash reaches its typical cycles, if all blocks wear
     equally."""
     reservoir_steps: tuple[float, float] | None = None
     """Number of steps until the first of the blocks that only this path uses reaches its typical
-    cycles, regardless of all other blocks: (with wear leveling as configured, without wear
-    leveling)."""
+    cycles: (with the configured wear leveling, without wear leveling). Other blocks do not count.
+    None if there are no such blocks."""
 
 
 def programmed_bytes(totals: Totals) -> int:
@@ -102,10 +103,10 @@ def reservoir_bytes(totals: Totals) -> int:
 
 
 def gain(cfg: Config, required: str, rated: str) -> Interval:
-    """Return the cycles for the ``required`` retention divided by those for the ``rated``
-    retention: (low, typical, high).
+    """Return the number of cycles at retention ``required`` divided by that at retention ``rated``:
+    (low, typical, high).
 
-    The ratio is 1 if the two are equal or ``required`` is RATED.
+    The ratio is 1 if the two retentions are equal or ``required`` is RATED.
     """
     if required in (RATED, rated):
         return 1.0, 1.0, 1.0
@@ -118,8 +119,8 @@ def gain(cfg: Config, required: str, rated: str) -> Interval:
 
 
 def cycles(cfg: Config, key: str = RETENTION) -> Interval:
-    """Return the program/erase cycles of a block at the retention that the key ``key`` requires:
-    (low, typical, high).
+    """Return the program/erase cycles of a block at the retention that configuration key ``key``
+    requires: (low, typical, high).
 
     Low and high cover the ranges of the rated cycles, of the rated retention and of the required
     retention.
@@ -139,10 +140,11 @@ def cycles(cfg: Config, key: str = RETENTION) -> Interval:
 
 
 def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
-    """Return the effective cycles of a drive that is written as in this run: (low, typical, high).
+    """Return the effective program/erase cycles of a drive that is written as in this run: (low,
+    typical, high).
 
-    They are the programmed bytes divided by the share of lifetime that they use, in the reservoir
-    and in the mapped blocks.
+    This is the mean of the cycles of the reservoir and of the mapped blocks, harmonic and weighted
+    by the bytes that the run programs into each.
     """
     inside, every = reservoir_bytes(totals), programmed_bytes(totals)
     behind, own = cycles(cfg), cycles(cfg, RESERVOIR_RETENTION)
@@ -160,10 +162,10 @@ def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
 def lifetime(
     cfg: Config, book: Ledger, on_flash: bool = True, share: Share | None = None
 ) -> Lifetime:
-    """Return the lifetime of the drives if they run a path all the time.
+    """Return the lifetime of the drives if they run a path without pause.
 
-    ``on_flash``: True if the pages that hold data are those of the states. ``share``: distribution
-    of the path's programs over the blocks that only this path uses.
+    ``on_flash``: True if the pages of the run hold weights and states. ``share``: distribution of
+    the path's programs over the blocks that only this path uses; None without such blocks.
     """
     totals = book.totals
     written = programmed_bytes(totals) / book.steps

@@ -1,13 +1,15 @@
-"""Uncertainty of the energy ratio by Monte Carlo draws of the constants from their ranges, seeded.
+"""Uncertainty of the energy ratio: seeded Monte Carlo draws of the constants from their ranges.
 
-Owns the draws, the probability that the rival takes less energy than the baseline, the host power
-at which the winner changes, and the bars of the tornado figure. Does not own the ranges (presets),
-the quantities (analysis/ledger.py) or the effect of a constant on time (analysis/sensitivity.py).
-Source: Monte Carlo over stated ranges. A constant is drawn once for both paths. Prices are exact:
-quantities of the whole runs times constants. A constant that affects time enters through the
-simulated ends of its range: the quantity of each component on the sample is a factor of its typical
-quantity, interpolated as a power of the constant between low, typical and high. The factors of
-several constants multiply.
+Owns the draws, the probability that the rival consumes less energy than the baseline, the host
+power at which the winner changes, and the bars of the tornado figure. Does not own the ranges
+(presets), the quantities (analysis/ledger.py) or the effect of a constant on time
+(analysis/sensitivity.py).
+Source: Monte Carlo over stated ranges. In each draw, both paths use the same values.
+
+Energy constants and powers ("prices") multiply the quantities of the whole runs, which is exact. A
+constant that affects time changes these quantities by a factor. At both ends of the constant's
+range, the factor comes from simulations of a sample. Between low, typical and high, it is
+interpolated as a power of the constant. The factors of several constants are multiplied.
 """
 
 from __future__ import annotations
@@ -37,35 +39,35 @@ from ondie.emu.paths.statement import Work
 
 DRAWS = 20_000
 DECADE = 10.0
-"""Ratio of the ends of a range above which the law "mixed" draws log-uniformly."""
+"""Ratio of the ends of a range above which the distribution "mixed" is log-uniform."""
 DRAW_LAWS = ("mixed", "triangular")
-"""Laws of the draws. mixed: triangular with its mode at the typical value, but log-uniform for
-ranges wider than a DECADE, where a triangle would put nearly all of its weight into the uppermost
-decade. triangular: always triangular. A choice keeps its typical value in half of the draws and
-takes an end of its range in the others."""
+"""Probability distributions of the draws. triangular: triangle with its mode at the typical value.
+mixed: triangular, but log-uniform for ranges wider than a DECADE, where a triangle would put nearly
+all of its weight into the uppermost decade. In both, a constant with separate choices has its
+typical value in half of the draws and an end of its range in the other half."""
 DIGITS = 6
-"""Significant digits of drawn results. More would differ between processors, whose logarithms
-differ in the last bit."""
+"""Significant digits of drawn results. More digits would differ between processors, whose
+logarithms differ in the last bit."""
 TOGETHER = (
     ("link.down", "link.up"),
     ("energy.nand_read", "energy.nand_program", "energy.nand_erase"),
     ("energy.pe_add", "energy.pe_multiply"),
 )
-"""Groups of constants that share a draw, so that each is at the same position in its range: a link
-that is fast in one direction is fast in the other too. The two powers of the host are drawn
-separately."""
+"""Groups of constants that are drawn together: in each draw, all constants of a group are at the
+same position in their ranges. For example, a link that is fast in one direction is also fast in the
+other. The two powers of the host are drawn separately."""
 DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
-"""Scopes of the energy ratio, both without forward and backward: the drives alone; the drives and
-the host."""
+"""Scopes of the energy ratio, both without forward and backward: energy of the drives alone, and
+energy of drives and host."""
 WHOLE_STEP = "step"
-"""Scope of the energy ratio of the whole step, with host and accelerator."""
+"""Scope of the energy ratio that includes forward and backward: drives, host and accelerator."""
 GROUPS = (DRIVE_PART, HOST_PART, COMPUTE_PART)
 SCOPES = {DRIVE_ALONE: GROUPS[:1], WITH_HOST: GROUPS[:2], WHOLE_STEP: GROUPS}
 """Groups of energy components that each scope of the energy ratio includes."""
 POWERS = (HOST_BUSY, HOST_WAITING)
 TINY = 1e-12
-"""Smallest factor of a quantity; it replaces the factor 0 if a component vanishes at an end of a
-range."""
+"""Smallest factor of a quantity. It replaces the factor 0 of an energy component that is zero at an
+end of a range."""
 
 Values = Mapping[str, np.ndarray]
 Ends = tuple[float | None, float | None]
@@ -74,8 +76,7 @@ Ends = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Span:
-    """A constant with its range. If a path cannot run at an end, that end is replaced by
-    ``typical``."""
+    """A constant with its range. An end at which a path cannot run is replaced by ``typical``."""
 
     key: str
     low: float
@@ -89,9 +90,10 @@ class Span:
     """Effect of the constant on time; None if the constant is a price (an energy or power)."""
 
     def draw(self, seed: int, law: str) -> np.ndarray:
-        """Return values drawn by ``law``, float64[DRAWS].
+        """Return random values of the constant with the distribution ``law`` (one of DRAW_LAWS),
+        float64[DRAWS].
 
-        A choice returns positions instead: -1 for low, 0 for typical, 1 for high.
+        For a choice, the values are positions: -1 for low, 0 for typical, 1 for high.
         """
         name = next((group[0] for group in TOGETHER if self.key in group), self.key)
         uniform = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(DRAWS)
@@ -117,8 +119,8 @@ class Span:
         return not self.choice and self.low > 0 and self.high / self.low > DECADE
 
     def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the position of each value between typical and low, and between typical and high,
-        0 to 1 each."""
+        """Return (down, up) for ``values`` of the constant, float64[n] each: the position between
+        typical (0) and low (1), and the position between typical (0) and high (1)."""
         if self.choice:
             return (values < 0).astype(float), (values > 0).astype(float)
         scale = np.log if self.low > 0 else np.asarray
@@ -141,11 +143,13 @@ class Bar:
     low: str
     high: str
     energy: Ends
-    """Energy ratio of drive and host outside forward and backward, at the low and the high end."""
+    """Energy ratio of drives and host outside forward and backward, at the (low, high) end."""
     drive: Ends
+    """Energy ratio of the drives outside forward and backward, at the (low, high) end."""
     speedup: Ends
+    """Ratio of the times of the update stage, at the (low, high) end."""
     step: Ends
-    """Energy ratio of the whole step, at the low and the high end."""
+    """Energy ratio of the whole step, at the (low, high) end."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +158,10 @@ class Answer:
 
     typical: float
     probability: float
-    """Share of the draws in which the ratio is above 1, that is, the rival takes less energy."""
+    """Fraction of the draws in which the ratio is above 1, so that the rival consumes less
+    energy."""
     error: float
-    """Standard error of ``probability`` that follows from the number of draws alone."""
+    """Standard error of ``probability`` that results from the finite number of draws."""
     quantiles: tuple[float, float, float]
     """5 %, 50 % and 95 % quantiles of the ratio."""
 
@@ -169,8 +174,8 @@ waits)."""
 
 @dataclass(frozen=True)
 class Crossing:
-    """Power of the host at which both paths take equal energy; all other constants have their
-    typical values."""
+    """Break-even power of the host, at which both paths consume equal energy. All other constants
+    have their typical values."""
 
     keys: tuple[str, ...]
     """Configuration keys of the powers that are varied."""
@@ -179,12 +184,13 @@ class Crossing:
     watts: tuple[float, ...] | None
     """Power of each key in W at which the energies are equal; None if there is no such power."""
     below: str
-    """Path that takes less energy at lower powers, or at any power if ``watts`` is None."""
+    """Path that consumes less energy at lower powers, or at any power if ``watts`` is None."""
     above: str
+    """Path that consumes less energy at higher powers, or at any power if ``watts`` is None."""
     quantiles: tuple[float, float, float] | None = None
-    """5 %, 50 % and 95 % quantiles of the power in W over the draws of all other constants; only if
-    a single power is varied. A negative quantile means that no power of 0 or more makes the
-    energies equal."""
+    """5 %, 50 % and 95 % quantiles of the break-even power in W over the draws of all other
+    constants; None if two powers are varied. A negative quantile means that no power of 0 or more
+    makes the energies equal."""
 
 
 @dataclass(frozen=True)
@@ -195,19 +201,21 @@ class Odds:
     drawn: int
     """Number of constants that were drawn."""
     answers: Mapping[str, Mapping[str, Answer]]
-    """Law of the draws -> scope (such as DRIVE_ALONE) -> distribution of the energy ratio."""
+    """Distribution of the energy ratio, by distribution of the draws (DRAW_LAWS) and by scope (such
+    as DRIVE_ALONE)."""
     crossings: tuple[Crossing, ...]
     bars: tuple[Bar, ...]
     ratios: tuple[float, float, float]
-    """Ratios at typical constants, from which the bars start: energy ratio with host, energy ratio
-    of the drives alone, and speedup."""
+    """Ratios at typical constants, at which the bars start: (energy ratio of drives and host,
+    energy ratio of the drives alone, speedup)."""
 
 
 class EnergyModel:
     """Energy of several runs as a function of the uncertain constants.
 
-    ``swings``: effect of the constants that affect time, known for the headline's two paths only.
-    Without them, the energy is a function of the energy constants and powers.
+    ``runs``: ledger and work of each run, by path. ``swings``: effects of the constants that affect
+    time, known for the headline's two paths only. Without ``swings``, the energy is a function of
+    the energy constants and powers only.
     """
 
     def __init__(
@@ -238,16 +246,15 @@ class EnergyModel:
 
     @property
     def deciding(self) -> list[Span]:
-        """Constants for which the energy of at least one path changes between the ends of the
-        range."""
+        """Constants whose range changes the energy of at least one path."""
         return [span for span in self.spans if span.swing is None or any(_factors(span.swing))]
 
     def joules(self, values: Values, powers: bool = True) -> dict[str, dict[str, np.ndarray]]:
-        """Return the energy in J by path and group, for arrays of values of the constants, all of
-        equal length.
+        """Return the energy in J by path and group, float64[n], for ``values`` of the constants,
+        float64[n] each, by key.
 
-        For choices, the values are positions (-1, 0, 1). Constants without values are typical.
-        ``powers``: include the power of the host.
+        For choices, the values are positions (-1, 0, 1). Constants that ``values`` does not hold
+        are typical. ``powers``: include the energy of the host powers.
         """
         count = _length(values)
         timed = [
@@ -279,18 +286,19 @@ class Pair(EnergyModel):
 
     @property
     def names(self) -> tuple[str, str]:
-        """(baseline, rival)."""
+        """Names of the two paths: (baseline, rival)."""
         base, rival = self.parts
         return base, rival
 
     def both(self, values: Values, powers: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Return the energy of drives and host in J for the baseline and for the rival, float64[n]
-        each."""
+        """Return the energy of drives and host in J, excluding forward and backward: (baseline,
+        rival), float64[n] each. ``values``, ``powers``: see :meth:`joules`."""
         base, rival = (j[DRIVE_PART] + j[HOST_PART] for j in self.joules(values, powers).values())
         return base, rival
 
     def ratios(self, values: Values) -> dict[str, np.ndarray]:
-        """Return the energy ratios, baseline over rival, by scope, float64[n]."""
+        """Return the energy of the baseline divided by that of the rival, by scope, float64[n]
+        each. ``values``: see :meth:`joules`."""
         base, rival = self.joules(values).values()
         return {
             scope: np.sum([base[group] for group in groups], axis=0)
@@ -299,7 +307,7 @@ class Pair(EnergyModel):
         }
 
     def power_keys(self) -> tuple[str, ...]:
-        """Return the keys of those host powers that contribute to the energy of at
+        """Return the configuration keys of the host powers that contribute to the energy of at
         least one path."""
         parts = [part for parts in self.parts.values() for part in parts]
         return tuple(
@@ -307,8 +315,8 @@ class Pair(EnergyModel):
         )
 
     def slopes(self, values: Values) -> dict[str, np.ndarray]:
-        """Return, by key of the host power, the energy (J) by which the baseline exceeds the rival
-        per W of this power."""
+        """Return the energy of the baseline minus that of the rival per W of a host power (J/W), by
+        key of the power, float64[n] each. ``values``: see :meth:`joules`."""
         out: dict[str, np.ndarray] = {}
         gap = _minus(self.both(values, powers=False))
         keys = self.power_keys()
@@ -327,16 +335,16 @@ def _length(values: Values) -> int:
 
 
 def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
-    """Return the factors of the quantities at the (low, high) end; empty at an end at which no
-    quantity changes."""
+    """Return the factors of all quantities at the (low, high) end of a swing; an empty mapping for
+    an end at which no quantity changes."""
     return tuple(
         ends if any(ends.values()) else {} for ends in (swing.factors_at_low, swing.factors_at_high)
     )
 
 
 def span_of(leaf: Leaf, swing: Swing | None = None) -> Span:
-    """Return the range of a configuration key; the key must have one. ``swing``: effect of the key
-    on time, or None."""
+    """Return the range of a configuration key. The key must have a range. ``swing``: effect of the
+    key on time, or None."""
     spec = KEYS[leaf.key].spec if leaf.key in KEYS else None
     choice = isinstance(leaf.value, (bool, str)) or bool(spec and spec.choices)
     names = (leaf.low, leaf.value, leaf.high)
@@ -356,8 +364,9 @@ def span_of(leaf: Leaf, swing: Swing | None = None) -> Span:
 def assess(
     cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], swings: Sequence[Swing], seed: int
 ) -> Odds:
-    """Draw the constants, and return the uncertainty of the energy ratio. ``runs``: the run of the
-    baseline, then that of the rival."""
+    """Draw the constants, and return the uncertainty of the energy ratio of two paths. ``runs``:
+    the run of the baseline, then that of the rival. ``swings``: effects of the constants that
+    affect time."""
     pair = Pair(cfg, runs, swings)
     base, rival = pair.names
     typical = {name: float(scope_values[0]) for name, scope_values in pair.ratios({}).items()}
@@ -391,8 +400,9 @@ def rounded(value: float) -> float:
 
 
 def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
-    """Return the crossings for both host powers in proportion, both equal, and each alone. Energy
-    is linear in these powers.
+    """Return the break-even powers: both host powers varied in proportion, both varied with equal
+    values, and each varied alone. They have a closed form, because energy is linear in the powers.
+    ``drawn``: values of the other constants by key, float64[DRAWS] each.
     """
     typical = {key: pair.prices[key] / 1e3 for key in pair.power_keys()}
     gap = float(_minus(pair.both({}, powers=False))[0])
@@ -426,8 +436,9 @@ def _crossing(
     slope: float,
     spread: tuple[float, float, float] | None = None,
 ) -> Crossing:
-    """Return one crossing. ``at_zero``: energy (J) by which the baseline exceeds the rival if these
-    powers are 0. ``slope``: increase of that difference with these powers.
+    """Return one break-even power. ``at_zero``: energy of the baseline minus that of the rival (J)
+    if the powers ``keys`` are 0. ``slope``: increase of this difference with the powers.
+    ``spread``: quantiles of the break-even.
     """
     base, rival = pair.names
     if min(watts) <= 0:
@@ -445,8 +456,8 @@ def quantiles(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def bars(pair: Pair, speedup: float) -> list[Bar]:
-    """Return a bar for every constant with a range; the bar with the largest change of the energy
-    ratio is first."""
+    """Return a bar of the tornado figure for every constant with a range. The bar with the largest
+    change of the energy ratio is first. ``speedup``: speedup at typical constants."""
     count = 2 * len(pair.spans)
     values: dict[str, np.ndarray] = {}
     for i, span in enumerate(pair.spans):
@@ -474,7 +485,7 @@ def bars(pair: Pair, speedup: float) -> list[Bar]:
 
 
 def width(ends: Ends, typical: float) -> float:
-    """Return the ratio between the ends of a bar, at least 1; an end that is None counts as
-    typical."""
+    """Return the larger end of a bar divided by the smaller one. An end that is None is replaced by
+    ``typical``."""
     low, high = (typical if value is None else value for value in ends)
     return max(low / high, high / low)

@@ -1,7 +1,8 @@
-"""Choice of the paths of a comparison, and of the pair of its headline.
+"""Choice of the paths of a comparison, and of the two paths that its headline compares.
 
-Owns the table of paths, the checks of the names and batches that a user asks for, and the headline
-pair. Does not own the paths (paths/) or their runs (analysis/compare.py). Source: none.
+Owns the table of paths, the checks of path names and batches that a user gives, and the choice of
+the headline's two paths. Does not own the paths (paths/) or their runs (analysis/compare.py).
+Source: none.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
 
 
 def choose(names: Sequence[str] | None) -> list[str]:
-    """Return validated names of paths; without names, all paths except BY_NAME. Raises InputError
-    for an unknown name, or for a name that is given twice.
+    """Check the names of paths, and return them as a list; without names, return all paths except
+    BY_NAME. Raises InputError for an unknown name, or for a name that is given twice.
     """
     if not names:
         return [name for name in PATHS if name not in BY_NAME]
@@ -47,8 +48,9 @@ def choose(names: Sequence[str] | None) -> list[str]:
 
 
 def batched(names: Sequence[str], options: Options) -> list[str]:
-    """Return those of ``names`` whose batches the user gave with --host-batch or --drive-batch;
-    empty if no batch was given. Raises InputError if none of the paths trains on a cluster."""
+    """Return the paths among ``names`` that use --host-batch and --drive-batch; an empty list if
+    the user gave neither option. Raises InputError if an option was given but none of the paths
+    trains on a cluster."""
     given = {"host": options.host_batch, "drive": options.drive_batch}
     found = [name for name in names if PATHS[name].exchanges]
     for node, batch in given.items():

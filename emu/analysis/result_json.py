@@ -1,6 +1,7 @@
 """Content of result.json: the numbers of a comparison with their units, and the headline.
 
-Owns names and units of the stored values. Does not own tables or figures (ondie.emu.cli).
+Owns names and units of the stored values. Does not own their descriptions (result_keys.py), tables
+or figures (ondie.emu.cli).
 Source: none.
 """
 
@@ -38,7 +39,7 @@ from ondie.emu.units import fmt_time
 
 
 def odds_data(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the uncertainty for result.json; None if it was not computed."""
+    """Return the uncertainty of the energy ratio for result.json; None if it was not computed."""
     if comparison.odds is None:
         return None
     odds = comparison.odds
@@ -106,11 +107,12 @@ LATENCY_BOUND = 0.5
 
 
 UNUSUAL = 0.2
-"""Relative deviation of forward and backward from their median time above which a note is given."""
+"""Largest relative deviation of the time of forward and backward from the median step; a larger one
+produces a note."""
 
 
 def seconds(value: float) -> str:
-    """Format seconds with three significant digits and a suitable unit."""
+    """Return a time given in seconds as text, with three significant digits and a suitable unit."""
     return fmt_time(value * 1e12)
 
 
@@ -144,7 +146,8 @@ def energy_ratio(base: Result, rival: Result) -> float:
 
 
 def headline_words(comparison: Comparison) -> str:
-    """Return the headline: one sentence with the result and the number of assumed constants."""
+    """Return the headline: one sentence with the ratios of the two compared paths and the number of
+    assumed constants."""
     assumed = len(comparison.cfg.assumed())
     tail = f"{assumed} of {len(comparison.cfg.leaves())} constants are assumed"
     if comparison.swing_pair is None:
@@ -175,11 +178,11 @@ def headline_words(comparison: Comparison) -> str:
 
 
 def headline_numbers(comparison: Comparison) -> dict[str, float]:
-    """Return the ratios of baseline to rival by name; empty if there are not two paths to compare.
+    """Return the ratios of the headline, baseline divided by rival, by name; empty if there are not
+    two paths to compare.
 
-    The ratios of times are those of the update stage, of the step outside forward and backward, and
-    of the whole step. The ratios of typical energies are those outside forward and backward and of
-    the whole step.
+    Ratios of times: update stage, time outside forward and backward, whole step. Ratios of typical
+    energies: outside forward and backward, whole step.
     """
     if comparison.swing_pair is None:
         return {}
@@ -288,7 +291,8 @@ def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]
 
 
 def result_data(comparison: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
-    """Return the content of result.json for a comparison."""
+    """Return the content of result.json for a comparison. ``target_s``: target step time in
+    seconds, or None."""
     asked = {} if target_s is None else {"target": target_data(comparison, target_s)}
     return asked | {
         "schema_version": SCHEMA_VERSION,
@@ -334,8 +338,8 @@ HIDDEN = ("seed", "pairs", "shares")
 
 
 def options_data(options: Options) -> dict[str, Any]:
-    """Return the options of the paths for result.json, without those in HIDDEN (the seed is stored
-    elsewhere)."""
+    """Return the options of the paths for result.json, without those in HIDDEN. result.json has the
+    seed under another key."""
     return {name: value for name, value in asdict(options).items() if name not in HIDDEN}
 
 
@@ -352,8 +356,8 @@ def _swing_data(swing: Swing) -> dict[str, Any]:
 
 
 def _reservoir_data(comparison: Comparison, result: Result) -> dict[str, Any] | None:
-    """Return the wear of the blocks that only this path uses; None if the path has no such blocks
-    or did not run."""
+    """Return the lifetime and erases of the blocks that only this path uses, for result.json; None
+    if the path has no such blocks or did not run."""
     if result.ledger is None or result.share is None:
         return None
     own = lifetime(comparison.cfg, result.ledger, share=result.share).reservoir_steps or (
@@ -444,10 +448,10 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def unusual(comparison: Comparison) -> str | None:
-    """Return a note if forward and backward took an unusual time in the steps that ran, else None.
+    """Return a note if forward and backward of the simulated steps took an unusual time, else None.
 
-    The reference is the median of the recorded steps. The first step of a run deviates, for
-    example, while the accelerator warms up. A deviation of at most UNUSUAL is not reported.
+    The time is unusual if it deviates by more than UNUSUAL from the median of all recorded steps.
+    For example, the first step of a recording is slower while the accelerator warms up.
     """
     every = [
         step_record.forward_s + step_record.backward_s for step_record in comparison.trace.steps

@@ -3,9 +3,9 @@
 Owns the descriptions, from which docs/result-json.md is generated. Does not own the values
 (result_json.py). Source: none; a test compares the table with recorded result.json files.
 
-`[]` stands for every element of a list, `.*` for keys that depend on the run, and `{a,b}` for
-either of two names. A value, or an object with documented keys, may be null where the meaning says
-so.
+In a key, `[]` denotes every element of a list, `.*` denotes keys that depend on the run, and
+`{a,b}` denotes either of two names. A value or an object may be null if its description states
+this.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "answer.strategies[].samples_per_s": ("samples/s", "training throughput"),
     "answer.strategies[].{drives,all}_j_per_sample": (
         "J/sample",
-        "energy of a step (low, typical, high): of the drives; of drives, host and accelerator",
+        "energy per sample (low, typical, high): of the drives; of drives, host and accelerator",
     ),
     "answer.strategies[].written_bytes_per_sample": ("B/sample", "bytes of all programmed pages"),
     "answer.strategies[].lifetime_years": (
@@ -134,57 +134,60 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "answer.strategies[].bound_by": ("", "resource class that is busy longest in the whole step"),
     "answer.strategies[].bound_by_share": ("1", "busy share of that resource class"),
     "answer.strategies[].own_blocks_years": (
-        "years", "lifetime of the blocks that only this path uses, by themselves; null: none"
+        "years", "lifetime of the blocks that only this path uses; null: there are none"
     ),
     "answer.strategies[].wrong_bits_per_step": (
-        "bits", "wrong bits of reservoir pages that the path used, per step"
+        "bits", "wrong bits per step in reservoir pages that the path used without correction"
     ),
     "answer.strategies[].uncorrectable_pages_per_step": (
         "pages", "pages per step that ECC could not correct"
     ),
     "answer.{fastest,least_energy}.best": ("", "path with the least time or energy per sample"),
     "answer.{fastest,least_energy}.best_right": (
-        "", "best path of those that used no wrong data; null: all did"
+        "", "best path among those that used no wrong data; null: all paths used wrong data"
     ),
     "answer.{fastest,least_energy}.value": (
         "s/sample or J/sample", "time or energy of the best path",
     ),
     "answer.{fastest,least_energy}.equal": ("", "paths within 0.5 % of the best path"),
     "answer.{fastest,least_energy}.others.*": (
-        "1", "time or energy of every other path over the best",
+        "1", "time or energy of every other path divided by that of the best path",
     ),
     "answer.{fastest,least_energy}.certainty.other": (
-        "", "path compared with the best in ratio: the headline's (time) or the next best (energy)",
+        "", "path that is compared with the best path in ratio: the other path of the headline "
+        "(time) or the next best path (energy)",
     ),
     "answer.{fastest,least_energy}.certainty.constants": (
         "constants", "time: constants varied at both ends; energy: energy constants drawn",
     ),
     "answer.{fastest,least_energy}.certainty.probability": (
-        "1", "energy: share of draws in which the best path takes less than all others that are "
-        "not within 0.5 %; time: null",
+        "1", "energy: fraction of draws in which the best path takes less than every other path "
+        "that is not in equal; time: null",
     ),
     "answer.{fastest,least_energy}.certainty.exceptions": (
         "", "time: constants for which the other path is faster at an end of the range",
     ),
     "answer.{fastest,least_energy}.certainty.decided_by": (
-        "", "constant that changes the ratio most: of those varied (time), or of the energy "
-        "constants at the simulated times (energy)",
+        "", "constant whose range changes the ratio the most, among all varied constants (time) or "
+        "among the energy constants (energy)",
     ),
     "answer.{fastest,least_energy}.certainty.ratio": (
-        "1", "ratio, other path over the best, at the low and high end of that constant",
+        "1", "time or energy of the other path divided by that of the best path, at the low and "
+        "the high end of the range of decided_by",
     ),
     "answer.fastest.certainty.with_times": ("", "always null; it exists for energy only"),
     "answer.least_energy.certainty.with_times.{other,constants,probability}": (
-        "", "verdict on energy if constants that affect time are drawn too: other path of the "
-        "headline, number of constants, share of draws with less energy than it; with_times is "
-        "null if the best is not in the headline, or if no constant was varied",
+        "", "verdict on energy if constants that affect time are also drawn: other path of the "
+        "headline, number of constants drawn, fraction of draws in which the best path takes less "
+        "energy; with_times is null if the headline omits the best path, or if no constant was "
+        "varied",
     ),
     "answer.least_energy.certainty.with_times.decided_by": (
-        "", "constant that changes the ratio to with_times.other most, of all constants drawn",
+        "", "constant whose range changes with_times.ratio the most, among all constants drawn",
     ),
     "answer.least_energy.certainty.with_times.ratio": (
-        "1", "ratio, with_times.other over the best, at the low and high end of that constant; "
-        "null: a path cannot run at that end",
+        "1", "energy of with_times.other divided by that of the best path, at the low and the high "
+        "end of the range of with_times.decided_by; null: a path cannot run at that end",
     ),
     "headline": ("", "one sentence with the result"),
     "headline_ratios.{update_stage,outside_training,step}": (
@@ -201,7 +204,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "target.paths[].fixed_s": ("s", "part of the step that does not depend on the drive"),
     "target.paths[].left_s": ("s", "part of the target step time that remains for the drive"),
     "target.paths[].where": ("", "where bytes are counted: link or flash"),
-    "target.paths[].{read,written}_bytes": ("B", "bytes per step outside forward and backward"),
+    "target.paths[].{read,written}_bytes": ("B", "bytes of states and gradients per step"),
     "target.paths[].has_bytes_per_s": ("B/s", "rate of reads and writes in the simulated run"),
     "target.paths[].needed_bytes_per_s": ("B/s", "rate that meets the target; null: none does"),
     "interference.source": ("", "block trace that runs concurrently (--foreground)"),
@@ -211,13 +214,13 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     ),
     "interference.speed": ("1", "divisor of the trace's inter-arrival times; null: none"),
     "interference.paths[].name": ("", "name of the path"),
-    "interference.paths[].status": ("", "ok, or the reason why the path did not run"),
-    "interference.paths[].requests": ("requests", "requests completed during the update"),
+    "interference.paths[].status": ("", "ok, or n/a if the path did not run"),
+    "interference.paths[].requests": ("requests", "requests that arrived during the update"),
     "interference.paths[].update_s.{alone,beside}": (
         "s", "time of the update without and with the block trace",
     ),
     "interference.paths[].latency_us.{alone,beside}.{read,write}.{mean,p50,p90,p99,p999,max}": (
-        "us", "request latency without and with the update; null: no such request",
+        "us", "request latency without and with the update; null: fewer than 100 requests",
     ),
     "paths[].name": ("", "name of the path"),
     "paths[].title": ("", "title of the path"),
@@ -274,7 +277,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "paths[].weights.equal_bits_to_recorded_share": ("1", "share of weights equal to the "
                                                           "recorded ones; null: none"),
 }  # fmt: skip
-"""Table of the keys of result.json: key -> (unit, meaning). Unit "" means text or no unit, "1"
+"""Table of the keys of result.json: key -> (unit, meaning). Unit "" means text or no unit; unit "1"
 means a ratio."""
 
 METRICS: dict[str, tuple[str, str]] = {
@@ -335,15 +338,16 @@ METRICS: dict[str, tuple[str, str]] = {
 
 
 def expand(key: str) -> Iterator[str]:
-    """Yield every key that a table's ``key`` covers: one per combination of the names in braces."""
+    """Yield every key that the table key ``key`` denotes: one for each combination of the names in
+    braces."""
     parts = re.split(r"\{(.*?)\}", key)
     for names in itertools.product(*(part.split(",") for part in parts[1::2])):
         yield "".join(itertools.chain(*itertools.zip_longest(parts[::2], names, fillvalue="")))
 
 
 def describe() -> str:
-    """Return RESULT_KEYS and METRICS as text: a line with the key and its unit, and a line with its
-    meaning, for each key."""
+    """Return RESULT_KEYS and METRICS as text: for each key, a line with the key and its unit, and a
+    line with its meaning."""
     rows = [
         *RESULT_KEYS.items(),
         *((f"paths[].metrics.{key}", row) for key, row in METRICS.items()),

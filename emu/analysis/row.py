@@ -1,7 +1,7 @@
 """Rows of validation and their tables.
 
-Owns the row format, the four kinds of rows, and the tables. Does not own the suites that produce
-rows (ondie.emu.validate). Source: none.
+Owns the format of rows, the four kinds of rows, and the tables. Does not own the suites that
+produce rows (emu/validate, emu/studies). Source: none.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from rich.table import Table
 CHECK, FIT, SHOWN, IDENTITY = "check", "fit", "shown", "identity"
 KINDS = {
     CHECK: "check: a published number; no fitted constant determines the prediction",
-    FIT: "fit: constants were chosen so that these rows come out",
+    FIT: "fit: constants were chosen so that these rows match",
     SHOWN: "shown: neither fitted nor checked",
     IDENTITY: "identity: follows by arithmetic from inputs, other rows or our own models",
 }
 """Kinds of rows in the order in which their tables are printed, with the titles of these tables."""
 RATIO = "x"
-"""Unit of a row that is a ratio; above 1 it is a gain, below 1 a loss."""
+"""Unit of a row that is a ratio. A value above 1 is a gain, a value below 1 a loss."""
 Progress = Callable[[str, float], None] | None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number: the expected value and the value that the simulation predicts.
+    """One validated number: the expected value and the value that the simulation predicts.
 
     ``published``: the expected value, published or from a closed form. Only a shown row may have
-    None. ``tolerance`` is relative; 0 requires equality. A check row must have one, and an identity
-    row may have one; both miss outside of it. ``source``: the text above the table.
-    ``place``: document and place of the published number, such as "STANNIS (DAC 2020), Table I".
-    Every check row of a suite of emu/validate has one; the check rows of studies compare two of our
-    own runs and have none. ``constants``: the constants that were chosen so that a fit row comes
-    out, as configuration keys, as keys of emu/cluster/networks.toml that begin with "networks.", or
-    as module.NAME; every fit row has at least one, and no other row has any.
+    None. ``tolerance``: largest allowed relative difference; 0 requires equality. A check row must
+    have a tolerance, and an identity row may have one. ``source``: text above the table.
+    ``place``: document and table or page of the published number, such as "STANNIS (DAC 2020),
+    Table I". Every check row of emu/validate has a place; check rows of emu/studies compare two
+    simulated runs and have none. ``constants``: constants that were chosen so that a fit row
+    matches, as configuration keys, as keys of emu/cluster/networks.toml that begin with
+    "networks.", or as module.NAME. Every fit row has at least one; other rows have none.
 
-    Raises ValueError if the row lacks what its kind must have, or has constants and is no fit row.
+    Raises ValueError if the row lacks a field that its kind requires, or if a row of another kind
+    than fit has constants.
     """
 
     suite: str
@@ -73,8 +74,8 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """Relative difference of prediction and expectation: predicted / published - 1. Infinite if
-        published is 0 and predicted is not; NaN if nothing is published.
+        """Relative difference between prediction and expected value: predicted / published - 1. It
+        is infinite if only ``published`` is 0, and NaN if ``published`` is None.
         """
         if self.published is None:
             return math.nan
@@ -142,7 +143,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return the cells of one row of the table, in the order of the columns."""
+    """Return the texts of one row of the table, in the order of the columns."""
     gated = row.kind in (CHECK, IDENTITY) and row.tolerance is not None
     return (
         row.name,

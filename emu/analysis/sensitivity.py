@@ -1,8 +1,9 @@
-"""Sensitivity of the headline to each assumed constant over its range.
+"""Sensitivity of the headline to each constant that has a range.
 
-Owns the sample that is simulated again with one constant at either end of its range. Does not own
-the comparison (analysis/compare.py) or the ranges (presets).
-Source: this project's contract of results: each result states the number of assumed constants.
+The headline is the speedup and the energy ratio of two paths. Owns the sample, a shortened run that
+is simulated again with one constant at either end of its range. Does not own the comparison
+(analysis/compare.py) or the ranges (presets).
+Source: this project's rule that each result states the number of assumed constants.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ BLOCK_PAGES = 4
 """Number of pages, or of word lines, per block in the shortened simulation."""
 DIE_STRIPES = 16
 """Number of super-pages per die in the shortened simulation, for paths that update on the dies.
-Work overlaps only after the first stripe of a die, so a shorter simulation would show too little
-overlap; a full run shows slightly more."""
+Work overlaps only after the first stripe of a die. A shorter simulation would therefore show too
+little overlap; a full run shows slightly more."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Configuration keys that have no effect while ``key`` has ``value``; "errors.*" means the
-    whole section."""
+    """Rule: configuration keys ``leaves`` have no effect while ``key`` has ``value``. "errors.*"
+    means all keys of the section."""
 
     key: str
     value: Value
     leaves: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Return True if ``name`` is one of the keys without effect; False for ``key`` itself."""
+        """Return True if configuration key ``name`` is one of the keys without effect; False for
+        ``key`` itself."""
         section = name.partition(".")[0]
         return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
 
@@ -65,8 +67,8 @@ IDLE_KEYS = (
         ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),
     ),
 )  # fmt: skip
-"""Conditions under which assumed constants have no effect; they are then counted as assumed but not
-varied."""
+"""Conditions under which assumed constants have no effect. Such constants are counted as assumed
+but not varied."""
 
 
 USER_CHOICES = frozenset(
@@ -79,22 +81,22 @@ USER_CHOICES = frozenset(
         "ftl.reservoir_retention",
     )  # fmt: skip
 )
-"""Keys that the user chooses: their ranges are the possible choices, not an uncertainty."""
+"""Keys whose ranges are the user's possible choices, not an uncertainty."""
 
 HOST_POWERS = ("host.update_power", "host.wait_power")
-"""Powers of the host that are varied one by one even if they are not assumed, because they often
-decide the energy."""
+"""Powers of the host that are varied one by one even if they are not assumed, because the energy
+ratio is often most sensitive to them."""
 
 RATES = ("host.accelerator_peak", "host.accelerator_utilization")
-"""Prefixes of the keys (one per model) that state the rate of the accelerator, from which the times
-of forward and backward may follow."""
+"""Prefixes of the keys (one key per model) that state the rate of the accelerator. The times of
+forward and backward may be computed from this rate."""
 
 Factors = Mapping[str, Mapping[str, float]]
 """Path -> energy component -> quantity divided by the component's typical quantity."""
 
 
 def is_rate(key: str) -> bool:
-    """Return True if a configuration key states a rate of the accelerator."""
+    """Return True if configuration key ``key`` states a rate of the accelerator."""
     return key.startswith(RATES)
 
 
@@ -120,8 +122,11 @@ def published_ranges(cfg: Config) -> list[Leaf]:
 
 @dataclass(frozen=True)
 class Swing:
-    """Headline with one constant at either end of its range: speedup and energy ratio divided by
-    their typical values."""
+    """Effect of one constant on the headline: speedup and energy ratio at the low and the high end
+    of the constant's range, divided by their typical values; None if a path cannot run there.
+
+    ``low``, ``high``: the ends as text.
+    """
 
     key: str
     low: str
@@ -134,18 +139,19 @@ class Swing:
     """Factors of the quantities that change at the low end; empty if a path cannot run or no
     quantity changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
+    """Factors of the quantities that change at the high end."""
     times_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Time of each path's update stage at the low end divided by its typical time, 1 if it does not
     change; empty if a path cannot run."""
     times_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
     steps_at_low: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Time of each path's whole step at the low end divided by its typical time; set only for a
-    constant that changes forward and backward, which are then part of the sample."""
+    """Time of each path's whole step at the low end divided by its typical time; empty unless the
+    constant changes forward and backward, which the sample then includes."""
     steps_at_high: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def of_training(self) -> bool:
-        """True if the constant changes the times of forward and backward."""
+        """True if the constant changes the time of forward or backward."""
         return bool(self.steps_at_low or self.steps_at_high)
 
     @property
@@ -160,7 +166,7 @@ class Swing:
 
     @property
     def width(self) -> float:
-        """Larger one of ``speedup_width`` and ``energy_width``."""
+        """Maximum of ``speedup_width`` and ``energy_width``."""
         return max(self.speedup_width, self.energy_width)
 
     @property
@@ -184,8 +190,8 @@ def sample_params(trace: Trace, cfg: Config) -> int:
 def amortized(cfg: Config) -> Config:
     """Return the configuration with shorter blocks and a proportionally shorter erase time.
 
-    With these, a sample that fills less than one block spends the same share of its time on erases
-    as a long run.
+    A sample that fills less than one block of the drive then spends the same fraction of its time
+    on erases as a long run.
     """
     line = word_line_pages(cfg)
     shorter = max(cfg.flash.pages_per_block // (BLOCK_PAGES * line), 1)
@@ -198,11 +204,11 @@ def amortized(cfg: Config) -> Config:
 
 
 def sample(trace: Trace, cfg: Config, training: bool = False) -> Trace:
-    """Return the trace's first step, reduced to :func:`sample_params` parameters.
+    """Return the trace's first step, reduced to :func:`sample_params` parameters, without payload.
 
     Every die has SAMPLE_STRIPES super-pages (DIE_STRIPES if the dies update), or fewer if the trace
-    has fewer parameters. No payload. Forward and backward take no time or, with ``training``, a
-    time reduced as the parameters are.
+    has fewer parameters. Forward and backward take no time. With ``training``, they take a time
+    that is reduced in proportion to the number of parameters.
     """
     count = sample_params(trace, cfg)
     share = count / trace.n_params if training else 0.0
@@ -216,7 +222,8 @@ class Sampled:
     speedup: float
     energy_ratio: float
     charged: Mapping[str, Mapping[str, int]]
-    """Path -> energy component -> quantity for which energy is charged."""
+    """Path -> energy component -> quantity by which the component's energy constant is
+    multiplied."""
     update_s: Mapping[str, float]
     """Path -> time of the path's update stage, seconds."""
     step_s: Mapping[str, float]
@@ -224,12 +231,13 @@ class Sampled:
 
 
 class Headline:
-    """Simulates (update-stage speedup, energy ratio) of a rival over a baseline, for any
-    configuration.
+    """Speedup of the update stage and energy ratio of baseline over rival, simulated on a sample
+    for any configuration. Call it to get (speedup, energy ratio).
 
-    ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortized`;
-    energy is charged for the same blocks. ``fits`` raises InputError if a configuration cannot run
-    a path on the whole trace. Configurations that differ only in prices share one simulation.
+    ``run`` simulates the times of a path by name on a sample, with the short blocks of `amortized`.
+    ``fits`` raises InputError if a path cannot run the whole trace on a configuration. ``pair``:
+    (baseline, rival). Configurations that differ only in energy constants or powers use one
+    simulation.
     """
 
     def __init__(
@@ -262,6 +270,8 @@ class Headline:
         return known[1]
 
     def __call__(self, cfg: Config, trace: Trace) -> tuple[float, float]:
+        """Return (speedup of the update stage, energy ratio), baseline over rival, on the sample
+        ``trace``."""
         (base, base_work), (rival, rival_work) = (
             self._simulated(name, cfg, trace) for name in self.pair
         )
@@ -294,13 +304,13 @@ class Headline:
 def swings(
     cfg: Config, timed: Callable[[Config], Trace], headline: Headline, workers: int
 ) -> list[Swing]:
-    """Return the swings of speedup and energy ratio; the widest comes first.
+    """Return the effects of the constants on speedup and energy ratio, the widest effect first.
 
-    They cover each assumed constant with a range, except those of :func:`unfelt` and USER_CHOICES,
-    the constants of :func:`published_ranges`, and HOST_POWERS. Constants with an end at which a
-    path cannot run come first; such an end has the value None. An assumed constant without a range
-    must be a name.
-    ``timed`` returns the trace with the times of forward and backward on a configuration.
+    The constants are all assumed constants with a range except those of :func:`unfelt` and
+    USER_CHOICES, the constants of :func:`published_ranges`, and HOST_POWERS. If a path cannot run
+    at an end of a range, the value there is None, and the constant precedes all others. ``timed``
+    returns the trace with the times of forward and backward on a configuration. ``workers``: number
+    of threads.
     """
     fixed = USER_CHOICES.union(unfelt(cfg))
     varied = [key for key in cfg.assumed() if key.low is not None and key.key not in fixed]
@@ -360,7 +370,7 @@ def swings(
 
 
 def _trained_s(trace: Trace) -> tuple[float, float]:
-    """Return (forward, backward): the times of the first step, seconds."""
+    """Return the times of the first step's passes in seconds: (forward, backward)."""
     return trace.steps[0].forward_s, trace.steps[0].backward_s
 
 
@@ -372,8 +382,8 @@ def _factors(found: Mapping[str, float], typical: Mapping[str, float]) -> Mappin
 def changes(
     typical: Mapping[str, Mapping[str, int]], found: Mapping[str, Mapping[str, int]]
 ) -> Factors:
-    """Return the quantities that differ from their typical values, divided by these values, by path
-    and component."""
+    """Return the quantities that differ from their typical values, each divided by its typical
+    value, by path and energy component."""
     return {
         path: {
             name: found[path].get(name, 0) / amount

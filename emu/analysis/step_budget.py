@@ -1,11 +1,13 @@
 """Step budget: the drive bandwidth that a target step time requires.
 
-Owns the part of a step that does not depend on the drive, and the rate of reads and writes that
-fits into the rest. Does not own any simulated number (analysis/ledger.py).
-Source: arithmetic on the ledger. The times of forward, backward and the host's update are fixed.
-The bytes that the update reads and writes have the remaining time. Bytes that are not moved during
-the host's update have only the time outside it. Gradients written during backward also have the
-time of backward.
+Owns the time of a step that does not depend on the drive, and the rate of reads and writes that the
+remaining time requires. Does not own any simulated number (analysis/ledger.py).
+Source: arithmetic on the ledger.
+
+The times of forward, backward and the host's computation of the update are fixed. The bytes that
+the update reads and writes must be transferred in the remaining time; bytes whose transfer overlaps
+the host's computation also have its time. Gradients written during backward also have the time of
+backward.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ class Verdict:
     where: str
     """Place where bytes are counted: "link" or "flash"."""
     read_bytes: float
+    """Bytes that the update reads per step."""
     written_bytes: float
-    """Bytes written per step outside forward and backward."""
+    """Bytes that the update writes per step, including gradients written during backward."""
     has_bytes_per_s: float | None
-    """Rate of reads and writes together in the simulated run, bytes per second; None if none was
-    measured."""
+    """Rate of reads and writes together in the simulated run, bytes per second; None if the run has
+    no such rate."""
     needed_bytes_per_s: float | None
     """Rate of reads and writes together that meets the target, bytes per second; None if no rate
     does."""
@@ -47,7 +50,7 @@ class Verdict:
 
 def duration(text: str, place: str) -> float:
     """Return the seconds of a duration such as "3.5 s" or "500 ms"; "0" needs no unit. Raises
-    InputError for other text, which names ``place``."""
+    InputError for any other text; its message starts with ``place``."""
     number = text.strip()
     if number.replace(".", "", 1).isdecimal() and float(number):
         raise InputError(f'{place}: "{number}" has no unit; write for example "{number} ms"')
@@ -72,8 +75,8 @@ def verdicts(comparison: Comparison, target_s: float) -> list[Verdict]:
 
 
 def verdict(result: Result, book: Ledger, target_s: float) -> Verdict:
-    """Return the verdict on one path. Bytes are counted on the link if the host updates the
-    weights, otherwise in the flash.
+    """Return the verdict on one path for a target step time of ``target_s`` seconds. Bytes are
+    counted on the link if the host updates the weights, otherwise in the flash.
     """
     spent, totals, steps = book.phases_s, book.totals, book.steps
     passes = [spent.get("forward", 0.0), spent.get("backward", 0.0)]
@@ -126,8 +129,8 @@ def verdict(result: Result, book: Ledger, target_s: float) -> Verdict:
 
 
 def _moved(book: Ledger, resource: str, phase: str) -> float:
-    """Return the bytes per step of a resource that belong to ``phase``. The bytes of the resource
-    are divided among the phases in proportion to its busy time in each.
+    """Return the bytes per step that a resource transfers in ``phase``. The total bytes of the
+    resource are divided among the phases in proportion to its busy time in each.
     """
     busy = {
         phase_name: ps for (phase_name, name), ps in book.totals.busy_ps.items() if name == resource

@@ -1,10 +1,12 @@
-"""Sweep: the comparison at every value of one or two configuration keys, or of the format.
+"""Sweep: one comparison for every value of one or two keys (configuration keys, or the format).
 
 Owns the values, the sequence of runs, the rows and the content of sweep.json. Does not own a
 comparison (analysis/compare.py), the metrics of a path (analysis/result_json.py), the meaning of a
 value (config/schema/) or the figure (cli/figures/sweep.py).
-Source: none. A row is the result of `ondie compare --set KEY=VALUE --no-swing`, or of `--format
-VALUE`. If a path cannot run with a value, its row has the reason.
+Source: none.
+
+A row is the result of one path in `ondie compare --set KEY=VALUE --no-swing`, or `--format VALUE`.
+If a path cannot run with a value, its row states the reason.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from ondie.traces import Trace
 MOST_KEYS = 2
 MOST_POINTS = 64
 ALL_PATHS = "all"
-"""Path name of a row that says that no path could run at a point."""
+"""Path name of the row of a point at which no path can run."""
 REF = "given on the command line"
 OPTIONS = {"format": formats.checked}
-"""Check function of each sweep key that is an option of the paths, not a configuration key."""
+"""Sweep keys that are options of the paths, not configuration keys: key -> function that checks a
+value."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """Result of one path at one point of a sweep; if the path cannot run there, the figures are
-    None."""
+    """Result of one path at one point of a sweep. If the path cannot run there, ``reason`` states
+    why, and the figures are None."""
 
     values: tuple[str, ...]
     """Values of the axes at this point, as texts, in the order of the axes."""
@@ -62,9 +65,10 @@ class SweepRow:
     speedup: float | None = None
     """Speedup of the update stage over serial host offload at the same point."""
     energy_drive_j: tuple[float, float, float] | None = None
+    """Energy of the drives per step in J, excluding forward and backward: (low, typical, high)."""
+    energy_drive_and_host_j: tuple[float, float, float] | None = None
     """Energy of drives and host per step in J, excluding forward and backward: (low, typical,
     high)."""
-    energy_drive_and_host_j: tuple[float, float, float] | None = None
     samples_per_s: float | None = None
     energy_step_j: tuple[float, float, float] | None = None
     """Energy per step in J, including forward and backward: (low, typical, high)."""
@@ -83,7 +87,8 @@ class Sweep:
     """All rows of a sweep, and the inputs of the sweep."""
 
     cfg: Config
-    """Configuration without the values of the axes; ``options`` do not contain them either."""
+    """Configuration before the values of the axes are set. ``options`` do not contain these values
+    either."""
     trace: Trace
     options: Options
     steps: int
@@ -93,7 +98,7 @@ class Sweep:
 
 
 def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
-    """Return the axes that `--sweep key=a,b,c` names, in order.
+    """Return the axes that the texts ``key=a,b,c`` of --sweep define, in order.
 
     Raises InputError for an unknown key, a missing value, a value of the wrong type, a key or value
     that is named twice, or too many keys or points.
@@ -160,8 +165,8 @@ def sweep(
     target_s: float | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Sweep:
-    """Run the comparison at every point, and return the sweep. Raises InputError if no path runs at
-    any point."""
+    """Run a comparison at every point of the axes ``along``, and return the sweep. ``target_s``:
+    target step time in seconds, or None. Raises InputError if no path can run at any point."""
     rows: list[SweepRow] = []
     options = options or Options()
     n_steps = 0

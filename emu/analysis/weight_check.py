@@ -1,9 +1,10 @@
 """Check of a path's final weights against a reference run and against the recorded weights.
 
-Owns the two comparisons and their verdict. The reference is the same kernel, run outside the
-emulator. Does not own reading the weights from flash (the paths).
-Source: this project's trace contract: equal bits to the reference, and per element within 16 x
-2**-24 x max(|w|, sum of learning rates) of the recorded weights (plain ulps explode near zero).
+Owns the two comparisons. Does not own the reading of weights from flash (paths/). The reference is
+the same update kernel, run outside the emulator.
+Source: this project's rule: the weights equal those of the reference in every bit, and each differs
+by at most 16 x 2**-24 x max(|w|, sum of learning rates) from the recorded weight. The limit is not
+in units in the last place, because these vanish near zero.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.traces import Trace
 
 TOLERANCE = 16
-"""Largest allowed distance to the recorded weights, in units of 2**-24 x max(|w|, sum of learning
-rates)."""
+"""Largest allowed difference from the recorded weights, in units of 2**-24 x max(|w|, sum of
+learning rates)."""
 
 
 class Mismatch(RuntimeError):
-    """Exception: the final weights of a path differ from the expected weights, which is a defect.
-    No result is written."""
+    """Exception: the final weights of a path differ from the expected weights, so the emulator has
+    a defect. No result is written."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,28 @@ class Weights:
     """Comparison of a path's final weights with the reference and with the recorded weights."""
 
     equal_bits: int
+    """Number of weights that equal those of the reference in every bit."""
     elements: int
+    """Number of weights that were compared."""
     delivered_equal_bits: int | None
     """Number of weights at the host that equal those of the reference in every bit after the last
     step. None if this was not checked, for example because the path sends no weights."""
     recorded_distance: float | None
-    """Largest distance to the recorded weights, in units of 2**-24 max(|w|, sum of learning rates);
-    None if there are none."""
+    """Largest difference from the recorded weights, in units of 2**-24 x max(|w|, sum of learning
+    rates); None if they were not compared."""
     recorded_equal_share: float | None
+    """Fraction of weights that equal the recorded ones in every bit; None if they were not
+    compared."""
 
 
 def compare_weights(
     path: Path, arithmetic: Arithmetic, steps: int, damaged: bool = False
 ) -> Weights:
-    """Compare the weights on flash with those of the same kernel run outside the emulator.
+    """Compare the weights on flash with those of the same kernel run outside the emulator and with
+    the recorded weights. Return the comparison.
 
-    Raises Mismatch if they differ, unless pages were ``damaged``: reported by the drive as
-    uncorrectable, or with wrong bits where nothing corrects them.
+    ``damaged``: True if the run used uncorrectable pages or wrong bits. Raises Mismatch if the
+    weights differ more than allowed and the run is not damaged.
     """
     final = path.finish()
     assert final is not None
@@ -87,14 +93,15 @@ def compare_weights(
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """Return the bits of the values of an array as unsigned integers of the same size."""
+    """Return the bit patterns of an array's values as unsigned integers of equal size."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 
 def recorded_distance(final: np.ndarray, recorded: np.ndarray, trace: Trace) -> tuple[float, float]:
-    """Return (largest distance, share of weights with equal bits) to the recorded weights.
+    """Return (largest difference between final and recorded weights, fraction of weights with
+    equal bits).
 
-    The distance is in units of 2**-24 x max(|w|, sum of learning rates).
+    The difference is in units of 2**-24 x max(|w|, sum of learning rates).
     """
     rates = [
         sum(float(step.hyper[index]["lr"]) for step in trace.steps if not step.skipped)

@@ -1,7 +1,8 @@
 """Worker processes that run independent work in parallel.
 
-Owns the start of the processes, their end after an interrupt, and the detection of a killed one.
-Does not own the work: trainings (studies/), simulations of a calibration (calibrate/fit.py).
+Owns the start of the processes, their termination after an interrupt, and the detection of a killed
+process. Does not own the work: trainings (studies/), simulations of a calibration
+(calibrate/fit.py).
 Source: none; concurrent.futures with spawned processes.
 """
 
@@ -24,10 +25,11 @@ Runner = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[tupl
 
 @contextmanager
 def pool(suite: str, jobs: int) -> Iterator[Runner]:
-    """Start ``jobs`` worker processes and yield a function that runs work on them.
+    """Start ``jobs`` worker processes and yield a function ``run`` that runs work on them.
 
     run(work, [arguments, ...]) yields (arguments, work(*arguments)) in the order of completion.
-    Raises InputError if a process was killed. All workers are terminated on an error or interrupt.
+    ``suite``: name of the work, for messages. Raises InputError if a process was killed. All
+    workers are terminated on an error or interrupt.
     """
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")

@@ -1,13 +1,13 @@
-"""ondie: emulated computational storage drives, and the training through them.
+"""ondie: emulated computational storage drives, and training that uses them.
 
     import ondie
 
     result = ondie.compare("gpt2-124m", "csd-pe")
-    print(result)                        # what `ondie compare` prints
-    result.to_pandas()                   # a row for each strategy
+    print(result)                        # the output of `ondie compare`
+    result.to_pandas()                   # one row for each strategy
 
-Owns the names that a script or notebook uses, which are imported when they are used. Does not own
-what they do. Source: PEP 562 (module __getattr__).
+Owns the public names for scripts and notebooks. A name is imported when it is first used. Does not
+own the objects behind the names. Source: PEP 562 (module __getattr__).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NAMES = {
     "preset": ("ondie.emu.config.config", "configuration"),
     "replay": ("ondie.emu.results.replay", "replay"),
 }
-"""Module and name of each public name."""
+"""Table of the public names: name -> (module, name in the module)."""
 
 __all__ = [*sorted(_NAMES)]
 

@@ -1,6 +1,6 @@
-"""Calibration of a preset with results of fio, as `ondie calibrate` makes it.
+"""Result of `ondie calibrate`: a preset calibrated with results of fio.
 
-Owns the result object. Does not own the fit (analysis/calibrate/) or the tables
+Owns the result class. Does not own the fit (analysis/calibrate/) or the tables
 (tables/calibration.py). Source: none.
 """
 
@@ -28,7 +28,8 @@ class CalibrationResult(Result):
     run: Calibration
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each point: conditions, measured and simulated figures, errors."""
+        """Return one row for each point: conditions, measured and simulated figures, relative
+        errors."""
         return [flat(row) for row in self.data["points"]]
 
     def table(self) -> RenderableType:
@@ -36,7 +37,8 @@ class CalibrationResult(Result):
         return tables.constants_table(self.data)
 
     def parts(self) -> Iterator[RenderableType]:
-        """Yield the constants, the errors in all, and the errors of each point."""
+        """Yield the tables and lines that `show` prints: constants, errors over all points, errors
+        of each point."""
         yield tables.constants_table(self.data)
         yield from tables.constants_words(self.data)
         yield tables.errors_table(self.data)

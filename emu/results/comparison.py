@@ -1,7 +1,8 @@
-"""Comparison of update strategies, as `ondie compare` makes it: the run and its result.
+"""Python interface of `ondie compare`: the comparison of update strategies and its result.
 
-Owns the arguments of a comparison in Python. Does not own the runs (analysis/compare.py), the
-document (analysis/result_json.py) or the tables (tables/). Source: none.
+Owns the arguments of a comparison in Python, and the result class. Does not own the runs
+(analysis/compare.py), the content of result.json (analysis/result_json.py) or the tables (tables/).
+Source: none.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ENDS = ("low", "typical", "high")
 class ComparisonResult(Result):
     """Result of a comparison. ``data`` is the content of result.json (docs/result-json.md).
 
-    ``comparison``: the runs. ``target_s``: time of a step that was asked for, or None.
+    ``comparison``: results of the runs. ``target_s``: target step time in seconds, or None.
     """
 
     comparison: Comparison
@@ -47,13 +48,13 @@ class ComparisonResult(Result):
 
     @classmethod
     def of(cls, runs: Comparison, target_s: float | None = None) -> ComparisonResult:
-        """Return the result of the runs."""
+        """Return the result object of a comparison. ``target_s``: target step time in seconds."""
         return cls(result_data(runs, runs.options.seed, target_s), runs, target_s)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each strategy: figures per step and per sample, then all metrics.
+        """Return one row for each strategy: figures per step and per sample, then all metrics.
 
-        A strategy that did not run has only "strategy" and "reason".
+        The row of a strategy that did not run has only "strategy" and "reason".
         """
         return rows_of_document(self.data)
 
@@ -62,7 +63,8 @@ class ComparisonResult(Result):
         return first_screen.table(self.answer)
 
     def show(self, console: Console, verbose: bool = False) -> None:
-        """Print the strategies and the verdicts; with ``verbose``, all tables instead."""
+        """Print the table of strategies and the verdicts. With ``verbose``, print all tables
+        instead."""
         if verbose:
             report.show(self.comparison, console, self.target_s)
             return
@@ -72,7 +74,7 @@ class ComparisonResult(Result):
 
 
 def rows_of_document(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of ComparisonResult.rows from the content of result.json."""
+    """Return the rows of :meth:`ComparisonResult.rows` from the content of result.json."""
     metrics = {path["name"]: path.get("metrics", {}) for path in document["paths"]}
     found = []
     for row in document["answer"]["strategies"]:
@@ -109,15 +111,15 @@ def compare(
 ) -> ComparisonResult:
     """Replay a training trace through the update strategies on a device, and compare them.
 
-    trace: a shipped or synthetic trace by name, a file, or a trace. device: a preset by name, a
-    TOML file, or a configuration. paths: names of strategies; all that apply by default. settings:
-    overrides such as "flash.channels=8". devices: number of drives. steps: number of recorded
-    steps. options: formats, batches and the other options of the strategies. target_step: time of
-    a step, such as "2 s", that the drive should reach. swing: vary each constant over its range.
-    sampled: simulate samples of a large model. timeline: maximum number of intervals to record per
-    strategy. progress: callback (what, share done).
+    trace: name of a shipped or synthetic trace, a file, or a trace. device: name of a preset, a
+    TOML file, or a configuration. paths: names of strategies; by default, all that apply. settings:
+    overrides such as "flash.channels=8". devices: number of drives. steps: number of steps to
+    simulate. options: formats, batches and other options of the strategies. target_step: target
+    step time, such as "2 s". swing: True to vary each constant over its range. sampled: True to
+    simulate samples of a large model and extrapolate. timeline: maximum number of intervals to
+    record per strategy. progress: callback (name of the strategy, completed fraction).
 
-    Raises InputError or TraceError, with one line, for a wrong choice before anything runs.
+    Raises InputError or TraceError with a one-line message if an argument is wrong.
     """
     loaded = trace if isinstance(trace, traces.Trace) else traces.load(trace)
     cfg = configuration(device, settings, devices)

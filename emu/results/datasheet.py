@@ -1,7 +1,7 @@
-"""Data sheet of a drive beside its simulation, as `ondie preset check` gives it.
+"""Result of `ondie preset check`: the data sheet of a drive compared with its simulation.
 
-Owns the document, its rows and its table. Does not own the figures (config/datasheet.py) or the
-runs (analysis/headlines.py). Source: none.
+Owns the JSON document, its rows and its table. Does not own the data sheets (config/datasheet.py)
+or the simulations (analysis/headlines.py). Source: none.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ FORMATS = {
     "mw": lambda value: f"{value / 1e3:.3g} W",
     "bytes": fmt_bytes,
 }
-"""Text of a value, by its base unit."""
+"""Function that formats a value as text, by the base unit of the value."""
 
 
 @dataclass(frozen=True, repr=False)
 class DataSheetResult(Result):
     """Result of the check of a data sheet. ``data`` is the document of `ondie preset check --json`.
 
-    headlines: the simulated figures.
+    headlines: the simulated figures. config: configuration of the drive.
     """
 
     headlines: tuple[Headline, ...]
     config: Config
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each figure, in base units."""
+        """Return one row for each figure, with values in base units."""
         return [dict(row) for row in self.data["figures"]]
 
     def table(self) -> RenderableType:
-        """Return the table of stated and simulated figures, with what limits each."""
+        """Return the table of stated and simulated figures, with the constant that limits each."""
         from rich.table import Column, Table
 
         right = [Column(name, justify="right") for name in ("stated", "simulated", "difference")]
@@ -63,7 +63,7 @@ class DataSheetResult(Result):
         return out
 
     def parts(self) -> Iterable[RenderableType]:
-        """Yield the table, and the conditions of all figures in a line."""
+        """Yield the table, and a line with the capacity, the state of the drive and the source."""
         yield self.table()
         source = self.data["source"] or "no data sheet is stated"
         yield (
@@ -75,10 +75,11 @@ class DataSheetResult(Result):
 def check_datasheet(
     source: str, cfg: Config, *, seed: int = 0, progress: Progress = None
 ) -> DataSheetResult:
-    """Simulate the data sheet of a preset or TOML file, whose configuration is ``cfg``.
+    """Simulate the figures of the data sheet of ``source``, a preset or TOML file with
+    configuration ``cfg``.
 
-    Figures that most sheets state are simulated, too. Raises InputError for a data sheet with a
-    fault, or for a nominal capacity that contradicts the flash.
+    Figures that most data sheets state are simulated even if this one does not state them. Raises
+    InputError for an invalid data sheet, or for a nominal capacity that contradicts the flash.
     """
     sheet = find_datasheet(source, cfg)
     found = tuple(simulate(cfg, sheet, seed=seed, progress=progress))
@@ -86,7 +87,7 @@ def check_datasheet(
 
 
 def document(cfg: Config, sheet: DataSheet, found: Iterable[Headline]) -> dict[str, Any]:
-    """Return the document of the check of a data sheet."""
+    """Return the JSON document of a checked data sheet. ``found``: simulated figures."""
     return {
         "drive": cfg.system.name,
         "capacity_bytes": sheet.capacity_bytes,

@@ -1,6 +1,6 @@
-"""Files that a command writes: the checks before a run, and writing all files or none.
+"""Output files of a command: checks before a run, and writing of all files or none.
 
-Owns the reasons to refuse a file. Does not own the contents. Source: none.
+Owns the checks of file names and folders. Does not own the contents of files. Source: none.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ IMAGES = ("png", "pdf")
 
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
-    """Write all files or none.
+    """Write all files, or none if one cannot be written. ``files``: contents by path.
 
-    Each file is written under a temporary name, then renamed. Raises InputError if a file cannot be
-    written.
+    Each file is written under a temporary name, then renamed. Missing folders are created. Raises
+    InputError if a file cannot be written.
     """
     staged: list[tuple[str, Path]] = []
     made: list[Path] = []
@@ -50,7 +50,7 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Convert an OSError in the block to an InputError that names the file."""
+    """Convert an OSError inside this context to an InputError that names the file ``path``."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and its parents; append the folders that did not exist to ``made``."""
+    """Create a folder and its missing parents; append the created folders to ``made``."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
@@ -66,13 +66,14 @@ def _make_folder(folder: Path, made: list[Path]) -> None:
 
 
 def check_apart(path: str | Path, *read: str | Path) -> None:
-    """Raise InputError if a file to be written is one of the files that are ``read``."""
+    """Raise InputError if the output file ``path`` is one of the input files ``read``."""
     if any(os.path.realpath(path) == os.path.realpath(each) for each in read):
         raise InputError(f"{path}: is an input file and would be overwritten; use another name")
 
 
 def check_target(path: Path, *read: str | Path) -> None:
-    """Raise InputError if a file cannot be written or is one of the files that are ``read``.
+    """Raise InputError if the output file ``path`` cannot be written or is one of the input files
+    ``read``.
 
     Commands call this before a long run.
     """
@@ -90,9 +91,9 @@ def check_target(path: Path, *read: str | Path) -> None:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the image format that the suffix of a file names.
+    """Return the image format of a file from its suffix: one of IMAGES.
 
-    Raises InputError for another suffix.
+    Raises InputError for any other suffix.
     """
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in IMAGES:

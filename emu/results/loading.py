@@ -1,6 +1,7 @@
-"""Loading by name or path: training traces, block traces, saved results.
+"""Loading of training traces, block traces and saved results by name or path.
 
-Owns the choice by the name's ending. Does not own any format (ondie.traces). Source: none.
+Owns the choice of the format by the suffix of the name. Does not own any format (ondie.traces).
+Source: none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ondie.traces.block_model import BlockTrace
 
 @dataclass(frozen=True, repr=False)
 class SavedResult(Result):
-    """A result that was loaded from its JSON document; the runs themselves are not in it."""
+    """Result that was loaded from its JSON document. It does not contain the objects of the
+    runs."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows that the result had when it was saved."""
@@ -34,11 +36,12 @@ class SavedResult(Result):
 def load(
     name_or_path: str | os.PathLike[str], format: str | None = None, **options: Any
 ) -> traces.Trace | BlockTrace | SavedResult:
-    """Return a training trace, a block trace, or a saved result.
+    """Load a training trace, a block trace, or a saved result.
 
-    name_or_path: a name of a shipped trace, or a file: .json is a result, a file with ``format``
-    ("mqsim", "msr", "fio", "blkparse") a block trace, and .h5 a training trace. options: those of
-    traces.block.read_block. Raises TraceError or InputError, with one line.
+    name_or_path: name of a shipped trace, or a file. A .json file is a saved result, an .h5 file a
+    training trace. With ``format`` ("mqsim", "msr", "fio", "blkparse"), the file is a block trace.
+    options: keyword arguments of traces.block.read_block. Raises TraceError or InputError with a
+    one-line message.
     """
     text = os.fspath(name_or_path)
     if format is not None or text in block.SAMPLES:
@@ -52,5 +55,5 @@ def load(
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{text}: cannot be read as JSON: {error}") from error
     if not isinstance(document, dict):
-        raise InputError(f"{text}: is no result: it must be a JSON object")
+        raise InputError(f"{text}: is not a saved result: it must be a JSON object")
     return SavedResult(document)

@@ -1,9 +1,9 @@
-"""Replay of a block trace, as `ondie replay` makes it: the run, its statistics and remarks.
+"""Python interface of `ondie replay`: the replay of a block trace, its statistics and remarks.
 
-Owns the arguments of a replay in Python, the document of its result, and the remarks. Does not own
-the replay (replay/block_trace.py), the statistics (replay/statistics.py), the formats of the log
-(replay/request_log.py) or the tables (tables/replay.py).
-Source: none; the document has the fields of `ondie mqsim --json` and the shares of busy time.
+Owns the arguments of a replay in Python, the JSON document of its result, and the remarks. Does not
+own the replay (replay/block_trace.py), the statistics (replay/statistics.py), the formats of the
+log (replay/request_log.py) or the tables (tables/replay.py).
+Source: none. The document has the fields of `ondie mqsim --json` and the utilization of resources.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
     "uncorrectable_pages", "lost_pages", "media_errors", "reclaimed_blocks",
 )  # fmt: skip
-"""Names of the counters in `errors` of `--json`, present if errors.kind is not "none"."""
+"""Names of the counters in `errors` of `--json`, which exists if errors.kind is not "none"."""
 
 
 @dataclass(frozen=True, repr=False)
 class ReplayResult(Result):
     """Result of a replay. ``data`` is the document of `ondie replay --json`.
 
-    run: the requests with their times, counters and busy shares. remarks: changes to the trace and
-    limits of the result, a sentence each.
+    run: the requests with their times, the counters of the drive, and the utilization of its
+    resources. remarks: changes to the trace and limits of the result, one sentence each.
     """
 
     run: BlockReplayed
     remarks: tuple[str, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the latencies (us) and rates of the whole run and of its second half, a row for
+        """Return the latencies (us) and rates of the whole run and of its second half, one row for
         each kind of request."""
         found = []
         for part, of in (("whole", self.data), ("second half", self.data["second_half"])):
@@ -88,7 +88,7 @@ class ReplayResult(Result):
         return found
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return every request as a row of a DataFrame: the columns of `--log`, times in ps.
+        """Return a DataFrame with one row for each request and the columns of `--log`; times in ps.
 
         Raises InputError if pandas is not installed.
         """
@@ -101,7 +101,8 @@ class ReplayResult(Result):
         return tables.latency_table(self.data)
 
     def parts(self) -> Iterator[RenderableType]:
-        """Yield latencies, requests by operation, flash operations, and shares of busy time."""
+        """Yield the tables that `show` prints: latencies, requests by operation, flash operations,
+        utilization, and a line on the run."""
         data = self.data
         yield tables.latency_table(data)
         yield tables.operations_table(data["operations"])
@@ -142,15 +143,16 @@ def replay(
 ) -> ReplayResult:
     """Replay a block trace through a drive.
 
-    trace: the sample "mixed-4k", a file, or a trace. format: of the file: "mqsim", "msr", "fio" or
-    "blkparse". time_unit: of the timestamps of "mqsim": "ps", "ns" or "us". device: a preset by
-    name, a TOML file, or a configuration. settings: overrides such as "flash.channels=8".
-    queue_depth: number of requests to keep outstanding; None: requests are submitted at their
-    timestamps, divided by ``speed`` (1 by default). precondition: "none", "fill" or "steady".
-    footprint: "refuse" or "wrap" requests beyond the end of the drive. progress: callback (what,
-    share done).
+    trace: the sample "mixed-4k", a file, or a trace. format: format of the file: "mqsim", "msr",
+    "fio" or "blkparse". time_unit: unit of the timestamps of an "mqsim" file: "ps", "ns" or "us".
+    device: name of a preset, a TOML file, or a configuration. settings: overrides such as
+    "flash.channels=8". queue_depth: number of requests to keep outstanding; None submits requests
+    at their timestamps, divided by ``speed`` (1 by default). precondition: state of the drive
+    before the replay: "none", "fill" or "steady". footprint: "refuse" or "wrap" requests beyond the
+    end of the drive. seed: seed of the random number generator. progress: callback (name of the
+    stage, completed fraction).
 
-    Raises InputError or TraceError, with one line, for a wrong choice before anything runs.
+    Raises InputError or TraceError with a one-line message if an argument is wrong.
     """
     if precondition not in PRECONDITIONS:
         raise InputError(
@@ -184,10 +186,11 @@ def replayed(
     seed: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplayResult:
-    """Replay the trace; the arguments are those of `replay`, read and checked.
+    """Replay a loaded trace on configuration ``cfg``. ``kind``: argument ``precondition`` of
+    :func:`replay`, which describes the other arguments.
 
-    Raises InputError or TraceError, and SimulationError if the requests and operations of the run
-    do not balance.
+    Raises InputError or TraceError, and SimulationError if the counts of requests and operations
+    violate a conservation law.
     """
     began = time.perf_counter()
     share = None if progress is None else _share(progress, len(trace))
@@ -218,14 +221,15 @@ def replayed(
 
 
 def _share(progress: Callable[[str, float], None], requests: int) -> Callable[[int, int], None]:
-    """Return a callback for the replay that reports the share of completed requests."""
+    """Return a callback for the replay that reports the fraction of completed requests."""
     return lambda done, now_ps: progress("replay", min(done / requests, 1.0))
 
 
 def _settings(
     trace: BlockTrace, run: BlockReplayed, loop: Loop, kind: str, footprint: str, seed: int
 ) -> dict[str, Any]:
-    """Return the inputs of the run for the document: trace, options, resolved configuration."""
+    """Return the inputs of the run for the JSON document: trace, options, resolved
+    configuration."""
     return {
         "trace": {"source": trace.source, "format": trace.format, "requests": len(trace)},
         "queue_depth": loop.depth,
@@ -273,7 +277,8 @@ def _too_few(cfg: Config, size: int, most: str, kind: str) -> list[str]:
 
 
 def _failed(run: BlockReplayed) -> list[str]:
-    """Return a remark on the requests that ended with a read error; they do not end the replay."""
+    """Return a remark on requests that ended with a read error, if there are any. Such requests do
+    not end the replay."""
     failed = run.requests[run.requests["status"] != 0]
     if not len(failed):
         return []
@@ -286,7 +291,8 @@ def _failed(run: BlockReplayed) -> list[str]:
 
 
 def _overruled(run: BlockReplayed) -> list[str]:
-    """Return a remark on how often the drive did not use the choice of its victim policy."""
+    """Return a remark on the garbage collections that did not use the victim selected by the
+    configured policy, if there are any."""
     count = run.done.counters["overruled_victims"]
     if count == 0:
         return []
@@ -301,7 +307,7 @@ def _overruled(run: BlockReplayed) -> list[str]:
 def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
     """Return the number, bytes and latencies (us) of the requests by operation.
 
-    ``requests``: REQUEST[n]. The latency is the time from arrival to completion.
+    ``requests``: array of REQUEST records. The latency is the time from arrival to completion.
     """
     found = {}
     for op, name in enumerate(REQUEST_NAMES):
@@ -316,7 +322,7 @@ def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
 
 
 def _pslc(run: BlockReplayed) -> dict[str, Any]:
-    """Return the part of `--json` on pSLC blocks: mode, counters, rated erases, capacities."""
+    """Return the object on pSLC blocks in `--json`: mode, counters, rated erases, capacities."""
     return {
         "mode": run.config.ftl.pslc,
         **{name: run.done.counters[name] for name in tables.PSLC},

@@ -1,7 +1,7 @@
-"""Base of all results: the document, its rows, and the ways to show and to save it.
+"""Base class of all results: a JSON document that can be shown, saved and converted to rows.
 
-Owns the conversion of a document to text, HTML, CSV, a DataFrame and files. Does not own any
-document. Source: none.
+Owns the conversion of a document to text, HTML, CSV, a DataFrame and files. Does not own the
+contents of any document. Source: none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 WIDTH = 132
-"""Number of columns of a result as text or HTML."""
+"""Width of a result as text or HTML, in characters."""
 Row = Mapping[str, Any]
 
 
@@ -32,9 +32,10 @@ def as_json(result: Any, sort_keys: bool = False) -> str:
 
 
 def flat(row: Row, above: str = "") -> dict[str, Any]:
-    """Return a row whose nested objects are replaced by their members, "object.member".
+    """Return a row in which each nested object is replaced by its members, with keys such as
+    "object.member".
 
-    A list becomes its JSON text.
+    A list is replaced by its JSON text. ``above``: prefix of all keys.
     """
     found: dict[str, Any] = {}
     for key, value in row.items():
@@ -47,10 +48,10 @@ def flat(row: Row, above: str = "") -> dict[str, Any]:
 
 
 def rows_of(document: Any) -> list[dict[str, Any]]:
-    """Return the rows of a document that has no other ones, flat.
+    """Return the rows of a JSON document as flat dictionaries.
 
-    A list of objects has a row for each; an object with a list "rows" has its rows. Any other
-    object has a row (key, value) for each of its members.
+    A list has one row for each element. An object with a list "rows" has the rows of this list. Any
+    other object has one row (key, value) for each member.
     """
     if isinstance(document, str):
         document = json.loads(document)
@@ -62,9 +63,9 @@ def rows_of(document: Any) -> list[dict[str, Any]]:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Return rows as CSV with a header (RFC 4180, lines end with a line feed).
+    """Return rows as CSV text with a header (RFC 4180, but lines end with a line feed).
 
-    The columns are the keys of all rows in order of appearance; None is an empty cell.
+    The columns are the keys of all rows in order of appearance. None becomes an empty cell.
     """
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
@@ -77,7 +78,8 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def frame(rows: Any) -> pandas.DataFrame:
-    """Return rows, or columns by name, as a DataFrame. Raises InputError without pandas."""
+    """Return rows, or columns by name, as a DataFrame. Raises InputError if pandas is not
+    installed."""
     try:
         import pandas
     except ModuleNotFoundError as error:
@@ -87,11 +89,11 @@ def frame(rows: Any) -> pandas.DataFrame:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A result: ``data`` is its JSON document, as `--json` writes it."""
+    """Result of a command. ``data`` is its JSON document, as `--json` writes it."""
 
     data: dict[str, Any]
     sort_keys: ClassVar[bool] = False
-    """Whether the keys of the written document are sorted."""
+    """True if the keys of the written document are sorted."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the main table as flat dictionaries with numbers in SI units."""
@@ -102,7 +104,7 @@ class Result:
         return frame(self.rows())
 
     def table(self) -> RenderableType:
-        """Return the main table, for rich and notebooks."""
+        """Return the main table as an object that rich can print."""
         from rich.table import Table
 
         rows = self.rows()
@@ -112,7 +114,7 @@ class Result:
         return out
 
     def parts(self) -> Iterable[RenderableType]:
-        """Yield what `show` prints: tables and lines."""
+        """Yield the tables and lines that `show` prints."""
         yield self.table()
 
     def show(self, console: Console) -> None:
@@ -126,7 +128,7 @@ class Result:
         return file.getvalue()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: print() shows it, .data has the document>"
+        return f"<{type(self).__name__}: print() shows it, .data is its JSON document>"
 
     def _repr_html_(self) -> str:
         """Return the result as HTML, for a notebook."""
@@ -144,7 +146,8 @@ class Result:
         return Console(file=file, width=WIDTH, record=record, markup=False, emoji=False)
 
     def files(self, path: Path) -> dict[Path, bytes]:
-        """Return the contents of the file that `save` writes, by path. Raises InputError."""
+        """Return the contents of the file that `save` writes to ``path``, as {path: bytes}. Raises
+        InputError if the suffix is neither .json nor .csv."""
         if path.suffix == ".json":
             return {path: as_json(self.data, self.sort_keys).encode()}
         if path.suffix == ".csv":
@@ -152,9 +155,10 @@ class Result:
         raise InputError(f"{path}: use a file name that ends in .json or .csv")
 
     def save(self, path: str | Path) -> Path:
-        """Write the document (.json) or the rows (.csv) to a file, whole or not at all.
+        """Write the document (.json) or the rows (.csv) to a file. Return the path.
 
-        Returns the path. Raises InputError for another suffix, or if the file cannot be written.
+        If writing fails, no partial file remains. Raises InputError for another suffix, or if the
+        file cannot be written.
         """
         target = Path(path)
         write_atomically(self.files(target))

@@ -1,7 +1,8 @@
-"""JSON Schema of result.json, from the table of its keys.
+"""JSON Schema of result.json, generated from the table of its keys.
 
-Owns the translation of the table (analysis/result_keys.py) to a schema. result.schema.json, in this
-folder, is its result: `python -m ondie.emu.results.schema` prints it, and a test compares them.
+Owns the translation of the table (analysis/result_keys.py) to a schema. The generated schema is
+stored in result.schema.json in this folder. `python -m ondie.emu.results.schema` prints it, and a
+test compares the two.
 Source: JSON Schema, draft 2020-12.
 """
 
@@ -18,12 +19,14 @@ from ondie.emu.analysis.result_keys import METRICS, RESULT_KEYS, expand
 NAME = "result.schema.json"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 OF_UNIT: dict[str, list[str]] = {"bool": ["boolean"], "resource": ["string"]}
-"""Types of a value by its unit; other units belong to numbers, and "" to any value."""
+"""JSON types of a value by its unit. A value with any other unit is a number; a value with unit ""
+may have any type."""
 Schema = dict[str, Any]
 
 
 def schema() -> Schema:
-    """Return the schema of result.json: all keys with their units and meanings, and no others."""
+    """Return the schema of result.json. It allows only the documented keys, and describes each with
+    its unit and meaning."""
     root = _object()
     for key, (unit, meaning) in RESULT_KEYS.items():
         for name in expand(key):
@@ -49,7 +52,7 @@ def _object() -> Schema:
 
 
 def _value(unit: str, meaning: str) -> Schema:
-    """Return the schema of a value, or of a list of values, with a unit."""
+    """Return the schema of a value with unit ``unit``, or of a list of such values."""
     words = meaning if not unit else f"{meaning} ({unit})"
     if not unit:
         return {"description": words}
@@ -62,7 +65,8 @@ def _value(unit: str, meaning: str) -> Schema:
 
 
 def _add(node: Schema, key: str, value: Schema) -> None:
-    """Add a value at a key such as "paths[].arithmetic.seconds" or "paths[].counters.*"."""
+    """Add schema ``value`` below ``node`` for a key such as "paths[].arithmetic.seconds" or
+    "paths[].counters.*"."""
     first, _, rest = key.partition(".")
     name = first.removesuffix("[]")
     if first == "*":
@@ -84,17 +88,17 @@ def _add(node: Schema, key: str, value: Schema) -> None:
 
 
 def _nested(value: Schema) -> Schema:
-    """Return the schema of values that may lie in objects below the key."""
+    """Return schema ``value`` extended to objects, for a key below which values may be nested."""
     return value | {"type": [*value["type"], "object"]}
 
 
 def text() -> str:
-    """Return the schema as the text of its file."""
+    """Return the schema as the text of result.schema.json."""
     return json.dumps(schema(), indent=1) + "\n"
 
 
 def load_schema() -> Schema:
-    """Return the schema that the package contains."""
+    """Return the schema in result.schema.json, which the package contains."""
     found: Schema = json.loads(resources.files(__package__).joinpath(NAME).read_text("utf-8"))
     return found
 

@@ -3,21 +3,24 @@
 Owns the models, the modes of protection, and the selection of trainings that must be run. Does not
 own the drive's bit errors (nand/bit_errors.py, nand/pe_protection.py), the optimizer
 (csd_optimizer.py), or the rows and the figure (errors_tables.py).
-Source: none. Training is a closed loop. Bit errors in pages that the processing elements read enter
-the results that these compute and program, so errors persist and accumulate in w, m and v. Bit
-errors in weight pages that the host reads enter the weights that it trains with. Models and batches
-are those of the traces gpt-small and mobilenetv2-digits.
+Source: none.
 
-Bit flips are drawn before training. The flips of a page read depend only on its seed, page, program
-count and read number, not on data or time. The engine therefore first reads every page of every
-step at an error rate of one half. At this rate every read has wrong bits, so it logs the key of its
-random draws. These keys give the flips at any rate and with any code, drawn as the engine draws
-them.
+Training is a closed loop. If a processing element reads a page with bit errors, the errors enter
+the results that it computes and programs. Errors therefore persist and accumulate in w, m and v.
+Bit errors in weight pages that the host reads enter the weights with which it trains. Models and
+batches are those of the traces gpt-small and mobilenetv2-digits.
 
-The error-free training replaces each run without remaining flips. For each model and each mode
-other than the NaN comparator, one such run is trained nevertheless and must be equal bit for bit.
-In every training the drive's error count must equal the drawn count. If the NaN comparator would
-not change any value, the training with bypassed ECC replaces the one with the comparator.
+Bit flips are drawn before training. The flips of a page read depend only on the seed, the page, its
+program count and the number of the read, not on data or time. The engine therefore first simulates
+all page reads at an error rate of one half. At this rate, every read has wrong bits, so the engine
+logs the key of its random draws. From these keys, the flips are computed for any error rate and any
+code, as the engine would draw them.
+
+A run in which no flip remains after correction is not trained: the training without errors replaces
+it. As a check, one such run per model and mode is trained nevertheless, except for the NaN
+comparator; its results must equal those without errors bit for bit. In every training, the number
+of errors that the drive counts must equal the drawn number. If the NaN comparator would not change
+any value, the training with bypassed ECC replaces the training with the comparator.
 """
 
 from __future__ import annotations
@@ -55,13 +58,14 @@ MODELS: dict[str, tuple[ModuleType, str]] = {
     "MobileNetV2": (mobilenet, "adam"),
     "GPT": (gpt, "adamw"),
 }
-"""Training script and optimizer operation by model; the longest training is first."""
+"""(training script, optimizer operation) by model. The model with the longest training is first."""
 MOST_EXPOSURE = 10**12
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Results of a training without errors, and the keys of the random draws of its page reads."""
+    """Results of a training without bit errors, and the keys of the random draws of its page
+    reads."""
 
     trained: Trained
     keys: np.ndarray
@@ -69,7 +73,8 @@ class Plain:
 
 
 def device(mode: str, rate: float, exposure: int) -> Config:
-    """Return the configuration of the drive for a mode of protection and a raw bit error rate."""
+    """Return the configuration of the drive. ``mode``: mode of protection, a key of MODES.
+    ``rate``: raw bit error rate. ``exposure``: factor on the error rate (errors.exposure)."""
     return load_preset(DEVICE).replace(
         {
             "pe.protection": MODES[mode], "errors.kind": "rate", "errors.rate": rate,
@@ -79,15 +84,16 @@ def device(mode: str, rate: float, exposure: int) -> Config:
 
 
 def train(model: str, mode: str, rate: float, exposure: int, seed: int, steps: int) -> Trained:
-    """Train a model on the emulated drive and return the results.
+    """Train a model on the emulated drive, and return the results.
 
-    ``rate``: raw bit error rate; 0 trains without errors.
+    ``mode``, ``rate``, ``exposure``: see :func:`device`. A rate of 0 trains without errors.
     """
     return _trained(model, device(mode, rate, exposure), seed, steps)[0]
 
 
 def plain(model: str, seed: int, steps: int) -> Plain:
-    """Train a model without errors; also return the keys of the random draws of its page reads.
+    """Train a model without bit errors, and return the results and the keys of the random draws of
+    its page reads.
 
     The keys come from a second simulation of the page reads of ``steps`` steps.
     """
@@ -122,7 +128,8 @@ def _trained(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, C
 
 
 def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
-    """Return the keys of the draws of all page reads of the optimizer, uint64[steps, reads].
+    """Return the keys of the random draws of all page reads of the optimizer, uint64[steps, reads
+    per step].
 
     Simulates the steps at an error rate of one half. ``trace``: trace of one step.
     """
@@ -141,9 +148,10 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 
 
 def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
-    """Return the number of wrong bits by step, int64[steps, 2].
+    """Return the number of wrong bits in each step, drawn from ``keys``, int64[steps, 2].
 
     Column 0 counts the wrong bits of the flash array, column 1 those that remain after correction.
+    ``keys``: uint64[steps, reads per step].
     """
     cfg = device(mode, rate, exposure)
     flips: np.ndarray = pe_protection.wrong_bits_by_step(
@@ -154,7 +162,10 @@ def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray
 
 @dataclass
 class Suite:
-    """All runs of one call of `run_study`: each model, mode, rate and seed."""
+    """All runs of one call of `run_study`: every combination of model, mode, rate and seed.
+
+    ``run``: function that runs work in the worker processes.
+    """
 
     steps: int
     seeds: Sequence[int]
@@ -166,8 +177,8 @@ class Suite:
     def found(self) -> Found:
         """Train all runs that no other training replaces, and return the results of all runs.
 
-        Runs with the NaN comparator come last, because the runs with bypassed ECC show which of
-        them have an effect.
+        Runs with the NaN comparator are trained last, because the runs with bypassed ECC show
+        whether the comparator would change a value.
         """
         pairs = [(model, seed) for model in MODELS for seed in self.seeds]
         self._done, self._expected = 0, 4 * len(pairs)
@@ -207,10 +218,11 @@ class Suite:
         )
 
     def _to_be_equal(self, cells: Mapping[Any, Cell]) -> Iterator[tuple[str, str, float, int]]:
-        """Yield the run with the highest rate and no remaining flip, for each model and mode.
+        """Yield, for each model and mode, the key (model, mode, rate, seed) of the run with the
+        highest rate among those without remaining flips.
 
-        These runs are trained to verify that they equal the error-free training. The mode of the
-        NaN comparator is omitted.
+        These runs are trained to verify that they equal the training without errors. The NaN
+        comparator is omitted.
         """
         for model in MODELS:
             for mode in MODES:
@@ -221,8 +233,8 @@ class Suite:
                     yield max(silent, key=lambda k: (k[2], -k[3]))
 
     def _train(self, cells: Mapping[Any, Cell], keys: Sequence[Any]) -> None:
-        """Train the runs with these ``keys`` (model, mode, rate, seed) and store their results in
-        ``cells``.
+        """Train the runs with the given ``keys`` (model, mode, rate, seed), and store their results
+        in ``cells``.
         """
         wanted = [(*key[:3], self.exposure, key[3], self.steps) for key in keys]
         for (model, mode, rate, _, seed, _), found in self._each(train, wanted):
@@ -230,8 +242,8 @@ class Suite:
             cell.trained = cell.run = found
 
     def _each(self, work: Any, wanted: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
-        """Call ``work`` with each tuple of arguments in the worker processes and report the
-        progress.
+        """Call ``work`` in the worker processes with each tuple of arguments in ``wanted``, and
+        report the progress.
 
         Yields (arguments, result) in the order of completion.
         """
@@ -243,7 +255,7 @@ class Suite:
 
 
 def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
-    """Raise InputError for arguments of `run_study` that are out of range or not distinct."""
+    """Raise InputError for arguments of :func:`run_study` that are out of range or not distinct."""
     if steps < 1:
         raise InputError(f"steps: {steps}; must be at least 1")
     if not seeds or len(set(seeds)) < len(seeds):
@@ -268,9 +280,11 @@ def run_study(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes], list[Any]]:
-    """Train all runs and return the rows, the files of the figure by suffix, and the tables.
+    """Train all runs, and return the rows, the files of the figure by suffix, and the tables.
 
-    ``save`` converts a figure to files. Raises InputError for invalid arguments.
+    ``save``: function that converts a figure to files. ``rates``: raw bit error rates.
+    ``exposure``: factor on the error rates. ``jobs``: number of worker processes; None for one per
+    core. Raises InputError for invalid arguments.
     """
     check(steps, seeds, rates, exposure)
     ordered = sorted(rates)

@@ -1,7 +1,7 @@
 """Rows, tables and figure of trainings with raw bit errors.
 
-Owns the checks, the distance of a training from the training without errors, and the interval in
-which the number of flips must lie. Does not own the trainings (errors.py).
+Owns the checks, the distance of a training from the training without errors, and the interval that
+must contain the number of bit flips. Does not own the trainings (errors.py).
 Source: none. The expected number of flips is the error rate times the number of bits read.
 """
 
@@ -30,18 +30,20 @@ MODES = {
     "on-die ECC": "on_die_ecc",
     "controller's ECC": "controller_ecc",
 }
-"""Mode of protection: its name in tables, and its value of pe.protection."""
+"""Modes of protection: name in tables -> value of pe.protection."""
 CLAIMED = 1e-8
-"""Raw bit error rate below which OptimStore (HPCA 2023) places pSLC, so that it bypasses ECC."""
+"""Upper bound of the raw bit error rate of pSLC according to OptimStore (HPCA 2023), which
+therefore bypasses ECC."""
 DOUBT = 0.01
-"""Probability that at least one flip count of a call lies outside its interval."""
+"""Probability that at least one flip count of a study is outside its interval."""
 LAST = 10  # the final loss is the mean of the last tenth of the steps
 DISTANCE = 0.03
-"""Maximum share of the loss reduction that a training may miss; above it, the training departs.
+"""Fraction of the error-free loss reduction that a training may miss. A training that misses more
+is reported to "depart".
 
 Two trainings that differ only in rounding (FP32 with torch's rounding and with this project's, 200
-steps, seeds 1, 2 and 3) ended at most 1.3 % (GPT) and 1.2 % (MobileNetV2) of the loss reduction
-apart. The limit is slightly more than twice that.
+steps, seeds 1, 2 and 3) differed by at most 1.3 % (GPT) and 1.2 % (MobileNetV2) of the loss
+reduction. The limit is slightly more than twice that difference.
 """
 
 
@@ -68,26 +70,27 @@ class Trained:
 
 @dataclass
 class Cell:
-    """One run: a model with a mode of protection, an error rate and a seed."""
+    """One run of a study: a model with a mode of protection, an error rate and a seed."""
 
     flips: np.ndarray
-    """Bits flipped in each step, drawn before training, int64[steps, 2].
+    """Number of bit flips in each step, drawn before training, int64[steps, 2].
 
     Column 0 counts the wrong bits of the flash array, column 1 those that remain after correction.
     """
     trained: Trained | None = None
-    """Results of this run: of its training, or of the training that replaces it."""
+    """Results of this run: those of its training, or of the training that replaces it; None until
+    the training ends."""
     run: Trained | None = None
     """Results of the training of this run; None if another training replaces it."""
 
     @property
     def raw(self) -> int:
-        """Number of drawn wrong bits of the flash array over all steps."""
+        """Total number of drawn wrong bits of the flash array in all steps."""
         return int(self.flips[:, 0].sum())
 
     @property
     def left(self) -> int:
-        """Number of drawn wrong bits that remain after correction, over all steps."""
+        """Total number of drawn wrong bits that remain after correction in all steps."""
         return int(self.flips[:, 1].sum())
 
 
@@ -117,7 +120,7 @@ class Found:
         return [self.cells[model, mode, rate, seed] for seed in self.seeds]
 
     def missed(self, model: str, mode: str, rate: float) -> list[float]:
-        """Return, for each seed, the share of the error-free loss reduction that the training
+        """Return, for each seed, the fraction of the error-free loss reduction that the training
         misses.
         """
         cells = zip(self.seeds, self.group(model, mode, rate), strict=True)
@@ -134,7 +137,7 @@ class Found:
 
 
 def written(rate: float) -> str:
-    """Format an error rate in scientific notation, such as 1e-8."""
+    """Return an error rate as text in scientific notation, such as "1e-8"."""
     return np.format_float_scientific(rate, trim="-", exp_digits=1)
 
 
@@ -144,10 +147,10 @@ def named(found: Found, model: str, mode: str, rate: float) -> str:
 
 
 def end(trained: Trained, steps: int) -> float:
-    """Return the final loss of a training: the mean of the last tenth of ``steps``.
+    """Return the final loss of a training: the mean loss of the last tenth of ``steps`` steps.
 
-    If the training ended early or above its first loss, nothing was learned, and the first loss is
-    returned.
+    If the training ended early or above its first loss, it learned nothing. The function then
+    returns the first loss.
     """
     first = trained.losses[0]
     if len(trained.losses) < steps or math.isnan(trained.losses[-1]):
@@ -157,9 +160,10 @@ def end(trained: Trained, steps: int) -> float:
 
 
 def share(trained: Trained | None, plain: Trained, steps: int) -> float:
-    """Return the share of the error-free loss reduction that a training misses.
+    """Return the fraction of the error-free loss reduction that a training misses.
 
-    0: the same final loss as without errors. 1: nothing was learned.
+    0: the final loss equals that without errors. 1: the training learned nothing. ``plain``:
+    results without errors.
     """
     assert trained is not None
     low, high = end(plain, steps), plain.losses[0]
@@ -168,15 +172,15 @@ def share(trained: Trained | None, plain: Trained, steps: int) -> float:
 
 
 def gone(trained: Trained | None) -> bool:
-    """Return True if the training's last loss is NaN."""
+    """Return True if the last loss of a training is NaN."""
     return trained is not None and math.isnan(trained.losses[-1])
 
 
 def interval(n: int, p: float, doubt: float) -> tuple[int, int]:
-    """Return (least, most) of the interval that holds a binomial count of n draws with probability
-    p.
+    """Return the (least, most) count of an interval that contains a binomial count of ``n`` draws
+    with probability ``p`` each.
 
-    The count lies outside with probability ``doubt``, half of it on each side.
+    The count is outside the interval with probability ``doubt``, half of it on each side.
     """
     edge = math.log(doubt / 2)
     top = int(n * p + 40 * math.sqrt(n * p) + 200)
@@ -196,8 +200,8 @@ def interval(n: int, p: float, doubt: float) -> tuple[int, int]:
 class Flips:
     """Number of bit flips of the flash array in all trainings of a model at one error rate.
 
-    ``expected``: error rate times bits read. ``least`` and ``most``: interval that must contain
-    ``drawn``.
+    ``expected``: error rate times number of bits read. ``drawn``: number of drawn flips. ``least``,
+    ``most``: interval that must contain ``drawn``.
     """
 
     expected: float
@@ -207,9 +211,10 @@ class Flips:
 
 
 def flips(found: Found, model: str, rate: float) -> Flips:
-    """Return the drawn and expected flips of a model, and the interval for the drawn ones.
+    """Return the drawn and the expected number of flips of a model at an error rate, and the
+    interval that must contain the drawn number.
 
-    All intervals of a call hold together with probability 1 - DOUBT.
+    With probability 1 - DOUBT, all intervals of a study contain their drawn numbers.
     """
     n, p = found.bits(model), min(rate * found.exposure, MOST_RBER)
     doubt = DOUBT / (len(found.models) * len(found.rates))
@@ -218,9 +223,10 @@ def flips(found: Found, model: str, rate: float) -> Flips:
 
 
 def departs(found: Found, model: str, mode: str) -> float | None:
-    """Return the lowest rate at which the training of any seed misses more than DISTANCE.
+    """Return the lowest error rate at which the training of any seed misses more than the fraction
+    DISTANCE of the loss reduction.
 
-    None if there is no such rate.
+    Returns None if there is no such rate.
     """
     for rate in found.rates:
         if max(found.missed(model, mode, rate)) > DISTANCE:
@@ -231,8 +237,8 @@ def departs(found: Found, model: str, mode: str) -> float | None:
 def rows(found: Found) -> list[Row]:
     """Return the rows of all trainings.
 
-    Check rows: the number of flips, the drive's count of them, and runs without remaining flips.
-    Shown rows: the final losses, and the rate from which training departs.
+    Check rows: the number of flips, the number that the drive counts, and runs without remaining
+    flips. Shown rows: the final losses, and the lowest error rate at which training departs.
     """
     out = []
     many = f"{found.steps:,} steps, {len(found.seeds)} seeds"
@@ -293,8 +299,8 @@ def rows(found: Found) -> list[Row]:
 
 
 def tables(found: Found) -> list[Table]:
-    """Return two tables: the missed loss reduction by model, rate and mode; the cost of each
-    mode.
+    """Return two tables: the missed loss reduction by model, error rate and mode, and the time and
+    energy of each mode.
     """
     title = (
         f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
@@ -333,8 +339,8 @@ def _from(rate: float | None, most: float) -> str:
 
 
 def _cell(found: Found, model: str, mode: str, rate: float) -> str:
-    """Return the text of a table cell: mean missed share, and how many seeds depart or end in
-    NaN.
+    """Return the text of a table cell: the missed fraction as the mean over seeds, and the number
+    of seeds that depart or end in NaN.
     """
     cells = found.group(model, mode, rate)
     left = sum(cell.left for cell in cells)
@@ -352,7 +358,8 @@ def _cell(found: Found, model: str, mode: str, rate: float) -> str:
 
 
 def _costs(found: Found) -> Iterator[tuple[str, str, Trained]]:
-    """Yield (model, mode, results) for each model and mode that was trained, to show its cost."""
+    """Yield (model, mode, results) for the table of costs: one training for each model and mode
+    that was trained, except bypassed ECC."""
     for model in found.models:
         yield model, "none", found.plain[model, found.seeds[0]]
         for mode in MODES:
@@ -374,10 +381,10 @@ STYLES = {  # marker, line, size: differ so that coinciding modes are visible
 
 
 def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the missed share of the loss reduction by error rate, one panel per model.
+    """Draw the missed fraction of the loss reduction by error rate, one panel per model.
 
-    Lines are means over seeds; areas span the smallest to the largest seed. Returns
-    {"png": bytes, "pdf": bytes}, without a date.
+    Lines are means over the seeds. Areas span the smallest to the largest value of all seeds.
+    Returns {"png": bytes, "pdf": bytes}; the files contain no date.
     """
     import matplotlib  # takes a second, which each training process would spend
     from matplotlib.figure import Figure

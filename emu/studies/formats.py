@@ -3,8 +3,10 @@
 Owns the variants, their tolerances relative to FP32, the rows and the figure. Does not own the
 model and its training loop (ondie.traces.scripts.gpt, which also recorded the trace gpt-small) or
 the optimizer (ondie.kernels.torch_optimizer).
-Source: none. Training is a closed loop: gradients are computed from the weights that the variant
-has updated. Batches and initial weights depend only on the seed, not on the format.
+Source: none.
+
+Training is a closed loop: gradients are computed from the weights that the variant has updated.
+Batches and initial weights depend only on the seed, not on the format.
 """
 
 from __future__ import annotations
@@ -30,19 +32,22 @@ STEPS, SEEDS = 1000, (1, 2, 3)
 LAST = 10  # the loss at the end is the mean of the last tenth of the steps
 PLAIN = "fp32"
 APART = 0.04
-"""Relative tolerance between the final losses of trainings that differ mostly in rounding.
+"""Largest allowed relative difference between the final losses of two trainings that differ mostly
+in rounding.
 
 Training is chaotic: FP32 with torch's rounding (gpt.train(None)) differed from FP32 with this
 project's rounding by 1.9 %, 1.2 % and 1.3 % for the seeds 1, 2 and 3. The tolerance is twice the
-largest of these, so a single row shows only that a format does not break training.
+largest of these differences. A row within it shows only that the format does not break training.
 """
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Variant of the update: optimizer operation, number format and Newton steps.
+    """Variant of the update: optimizer operation, number format and number of Newton steps.
 
-    ``distance``: tolerance of the final loss relative to FP32's; None if it is not checked.
+    ``newton``: Newton steps of the inverse square root; None for variants without them.
+    ``distance``: largest allowed relative difference of the final loss from that of FP32; None if
+    it is not checked.
     """
 
     op: str = "adamw"
@@ -63,16 +68,16 @@ VARIANTS = {
     "on die, 1 Newton step": Variant("adamw_on_die", newton=1, distance=APART),
     "on die, 2 Newton steps": Variant("adamw_on_die", newton=2, distance=APART),
 }
-"""Variants of the update by name; the operation adamw_on_die has no parameter eps."""
+"""Variants of the update by name. The operation adamw_on_die has no parameter eps."""
 
 Losses = Mapping[tuple[str, int], Sequence[float]]
-"""Losses of every step of the trainings, by (variant, seed)."""
+"""Loss of every step (nat/token) of each training, by (variant, seed)."""
 
 
 def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
-    """Train the small GPT with a variant and return the loss of every step (nat/token).
+    """Train the small GPT with the variant ``name``, and return the loss of every step (nat/token).
 
-    After the first NaN, all further losses are NaN too.
+    All losses after the first NaN are also NaN.
     """
     variant = VARIANTS[name]
 
@@ -89,10 +94,11 @@ def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
 def losses(
     names: Sequence[str], seeds: Sequence[int], steps: int, jobs: int, progress: Progress = None
 ) -> dict[tuple[str, int], list[float]]:
-    """Train every variant with every seed and return the losses by (variant, seed).
+    """Train every variant with every seed, and return the loss of every step (nat/token) by
+    (variant, seed).
 
-    ``jobs``: number of concurrent trainings, each in one thread. Raises InputError if a process was
-    killed. All workers are terminated on an error or interrupt.
+    ``jobs``: number of concurrent trainings, each in one process. Raises InputError if a process
+    was killed. All workers are terminated on an error or interrupt.
     """
     wanted = [(name, seed, steps) for seed in seeds for name in names]
     found: dict[tuple[str, int], list[float]] = {}
@@ -105,12 +111,13 @@ def losses(
 
 
 def end(loss: Sequence[float]) -> float:
-    """Return the final loss of a training: the mean loss of the last tenth of the steps."""
+    """Return the final loss of a training: the mean of ``loss`` over the last tenth of the
+    steps."""
     return float(np.mean(loss[-max(1, len(loss) // LAST) :]))
 
 
 def rows(found: Losses) -> list[Row]:
-    """Return rows that compare each variant's final loss with FP32's of the same seed."""
+    """Return rows that compare the final loss of each variant with that of FP32 at equal seed."""
     made = []
     for (name, seed), loss in found.items():
         if name == PLAIN:
@@ -134,9 +141,10 @@ def run_study(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes]]:
-    """Train all variants and return the rows and the files of the figure by suffix.
+    """Train all variants, and return the rows and the files of the figure by suffix.
 
-    ``save`` converts a figure to files. Raises InputError for invalid arguments.
+    ``save``: function that converts a figure to files. ``jobs``: number of worker processes; None
+    for one per core. Raises InputError for invalid arguments.
     """
     if steps < 1:
         raise InputError(f"steps: {steps}; must be at least 1")
@@ -155,10 +163,10 @@ def smooth(loss: Sequence[float], width: int) -> np.ndarray:
 
 
 def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Draw the loss curves of all variants and their relative difference from FP32.
+    """Draw the loss curves of all variants, and their relative difference from FP32.
 
-    Lines are means over seeds; areas span the smallest to the largest seed. Returns
-    {"png": bytes, "pdf": bytes}, without a date.
+    Lines are means over the seeds. Areas span the smallest to the largest value of all seeds.
+    Returns {"png": bytes, "pdf": bytes}; the files contain no date.
     """
     import matplotlib  # takes a second, which each training process would spend
     from matplotlib.figure import Figure

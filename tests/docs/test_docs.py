@@ -19,7 +19,7 @@ SLOW = {
     "output: preset check gen4-tlc", "output: ablation gpt2-124m --device optimstore-r1",
     "output: compare gpt-small --device optimstore-r1 --steps 22 --verbose | 4",
 }  # fmt: skip
-"""Suites of up to a minute each: compared at full counts only."""
+"""What takes five seconds to a minute each: compared at full counts only."""
 
 
 def test_the_pages_have_the_generated_blocks():

@@ -138,12 +138,12 @@ def test_a_fit_of_a_recorded_disk_says_what_it_is_worth(tmp_path, name):
     for half in ("fitted", "held_out"):
         assert data["errors"][half]["all"]["mean"] == pytest.approx(again[half])
         assert again[half] < data["errors"][f"{half}_before"]["all"]["mean"]
-    # A disk without flash: tR ends at its bound, and a remark says that the fit absorbs the rest.
+    # A disk without flash: tR ends at its bound, and a remark says that the fit compensates for the rest.
     bounds = {row["key"]: row["at_bound"] for row in data["constants"]}
     assert (bounds["flash.t_read"], bounds["flash.bus"]) == ("low", "high")
     said = " ".join(remarks(found))
-    assert "the fitted constants absorb" in said
-    assert ("does not describe other points" in said) == (name == "loop")
+    assert "the fitted constants partly compensate" in said
+    assert ("less accurately" in said) == (name == "loop")
 
 
 def calibrate_errors(cfg, found):

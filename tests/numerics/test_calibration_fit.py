@@ -117,7 +117,7 @@ def test_a_value_outside_the_range_ends_at_the_bound():
     found = fitted(lambda each: formula(each, slow))
     assert at_bound(found, 3) == "high"
     assert found.values["flash.t_program"] == pytest.approx(11_000 * US, rel=0.01)
-    assert any("the fitted constants absorb" in line for line in remarks(found))
+    assert any("the fitted constants partly compensate" in line for line in remarks(found))
 
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch):

@@ -114,7 +114,7 @@ def test_a_notebook_shows_the_tables(compared, replayed):
 
     Console(file=file, width=80).print(compared.table())
     assert "on_die" in file.getvalue()
-    assert repr(compared) == "<ComparisonResult: print() shows it, .data has the document>"
+    assert repr(compared) == "<ComparisonResult: print() shows it, .data is its JSON document>"
 
 
 def test_loading(compared, tmp_path):

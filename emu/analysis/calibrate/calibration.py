@@ -1,7 +1,8 @@
-"""Calibration of a preset: constants fitted to half of the points, checked on the others.
+"""Calibration of a preset: constants are fitted to half of the measured points, and checked on the
+other half.
 
-Owns the order of the steps, the errors of all points, the document of the result and the measured
-preset. Does not own the fit itself (fit.py) or tables (results/).
+Owns the sequence of the steps, the errors of all points, the JSON document of the result and the
+calibrated preset. Does not own the fit (fit.py) or tables (results/).
 Source: this project.
 """
 
@@ -25,29 +26,33 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import KINDS, exact
 
 NEAR_BOUND = 0.01
-"""Distance from a bound, as a share of the range in logarithms, at which a constant is at it."""
+"""Largest distance from a bound of its range at which a constant is reported to be at this bound,
+as a fraction of the range in logarithms."""
 DIGITS = 4
 """Significant digits of a fitted value."""
 BUSY = 0.9
-"""Share of a core that fio used, above which the host may have limited a point."""
+"""Core utilization of fio above which a remark says that the host may have limited the point."""
 HOST_SHARE = 0.2
-"""Share of the host in the time of a request above which it is said."""
+"""Fraction of a request's time spent in the host above which a remark mentions it."""
 MODEL_ERROR = 0.05
-"""Median deviation of the fitted figures above which the model itself differs from the drive."""
+"""Median deviation of the fitted figures above which a remark says that the model differs from the
+drive."""
 WORSE = 1.5
-"""Ratio of the mean errors of held-out and fitted points from which it is said."""
+"""Mean error of held-out points divided by that of fitted points above which a remark mentions
+it."""
 INTERVAL = 1.96
-"""Half of a 95 % interval in standard errors."""
+"""Half-width of a 95 % interval in standard errors."""
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Result of a calibration.
 
-    points: measured points. held: whether each was held out. constants, fitted: see fit.py. values:
-    fitted constants in base units, without those that keep the value of the preset. before, after:
-    simulated figures of the points with the preset and with the fitted constants. simulations:
-    number of simulated points.
+    cfg: configuration of the preset. points: measured points. held: for each point, True if it was
+    held out. constants: constants of the fit. fitted: result of the fit. values: fitted constants
+    in base units by key, without those that keep the value of the preset. before, after: simulated
+    figures of each point with the preset and with the fitted constants. seed: seed of the held-out
+    points and of the requests. simulations: number of simulations. wall_s: duration in seconds.
     """
 
     cfg: Config
@@ -72,12 +77,13 @@ def calibrate(
     workers: int = 1,
     progress: Callable[[float], None] | None = None,
 ) -> Calibration:
-    """Return the constants of ``cfg`` fitted to half of ``points``, and the errors of all.
+    """Fit constants of ``cfg`` to half of ``points``, and return them with the errors of all
+    points.
 
-    ``constants``: names of at most MOST constants; by default the first ones of RANGES. ``seed``
-    draws the points that are held out, and the simulated requests. ``workers``: processes that
-    simulate; with 1, this one does. Raises InputError for points that contradict each other or the
-    drive, and for too few points.
+    ``constants``: names of at most MOST constants; by default the first MOST of RANGES. ``seed``:
+    seed of the choice of held-out points and of the simulated requests. ``workers``: number of
+    processes that simulate; 1 simulates in the calling process. Raises InputError if points
+    contradict each other or cannot be simulated on the drive, or if there are too few points.
     """
     began = time.perf_counter()
     fit_constants = chosen(cfg, constants)
@@ -115,12 +121,14 @@ def calibrate(
 
 
 def _rounded(value: float, constant: Constant) -> int:
-    """Return a value with DIGITS significant digits, within the range of the constant."""
+    """Return ``value`` rounded to DIGITS significant digits and limited to the range of
+    ``constant``."""
     return min(max(int(float(f"{value:.{DIGITS}g}")), constant.low), constant.high)
 
 
 def at_bound(calibration: Calibration, i: int) -> str | None:
-    """Return "low" or "high" if fitted constant ``i`` is at a bound of its range."""
+    """Return "low" or "high" if fitted constant ``i`` is at this bound of its range, otherwise
+    None."""
     constant, x = calibration.constants[i], calibration.fitted.x[i]
     if calibration.fitted.kept[i]:
         return None
@@ -130,7 +138,8 @@ def at_bound(calibration: Calibration, i: int) -> str | None:
 
 
 def interval(calibration: Calibration, i: int) -> tuple[int, int]:
-    """Return the 95 % interval of fitted constant ``i`` in base units, within its range."""
+    """Return the 95 % interval (low, high) of fitted constant ``i`` in base units, limited to its
+    range."""
     constant = calibration.constants[i]
     value = calibration.values[constant.key]
     factor = float(np.exp(INTERVAL * calibration.fitted.error[i]))
@@ -139,7 +148,7 @@ def interval(calibration: Calibration, i: int) -> tuple[int, int]:
 
 
 def errors(simulated: Figures, point: Point) -> dict[str, float]:
-    """Return the relative error of each simulated figure of a point, by name."""
+    """Return the relative error of each figure of a point by name: simulated / measured - 1."""
     values = simulated.flat()
     return {name: values[name] / value - 1 for name, value in point.figures.flat().items()}
 
@@ -147,7 +156,8 @@ def errors(simulated: Figures, point: Point) -> dict[str, float]:
 def summary(
     simulated: Sequence[Figures], points: Sequence[Point], use: Sequence[bool]
 ) -> dict[str, Any]:
-    """Return the median, mean and largest absolute error of the points ``use``, by kind."""
+    """Return the median, mean and largest absolute relative error of the points for which ``use``
+    is True, by kind of figure ("iops", "mean", "p50", ...) and for all figures ("all")."""
     found: dict[str, list[float]] = {}
     for figures, each, used in zip(simulated, points, use, strict=True):
         if used:
@@ -165,7 +175,7 @@ def summary(
 
 
 def document(calibration: Calibration) -> dict[str, Any]:
-    """Return a calibration as the data of `ondie calibrate --json`; times of figures in us."""
+    """Return a calibration as the document of `ondie calibrate --json`; latencies in us."""
     of, fitted = calibration, calibration.fitted
     fit = [not held for held in of.held]
     return {
@@ -189,7 +199,7 @@ def document(calibration: Calibration) -> dict[str, Any]:
 
 
 def _constant(of: Calibration, i: int) -> dict[str, Any]:
-    """Return the entry of a constant in the document; values are in base units."""
+    """Return the entry of constant ``i`` in the document; values are in base units."""
     constant, kept = of.constants[i], bool(of.fitted.kept[i])
     low, high = (None, None) if kept else interval(of, i)
     return {
@@ -209,7 +219,7 @@ def _constant(of: Calibration, i: int) -> dict[str, Any]:
 
 
 def _row(of: Calibration, i: int) -> dict[str, Any]:
-    """Return the entry of a point in the document."""
+    """Return the entry of point ``i`` in the document."""
     each = of.points[i]
     condition = each.condition
     return {
@@ -230,7 +240,7 @@ def _row(of: Calibration, i: int) -> dict[str, Any]:
 
 
 def remarks(of: Calibration) -> list[str]:
-    """Return what a reader of the result should know, a sentence each."""
+    """Return remarks on the reliability of a calibration, one sentence each."""
     found = []
     busy = [each for each in of.points if each.busy > BUSY]
     if busy:
@@ -250,8 +260,8 @@ def remarks(of: Calibration) -> list[str]:
         )
     if not of.fitted.converged:
         found.append(
-            f"the fit ended after {of.fitted.designs} designs, before it converged; its values and "
-            "their errors may be wrong"
+            f"the fit did not converge in {of.fitted.designs} sets of simulations; the fitted "
+            "values and their errors may be wrong"
         )
     if not of.values:
         found.append("the points determine none of the constants; the preset keeps all its values")
@@ -261,14 +271,14 @@ def remarks(of: Calibration) -> list[str]:
         found.append(
             f"half of the fitted figures deviate by more than {typical:.0%}: the measured drive "
             f"differs from {of.cfg.system.name} in a mechanism or a constant that is not fitted, "
-            "and the fitted constants absorb a part of this"
+            "and the fitted constants partly compensate for this difference"
         )
     seen, unseen = (summary(of.after, of.points, use)["all"]["mean"] for use in (fit, of.held))
     if unseen > max(MODEL_ERROR, WORSE * seen):
         found.append(
             f"held-out points deviate by {unseen:.0%} on average, fitted ones by {seen:.0%}: the "
-            "fit does not describe other points as well; measure more of them, or fit fewer "
-            "constants"
+            "fit describes points that it did not use less accurately; measure more points, or fit "
+            "fewer constants"
         )
     return found
 
@@ -276,9 +286,9 @@ def remarks(of: Calibration) -> list[str]:
 def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> str:
     """Return the TOML text of the calibrated preset.
 
-    ``base``: preset or TOML file that was calibrated. ``target``: file that will have the text; a
-    base that is a file is named relative to its folder. ``measured``: description of the
-    measurement, for `ref`.
+    ``base``: name of the preset, or TOML file, that was calibrated. ``target``: file to which the
+    caller will write the text; if ``base`` is a file, its path is made relative to the folder of
+    ``target``. ``measured``: description of the measurement, for `ref`.
     """
     if base.endswith(".toml"):
         base = os.path.relpath(base, target.parent)
@@ -316,11 +326,11 @@ def measured_preset(of: Calibration, base: str, target: Path, measured: str) -> 
 
 
 def _kind(constant: Constant) -> str:
-    """Return the name of the kind of a constant in KINDS."""
+    """Return the name in KINDS of the kind of quantity whose base unit the constant has."""
     return next(name for name, kind in KINDS.items() if kind.shown[0] == constant.unit)
 
 
 def _text(value: str) -> str:
-    """Return a text as TOML spells it, in double quotes."""
+    """Return ``value`` as a TOML string in double quotes."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,8 +1,8 @@
 """Constants that a calibration can fit, and their physical ranges.
 
-Owns the list, the range of each constant with its source, and which directions of I/O a constant
-influences. Does not own values (config/presets).
-Source: given by constant, in `ref`.
+Owns the range of each constant with its source, and the directions of I/O that the constant
+influences. Does not own the values of constants (config/presets).
+Source: stated for each constant in `ref`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ READS, WRITES, BOTH = ("read",), ("write",), ("read", "write")
 
 @dataclass(frozen=True)
 class Range:
-    """Range of a constant that a fit may not leave, its source, and the directions of I/O that the
-    constant influences on a drive that maps small units."""
+    """Bounds of a constant in a fit, their source, and the directions of I/O that the constant
+    influences on a drive with small mapping units."""
 
     low: str
     high: str
@@ -71,15 +71,18 @@ RANGES = {
         "1.6 GB/s", "102.4 GB/s", "JEDEC: 16 bit of DDR3-800 to 128 bit of DDR5-6400"
     ),
 }  # fmt: skip
-"""Constants with a known range."""
+"""Constants that a calibration can fit: configuration key -> range."""
 DEFAULT = tuple(RANGES)[:MOST]
-"""Constants of a fit unless others are chosen."""
+"""Configuration keys of the constants that a calibration fits by default."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant of one fit. ``base``: value of the preset; ``low``, ``high``: its range, which
-    includes the base if that is above 0. All are in base units."""
+    """A constant of one fit.
+
+    ``base``: value of the preset. ``low``, ``high``: bounds of the fit, which include ``base`` if
+    it is above 0. All three are in the base unit ``unit``. ``ref``: source of the bounds.
+    """
 
     key: str
     base: int
@@ -91,9 +94,9 @@ class Constant:
 
 
 def chosen(cfg: Config, names: Sequence[str] | None = None) -> list[Constant]:
-    """Return the constants of a fit of ``cfg``: ``names``, or DEFAULT.
+    """Return the constants of a fit of ``cfg``: those called ``names``, by default DEFAULT.
 
-    Raises InputError for an unknown name, a name that is given twice, and more than MOST names.
+    Raises InputError for an unknown name, a name that is given twice, or more than MOST names.
     """
     keys = list(DEFAULT)
     if names is not None:

@@ -1,4 +1,4 @@
-"""The fio job file that measures the points of a calibration.
+"""Job file with which fio measures the points of a calibration.
 
 Owns the points, the options of a job, and the order of the jobs. Does not own the reading of fio's
 result (fio_result.py).
@@ -13,7 +13,8 @@ from ondie.emu.config.config import Config
 BLOCKS = (4 << 10, 16 << 10, 128 << 10)
 DEPTHS = (1, 4, 16, 64)
 READ_SHARES = (1.0, 0.7, 0.0)
-"""Points: every combination. Jobs that only read come first, jobs that only write last."""
+"""Fraction of reads of a job, in the order of the jobs. The points of a calibration are all
+combinations of BLOCKS (bytes), DEPTHS and READ_SHARES."""
 RAMP_S, RUN_S = 2, 10
 SIZE = "4g"
 
@@ -48,7 +49,8 @@ percentile_list={percentiles}
 
 
 def conditions(cfg: Config) -> list[Condition]:
-    """Return the points to measure on a drive like ``cfg``: those that its queue can hold."""
+    """Return the conditions to measure on a drive like ``cfg``: all combinations whose depth its
+    queue can hold."""
     depths = [depth for depth in DEPTHS if depth <= cfg.frontend.queue_depth]
     return [
         Condition(share, True, block, depth)
@@ -59,9 +61,9 @@ def conditions(cfg: Config) -> list[Condition]:
 
 
 def job_file(cfg: Config, preset: str, name: str) -> str:
-    """Return the job file for a drive like ``cfg``.
+    """Return the text of the fio job file for a drive like ``cfg``.
 
-    ``preset``, ``name``: preset and file name in the commands of its comment.
+    ``preset``, ``name``: preset and name of the job file in the commands of the leading comment.
     """
     points = conditions(cfg)
     text = _HEAD.format(
@@ -72,7 +74,7 @@ def job_file(cfg: Config, preset: str, name: str) -> str:
 
 
 def _job(condition: Condition) -> str:
-    """Return the section of one job."""
+    """Return the section of the job file that measures ``condition``."""
     share = round(100 * condition.read_share)
     pattern = {100: "randread", 0: "randwrite"}.get(share, "randrw")
     mix = f"rwmixread={share}\n" if pattern == "randrw" else ""

@@ -1,7 +1,7 @@
-"""Reads the points of fio's results: `fio --output-format=json` or `json+` of fio 3.
+"""Reader of fio's results: the points in the JSON output (`json` or `json+`) of fio 3.
 
 Owns the format, the checks of a job's options, and the message for every result that cannot be
-used. Does not own a point (point.py).
+used. Does not own the record of a point (point.py).
 Source: fio 3.33, HOWTO ("JSON output", "Group reporting") and stat.c; times are in nanoseconds
 since fio 3.0.
 """
@@ -25,12 +25,12 @@ from ondie.emu.analysis.calibrate.point import (
 from ondie.emu.units import InputError, plural, quoted
 
 QUEUED = ("libaio", "io_uring", "io_uring_cmd", "posixaio", "windowsaio", "solarisaio")
-"""Engines that keep iodepth requests outstanding."""
+"""I/O engines of fio that keep iodepth requests outstanding."""
 SYNCHRONOUS = ("psync", "sync", "vsync", "pvsync", "pvsync2")
-"""Engines with one outstanding request per job."""
+"""I/O engines of fio with one outstanding request per job."""
 RANDOM = {"randread": True, "randwrite": True, "randrw": True,
           "read": False, "write": False, "rw": False, "readwrite": False}  # fmt: skip
-"""Access patterns, and whether their offsets are random."""
+"""Access patterns of fio: name -> True if the offsets are random."""
 REFUSED = {
     "bssplit": "several block sizes", "bsrange": "several block sizes",
     "rate": "a limited rate", "rate_iops": "a limited rate", "thinktime": "pauses",
@@ -42,27 +42,27 @@ REFUSED = {
     "iodepth_batch_complete_max": "batches", "percentage_random": "mixed offsets",
     "serialize_overlap": "held requests", "cmdprio_percentage": "priorities",
 }  # fmt: skip
-"""Options that make a job something else than a closed loop of equal requests."""
+"""Options with which a job is not a closed loop of equal requests: option -> effect."""
 HARMLESS = {
     "zonemode": "none", "percentage_random": "100", "iodepth_batch": "1",
     "iodepth_batch_submit": "1", "iodepth_batch_complete": "1", "iodepth_batch_complete_min": "1",
 }  # fmt: skip
-"""Values with which an option of REFUSED has no effect; 0 has none for any."""
+"""Value with which an option of REFUSED has no effect. The value 0 has no effect for any option."""
 FEWEST_REQUESTS = 1000
-"""Smallest number of requests of a direction, of which ten are behind its 99th percentile."""
+"""Smallest number of requests per direction: ten of them exceed the 99th percentile."""
 MIX_TOLERANCE = 0.05
-"""Largest difference between the share of reads and rwmixread."""
+"""Largest allowed difference between the fraction of reads and rwmixread."""
 SIZE_TOLERANCE = 0.02
-"""Largest relative difference between bs and bytes per request: behind a ramp, fio counts the bytes
-of some requests whose number it does not count."""
+"""Largest allowed relative difference between bs and bytes per request. With a ramp time, fio
+counts the bytes of some requests that it does not count as requests."""
 SECTOR = 512
 
 
 def read_fio(path: Path) -> list[Point]:
-    """Return the points of a result of fio, one for each of its groups of jobs.
+    """Read a result of fio, and return its points, one for each group of jobs.
 
-    Raises InputError for a file that is no result of fio 3 in JSON, or has a job that is no closed
-    loop of equal requests with latency percentiles.
+    Raises InputError if the file is not a JSON result of fio 3, or if a job is not a closed loop of
+    equal requests with latency percentiles.
     """
     result = _document(path)
     shared = result.get("global options", {})
@@ -74,7 +74,7 @@ def read_fio(path: Path) -> list[Point]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a result of fio 3. Raises InputError."""
+    """Return the JSON object of a result of fio 3. Raises InputError for any other file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -110,7 +110,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _check_groups(path: Path, jobs: list[dict[str, Any]]) -> None:
-    """Raise InputError if jobs ran at the same time and are not reported as one."""
+    """Raise InputError if jobs ran at the same time but have separate entries."""
     seen: dict[Any, str] = {}
     for job in jobs:
         name, group = str(job.get("jobname")), job.get("groupid")
@@ -128,7 +128,8 @@ def _check_groups(path: Path, jobs: list[dict[str, Any]]) -> None:
 
 
 def _point(place: str, job: Mapping[str, Any], shared: Mapping[str, Any]) -> Point:
-    """Return the point of a job. Raises InputError."""
+    """Return the point that job ``job`` measured. ``place``: file and job, for messages.
+    ``shared``: options of all jobs. Raises InputError if the job is no closed loop."""
     if job.get("error", 0):
         raise InputError(f"{place}: ended with error {job['error']}; run it again")
     own = job.get("job options", {})
@@ -145,7 +146,8 @@ def _point(place: str, job: Mapping[str, Any], shared: Mapping[str, Any]) -> Poi
 
 
 def _check_options(place: str, options: Mapping[str, str]) -> None:
-    """Raise InputError for options with which a job is no closed loop on the drive itself."""
+    """Raise InputError for options with which a job is not a closed loop that directly accesses the
+    drive."""
     engine = options.get("ioengine", "psync").partition(":")[0]
     if engine not in (*QUEUED, *SYNCHRONOUS):
         raise InputError(
@@ -154,7 +156,7 @@ def _check_options(place: str, options: Mapping[str, str]) -> None:
         )
     direct = options.get("direct", "0") == "1" or options.get("buffered", "1") == "0"
     if not direct and engine != "io_uring_cmd":
-        raise InputError(f"{place}: goes through the page cache; set direct=1")
+        raise InputError(f"{place}: uses the page cache; set direct=1")
     for name, reason in REFUSED.items():
         if options.get(name, "0") not in ("0", HARMLESS.get(name, "0")):
             raise InputError(f"{place}: {name} = {options[name]}: {reason}; remove this option")
@@ -169,7 +171,8 @@ def _check_options(place: str, options: Mapping[str, str]) -> None:
 
 
 def _condition(place: str, job: Mapping[str, Any], options: Mapping[str, str]) -> Condition:
-    """Return the conditions of a job, checked against what it did. Raises InputError."""
+    """Return the condition that the options of a job state. Raises InputError if the requests of
+    the job contradict its options."""
     pattern = options.get("rw", "read")
     if pattern not in RANDOM:
         known = ", ".join(RANDOM)
@@ -205,8 +208,8 @@ def _condition(place: str, job: Mapping[str, Any], options: Mapping[str, str]) -
 
 
 def _block(place: str, options: Mapping[str, str]) -> int:
-    """Return the block size of a job in bytes. Raises InputError for several, and for other units
-    than fio's default ones (k is 1024)."""
+    """Return the block size of a job in bytes. Raises InputError for several block sizes, or if
+    fio's unit k is not 1024."""
     text = options.get("bs", "4k")
     sizes = {_size(part) for part in text.lower().split(",") if part}
     (size, *more) = sizes or {None}
@@ -219,13 +222,14 @@ def _block(place: str, options: Mapping[str, str]) -> int:
 
 
 def _size(text: str) -> int | None:
-    """Return a size such as "4k" or "4096" in bytes, None if it is none."""
+    """Return the bytes of a size such as "4k" or "4096"; None if ``text`` is not a size."""
     match = re.fullmatch(r"([1-9]\d*)([kmg]?)b?", text)
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else None
 
 
 def _read_share(place: str, pattern: str, options: Mapping[str, str]) -> float:
-    """Return the share of reads that the options of a job ask for. Raises InputError."""
+    """Return the fraction of reads that the options of a job request. Raises InputError for an
+    invalid number."""
     if "rw" not in pattern and pattern != "readwrite":
         return 1.0 if pattern.endswith("read") else 0.0
     if "rwmixread" in options:
@@ -236,7 +240,8 @@ def _read_share(place: str, pattern: str, options: Mapping[str, str]) -> float:
 
 
 def _section(place: str, job: Mapping[str, Any], direction: str) -> Mapping[str, Any]:
-    """Return the part of a job with the figures of a direction. Raises InputError."""
+    """Return the section of a job's result for ``direction`` ("read" or "write"). Raises InputError
+    if it is missing."""
     section = job.get(direction)
     if not isinstance(section, dict):
         raise InputError(f'{place}: "{direction}" is missing; run fio with --output-format=json')
@@ -244,7 +249,8 @@ def _section(place: str, job: Mapping[str, Any], direction: str) -> Mapping[str,
 
 
 def _latency(place: str, direction: str, section: Mapping[str, Any]) -> Latency:
-    """Return the latencies of one direction in us. Raises InputError."""
+    """Return the latencies of one direction in us. Raises InputError if percentiles are missing or
+    the requests are too few."""
     if "clat_ns" not in section and "clat" in section:
         raise InputError(
             f"{place}: {direction}: latencies are in microseconds (clat), as fio 2 writes them; "
@@ -275,7 +281,8 @@ def _latency(place: str, direction: str, section: Mapping[str, Any]) -> Latency:
 
 
 def _percentiles(found: Mapping[str, Any]) -> Iterator[tuple[float, Any]]:
-    """Yield the percentiles of a section of fio, whose keys are texts such as "99.000000"."""
+    """Yield (percentile, latency in ns) for each entry of ``found``, whose keys are texts such as
+    "99.000000"."""
     for key, value in found.items():
         try:
             yield float(key), value
@@ -284,7 +291,7 @@ def _percentiles(found: Mapping[str, Any]) -> Iterator[tuple[float, Any]]:
 
 
 def _check_order(place: str, name: str, values: Mapping[float, float]) -> None:
-    """Raise InputError if percentiles decrease."""
+    """Raise InputError if a higher percentile has a smaller value."""
     order = [values[p] for p in sorted(values)]
     if order != sorted(order):
         shown = ", ".join(f"{p:g}: {values[p]:g} us" for p in sorted(values))
@@ -292,7 +299,8 @@ def _check_order(place: str, name: str, values: Mapping[float, float]) -> None:
 
 
 def _number(place: str, name: str, value: Any, least: float = 1e-9) -> float:
-    """Return a number of fio. Raises InputError for anything else, and below ``least``."""
+    """Return the number ``value`` of fio's result. Raises InputError if it is not a finite number
+    or is below ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value < float("inf"):
         raise InputError(f"{place}: {name} = {quoted(value)} is not a number; use fio's own output")
     if value < least:
@@ -301,7 +309,8 @@ def _number(place: str, name: str, value: Any, least: float = 1e-9) -> float:
 
 
 def _whole(place: str, name: str, text: str, least: int = 1) -> int:
-    """Return an option of fio that is a whole number. Raises InputError."""
+    """Return the value ``text`` of fio's option ``name`` as a whole number. Raises InputError if it
+    is not a whole number or is below ``least``."""
     if not text.isdecimal() or int(text) < least:
         raise InputError(f"{place}: {name} = {quoted(text)} is not a whole number from {least} on")
     return int(text)

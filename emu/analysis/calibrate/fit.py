@@ -1,17 +1,17 @@
 """Fit of constants to measured points: weighted least squares on a response surface.
 
-Owns the weights, the derivatives, the steps of the fit and its covariance. Does not own the
-simulation of a point (simulate.py), the choice of points and constants (calibration.py), or any
-output.
+Owns the weights, the derivatives, the iterations of the fit and its covariance. Does not own the
+simulation of a point (simulate.py), the choice of points and constants, or the output
+(calibration.py).
 Source: Box, Wilson, On the experimental attainment of optimum conditions, JRSS B 13(1), 1951;
 Plackett, Burman, The design of optimum multifactorial experiments, Biometrika 33(4), 1946;
 scipy.optimize.least_squares (Branch, Coleman, Li, SIAM J. Sci. Comput. 21(1), 1999).
 
-The logarithms of the figures are fitted as functions of the logarithms of the constants. A
-simulation of queues is rough: a small change of a constant changes the order of requests, and with
-it the figures of a short window. Derivatives are therefore not differences of two simulations, but
-the regression over a design of simulations, in half of which a constant is raised and in the
-others lowered. scipy's least squares solves the linear model within bounds.
+The logarithms of the figures are fitted as functions of the logarithms of the constants. A small
+change of a constant changes the order of requests in the queues, which adds noise to the figures of
+a short window. Derivatives are therefore not differences of two simulations. They are computed by
+regression over a design, a set of simulations in which each constant is raised in one half and
+lowered in the other half. scipy's least_squares solves the resulting linear model within bounds.
 """
 
 from __future__ import annotations
@@ -31,40 +31,45 @@ from ondie.emu.config.config import Config
 F64 = npt.NDArray[np.float64]
 
 ROWS = {4: (1, 1, 1, -1, 1, -1, -1), MOST: (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)}
-"""First row of the Plackett-Burman design of 8 or 12 runs, by the largest number of constants that
-leaves three degrees of freedom for the error."""
+"""First row of the Plackett-Burman design of 8 or 12 runs, by the largest number of constants for
+which the design leaves three degrees of freedom for the error."""
 WEIGHTS = {"iops": 1.0, "mean": 1.0, "p50": 1.0, "p90": 0.5, "p99": 0.25}
-"""Weight of a figure: tails depend on what the model lacks, such as read retries and refresh."""
+"""Weight of a figure by kind. Tail latencies have a small weight, because they depend on effects
+that the model lacks, such as refresh."""
 LEAST_ERROR = {"iops": 0.005, "mean": 0.005, "p50": 0.01, "p90": 0.01, "p99": 0.01}
-"""Smallest relative error of a measured figure; fio sorts latencies into bins of 1.6 %."""
+"""Smallest relative error of a measured figure by kind; fio sorts latencies into bins of 1.6 %."""
 OUTLIER = 3.0
-"""Deviation in multiples of its error above which a figure counts less (soft L1 loss)."""
+"""Deviation, in multiples of the figure's error, above which the weight of a figure decreases (soft
+L1 loss)."""
 SIGMA = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+"""Standard deviation of a normal distribution divided by its median absolute deviation."""
 SEEDS = 3
-"""Simulations with other requests, from which the error of a short window is estimated."""
+"""Number of additional simulations with other requests, from which the error of a short window is
+estimated."""
 SMALLEST_STEP, LARGEST_STEP, WANTED_CHANGE = 0.03, 0.5, 0.04
-"""Steps of the design in logarithms: such that a figure changes by WANTED_CHANGE."""
+"""Bounds of the steps of a design, in logarithms of the constants, and the change of a figure, in
+logarithms, that a step should cause."""
 FIRST_RADIUS, LARGEST_RADIUS = 0.7, 1.5
-"""Radius in which the linear model is used, in logarithms of the constants."""
+"""First and largest radius in which the linear model is used, in logarithms of the constants."""
 UNDETERMINED = 0.3
 """Standard error, in logarithms, above which the data do not determine a constant."""
 SAME = 2.0
-"""Largest increase of the cost, in multiples of the misfit, with which figures are as close: two
-standard errors of one constant."""
+"""Largest increase of the cost, in multiples of the misfit, for which a constant may keep its value
+in the preset: two standard errors of one constant."""
 MOST_DESIGNS = 30
 STAGES = 5
 GAIN_OF_STAGE = 0.7
-"""A stage that leaves more than this share of the deviation before it is the last."""
+"""Smallest ratio of the deviations after and before a stage with which this stage is the last."""
 CONVERGED = 0.002
-"""Step of every constant in logarithms at which a stage ends."""
+"""Largest step of all constants, in logarithms, with which a stage ends."""
 LEAST_GAIN = 0.3
-"""Decrease of the cost at which a stage ends, relative to the misfit or to 1: half a standard
-error of one constant would be 0.13."""
+"""Largest decrease of the cost, relative to max(misfit, 1), with which a stage ends. A change of
+one constant by half a standard error would decrease the cost by 0.13."""
 
 
 def design(constants: int) -> F64:
-    """Return the signs of the steps of a design, float64[runs, constants]."""
+    """Return the design for a number of constants: the signs (1 or -1) of the steps, float64[runs,
+    constants]."""
     row = next(row for most, row in ROWS.items() if constants <= most)
     runs = [np.roll(row, i) for i in range(len(row))] + [np.full(len(row), -1)]
     return np.array(runs, np.float64)[:, :constants]
@@ -72,8 +77,8 @@ def design(constants: int) -> F64:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A simulation: point ``point`` with constants ``x`` (logarithms); ``draw`` selects other
-    requests."""
+    """Request for a simulation: the point of index ``point`` with constants ``x``, float64[n] in
+    logarithms. ``draw``: number of the random sequence of requests."""
 
     point: int
     x: F64
@@ -83,16 +88,17 @@ class Wanted:
 def simulate_points(
     cfg: Config, values: dict[str, int], points: Sequence[tuple[Point, int]]
 ) -> list[Figures]:
-    """Return the figures of points, each with its seed, on a drive with constants ``values``."""
+    """Simulate points on a drive with constants ``values`` in base units, and return their figures.
+    ``points``: (point, seed of its requests)."""
     drive = small_drive(cfg.replace(values, ref="of the fit") if values else cfg)
     return [simulate(drive, point, seed) for point, seed in points]
 
 
 class Simulator:
-    """Simulates points for values of the constants, and keeps the figures.
+    """Simulator of points for values of the constants, with a cache of the figures.
 
-    A point is simulated again only if a constant has changed that influences its directions.
-    ``run``: workers of `pool`, or None to simulate in this process.
+    A point is simulated again only if a constant that influences its directions has changed.
+    ``run``: function that `pool` yields, or None to simulate in this process.
     """
 
     def __init__(
@@ -109,18 +115,19 @@ class Simulator:
         self.seed = seed
         self.run = run
         self.runs = 0
-        """Number of simulations of a point so far."""
+        """Number of simulations run so far."""
         self._known: dict[tuple[object, ...], Figures] = {}
 
     def values(self, x: F64) -> dict[str, int]:
-        """Return the constants in base units for their logarithms ``x``."""
+        """Return the constants in base units, by key, from their logarithms ``x``, float64[n]."""
         return {
             constant.key: int(round(float(np.exp(value))))
             for constant, value in zip(self.constants, x, strict=True)
         }
 
     def figures(self, wanted: Sequence[Wanted]) -> list[Figures]:
-        """Return the figures of simulations, of which those that are not yet known are run."""
+        """Return the figures of the simulations ``wanted``. Only those that the cache does not hold
+        are run."""
         keys = [self._key(each) for each in wanted]
         missing: dict[tuple[tuple[str, int], ...], dict[tuple[object, ...], tuple[Point, int]]] = {}
         for key, each in zip(keys, wanted, strict=True):
@@ -140,14 +147,15 @@ class Simulator:
         return [self._known[key] for key in keys]
 
     def _key(self, wanted: Wanted) -> tuple[object, ...]:
-        """Return the key of a simulation: the point, the draw, and the values that influence it."""
+        """Return the cache key of a simulation: the point, the draw, and the values of the
+        constants that influence the point."""
         directions = set(self.points[wanted.point].condition.directions)
         values = self.values(wanted.x)
         used = (values[each.key] for each in self.constants if directions & set(each.directions))
         return wanted.point, wanted.draw, *used
 
     def seed_of(self, i: int, draw: int = 0) -> int:
-        """Return the seed of the requests of point ``i``."""
+        """Return the seed of the requests of point ``i`` in random sequence ``draw``."""
         return int(np.random.SeedSequence((self.seed, draw, i)).generate_state(1)[0])
 
 
@@ -155,13 +163,13 @@ class Simulator:
 class Fitted:
     """Result of a fit, with one entry per constant in each array.
 
-    x: logarithms of the constants. covariance: of x, float64[n, n], from the derivatives. error:
-    standard error of x, the larger of that of the covariance and of a jackknife over the points.
-    kept: bool[n], whether the constant kept its start, because it is not determined and the figures
-    are as close with it. influence: largest change of a fitted figure per change of the constant,
-    in logarithms. singular: singular values of the weighted derivatives, largest first. misfit:
-    weighted mean square of the deviations; 1 for deviations as large as the errors of the figures.
-    designs: number of designs simulated. converged: False if MOST_DESIGNS ended the fit.
+    x: logarithms of the constants. covariance: covariance of x from the derivatives, float64[n, n].
+    error: standard error of x: the maximum of the errors from the covariance and from a jackknife
+    over the points. kept: bool[n], True if the constant keeps its value in the preset, because the
+    data do not determine it. influence: largest change of a fitted figure per change of the
+    constant, both in logarithms. singular: singular values of the weighted derivatives, largest
+    first. misfit: weighted mean square of the deviations, 1 if they are as large as the errors of
+    the figures. designs: number of simulated designs. converged: False if MOST_DESIGNS was reached.
     """
 
     x: F64
@@ -177,10 +185,11 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Surface:
-    """Linear model of the figures around ``centre``: ``mean`` + ``slope`` (x - centre).
+    """Linear model of m figures as a function of n constants, all in logarithms: ``mean`` +
+    ``slope`` @ (x - ``centre``).
 
-    mean: float64[m], logarithms of the figures, averaged over the design. slope: float64[m, n].
-    spread: float64[m], uncertainty of percentiles.
+    mean: figures averaged over the design, float64[m]. slope: derivatives, float64[m, n]. centre:
+    constants, float64[n]. spread: uncertainty of the figures that are percentiles, float64[m].
     """
 
     centre: F64
@@ -190,9 +199,11 @@ class Surface:
 
 
 class Fit:
-    """A fit of the constants of ``simulator`` to the points ``chosen``.
+    """A fit of the constants of ``simulator`` to the points with the indices ``chosen``.
 
-    ``progress`` is called with the share of the work that is done, at most.
+    ``progress`` is called with the completed fraction of the largest possible work. In the methods,
+    n is the number of constants, m the number of figures, and x: float64[n] holds the logarithms of
+    the constants.
     """
 
     def __init__(
@@ -222,12 +233,12 @@ class Fit:
         self.prior = (self.high - self.low) / 2
         self.step = np.full(len(constants), SMALLEST_STEP)
         self.model_error = 0.0
-        """Typical deviation that the simulation could not explain so far, relative."""
+        """Typical relative deviation of the simulated figures from the measured ones so far."""
         self.designs = 0
 
     def simulated(self, at: Sequence[tuple[F64, int]]) -> tuple[F64, F64]:
-        """Return the logarithms of all figures and their spreads, float64[k, m] each, for k pairs
-        (constants, draw)."""
+        """Return the logarithms of all figures, and their spreads, float64[k, m] each. ``at``: k
+        pairs (logarithms of the constants, draw)."""
         wanted = [Wanted(i, x, draw) for x, draw in at for i in self.chosen]
         values, spread = [], []
         for figures in self.simulator.figures(wanted):
@@ -238,7 +249,7 @@ class Fit:
         return np.reshape(values, shape), np.reshape(spread, shape)
 
     def surface(self, x: F64) -> Surface:
-        """Return the linear model around ``x``, from the simulations of a design."""
+        """Simulate a design around ``x``, and return the linear model from its figures."""
         step = np.minimum(self.step, (self.high - self.low) / 2)
         centre = np.clip(x, self.low + step, self.high - step)
         signs = design(len(x))
@@ -247,7 +258,7 @@ class Fit:
         effect = signs.T @ values / len(signs)
         rest = values - mean - signs @ effect
         error = np.sqrt((rest**2).sum(axis=0) / (len(signs) - 1 - len(x)) / len(signs))
-        # A difference that is not larger than twice its error is no derivative.
+        # A derivative that does not exceed twice its error is set to 0.
         effect[np.abs(effect) < 2 * error] = 0
         self.designs += 1
         if self.progress is not None:
@@ -255,7 +266,8 @@ class Fit:
         return Surface(centre, mean, (effect / step[:, None]).T, spread.mean(axis=0))
 
     def adapt(self, surface: Surface, x: F64) -> None:
-        """Set the steps of the design and the errors of the figures for a fit around ``x``."""
+        """Set the steps of the next designs and the weights of the figures for a fit around
+        ``x``."""
         change = np.abs(surface.slope).max(axis=0, initial=0)
         with np.errstate(divide="ignore"):
             self.step = np.clip(WANTED_CHANGE / change, SMALLEST_STEP, LARGEST_STEP)
@@ -268,21 +280,22 @@ class Fit:
         )
 
     def deviation(self, surface: Surface, x: F64) -> F64:
-        """Return the logarithms of simulated over measured figures of the linear model."""
+        """Return the logarithms of the figures that the linear model predicts at ``x``, minus those
+        of the measured figures, float64[m]."""
         return surface.mean + surface.slope @ (x - surface.centre) - self.measured
 
     def residual(self, surface: Surface, x: F64) -> F64:
-        """Return the weighted deviations of the linear model at ``x``, with soft L1 for outliers,
-        and those of ``x`` from the preset, float64[m + n]."""
+        """Return the weighted deviations of the linear model at ``x`` with soft L1 loss, followed
+        by the weighted deviations of ``x`` from the preset, float64[m + n]."""
         values = self.deviation(surface, x)
         return np.concatenate([_soft(values * self.scale), (x - self.start) / self.prior])
 
     def cost(self, surface: Surface, x: F64) -> float:
-        """Return half of the sum of squares of `residual`."""
+        """Return half of the sum of the squares of :meth:`residual` at ``x``."""
         return float((self.residual(surface, x) ** 2).sum()) / 2
 
     def derivative(self, surface: Surface, x: F64) -> F64:
-        """Return the derivatives of `residual`, float64[m + n, n]."""
+        """Return the derivatives of :meth:`residual` with respect to ``x``, float64[m + n, n]."""
         values = self.deviation(surface, x)
         scale = self.scale * _soft_slope(values * self.scale)
         return np.vstack([scale[:, None] * surface.slope, np.diag(1 / self.prior)])
@@ -296,9 +309,11 @@ class Fit:
         free: npt.NDArray[np.bool_] | None = None,
         rows: npt.NDArray[np.bool_] | None = None,
     ) -> F64:
-        """Return the best constants of the linear model within ``radius`` around ``x``.
+        """Return the constants within ``radius`` of ``x`` with the least cost in the linear model,
+        float64[n] in logarithms.
 
-        ``free``: constants that may change, by default all. ``rows``: figures that count.
+        ``free``: constants that may change, bool[n]. ``rows``: figures that count, bool[m]. Both
+        are all by default.
         """
         from scipy.optimize import least_squares
 
@@ -327,10 +342,11 @@ class Fit:
         return whole(found.x)
 
     def run(self) -> Fitted:
-        """Return the fitted constants.
+        """Run the fit, and return its result.
 
-        A stage moves the linear model until the cost no longer decreases. The next one begins there
-        with new steps and errors of the figures, which contain the deviation that is left.
+        A stage moves the center of the linear model until the cost no longer decreases. The next
+        stage starts there with new steps of the design and new errors of the figures. These errors
+        include the remaining deviation.
         """
         x = self.start
         surface = self.surface(x)
@@ -344,7 +360,8 @@ class Fit:
         return self.result(surface, x)
 
     def descend(self, surface: Surface, x: F64) -> tuple[F64, Surface]:
-        """Return the constants at which the cost no longer decreases, and the model around them."""
+        """Run a stage from ``x``: return the constants at which the cost no longer decreases,
+        float64[n] in logarithms, and the linear model around them."""
         radius, cost = FIRST_RADIUS, self.cost(surface, x)
         rows = len(self.measured)
         while self.designs < MOST_DESIGNS:
@@ -371,7 +388,7 @@ class Fit:
         return x, surface
 
     def result(self, surface: Surface, x: F64) -> Fitted:
-        """Return the fitted constants with their errors."""
+        """Return the result of the fit that ended at ``x``, with the errors of the constants."""
         slope = self.derivative(surface, x)
         rows = len(self.measured)
         misfit = self.misfit(surface, x)
@@ -391,11 +408,12 @@ class Fit:
         )
 
     def keep(self, surface: Surface, x: F64, error: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
-        """Return the constants, of which those that the data do not determine keep their start, and
-        which ones these are.
+        """Reset constants that the data do not determine to their values in the preset. Return the
+        constants, float64[n] in logarithms, and the mask of those reset, bool[n].
 
-        The others are fitted again on the linear model, and the result is simulated: a constant
-        that is not determined but contradicts the data at its start stays as fitted.
+        After a reset, the other constants are fitted again on the linear model, and the result is
+        simulated. If the cost increases too much, the reset is not made. ``error``: standard errors
+        of the constants, float64[n].
         """
         limit = self.cost_of(x) + SAME * max(self.misfit(surface, x), 1.0)
         kept = np.full(len(x), False)
@@ -412,33 +430,33 @@ class Fit:
         return x, kept
 
     def cost_of(self, x: F64) -> float:
-        """Return the cost of one simulation with constants ``x``."""
+        """Simulate all figures with constants ``x``, and return the cost."""
         values, _ = self.simulated([(x, 0)])
         soft = _soft((values[0] - self.measured) * self.scale)
         return float((soft**2).sum() + (((x - self.start) / self.prior) ** 2).sum()) / 2
 
     def misfit(self, surface: Surface, x: F64) -> float:
-        """Return the weighted mean square of the deviations per degree of freedom."""
+        """Return the weighted sum of the squared deviations per degree of freedom."""
         rows = len(self.measured)
         squares = float((self.residual(surface, x)[:rows] ** 2).sum())
         return squares / max(rows - len(x), 1)
 
     def jackknife(self, surface: Surface, x: F64) -> F64:
-        """Return the standard errors of the constants from fits of the linear model that leave out
-        one point each (Tukey, 1958), float64[n]."""
+        """Return the standard errors of the constants in logarithms, float64[n], from fits of the
+        linear model that leave out one point each (Tukey, 1958)."""
         left = [self.solve(surface, x, LARGEST_RADIUS, rows=self.point != i) for i in self.chosen]
         count = len(left)
         return np.sqrt((count - 1) * np.var(left, axis=0))
 
 
 def _soft(values: F64) -> F64:
-    """Return the values whose squares are the soft L1 loss of ``values``."""
+    """Return the values whose squares are the soft L1 loss of ``values``; signs are kept."""
     loss = 2 * OUTLIER**2 * (np.sqrt(1 + (values / OUTLIER) ** 2) - 1)
     return np.sign(values) * np.sqrt(loss)
 
 
 def _soft_slope(values: F64) -> F64:
-    """Return the derivative of `_soft`."""
+    """Return the derivative of `_soft` at ``values``."""
     bent = np.abs(_soft(values))
     slope = np.abs(values) / np.sqrt(1 + (values / OUTLIER) ** 2)
     return np.divide(slope, bent, out=np.ones_like(values), where=bent > 1e-9)

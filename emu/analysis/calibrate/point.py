@@ -15,21 +15,21 @@ import numpy as np
 from ondie.emu.units import InputError, fmt_bytes
 
 PERCENTILES = (50.0, 90.0, 99.0)
-"""Percentiles that a point needs in each direction that it has."""
+"""Latency percentiles that a point must have for each direction of its requests."""
 FEWEST_POINTS = 4
-"""Smallest number of different conditions; half of them are held out."""
+"""Smallest number of different conditions in a calibration; half of them are held out."""
 SPREAD = 1.5
-"""Largest ratio between two measurements under the same conditions."""
+"""Largest allowed ratio between two measurements under the same conditions."""
 OUTSTANDING = 1.05
-"""Largest number of requests that a point may have outstanding, relative to its depth."""
+"""Largest allowed number of outstanding requests of a point, relative to its depth."""
 
 
 @dataclass(frozen=True, order=True)
 class Condition:
-    """What a point measures: a closed loop of ``depth`` requests of ``block_bytes`` bytes.
+    """Workload of a point: a closed loop of ``depth`` requests of ``block_bytes`` bytes each.
 
-    ``read_share``: share of reads, 0 to 1. ``random``: uniform random offsets instead of a
-    sequential run.
+    ``read_share``: fraction of reads, 0 to 1. ``random``: True for uniform random offsets, False
+    for sequential ones.
     """
 
     read_share: float
@@ -38,7 +38,8 @@ class Condition:
     depth: int
 
     def __str__(self) -> str:
-        """Return a text such as "4 KiB randread depth 32" (fio's name of the access pattern)."""
+        """Return a text such as "4 KiB randread depth 32", with fio's name of the access
+        pattern."""
         if self.read_share in (0.0, 1.0):
             pattern = ("rand" if self.random else "") + ("read" if self.read_share else "write")
         else:
@@ -47,14 +48,14 @@ class Condition:
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Directions that the point has: "read", "write" or both."""
+        """Directions of the requests: "read", "write" or both."""
         shares = {"read": self.read_share, "write": 1 - self.read_share}
         return tuple(name for name, share in shares.items() if share > 0)
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Latencies of one direction (us): mean and PERCENTILES."""
+    """Latencies of one direction in us: the mean, and the value at each of PERCENTILES."""
 
     mean: float
     percentiles: Mapping[float, float]
@@ -64,7 +65,8 @@ class Latency:
 class Figures:
     """Figures of a point: requests per second, and the latencies by direction.
 
-    ``spread``: uncertainty of simulated percentiles by the names of `flat`, as a relative error.
+    ``spread``: uncertainty of simulated percentiles as a relative error, by their names in
+    :meth:`flat`; empty for measured figures.
     """
 
     iops: float
@@ -84,10 +86,10 @@ class Figures:
 class Point:
     """A measured point.
 
-    ``host_us``: time of the host per request, from a completion to the next submission (Little's
-    law: depth / IOPS minus the mean latency). ``busy``: share of a core that fio used, per job.
-    ``place``: where the point was measured, for messages. ``repeats``: measurements that were
-    merged.
+    ``host_us``: time per request that passes in the host, from a completion to the next submission
+    (Little's law: depth / IOPS minus the mean latency). ``busy``: core utilization of fio per job.
+    ``place``: file and job of the point, for messages. ``repeats``: number of measurements that
+    were merged into this point.
     """
 
     condition: Condition
@@ -105,10 +107,10 @@ def mean_latency(condition: Condition, figures: Figures) -> float:
 
 
 def point(condition: Condition, figures: Figures, place: str, busy: float = 0.0) -> Point:
-    """Return a point with its host time.
+    """Return the point with these figures, and compute its host time.
 
-    Raises InputError if more requests were outstanding than the depth: then figures and conditions
-    contradict each other.
+    Raises InputError if the figures contradict the condition: more requests were outstanding than
+    the depth allows.
     """
     mean = mean_latency(condition, figures)
     outstanding = figures.iops * mean / 1e6
@@ -125,8 +127,8 @@ def point(condition: Condition, figures: Figures, place: str, busy: float = 0.0)
 def merged(points: Sequence[Point]) -> list[Point]:
     """Return the points in order of their conditions, with repeated measurements merged.
 
-    A merged figure is the geometric mean. Raises InputError for measurements under the same
-    conditions that differ by more than SPREAD, and for fewer than FEWEST_POINTS conditions.
+    A merged figure is the geometric mean. Raises InputError if measurements under the same
+    conditions differ by more than the factor SPREAD, or for fewer than FEWEST_POINTS conditions.
     """
     groups: dict[Condition, list[Point]] = {}
     for each in points:
@@ -146,7 +148,8 @@ def merged(points: Sequence[Point]) -> list[Point]:
 
 
 def _check_repeat(first: Point, other: Point) -> None:
-    """Raise InputError if two measurements under the same conditions are far apart."""
+    """Raise InputError if two measurements under the same conditions differ by more than the factor
+    SPREAD."""
     values = other.figures.flat()
     for name, value in first.figures.flat().items():
         if name == "iops" or name.endswith((" mean", " p50")):
@@ -161,7 +164,7 @@ def _check_repeat(first: Point, other: Point) -> None:
 
 
 def _mean(condition: Condition, group: Sequence[Point]) -> Point:
-    """Return the geometric mean of repeated measurements."""
+    """Return a point with the geometric means of repeated measurements ``group``."""
 
     def mean(values: list[float]) -> float:
         return float(np.exp(np.mean(np.log(values))))
@@ -184,10 +187,11 @@ def _mean(condition: Condition, group: Sequence[Point]) -> Point:
 
 
 def held_out(points: Sequence[Point], seed: int) -> list[bool]:
-    """Return for each point whether it is held out: half of them, drawn by ``seed``.
+    """Return a list that is True for each point that is held out: half of the points, drawn by
+    ``seed``.
 
-    Points that only read, that only write and that do both are drawn in turn, so that the fitted
-    half has each of these kinds if there are two points of it.
+    Half of the read-only, half of the write-only and half of the mixed points are held out, so that
+    the fitted half contains each kind of which there are at least two points.
     """
     rng = np.random.default_rng(seed)
     kinds = [each.condition.directions for each in points]

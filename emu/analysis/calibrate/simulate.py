@@ -1,11 +1,11 @@
-"""Simulation of a measured point: a replay in a closed loop, in short steady windows.
+"""Simulation of a measured point: a closed-loop replay with a short measured window.
 
-Owns the requests of a point, the part of the drive that they use, the window, and the figures of
-the window. Does not own the replay (replay/block_trace.py) or the fit (fit.py).
+Owns the requests of a point, the reduced size of the drive, the window, and the figures of the
+window. Does not own the replay (replay/block_trace.py) or the fit (fit.py).
 Source: Little, A proof for the queuing formula L = lambda W, Operations Research 9(3), 1961.
 
-A point is simulated on a drive that has been written once in order and has free blocks for all
-writes of the run: garbage collection does not start.
+The drive has been written once sequentially before a point is simulated. It has free blocks for all
+writes of the run, so that garbage collection does not start.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ from ondie.emu.units import InputError, fmt_bytes
 from ondie.traces.block_model import BlockTrace
 
 EXTENT = 4 << 30
-"""Bytes of the drive that the requests of a point use, at most; few of them are in a cache."""
+"""Largest address range of the requests of a point in bytes, of which a cache holds little."""
 SPARE = 4 << 30
-"""Bytes of flash behind the extent, at least, for the writes of a run."""
+"""Smallest size in bytes of the additional flash for the writes of a run."""
 WINDOW = 5000
-"""Requests in the window of a point."""
+"""Largest number of requests in the measured window of a point."""
 WINDOW_BYTES = 256 << 20
-"""Bytes in the window of a point; large blocks have fewer requests, but at least FEWEST."""
+"""Bytes of the requests in the measured window. Large blocks therefore have fewer requests, but at
+least FEWEST."""
 FEWEST = 500
+"""Smallest number of requests in the measured window."""
 TURNS = 40
-"""Shortest window in multiples of the depth."""
+"""Smallest number of requests in the measured window, in multiples of the depth."""
 CACHE_STRIPES = 4
-"""Size of the data cache of a simulated point, in word lines of all dies, or more if the drive has
-more pages on their way from the cache to flash."""
+"""Size of the data cache of a simulated drive, in word lines of all dies. It is larger if the drive
+destages more pages at once."""
 CACHE_FILLS = 2
-"""Bytes written before the window, in sizes of that cache."""
+"""Bytes written before the measured window, in multiples of the size of that cache."""
 STRATUM = 20
-"""Requests in order, of which the share of reads is exact."""
+"""Number of consecutive requests in which the fraction of reads is exact."""
 MOST_BEFORE = 24_000
-"""Most requests before the window that fill the cache."""
+"""Largest number of requests before the measured window that fill the cache."""
 RANKS = {50.0: 3.0, 90.0: 2.0, 99.0: 0.4}
-"""Uncertainty of a percentile's rank, in percent of the requests.
+"""Uncertainty of a percentile's rank, in percent of the requests: percentile -> uncertainty.
 
-Where a share of the requests waits for flash and the others do not, a percentile between the two
-groups jumps with small changes of a constant.
+If some requests wait for flash and others do not, a percentile between the two groups changes
+abruptly with a small change of a constant.
 """
 PS_PER_US = 10**6
 PS_PER_S = 10**12
@@ -61,8 +63,8 @@ PS_PER_S = 10**12
 def small_drive(cfg: Config) -> Config:
     """Return ``cfg`` with only as much flash and data cache as the run of a point uses.
 
-    The number of dies and all times and rates stay. A write cache of this size is full after few
-    writes, as the cache of the drive is after a longer run.
+    The number of dies, all times and all rates do not change. The smaller write cache is full after
+    few writes, as the cache of the real drive is after a longer run.
     """
     block = raw_bytes(cfg) // cfg.flash.blocks_per_plane
     blocks = -(-(EXTENT + SPARE) // block) + 2 * cfg.ftl.gc_low_blocks + 8
@@ -74,13 +76,12 @@ def small_drive(cfg: Config) -> Config:
     cache = max(CACHE_STRIPES * stripe, 2 * cfg.cache.destage_pages * cfg.flash.page_bytes)
     if cfg.cache.capacity_bytes > cache:
         changes["cache.capacity"] = cache
-    return cfg.replace(changes, ref="the part that a point uses") if changes else cfg
+    return cfg.replace(changes, ref="reduced to the size that a point uses") if changes else cfg
 
 
 def check_simulated(point: Point, cfg: Config) -> None:
-    """Raise InputError for a point that cannot be simulated on a drive like ``cfg``.
-
-    A request is one command, and the run fills no more than the free blocks.
+    """Raise InputError for a point that cannot be simulated on a drive like ``cfg``: its depth
+    exceeds the queue, its block exceeds one command, or its writes exceed the free blocks.
     """
     condition, name = point.condition, cfg.system.name
     if condition.depth > cfg.frontend.queue_depth:
@@ -117,8 +118,8 @@ def window_of(condition: Condition, cfg: Config) -> tuple[int, int]:
 def requests_of(condition: Condition, count: int, extent: int, seed: int) -> BlockTrace:
     """Return ``count`` requests within the first ``extent`` bytes of a drive.
 
-    Every STRATUM requests in order have the share of reads as exactly as possible: a short window
-    would otherwise have more or fewer of the slower requests.
+    The fraction of reads is as exact as possible in every STRATUM consecutive requests. Otherwise,
+    a short window could contain too many or too few of the slower requests.
     """
     rng = np.random.default_rng(seed)
     places = extent // condition.block_bytes
@@ -141,10 +142,10 @@ def requests_of(condition: Condition, count: int, extent: int, seed: int) -> Blo
 
 
 def simulate(cfg: Config, point: Point, seed: int) -> Figures:
-    """Return the figures of a point on a drive that `small_drive` has returned.
+    """Simulate a point on the drive ``cfg``, which `small_drive` returned, and return its figures.
 
-    The requests of the window are those that end after the first ones have ended and before the
-    last one is issued. The time of the host is added to the time of each request for the IOPS.
+    The window starts after the requests that fill the cache and the queue, and ends before the
+    queue empties. For the IOPS, the measured host time is added to the latency of each request.
     """
     condition = point.condition
     before, window = window_of(condition, cfg)
@@ -156,7 +157,8 @@ def simulate(cfg: Config, point: Point, seed: int) -> Figures:
 
 
 def figures_of(done: np.ndarray, condition: Condition, host_us: float = 0.0) -> Figures:
-    """Return the figures of completed requests ``done``, REQUEST[n] in order of their end."""
+    """Return the figures of the completed requests ``done``, REQUEST records in order of their end.
+    ``host_us``: host time per request, which reduces the IOPS."""
     latency, spread = {}, {}
     for direction, op in (("read", READ), ("write", WRITE)):
         part = done[done["op"] == op]

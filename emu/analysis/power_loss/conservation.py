@@ -1,9 +1,9 @@
-"""Conservation across a power cut: totals of completed work balance; lost work is separate.
+"""Conservation checks after a power cut, on the totals without lost work.
 
 Owns the quantities of a drive at the cut, and the removal of lost work from counters, plans and
-clocks. Does not own the laws (engine/core/conservation.py). Source: none. Project rule: a run that
-does not balance fails, including an interrupted one. A missing amount must belong to operations in
-progress at the cut.
+clocks. Does not own the laws (engine/core/conservation.py).
+Source: this project's rule that every run must satisfy the conservation laws, including an
+interrupted one. A missing amount must belong to operations in progress at the cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ondie.emu.nand import timing
 
 
 def undone(system: System) -> np.ndarray:
-    """Return the plan rows that were issued but are not complete."""
+    """Return the plan rows that were issued but are not complete, an array of ROW records."""
     ring = system.arrays.row.view(np.ndarray)
     ids = np.arange(system.rows_done, system.next_row) & (len(ring) - 1)
     found = ring[ids]
@@ -26,7 +26,7 @@ def undone(system: System) -> np.ndarray:
 
 
 def stop_clocks(system: System) -> None:
-    """Remove busy time that was booked in advance, and lies after the cut, from the utilization."""
+    """Remove busy time after the cut, which was recorded in advance, from the utilization."""
     arrays, now = system.arrays, system.now
     reg = arrays.reg
     for at, die in enumerate(arrays.die):
@@ -51,20 +51,22 @@ def _take_back(use: np.ndarray, phase: int, leaf: int, ps: int) -> None:
 
 
 SETTLED_STATIONS = {"link down": stages.DOWN, "link up": stages.UP, "DRAM": stages.DRAM}
-"""Stations of a drive whose bytes are corrected after a cut, by their name in Totals.bytes_by."""
+"""Stations of a drive from whose byte counts lost work is removed after a cut, by their names in
+Totals.bytes_by."""
 SETTLED_CHANNELS = {"channels in": "size_in", "channels out": "size_out"}
-"""Fields of a channel whose bytes are corrected after a cut, by their name in Totals.bytes_by; they
-are summed over a drive's channels."""
+"""Byte counts of a channel from which lost work is removed after a cut: field names by their names
+in Totals.bytes_by. The counts are summed over a drive's channels."""
 LOST_NAMES = {station_quantity(name): name for name in (*SETTLED_STATIONS, *SETTLED_CHANNELS)}
 
 
 def settle_books(system: System, planes: int) -> dict[str, int]:
-    """Balance the totals of a system that stopped during a step; return the lost work by name.
+    """Remove incomplete work from the totals of a system that stopped during a step, and return
+    the lost work (pages, bytes or operations) by name.
 
-    Planned work that was not completed is removed from the plan. Work that was started and not
-    completed is removed from the counters; it is returned by the name of its counter or by the name
-    in Totals.bytes_by. ``planes``: pages of a stripe. Raises Imbalance if the missing amount does
-    not match the operations in progress.
+    Planned work that is not complete is removed from the plan. Work that started but is not
+    complete is lost: it is removed from the counters and returned under the name of its counter or
+    its name in Totals.bytes_by. ``planes``: number of pages of a stripe. Raises Imbalance if the
+    lost work does not match the operations in progress.
     """
     left = undone(system)
     begun = left[left["state"] == plan_rows.STARTED]
@@ -102,15 +104,15 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
 
 
 def _named(prefix: str, amounts: np.ndarray) -> dict[str, int]:
-    """Return the amounts of a drive by name: ``prefix`` plus a name of PLANNED, such as
-    planned_read_pages."""
+    """Return the amounts of a drive under the names of PLANNED with ``prefix``, such as
+    planned_read_pages. ``amounts``: int64[len(PLANNED)]."""
     names = (f"{prefix}_{name}" for name in PLANNED)
     return {name: int(amount) for name, amount in zip(names, amounts, strict=True)}
 
 
 def _started_bytes(begun: np.ndarray) -> dict[str, int]:
-    """Return the bytes that the rows ``begun`` transfer, by kind of row. These rows are in progress
-    on the dies of a drive."""
+    """Return the bytes that plan rows ``begun`` transfer, by kind of row. ``begun``: rows in
+    progress on the dies of one drive."""
     return {
         f"started_{name}": int(begun[column][begun["kind"] == kind].sum())
         for name, column, kind in (
@@ -123,8 +125,7 @@ def _started_bytes(begun: np.ndarray) -> dict[str, int]:
 
 
 class _Drive:
-    """Counters and bytes of one drive of a system, as named quantities that can be read and
-    written."""
+    """Access to the counters and byte counts of one drive of a system as named quantities."""
 
     def __init__(self, system: System, dev: int) -> None:
         geometry = system.geometry
@@ -134,7 +135,8 @@ class _Drive:
         self.channels = slice(dev * geometry.channels, (dev + 1) * geometry.channels)
 
     def read(self) -> dict[str, int]:
-        """Return the counters, the bytes of the stations, and the constants, by name."""
+        """Return the drive's counters, its byte counts by station, and the constants of the
+        conservation laws, by name."""
         arrays = self.system.arrays
         return {
             **{name: int(count) for name, count in zip(COUNTERS, self.count, strict=True)},
@@ -151,8 +153,7 @@ class _Drive:
         }
 
     def write(self, quantities: dict[str, int]) -> None:
-        """Set the counters, and the bytes that each station of the data path has transferred, to
-        ``quantities``."""
+        """Set the drive's counters and its byte counts by station to ``quantities``."""
         arrays = self.system.arrays
         self.count[:] = [quantities[name] for name in COUNTERS]
         for name, station in SETTLED_STATIONS.items():

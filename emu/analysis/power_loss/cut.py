@@ -1,14 +1,14 @@
-"""Power cuts: the losses of a system whose power fails after any event.
+"""Power cuts: the effects of a power failure after any event of a run.
 
 Owns the operations in progress at the cut and their results, and the report of a recovery. Does not
 own the contents of torn pages (nand/torn_pages.py), the totals
-(analysis/power_loss/conservation.py) or the system after the cut (analysis/power_loss/recover.py).
-Source: this project's contract of recovery; OptimStore (HPCA 2023): gradients are volatile.
+(analysis/power_loss/conservation.py) or the recovery (analysis/power_loss/recover.py).
+Source: this project's rules of recovery; OptimStore (HPCA 2023): gradients are volatile.
 
-All drives of a system lose power at the same instant and regain it immediately. Registers, the
-drives' DRAM, the mapping table and the pointers are lost. The host keeps the step's gradient. Not
-modeled: the boot of the firmware, the time until the host detects the loss, raw bit errors in the
-data that recovery reads.
+All drives of a system lose power at one instant and regain it immediately. Lost are the page
+registers, the drives' DRAM, the mapping table and the write pointers. The host keeps the step's
+gradient. Not modeled: the boot of the firmware, the time until the host detects the loss, raw bit
+errors in the data that recovery reads.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ class Cut:
     """Operations that a power cut interrupted, and the work that was lost."""
 
     at_ps: int
+    """Simulated time of the cut in ps."""
     torn_programs: int
     torn_erases: int
     again: int
     """Number of further power cuts during the recovery from this cut."""
     training: tuple[tuple[int, int], ...]
-    """(phase, end in ps) of the accelerator's unfinished work; the accelerator continues without
-    interruption."""
+    """(phase, end in ps) of each incomplete pass of the accelerator, which the cut does not
+    interrupt."""
     lost: Mapping[str, int]
-    """Bytes and pages of operations that started and did not complete, by counter and resource."""
+    """Bytes and pages of operations that started but did not complete, by name of the counter or
+    resource."""
 
 
 @dataclass(frozen=True)
@@ -57,30 +59,33 @@ class Recovery:
 
     cut: Cut
     seconds: float
+    """Simulated time from the cut to the end of the recovery."""
     scanned: int
     """Number of super-pages whose out-of-band data were read."""
     checked: int
-    """Number of super-pages whose data were read as well."""
+    """Number of super-pages whose data were also read."""
     refused: int
-    """Number of places that are programmed but hold no complete super-page, because a cut tore them
-    or because their block was partly erased."""
+    """Number of programmed reservoir pages that hold no complete super-page, because a cut
+    interrupted the program or the erase of the block."""
     padded: int
+    """Number of super-pages that were padded, so that a later scan does not take them for blank."""
     kept: int
     """Number of super-pages that already hold the results of the interrupted step; they are not
     updated again."""
     resent_bytes: int
     """Gradient bytes that the host sends a second time."""
     cursors: tuple[np.ndarray, ...] = field(repr=False)
-    """Index on each die of the first super-page to be updated, int64[dies] by device."""
+    """For each device, the index of the first super-page to be updated on each die, int64[dies]."""
     undone: bool = False
-    """True if the step starts again and its previous results are discarded
-    (pe.atomicity = undo)."""
+    """True if the step restarts and its previous results are discarded (pe.atomicity = undo)."""
     made: tuple[frozenset[int], ...] = field(default=(), repr=False)
-    """Parities and commit records that already hold the interrupted step, by device."""
+    """For each device, the numbers of the parities and commit records that the interrupted step has
+    already written."""
 
 
 def check_cut(path: Path, after: int | None) -> None:
-    """Raise InputError if a power cut after ``after`` events of this path cannot be simulated."""
+    """Raise InputError if a power cut after ``after`` events cannot be simulated for this path.
+    None means no cut."""
     if after is None:
         return
     if not isinstance(path, OnDie) or path.name != OnDie.name:
@@ -94,11 +99,11 @@ def check_cut(path: Path, after: int | None) -> None:
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
-    """Cut the power of a system: tear the pages in progress on flash, at random by ``seed``, and
-    settle the totals.
+    """Cut the power of a system, and return the interrupted operations and the lost work.
 
-    ``before``: the earlier cut from which the system was recovering; its losses are added to those
-    of this cut.
+    Pages that are being programmed or erased get random contents, drawn by ``seed``. Incomplete
+    work is removed from the totals. ``before``: the earlier cut from which the system was
+    recovering, or None; its losses are included in the returned cut.
     """
     assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
     rng = np.random.default_rng((seed, system.now))
@@ -120,19 +125,19 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 
 
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
-    """Yield the plan rows of the rest of a step, from the position that the recovery found."""
+    """Yield the plan rows for the remainder of a step, from the position in ``found`` on."""
     assert isinstance(path, OnDie)
     return recovery_plan.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
 
 def sent(system: System) -> int:
-    """Return the bytes of gradients that the host has sent so far."""
+    """Return the bytes of gradients that the host has sent to the drives so far."""
     return int(system.arrays.count[:, stats.DOWN_BYTES].sum())
 
 
 def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery]) -> Work:
-    """Return the work of a run including repeated work: stripes that were computed but not
-    programmed, and gradients that the host sent again.
+    """Return the work of a run including the work that recoveries ``found`` repeated: stripes that
+    were computed but not programmed, and gradients that the host sent again.
     """
     if not found:
         return work
@@ -154,7 +159,8 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
 
 
 def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
-    """Return the totals of a run including the lost work, which took energy too."""
+    """Return the totals of a run including the work that ``cuts`` lost, because lost work consumed
+    energy."""
     counters, bytes_by = dict(totals.counters), dict(totals.bytes_by)
     for power_cut in cuts:
         for name, amount in power_cut.lost.items():
@@ -164,9 +170,10 @@ def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
 
 
 def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple[int, int, int]:
-    """Tear the pages of the array operations that were in progress at the cut.
+    """Set the pages of array operations in progress at the cut to random incomplete contents.
 
-    Returns (programs torn, erases torn, pages of these programs).
+    Returns (number of interrupted programs, number of interrupted erases, pages of the interrupted
+    programs).
     """
     arrays, geometry = system.arrays, system.geometry
     programs = erases = pages = 0
@@ -209,9 +216,11 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
 
 
 def _next_place(system: System, die: int) -> int:
-    """Return the place of its reservoir that a die programs next (ftl/reservoir.py).
+    """Return the index of the super-page of the reservoir that die ``die`` programs next
+    (ftl/reservoir.py).
 
-    A parity or record that is being programmed gets its place only when the program is complete.
+    Needed for a parity or commit record that is being programmed, because the engine records its
+    index only when the program is complete.
     """
     arrays, geometry = system.arrays, system.geometry
     place = int(arrays.pool["r_next"][die])
@@ -224,7 +233,8 @@ def _next_place(system: System, die: int) -> int:
 def _tear_program(
     payload: Reservoir, dev: int, at: At, made: Made, rng: np.random.Generator
 ) -> None:
-    """Tear the pages of a super-page that was being programmed."""
+    """Set the pages of super-page ``at``, whose program with the contents ``made`` was interrupted,
+    to random incomplete contents."""
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(at, spare.slot)
         members = None if made.members is None else made.members[i]
@@ -232,7 +242,7 @@ def _tear_program(
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:
-    """Return (phase, end in ps) of the accelerator's rows that are not complete."""
+    """Return (phase, end in ps) of each plan row of the accelerator that is not complete."""
     end = int(system.arrays.fifo["free_at"][stages.ACCELERATOR])
     left = []
     for row in undone(system):

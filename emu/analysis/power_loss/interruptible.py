@@ -1,8 +1,8 @@
 """Checkpoints between the steps of a run, and power cuts during a step.
 
-Owns the order of cut, recover and resume. Does not own a step (analysis/compare.py), the effects of
-a cut (analysis/power_loss/cut.py) or the recovery (analysis/power_loss/recover.py).
-Source: this project's contract of recovery; OptimStore (HPCA 2023).
+Owns the order of cut, recovery and resumption. Does not own a step (analysis/compare.py), the
+effects of a cut (analysis/power_loss/cut.py) or the recovery (analysis/power_loss/recover.py).
+Source: this project's rules of recovery; OptimStore (HPCA 2023).
 """
 
 from __future__ import annotations
@@ -30,49 +30,51 @@ class Checkpoint:
     """Contents of a checkpoint that was read from the reservoir, and its cost."""
 
     vectors: dict[str, np.ndarray] | None
-    """Weights ("w") and states, [n_params], as stored; None for a run without payload."""
+    """Weights ("w") and states by name, array[n_params] in the storage format; None for a run
+    without payload."""
     seconds: float
+    """Simulated time of the read."""
     bytes_up: int
     """Bytes sent over the link to the host, in whole pages."""
 
 
 class Interruptible:
-    """Base of a run whose power may fail after a given number of events (``cut_after``)."""
+    """Base class of a run whose power may fail after a given number of events (``cut_after``)."""
 
     path: Path
     system: System
     clock: StepClock
     cut: power.Cut | None = None
-    """The last power cut, until :meth:`recover` succeeds; None if there is none."""
+    """Last power cut, until :meth:`recover` succeeds; otherwise None."""
     recoveries: list[power.Recovery]
     _to_resume: power.Recovery | None = None
     _step = 0
     _sent = 0
 
     def nothing_under_way(self) -> None:
-        """Raise InputError if a step is interrupted."""
+        """Raise InputError if a step is interrupted and has not been resumed."""
         if self.cut is not None:
             raise InputError("the drive has no power; call recover() and resume() first")
         if self._to_resume is not None:
             raise InputError("a step is interrupted; call resume() first")
 
     def powered_step(self, i: int, cut_after: int | None) -> bool:
-        """Run the plan of step i, which has started. Return True if the step ends, False if the
-        power fails before its end."""
+        """Run the plan of step ``i``, whose start the caller has recorded. Return True if the step
+        ends, False if the power fails first, after ``cut_after`` events."""
         self._step, self._sent = i, power.sent(self.system)
         return self._ended(self.path.plan(i), cut_after)
 
     def _ended(self, plan: Iterable[Any], cut_after: int | None) -> bool:
-        """Run a plan to the end of the step. Return True if the step ends, False if the power fails
-        first."""
+        """Run the plan rows ``plan`` and end the step. Return True if the step ends, False if the
+        power fails first, after ``cut_after`` events."""
         if not self._powered(lambda: self.system.run(plan), cut_after):
             return False
         self.clock.end(self.system.now)
         return True
 
     def _powered(self, work: Callable[[], object], cut_after: int | None) -> bool:
-        """Call ``work``. Return True if it ends, False if the power fails after ``cut_after``
-        events."""
+        """Call ``work``. Return True if ``work`` returns, False if the power fails first, after
+        ``cut_after`` events."""
         self.system.events_left = cut_after
         try:
             work()
@@ -88,9 +90,10 @@ class Interruptible:
     def recover(self, cut_after: int | None = None) -> power.Recovery | None:
         """Recover from a power cut: build a new system from the contents of the flash.
 
-        Returns the report with the position from which the step continues; the caller must then
-        call :meth:`resume`. Returns None if the power fails again, after ``cut_after`` events.
-        Raises Unrecoverable.
+        Returns the report, which contains the position from which the step continues; the caller
+        must then call :meth:`resume`. Returns None if the power fails again, after ``cut_after``
+        events. Raises InputError if the power was not cut. Raises Unrecoverable if flash holds no
+        complete version of some super-page.
         """
         if self.cut is None:
             raise InputError("nothing to recover: the power has not been cut")
@@ -107,8 +110,8 @@ class Interruptible:
         return found
 
     def resume(self, cut_after: int | None = None) -> bool:
-        """Run the rest of the step in which the power was cut; the result is that of
-        :meth:`step`."""
+        """Run the remainder of the step in which the power was cut. Return True if the step ends,
+        False if the power fails again, after ``cut_after`` events."""
         found = self._to_resume
         if found is None:
             raise InputError("no step to resume; call recover() first")
@@ -121,8 +124,9 @@ class Interruptible:
     def checkpoint(self, lost: tuple[int, int] | None = None) -> Checkpoint:
         """Read weights and states from the reservoir to the host, between two steps.
 
-        ``lost``: (drive, die) of a die that does not respond; its contents are rebuilt from the
-        parity over dies.
+        ``lost``: (drive, die) of a die that does not respond, or None. The contents of this die are
+        rebuilt from the parity over dies. Raises InputError if the path has no checkpoints or the
+        parity does not exist.
         """
         self.nothing_under_way()
         path = self.path
@@ -131,7 +135,10 @@ class Interruptible:
         checkpoint.check_lost(path, lost)
         read = checkpoint.super_pages(path, lost)
         if any((self.system.arrays.rmap[dev, its] == 0).any() for dev, its in enumerate(read)):
-            raise InputError("a lost die: no parity exists before the first update")
+            raise InputError(
+                "the lost die cannot be rebuilt: no parity exists before the first update; run a "
+                "step first"
+            )
         payload, began = path.payload, self.system.now
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])
         if isinstance(payload, Reservoir):

@@ -1,9 +1,10 @@
-"""Recovery after a power cut: a new system built from the flash of the one that lost power.
+"""Recovery after a power cut: a new system is built from the flash of the system that lost power.
 
-Owns the order of recovery: out-of-band data, doubtful data, padding, mapping table. Does not own
-the conclusions (ftl/reservoir_recovery.py), plan rows (paths/on_die/recovery_plan.py) or the
-effects of the cut (analysis/power_loss/cut.py).
-Source: this project's contract of recovery: recovery reads only the contents of the flash.
+Owns the sequence of a recovery: read out-of-band data, check doubtful data, pad open blocks, build
+the mapping table. Does not own the decision which versions of super-pages are valid
+(ftl/reservoir_recovery.py), plan rows (paths/on_die/recovery_plan.py) or the effects of the cut
+(analysis/power_loss/cut.py).
+Source: this project's rule that a recovery reads only the contents of the flash.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from ondie.emu.paths.on_die.registers import At, Reservoir
 
 
 class Revival:
-    """Recovery of a path: builds a new system from the flash of a system that lost power."""
+    """Recovery of a path: builds a new system from the flash of a system that lost power.
+
+    ``dead``: the system that lost power. ``happened``: the power cut.
+    """
 
     def __init__(self, path: Path, dead: System, happened: Cut) -> None:
         assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
@@ -63,8 +67,10 @@ class Revival:
         self.system.on_log = self._on_log
 
     def run(self) -> None:
-        """Scan the flash, check doubtful data, pad open blocks, and build the mapping table. Raises
-        engine.run.driver.PowerCut, Unrecoverable.
+        """Scan the flash, check doubtful data, pad open blocks, and build the mapping table.
+
+        Raises engine.run.driver.PowerCut if the power fails again. Raises Unrecoverable if flash
+        holds no complete version of some super-page.
         """
         geometry, path = self.system.geometry, self.path
         heads = range(0, geometry.reservoir_blocks * geometry.pages, geometry.pages)
@@ -113,12 +119,12 @@ class Revival:
 
     @property
     def attempt(self) -> int:
-        """Number of the latest attempt at the interrupted step that wrote data to any drive."""
+        """Number of the latest attempt to run the interrupted step that wrote data to flash."""
         return max(scan.sequence for scan in self.scans.values()) // ATTEMPT
 
     def _conclude(self) -> dict[tuple[int, int], DieState]:
-        """Return the state of each die, by (device, die), as concluded from the data read. Raises
-        Unrecoverable."""
+        """Return the state of each die, by (device, die), derived from the data that was read.
+        Raises Unrecoverable if a super-page has no complete version."""
         states: dict[tuple[int, int], DieState] = {}
         step, undone = self.old.step, self.undone
         for dev, stripes in enumerate(self.path.stripes):
@@ -135,9 +141,10 @@ class Revival:
     def _to_be_undone(self) -> bool:
         """Return True if the interrupted step must be undone.
 
-        This is so if the commit records of all dies say that the step is not done, and every die
-        can undo it. If a cut has taken the space that this needs, the step continues instead.
-        Raises Unrecoverable.
+        The step is undone if pe.atomicity is "undo", no commit record states that the step is
+        complete, and every die can undo the step. If a die has no space for this because of the
+        cut, the step continues instead. Raises Unrecoverable if the commit records contradict the
+        interrupted step.
         """
         if not self.path.guarded[0].commits:
             return False
@@ -153,8 +160,8 @@ class Revival:
         return all(can_undo(scan, self._expected(*at), step) for at, scan in self.scans.items())
 
     def found(self, sent_before: int) -> Recovery:
-        """Return the report of the recovery. ``sent_before``: value of :func:`sent` at the start of
-        the step, or of the resumed rest of the step.
+        """Return the report of the recovery. ``sent_before``: value of :func:`sent` when the step
+        was started or last resumed.
         """
         path, happened = self.path, self.happened
         vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
@@ -211,8 +218,8 @@ class Revival:
                     store.spoil(page)
 
     def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """Set the plane roles of each block: those found in complete data of the block, otherwise
-        those that follow from its number of erases.
+        """Set the plane roles of each block in the new system. They are read from complete data of
+        the block; without such data, they follow from its number of erases.
         """
         arrays, geometry = self.system.arrays, self.system.geometry
         rotate = int(arrays.cfg.rotate[0])
@@ -224,8 +231,8 @@ class Revival:
                 block["turned"][dev * geometry.dies + die, b] = turned
 
     def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """Build the controller's tables, and the payload that applies the engine's log from here
-        on."""
+        """Build the controller's tables from the state of each die, and replace the payload of the
+        path by one that uses these tables."""
         arrays, geometry = self.system.arrays, self.system.geometry
         valid = arrays.valid.reshape(-1, geometry.all_blocks)[:, geometry.blocks :]
         block = arrays.block["dirty"].reshape(-1, geometry.all_blocks)
@@ -259,8 +266,8 @@ class Revival:
         self.path.payload = new
 
     def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
-        """Return the stripe map of each device, from the stripes found on each die. Unless stripes
-        moved between dies, it equals the map before the cut.
+        """Return the stripe map of each device, built from the stripes found on each die. It equals
+        the map before the cut unless stripes moved between dies.
         """
         dies = self.system.geometry.dies
         out = []
@@ -278,7 +285,8 @@ class Revival:
 
 
 def _same_cells(path: OnDie, dead: System) -> System:
-    """Return a new system that has only the clock, the totals and the flash cells of ``dead``."""
+    """Return a new system with the clock, the totals and the flash cells of ``dead``; registers and
+    tables are empty."""
     old = dead.arrays
     system = path.system(True, len(old.line) if int(old.reg["line_on"][0]) else 0)
     new = system.arrays

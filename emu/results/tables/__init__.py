@@ -1,1 +1,1 @@
-"""Results as printed tables. Does not own the numbers (ondie.emu.analysis, ondie.emu.replay)."""
+"""Printed tables of results. Does not own the numbers (ondie.emu.analysis, ondie.emu.replay)."""

@@ -1,6 +1,6 @@
-"""The first screen of a comparison: strategies at equal work, and sentences that name the winners.
+"""Default output of a comparison: a table of strategies, and sentences that name the winners.
 
-Owns the layout within 80 columns and the words. Does not own any number (analysis/answer.py).
+Owns the layout within 80 columns and the text. Does not own any number (analysis/answer.py).
 Source: none.
 """
 
@@ -21,14 +21,15 @@ from ondie.emu.results.tables.compare import remarks
 from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time, plural, si_prefix
 
 WIDTH = 80
-"""Number of columns of the printed answer, also on a wider terminal."""
+"""Width of the output in characters, also on a wider terminal."""
 NAME_WIDTH = 13
-"""Maximum number of characters of a strategy's name in a line; longer names are folded."""
+"""Maximum number of characters of a strategy's name in a line. Longer names take two lines."""
 SMALL = 1.2
+"""Speedup below which the speedup is printed as a percentage."""
 
 
 def show(comparison: Comparison, found: Answer, console: Console) -> None:
-    """Print the table of strategies, the reasons for missing rows, and the verdicts."""
+    """Print the title, the table of strategies, and the sentences below it."""
     console.print(title(comparison), highlight=False, width=WIDTH)
     console.print(table(found), width=WIDTH)
     for line in lines(comparison, found):
@@ -48,11 +49,11 @@ def title(comparison: Comparison) -> str:
 
 
 def table(found: Answer) -> Table:
-    """Return the table of strategies, with two lines for each.
+    """Return the table of strategies, with two lines for each strategy.
 
-    A line below the name of a strategy that used wrong data says so. The first line has time,
-    energies, written bytes and bottleneck; the second has samples/s, energy intervals, lifetime,
-    and share of the bottleneck.
+    The first line has time, energies, written bytes and bottleneck. The second line has samples/s,
+    energy intervals, lifetime, and utilization of the bottleneck. "(wrong bits)" below a name marks
+    a strategy that used wrong data.
     """
     ran = [row for row in found.strategies if row.reason is None]
     scales = [
@@ -86,7 +87,7 @@ def table(found: Answer) -> Table:
 
 
 def fold(name: str) -> str:
-    """Split a name that is longer than NAME_WIDTH into two lines, after an underscore."""
+    """Return a name; one longer than NAME_WIDTH is split into two lines after an underscore."""
     if len(name) <= NAME_WIDTH:
         return name
     at = name.rfind("_", 0, NAME_WIDTH) + 1
@@ -94,23 +95,24 @@ def fold(name: str) -> str:
 
 
 def three(value: float) -> str:
-    """Format a number with three significant digits, without an exponent below a million."""
+    """Return a number as text with three significant digits, without an exponent below a
+    million."""
     if value >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:#.3g}".rstrip(".")
 
 
 def interval(span: Interval, scale: float) -> str:
-    """Format a range as two lines: the typical value, then "low .. high".
+    """Return a range as text of two lines: the typical value, then "low .. high".
 
-    ``scale``: value of the unit in which the numbers are given.
+    ``span``: (low, typical, high) in a base unit. ``scale``: printed unit in this base unit.
     """
     low, typical, high = (three(value / scale) for value in span)
     return f"{typical}\n{low} .. {high}"
 
 
 def years(row: Strategy) -> str:
-    """Return the typical lifetime of the drive in years, as text."""
+    """Return the typical lifetime of the drives in years, as text."""
     if row.lifetime_years is None:
         return "no wear"
     typical = row.lifetime_years[1]
@@ -140,8 +142,8 @@ def lines(comparison: Comparison, found: Answer) -> list[str]:
 
 
 def verdicts(comparison: Comparison, found: Answer) -> list[str]:
-    """Return the sentences on time and energy; each says if its winner used wrong data, and which
-    strategy is best without."""
+    """Return the verdicts on time and on energy as text. If the winner used wrong data, the text
+    also names the best strategy that used none."""
     return [
         time_words(comparison, found) + remark(found, found.fastest),
         energy_words(found) + remark(found, found.least_energy),
@@ -149,7 +151,8 @@ def verdicts(comparison: Comparison, found: Answer) -> list[str]:
 
 
 def winner(found: Answer, verdict: Verdict) -> str:
-    """Return the name of the best strategy, with the wrong data that it used."""
+    """Return the name of the best strategy of ``verdict``, with the amount of wrong data that it
+    used, if any."""
     (row,) = (row for row in found.strategies if row.name == verdict.best)
     words = wrong_words(row.wrong_bits_per_step, row.uncorrectable_pages_per_step)
     return f"{verdict.best}, with {words}," if words else verdict.best
@@ -165,7 +168,8 @@ def remark(found: Answer, verdict: Verdict) -> str:
 
 
 def own_blocks(found: Answer) -> list[str]:
-    """Return a sentence for each strategy whose own blocks wear out before the drive."""
+    """Return a sentence for each strategy that wears out the blocks that only it uses before the
+    lifetime of the drive ends."""
     return [
         f"{row.name}: the blocks that only it uses last {three(row.own_blocks_years)} years; the "
         "life in the table assumes that all blocks of the drive wear evenly."
@@ -176,9 +180,10 @@ def own_blocks(found: Answer) -> list[str]:
 
 
 def weights(comparison: Comparison, found: Answer) -> list[str]:
-    """Return a sentence on the comparison of final weights; no sentence if no path had weights.
+    """Return a list with a sentence on the final weights, or an empty list if none were compared.
 
-    Weights that bit errors made wrong are not held to the limit; notes tell their number.
+    The sentence omits strategies whose weights are wrong because of bit errors. A note states the
+    number of these weights.
     """
     damage = {row.name for row in found.strategies if row.wrong}
     checked = {
@@ -196,8 +201,8 @@ def weights(comparison: Comparison, found: Answer) -> list[str]:
 def against(verdict: Verdict, word: str, gap: Callable[[float], str]) -> str:
     """Return a phrase that compares the winner with each other strategy.
 
-    ``word``: the comparative, such as "faster". ``gap``: formats a ratio, other over best, that is
-    above 1.
+    ``word``: comparative, such as "faster". ``gap``: function that formats a ratio above 1, other
+    strategy over winner.
     """
     parts = [f"{gap(ratio)} {word} than {name}" for name, ratio in verdict.others.items()]
     if verdict.equal:
@@ -206,14 +211,15 @@ def against(verdict: Verdict, word: str, gap: Callable[[float], str]) -> str:
 
 
 def speedup(ratio: float) -> str:
-    """Format a ratio of speeds above 1 as a factor, or as a percentage if it is below SMALL."""
+    """Return a speedup above 1 as text: a percentage if it is below SMALL, otherwise a factor."""
     return f"{ratio - 1:.1%}" if ratio < SMALL else f"{ratio:.3g}x"
 
 
 def reduction(ratio: float) -> str:
-    """Format a ratio above 1, other over best, as the percentage by which the best has less.
+    """Return the reduction 1 - 1 / ``ratio`` as a percentage. ``ratio``: energy of the other
+    strategy divided by that of the best one, above 1.
 
-    A reduction that would round to 100 % has as many digits as it needs to stay below it.
+    A reduction that would round to 100 % gets more digits.
     """
     left, digits = 1 / ratio, 1
     while left > 0 and left * 100 < 0.5 * 10**-digits:
@@ -222,7 +228,7 @@ def reduction(ratio: float) -> str:
 
 
 def time_words(comparison: Comparison, found: Answer) -> str:
-    """Return the sentences on time: the fastest strategy, its lead, and how certain that is."""
+    """Return the verdict on time as text: the fastest strategy, its lead, and the certainty."""
     verdict = found.fastest
     each = fmt_time(verdict.value * 1e12)
     words = f"Time: {winner(found, verdict)} is fastest, {each} per sample"
@@ -232,8 +238,11 @@ def time_words(comparison: Comparison, found: Answer) -> str:
 
 
 def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
-    """Return a sentence: whether the fastest strategy wins at the ends of all constants' ranges,
-    and the constant with the largest effect on the ratio; or why there is no such statement."""
+    """Return a sentence on the certainty of the verdict on time. It says if the fastest strategy
+    wins at both ends of each constant's range, and names the constant with the largest effect.
+
+    If the comparison has no certainty, the sentence states the reason.
+    """
     sure, pair = verdict.certainty, comparison.swing_pair
     if sure is None:
         exact = "Times are exact for these constants"
@@ -254,7 +263,8 @@ def time_certainty(comparison: Comparison, verdict: Verdict) -> str:
 
 
 def energy_words(found: Answer) -> str:
-    """Return the sentences on energy: the strategy with the least, its lead, and its certainty."""
+    """Return the verdict on energy as text: the strategy with the least energy, its lead, and the
+    certainty."""
     verdict = found.least_energy
     words = (
         f"Energy: {winner(found, verdict)} takes least, {fmt_energy(verdict.value * 1e15)} per "
@@ -286,15 +296,15 @@ def energy_words(found: Answer) -> str:
 
 
 def share(probability: float) -> str:
-    """Return a probability as a percentage; only a probability of 1 is 100 %, only 0 is 0 %."""
+    """Return a probability as a percentage. "100%" and "0%" mean exactly 1 and 0."""
     if 0.995 <= probability < 1:
         return "more than 99%"
     return "less than 1%" if 0 < probability < 0.005 else f"{probability:.0%}"
 
 
 def decider(sure: Certainty, quantity: str) -> str:
-    """Return a phrase that names the constant with the largest effect on the ratio, and its
-    effect. ``quantity``: "long" or "much"."""
+    """Return a phrase that names the constant with the largest effect on the ratio of two
+    strategies, and the ratio at both ends of its range. ``quantity``: "long" or "much"."""
     low, high = sure.ratio
     return (
         f"{sure.decided_by} decides most: over its range {sure.other} takes {low:.2f} to "
@@ -303,7 +313,8 @@ def decider(sure: Certainty, quantity: str) -> str:
 
 
 def overlap(found: Answer, verdict: Verdict) -> str:
-    """Return a sentence: whether the energy intervals of the best and the next strategy overlap."""
+    """Return a sentence that says whether the energy intervals of the best and the next strategy
+    overlap."""
     if not verdict.others:
         return ""
     rows = {row.name: row for row in found.strategies}

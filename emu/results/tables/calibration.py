@@ -1,4 +1,4 @@
-"""Tables of a calibration: constants, errors in all, and errors of each point.
+"""Tables of a calibration: constants, errors over all points, and errors of each point.
 
 Owns titles, columns and units. Does not own any number. Source: the document of
 `ondie calibrate --json` (analysis/calibrate/calibration.py).
@@ -17,17 +17,18 @@ from ondie.emu.units import KINDS, exact, fmt_bytes, fmt_time
 PS_PER_US = 10**6
 KINDS_OF_FIGURE = {"iops": "IOPS", "mean": "mean", "p50": "p50", "p90": "p90", "p99": "p99"}
 CORRELATED = 0.9
-"""Correlation from which two constants are named together."""
+"""Absolute correlation at and above which a line names two constants as correlated."""
 
 
 def _shown(value: int, unit: str) -> str:
-    """Return a value in base units as text."""
+    """Return a value in the base unit ``unit`` as text with a suitable unit."""
     kind = next(kind for kind in KINDS.values() if kind.shown[0] == unit)
     return exact(value, kind)
 
 
 def constants_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the constants: before, fitted, 95 % interval, and what is known."""
+    """Return the table of the constants: value in the preset, fitted value, 95 % interval, error,
+    and notes."""
     table = Table(
         "constant", Column("preset", justify="right"), Column("fitted", justify="right"),
         Column("95 % interval", justify="right"), Column("error", justify="right"), "note",
@@ -48,7 +49,8 @@ def constants_table(data: Mapping[str, Any]) -> Table:
 
 
 def constants_words(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line on the singular values, and one on constants that go together."""
+    """Yield a line on the singular values of the fit, and a line on correlated constants if there
+    are any."""
     values = data["singular_values"]
     yield (
         f"singular values of the weighted derivatives: {values[0]:.3g} (best determined "
@@ -69,7 +71,7 @@ def constants_words(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def errors_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of mean and largest absolute errors, fitted and held out."""
+    """Return the table of mean and largest absolute errors of fitted and of held-out points."""
     table = Table(
         "points", "", *(Column(name, justify="right") for name in KINDS_OF_FIGURE.values()),
         Column("all", justify="right"),
@@ -85,7 +87,8 @@ def errors_table(data: Mapping[str, Any]) -> Table:
 
 
 def points_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the points: measured figures, and errors of the simulated ones."""
+    """Return the table of the points: measured figures, and relative errors of the simulated
+    figures."""
     names = {"IOPS": "iops"}
     for direction in ("read", "write"):
         names |= {f"{direction} {kind}": f"{direction} {kind}" for kind in ("mean", "p50", "p99")}
@@ -107,13 +110,13 @@ def points_table(data: Mapping[str, Any]) -> Table:
 
 
 def _measured(figures: Mapping[str, float]) -> str:
-    """Return IOPS and mean latencies as a short text."""
+    """Return the IOPS and mean latencies of measured ``figures`` as a short text."""
     means = [figures[name] for name in ("read mean", "write mean") if name in figures]
     return ", ".join([f"{figures['iops']:,.0f}", *(fmt_time(mean * PS_PER_US) for mean in means)])
 
 
 def _pattern(row: Mapping[str, Any]) -> str:
-    """Return the conditions of a point as a short text."""
+    """Return the condition of a point as a short text, such as "4 KiB read x 16"."""
     share = row["read_share"]
     kind = {1.0: "read", 0.0: "write"}.get(share, f"{share:.0%} read")
     order = "" if row["random"] else "seq. "

@@ -1,8 +1,8 @@
-"""Tables of a comparison.
+"""Tables of a comparison, as `ondie compare --verbose` prints them.
 
-Owns words, units and files; writes a file whole or not at all. Does not own any number.
-Source: this project's contract of results: no time of day, path, wall time or measurement of this
-host.
+Owns titles, columns, units and captions. Does not own any number.
+Source: this project's rule that results contain no time of day, file path, wall time or measurement
+of this host.
 """
 
 from __future__ import annotations
@@ -48,22 +48,24 @@ PHASE_TITLES = {
 SELDOM = ("levelling",)
 """Phases whose column is omitted if no path has them."""
 UNEVEN = 1e-4
-"""Relative excess of the fullest die's wear over the mean, up to which no note is printed."""
+"""Largest relative difference between the wear of the fullest die and the mean wear for which no
+note is printed."""
 SHOWN_SWINGS = 8
+"""Maximum number of constants in the table of sensitivities."""
 
 
 def joules(span: tuple[float, float, float], steps: int) -> str:
-    """Format energy per step as two lines: the typical value, then "low .. high".
+    """Return the energy per step as text of two lines: the typical value, then "low .. high".
 
-    ``span``: low, typical and high energy (J) of ``steps`` steps.
+    ``span``: (low, typical, high) energy (J) of ``steps`` steps.
     """
     low, typical, high = (fmt_energy(x / steps * 1e15) for x in span)
     return f"{typical}\n{low} .. {high}"
 
 
 def bound_words(result: Result) -> str:
-    """Return the bottleneck of the simulated update stage: the busiest resource and its busy
-    share.
+    """Return the bottleneck of the simulated update stage as text: the busiest resource class and
+    its utilization, or "latency".
     """
     assert result.ledger is not None
     name, share = result.ledger.bound_by()
@@ -160,7 +162,8 @@ def _phases(c: Comparison) -> Table:
 
 
 def _spent(value: float | None) -> str:
-    """Format the seconds of a phase: "hidden" if other phases overlap all of it, "-" for None."""
+    """Return the seconds of a phase as text: "hidden" if an earlier phase overlaps all of it, "-"
+    for None."""
     if value is None:
         return "-"
     return seconds(value) if value else "hidden"
@@ -234,8 +237,8 @@ def _lifetimes(c: Comparison) -> Table:
 
 
 def _cycle_words(cfg: Config, key: str) -> str:
-    """Return a phrase on the rated erase cycles and the factor for the retention that is
-    required.
+    """Return a phrase on the rated program/erase cycles, and on their increase at the retention
+    that configuration key ``key`` requires.
     """
     leaf, need, rated = (cfg.leaf(k) for k in ("flash.endurance_cycles", key, RATED_RETENTION))
     words = f"Cycles: {leaf.ref}; rated for a retention of {rated.value}"
@@ -246,8 +249,8 @@ def _cycle_words(cfg: Config, key: str) -> str:
 
 
 def _wear_words(c: Comparison, r: Result) -> str:
-    """Return sentences on the reservoir's lifetime, with and without wear leveling, and its
-    erases.
+    """Return sentences on the lifetime of a path's reservoir, with and without wear leveling, and
+    on the erases in the run.
     """
     assert r.ledger is not None and r.share is not None
     share, own = r.share, lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps
@@ -363,7 +366,8 @@ def _swings(c: Comparison) -> Table:
 
 
 def remarks(c: Comparison) -> list[str]:
-    """Return notes on single rows, such as the reason for a missing row."""
+    """Return the notes on the comparison and on single paths, such as the reason why a path did not
+    run."""
     out = notes(c)
     out += [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
     out += [f"{r.name}: {note}" for r in c.results for note in r.notes]
@@ -389,6 +393,7 @@ def show(c: Comparison, console: Console, target_s: float | None = None) -> None
 
 
 def show_target(c: Comparison, target_s: float, console: Console) -> None:
-    """Print, for each path, whether the drive is fast enough for a step of ``target_s`` seconds."""
+    """Print the table that shows, for each path, whether the drive is fast enough for a step of
+    ``target_s`` seconds."""
     console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
     console.print()

@@ -25,13 +25,13 @@ from ondie.emu.analysis.monte_carlo import (
 MOST_NAMED = 3
 """Maximum number of constants that a sentence names."""
 ROUNDING = 1e-4
-"""Relative difference up to which two ratios are the same: quantiles are rounded."""
+"""Relative difference up to which two ratios count as equal, because quantiles are rounded."""
 SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 
 def odds_table(odds: Odds, table: Table) -> Table:
-    """Add the energy ratios of two paths, and the probability that the rival takes less, to
-    ``table``.
+    """Add the rows to ``table`` and return it: energy ratios of two paths, and the probability that
+    the rival consumes less energy.
     """
     base, rival = odds.pair
     table.title = f"Energy of {base} / energy of {rival}, {odds.drawn} constants drawn"
@@ -48,8 +48,8 @@ def odds_table(odds: Odds, table: Table) -> Table:
 
 
 def odds_words(odds: Odds) -> str:
-    """Return sentences: how the constants are drawn, and the host power at which the winner
-    changes.
+    """Return sentences on the distributions of the draws, and on the host power at which the path
+    with less energy changes.
     """
     return outside_words(odds) + (
         f"{DRAWS:,} draws. Both paths use the same drawn values; related constants, such as both "
@@ -61,8 +61,8 @@ def odds_words(odds: Odds) -> str:
 
 
 def outside_words(odds: Odds) -> str:
-    """Return a sentence if the typical ratio lies outside the interval of 90 % of the draws, with
-    the constants that are typical at an end of their range; "" otherwise."""
+    """Return a sentence if the typical ratio is outside the 5 % and 95 % quantiles of the draws,
+    otherwise "". It names constants whose typical value is an end of their range."""
     drawn = odds.answers[DRAW_LAWS[0]]
     scopes = [words for scope, words in SCOPES.items() if _is_outside(drawn[scope])]
     if not scopes:
@@ -74,19 +74,21 @@ def outside_words(odds: Odds) -> str:
 
 
 def _is_outside(answer: Answer) -> bool:
-    """Return True if the typical ratio lies outside the quantiles, beyond their rounding."""
+    """Return True if the typical ratio is outside the 5 % and 95 % quantiles by more than their
+    rounding."""
     low, _, high = answer.quantiles
     return not low * (1 - ROUNDING) <= answer.typical <= high * (1 + ROUNDING)
 
 
 def _one_sided(ends: Ends, typical: float) -> bool:
-    """Return True if one end of a range, and only one, has the typical ratio."""
+    """Return True if the ratio is ``typical`` at exactly one end of a range."""
     same = [end is not None and math.isclose(end, typical, rel_tol=1e-9) for end in ends]
     return same[0] != same[1]
 
 
 def laws_differ(odds: Odds) -> bool:
-    """Return True if the two laws of drawing give probabilities that differ significantly.
+    """Return True if the two distributions of the draws (DRAW_LAWS) give significantly different
+    probabilities.
 
     The limit is three times the sum of the sampling errors.
     """
@@ -101,9 +103,10 @@ def laws_differ(odds: Odds) -> bool:
 
 
 def chance(answer: Answer) -> str:
-    """Format a probability with its sampling error.
+    """Return a probability as text with its sampling error.
 
-    If all draws agree, the limit is three over the number of draws (95 % confidence).
+    If all draws agree, the text states a bound instead: three divided by the number of draws (95 %
+    confidence).
     """
     share = answer.probability
     if share in (0.0, 1.0):
@@ -112,7 +115,7 @@ def chance(answer: Answer) -> str:
 
 
 def crossing_words(crossing: Crossing) -> str:
-    """Return a phrase: the host power (W) at which the path that takes less energy changes."""
+    """Return a phrase that states the host power (W) at which the path with less energy changes."""
     names = " and ".join(crossing.keys)
     if crossing.vary == IN_PROPORTION:
         if crossing.watts is None:
@@ -131,5 +134,5 @@ def crossing_words(crossing: Crossing) -> str:
 
 
 def watts(power: float) -> str:
-    """Format a power in watts with three digits."""
+    """Return a power in watts as text with at least three significant digits."""
     return f"{power:.3g} W" if power < 999.5 else f"{power:,.0f} W"

@@ -1,6 +1,6 @@
 """Statistics of a replay as tables.
 
-Owns titles, columns and units of latencies, flash operations and busy shares. Does not own any
+Owns titles, columns and units of latencies, flash operations and utilization. Does not own any
 number. Source: the fields of `--json` (replay/statistics.py).
 """
 
@@ -63,12 +63,13 @@ WORD_LINES = {
 
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
-    """Return the tables of latencies and flash operations for the result of `--json`."""
+    """Return the tables of latencies and flash operations. ``data``: document of `--json`."""
     return [latency_table(data), flash_table(data)]
 
 
 def _table(title: str, *columns: str) -> Table:
-    """Return an empty table; the first column is left-aligned, the others are right-aligned."""
+    """Return an empty table whose first column is left-aligned. All other columns are
+    right-aligned."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
@@ -78,7 +79,7 @@ def _table(title: str, *columns: str) -> Table:
 def latency_table(data: Mapping[str, Any]) -> Table:
     """Return the table of latencies of all requests, of reads and of writes.
 
-    The rows have the latencies of the whole run, then of its second half.
+    The first rows show the latencies of the whole run, the following rows those of its second half.
     """
     title = f"{data['requests']:,} requests in {fmt_time(data['simulated_ns'] * 1000)} simulated"
     if data["iops"] is not None:
@@ -120,7 +121,7 @@ def errors_table(errors: Mapping[str, int]) -> Table:
 
 
 def pslc_table(pslc: Mapping[str, Any]) -> Table:
-    """Return the table of page operations in pSLC blocks, and of their capacity."""
+    """Return the table of the page operations and the capacity of pSLC blocks."""
     table = _table("", f"pSLC blocks ({pslc['mode']})", "whole run")
     for name, words in PSLC.items():
         table.add_row(words, f"{pslc[name]:,}")
@@ -131,7 +132,7 @@ def pslc_table(pslc: Mapping[str, Any]) -> Table:
 
 
 def word_lines_table(lines: Mapping[str, int]) -> Table:
-    """Return the table of padding pages and second passes of whole word lines."""
+    """Return the table of padding pages and second-pass programs of word lines."""
     table = _table("", "word lines", "whole run")
     for name, words in WORD_LINES.items():
         table.add_row(words, f"{lines[name]:,}")
@@ -139,7 +140,8 @@ def word_lines_table(lines: Mapping[str, int]) -> Table:
 
 
 def busy_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return the table of the share of the simulated time in which each resource was busy."""
+    """Return the table of the utilization of each resource: busy time divided by simulated
+    time."""
     table = _table(
         "Busy time of each resource (share of the simulated time)",
         "resource", "mean", "maximum", "mean, garbage collection",
@@ -161,7 +163,7 @@ def operations_table(operations: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def run_words(data: Mapping[str, Any]) -> str:
-    """Return a line with the wall time and the peak memory of the program."""
+    """Return a line with the wall time of the replay and the peak memory of the program."""
     rate = data["requests"] / data["wall_s"] if data["wall_s"] else 0.0
     return (
         f"wall time {fmt_time(data['wall_s'] * 1e12)} ({rate:,.0f} requests/s), "

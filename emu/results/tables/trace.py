@@ -1,6 +1,6 @@
-"""A trace or a file of block requests as a table, with units such as MB and ms.
+"""Table of the properties of a training trace or a block trace, with units such as MB and ms.
 
-Owns the names, the units and the number of digits. Does not own any number (ondie.traces.info,
+Owns the row names, the units and the number of digits. Does not own any number (ondie.traces.info,
 ondie.traces.block_info). Source: none; `--json` has the full precision.
 """
 
@@ -41,13 +41,14 @@ NAMES = {
     "fua_writes": "writes with FUA",
     "requests_per_s": "requests per second",
 }
-"""Row names of the keys whose name is not the key with spaces instead of underscores."""
+"""Row names by key. The name of any other key is the key with spaces instead of underscores."""
 ATTRIBUTES = {"optimizer_s": "time of the optimizer"}
-"""Names of attributes that would otherwise have the name of another attribute."""
+"""Names of attributes, by key, that would otherwise get the name of another attribute."""
 
 
 def trace_table(title: str, data: Mapping[str, Any]) -> Table:
-    """Return a table with a row for each value; a dictionary has a row for each of its entries."""
+    """Return a table with one row for each value of ``data``. A value that is a dictionary has one
+    row for each of its entries."""
     table = Table(show_header=False, title=title, title_justify="left")
     for key, value in data.items():
         name = NAMES.get(key, _words(key))
@@ -63,14 +64,15 @@ def trace_table(title: str, data: Mapping[str, Any]) -> Table:
 
 
 def _words(key: str) -> str:
-    """Convert a key to words: without its unit (_bytes, _us, _s), and with spaces."""
+    """Return a key as words: without its unit (_bytes, _us, _s), and with spaces instead of
+    underscores."""
     for unit in ("_bytes", "_us", "_s"):
         key = key.removesuffix(unit)
     return key.replace("_", " ")
 
 
 def _shown(key: str, value: Any) -> str:
-    """Format a value with the unit that its key ends with."""
+    """Return a value as text, with the unit that the suffix of its key states."""
     if value is None:
         return "unknown"
     if isinstance(value, bool):
