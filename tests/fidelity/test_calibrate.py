@@ -138,7 +138,7 @@ def test_a_fit_of_a_recorded_disk_says_what_it_is_worth(tmp_path, name):
     for half in ("fitted", "held_out"):
         assert data["errors"][half]["all"]["mean"] == pytest.approx(again[half])
         assert again[half] < data["errors"][f"{half}_before"]["all"]["mean"]
-    # A disk without flash: tR ends at its bound, and a remark says that the fit compensates for the rest.
+    # A disk without flash: tR ends at its bound, and a remark says that the fit compensates for it.
     bounds = {row["key"]: row["at_bound"] for row in data["constants"]}
     assert (bounds["flash.t_read"], bounds["flash.bus"]) == ("low", "high")
     said = " ".join(remarks(found))

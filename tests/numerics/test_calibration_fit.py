@@ -124,7 +124,7 @@ def test_a_fit_that_does_not_converge_says_so(monkeypatch):
     monkeypatch.setattr(fits, "MOST_DESIGNS", 3)
     found = fitted(lambda each: formula(each, TRUE))
     assert not found.fitted.converged
-    assert "before it converged" in remarks(found)[0]
+    assert "did not converge" in remarks(found)[0]
 
 
 def test_the_share_of_reads_is_exact_in_every_stratum():
