@@ -298,7 +298,7 @@ class Bench:
         share = written / (programmed - done["pslc_pages"] * (1 - self._pslc_wear()))
         return Headline(
             figure, self.cfg.flash.endurance_cycles * raw_bytes(self.cfg) * share,
-            "flash.endurance_cycles", share, "bytes written of bytes programmed",
+            "flash.endurance_cycles", share, "the bytes programmed are host writes",
             len(long.requests),
         )  # fmt: skip
 
