@@ -186,9 +186,7 @@ class CSDOptimizer(KernelOptimizer):
         load_state_dict(). Raises KernelError if the parameters differ in this number."""
         found = {int(self.state.get(param, {}).get("step", 0)) for param in self.held}
         if len(found) > 1:
-            raise KernelError(
-                f"parameters have taken {found} steps, expected the same number for all"
-            )
+            raise KernelError(f"states with {found} steps; all must have the same number of steps")
         return found.pop()
 
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
@@ -319,7 +317,7 @@ class CSDOptimizer(KernelOptimizer):
         Raises KernelError before the first step.
         """
         if self._run is None:
-            raise KernelError("no step has run yet")
+            raise KernelError("no step has run yet; call step() first")
         steps = tuple(replace(step, index=i) for i, step in enumerate(self._steps))
         self._set(replace(self._run.path.trace, steps=steps))
         _, book, _, joules = self._run.account()
@@ -329,7 +327,7 @@ class CSDOptimizer(KernelOptimizer):
     def run(self) -> Run:
         """The run of the update path on the drive. Raises KernelError before the first step."""
         if self._run is None:
-            raise KernelError("no step has run yet")
+            raise KernelError("no step has run yet; call step() first")
         return self._run
 
     @property

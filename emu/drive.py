@@ -280,7 +280,7 @@ class Drive(Driver):
         InputError without payload.
         """
         if self.store is None:
-            raise InputError("this device keeps no payload; Drive(cfg, payload=True) does")
+            raise InputError("this device keeps no payload; use Drive(cfg, payload=True)")
         command = np.zeros(1, queues.COMMAND)
         command["op"], command["lpn"], command["n"] = op, lpn, len(pages)
         command["payload_slot"], command["arrival"] = -1, max(self.now, self._last_arrival)
@@ -294,7 +294,7 @@ class Drive(Driver):
         without payload.
         """
         if self.store is None:
-            raise InputError("this device keeps no payload; Drive(cfg, payload=True) does")
+            raise InputError("this device keeps no payload; use Drive(cfg, payload=True)")
         entry = int(self.arrays.l2p[0, lpn])
         return None if entry == 0 else self.store.read(entry - 1).copy()
 

@@ -326,7 +326,7 @@ class SmartComp(SmartHandler):
 
     def notes(self) -> list[str]:
         share = sum(bucket.k for bucket in self.buckets) / self.trace.n_params
-        return [f"applies {share:.3%} of each gradient and drops the rest"]
+        return [f"applies {share:.3%} of the gradient elements and drops all others"]
 
     def sent(self, gradient: np.ndarray) -> np.ndarray:
         """Return a gradient after compression and decompression, float32[n_params]."""

@@ -187,7 +187,7 @@ class ConventionalPath(UpdatingPath):
         gb = self.geometry.page_bytes / 1e9
         return (
             f"{', '.join(names)} of {self.trace.n_params:,} parameters take {need * gb:.4g} GB per "
-            f"device, the conventional namespace has {lpns * gb:.4g} GB"
+            f"device, but the conventional namespace has {lpns * gb:.4g} GB"
         )
 
     def system(self, payload: bool, timeline: int) -> System:

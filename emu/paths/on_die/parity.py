@@ -90,7 +90,7 @@ class ParityData:
         number = self.guarded.number(super_page)
         chain = self.chains.get(number)
         if chain is None or chain.stripes != set(self.guarded.under(number)):
-            raise SimulationError(f"super-page {super_page}: its parity lacks stripes")
+            raise SimulationError(f"super-page {super_page}: the parity lacks some of its stripes")
         return Made(spares, chain.planes, chain.records)
 
     def done(self, super_page: int) -> None:

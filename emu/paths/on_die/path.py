@@ -96,7 +96,7 @@ class OnDie(UpdatingPath):
     def unsampled(self) -> str | None:
         if not self.cfg.pe.rain:
             return None
-        return "parity pages rotate over the dies and fill a block of each only after many periods"
+        return "parity pages rotate over the dies, so a block of them fills only after many periods"
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
@@ -180,12 +180,12 @@ class OnDie(UpdatingPath):
             return "no processing elements on the dies (pe.kind = none); use --device csd-pe"
         if self.round_trip and self.options.weights_up != "fp32":
             return (
-                "pe.protection = controller_ecc: the controller decodes whole pages; "
-                "weights leave the dies as fp32"
+                "pe.protection = controller_ecc: the controller decodes whole pages, so "
+                "weights are sent as fp32; use --weights-up fp32"
             )
         if self.stripes[0].groups < 1:
             return (
-                f"{len(self.vectors)} vectors ({', '.join(self.vectors)}) do not fit the "
+                f"{len(self.vectors)} vectors ({', '.join(self.vectors)}) do not fit in the "
                 f"{self.geometry.planes} planes of a die"
             )
         # One block per die must have no valid super-page, for the next program.
@@ -196,7 +196,7 @@ class OnDie(UpdatingPath):
             gb = self.geometry.super_page_bytes / 1e9
             return (
                 f"states of {self.trace.n_params:,} parameters take {need * gb:.4g} GB of "
-                f"super-pages per device, the reservoir has {max(room, 0) * gb:.4g} GB "
+                f"super-pages per device, but the reservoir has {max(room, 0) * gb:.4g} GB "
                 f"(ftl.reservoir_fraction = {self.cfg.ftl.reservoir_fraction}"
                 f"{f', ftl.bad_blocks = {bad}' if (bad := self.cfg.ftl.bad_blocks) else ''})"
             )
