@@ -182,8 +182,9 @@ class CSDOptimizer(KernelOptimizer):
         )  # fmt: skip
 
     def _counted(self) -> int:
-        """Return the number of update steps behind the states, including the steps before
-        load_state_dict(). Raises KernelError if the parameters differ in this number."""
+        """Return the number of update steps that the states result from, including the steps
+        before load_state_dict(). Raises KernelError if the number is not equal for all
+        parameters."""
         found = {int(self.state.get(param, {}).get("step", 0)) for param in self.held}
         if len(found) > 1:
             raise KernelError(f"states with {found} steps; all must have the same number of steps")
@@ -312,7 +313,8 @@ class CSDOptimizer(KernelOptimizer):
         return 0.0 if self._run is None else self._run.system.now / 1e12
 
     def account(self) -> tuple[Ledger, Energy]:
-        """Return the ledger (time by phase, bytes, flash operations, wear) and energy so far.
+        """Return (ledger, energy) of all steps so far. The ledger holds time by phase, bytes,
+        flash operations and wear.
 
         Raises KernelError before the first step.
         """

@@ -224,7 +224,8 @@ class Drive(Driver):
         return out
 
     def _collect(self) -> None:
-        """Record completed commands before their entries in the ring are reused."""
+        """Record the completions of finished commands before their entries in the ring are
+        reused."""
         ring = len(self._ring) - 1
         place = self._open & ring
         done = self.arrays.row.state[place] == plan_rows.DONE
@@ -312,9 +313,8 @@ class Drive(Driver):
                 self._copy_bytes(self.store, entry)
 
     def _copy_bytes(self, store: PageStore, entry: events.LogEntry) -> None:
-        """Copy the bytes of a logged operation between the buffer of its command and the pages of
-        flash.
-        """
+        """Copy the bytes of a logged page operation between the buffer of its command and the
+        flash pages."""
         what, lpn, count = entry.what, entry.lpn, entry.n
         command = self._ring[entry.row & (len(self._ring) - 1)]
         buffer, at = self._private_buffers.get(entry.row), lpn - int(command["lpn"])

@@ -100,8 +100,8 @@ class Rows:
         return self.one(resource=plan_rows.FENCE, phase=phase)
 
     def full(self) -> bool:
-        """Return True if at least MAX_CHUNK rows have been collected, so that the caller should
-        yield them."""
+        """Return True if at least MAX_CHUNK rows have been collected. The caller should then
+        yield the rows."""
         return self._held >= plan_rows.MAX_CHUNK
 
     def take(self) -> np.ndarray:
@@ -115,8 +115,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the paths that the user sets; a prefix such as "stannis:" names the only path that
-    uses the option."""
+    """User options of the paths. A prefix such as "stannis:" names the only path that uses the
+    option."""
 
     weights_up: str = "fp32"
     """Width of the weights sent to the host: "fp32" or "fp16"."""
@@ -153,11 +153,12 @@ class Options:
     """Number of NVMe queue pairs that other users of the drive use during the step."""
     forward_s: float | None = None
     backward_s: float | None = None
-    """Seconds of the forward and of the backward pass per step; None: the times of the trace."""
+    """Duration of the backward pass per step, seconds (``forward_s``: of the forward pass). None:
+    the duration in the trace."""
     step_times: str | None = None
-    """Rule that determines the times of the forward and backward pass: one of
-    compute.training.RULES. None: the rate of the device's accelerator if the configuration states
-    one, otherwise the trace."""
+    """Rule for the times of the forward and backward pass: one of compute.training.RULES. None:
+    "accelerator" if the configuration states the accelerator's rate and the trace states its
+    multiply-accumulates, otherwise "trace"."""
 
     def __post_init__(self) -> None:
         self._check_cluster()
@@ -334,8 +335,8 @@ class Path(ABC):
         """Pass the gradient of step ``step`` to the payload, if there is a payload."""
 
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
-        """Add the rows of forward and backward on the accelerator, after row ``after``. Return
-        the ids of the rows of the backward segments, int64[BACKWARD_SEGMENTS]."""
+        """Add the plan rows of forward and backward on the accelerator, after the row with id
+        ``after``. Return the row ids of the backward segments, int64[BACKWARD_SEGMENTS]."""
         step_record = self.trace.steps[step]
         forward = out.one(
             resource=plan_rows.ACCELERATOR,

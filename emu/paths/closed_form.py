@@ -118,7 +118,7 @@ class Demand:
 
     def flash_write(self, n_bytes: float) -> None:
         """Add the work of programming ``n_bytes`` to flash: ECC encoders, channels and dies. With
-        ftl.initial = steady, the erase of each block is added to the work of the dies."""
+        ftl.initial = steady, the dies also erase each block."""
         geometry, flash = self.geometry, self.cfg.flash
         pages = n_bytes / flash.page_bytes
         together = geometry.planes if flash.multi_plane else 1
@@ -252,7 +252,7 @@ def isp_path(demand: Demand, read: float, written: float) -> None:
 
 
 def handle_depth(cfg: Config) -> int:
-    """Return the number of blocks in flight per direction where reads and writes have separate
+    """Return the number of blocks in flight per direction if reads and writes have separate aio
     handles."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 

@@ -80,8 +80,7 @@ class Stannis(Path):
 
     @property
     def ratio(self) -> float:
-        """Training speed of a drive divided by the host's, on the trace's network if its ratio is
-        known."""
+        """Training speed of a drive divided by the host's; see training.training_ratio."""
         macs = self.trace.macs_forward + self.trace.macs_backward
         return training.training_ratio(self.cfg, self.trace.name, macs, self.speed(0))
 
@@ -98,7 +97,8 @@ class Stannis(Path):
 
     @cached_property
     def workload(self) -> Workload:
-        """Network, batches and speeds, as `ondie stannis` uses them. Raises InputError."""
+        """Network, batches and speeds, as `ondie stannis` uses them. Raises InputError if the
+        user replaces a published host batch without giving the drives' batch."""
         if not self.as_published:
             given = self.options.host_batch or self.trace.samples_per_step, self.options.drive_batch
             return of_trace(self.trace, [self.cfg], *given, timed=True)
@@ -228,16 +228,17 @@ class Stannis(Path):
     # --- placement of samples and states
 
     def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of samples on each device that are read by (the drive, the host),
-        int64[devices] each. The host's samples are spread evenly over the drives."""
+        """Return (drive, host): the number of samples on each device that the drive and the host
+        read, int64[devices] each. The host's samples are spread evenly over the drives."""
         host, *drives = self.batches(step)
         even = largest_remainder(host, [1] * len(drives))
         return np.array(drives, np.int64), even
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Number of pages reserved per step for the samples that (the drive, the host) reads,
-        int64[devices] each, and the number of steps after which the samples repeat."""
+        """(drive, host, steps). drive, host: pages reserved on each device per step for the
+        samples that the drive and the host read, int64[devices]. steps: number of steps after
+        which the samples repeat."""
         own, host = (
             np.max(part, axis=0)
             for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)
@@ -343,8 +344,9 @@ class Stannis(Path):
         self._next = out.next
 
     def _samples(self, out: Rows, step: int, start: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Yield the rows that read the samples after row ``start``. Drives bypass the NVMe front
-        end; the host uses NVMe commands. Return the row that each node waits for, int64[nodes]."""
+        """Yield the plan rows that read the samples, after the row with id ``start``. Drives
+        bypass the NVMe front end; the host uses NVMe commands. Return the id of the row that each
+        node waits for, int64[nodes]."""
         own, host = self._device_samples(step)
         own_pages, host_pages, steps = self._places
         lpn = step % steps * (own_pages + host_pages)
@@ -369,9 +371,9 @@ class Stannis(Path):
     def _read(
         self, out: Rows, resource: int, dev: int, lpn: int, samples: int, start: int
     ) -> np.ndarray:
-        """Add rows that read ``samples`` consecutive samples from logical page ``lpn`` of device
-        ``dev`` on, in blocks of the host's size, after row ``start``; return the row ids,
-        int64[n]."""
+        """Add plan rows that read ``samples`` consecutive samples from logical page ``lpn`` of
+        device ``dev`` on, in blocks of the host's size. ``start``: id of the row to wait for.
+        Return the row ids, int64[n]."""
         size, block = samples * self.trace.bytes_per_sample, self.cfg.host.io_block_bytes
         at = np.arange(0, size, block, dtype=np.int64)
         return out.add(
@@ -386,8 +388,9 @@ class Stannis(Path):
         )
 
     def _training(self, out: Rows, step: int, read: np.ndarray) -> int:
-        """Add forward and backward of every node that has samples, after its row in ``read``.
-        Return the row at which all nodes have finished."""
+        """Add the plan rows of forward and backward of every node that has samples. ``read``: id
+        of the row that each node waits for, int64[nodes]. Return the id of the row at which all
+        nodes have finished."""
         forward, backward = self.seconds(step)
         node = np.flatnonzero(self.batches(step))
         ids = read[node]
@@ -409,8 +412,8 @@ class Stannis(Path):
         return ExchangePlan(self.cfg, self.options.allreduce, self.nodes - 1, size)
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
-        """Add the rows in which every node updates its weights. ``arrived``: for each node, the
-        row that delivers the summed gradient, int64[nodes]."""
+        """Add the plan rows in which every node updates its weights. ``arrived``: for each node,
+        the id of the row that delivers the summed gradient, int64[nodes]."""
         n_params = self.trace.n_params
         read = (len(self.kernel.states) + 2) * VALUE_BYTES * n_params
         out.one(

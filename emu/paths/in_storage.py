@@ -121,8 +121,8 @@ class InStorage(ConventionalPath):
                 yield out.take()
 
     def _form(self) -> np.ndarray:
-        """Return the rows of one chunk as a template. Row id 0 is a placeholder for the row after
-        which the chunk starts, so the first rows have after0 = 0. Bytes of DMA rows are per
+        """Return the plan rows of one chunk as a template. Row id 0 is a placeholder for the row
+        after which the chunk starts, so the first rows have after0 = 0. Bytes of DMA rows are per
         parameter; :meth:`_columns` fills in the bytes of the ISP and its flash transfers. lpn is
         the index of the vector; tag = 1 marks rows that contain a range of parameters."""
         width = len(self.vectors)
@@ -171,9 +171,9 @@ class InStorage(ConventionalPath):
         base: np.ndarray,
         begin: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """Return the plan columns of several chunks, made from the template ``form``. Chunk i holds
-        parameters [begins[i], begins[i] + counts[i]) on device ``dev[i]``; its first row id is
-        ``base[i]``, and it starts after row ``begin[i]``."""
+        """Return the plan columns of several chunks by name, made from the template ``form``.
+        Chunk i holds parameters [begins[i], begins[i] + counts[i]) on device ``dev[i]``. Its
+        first row id is ``base[i]``, and it starts after the row with id ``begin[i]``."""
         rows_each = len(form)
         out = {
             name: np.tile(form[name], len(begins))

@@ -140,10 +140,10 @@ class InStep(ConventionalPath):
 
     @abstractmethod
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
-        """Yield the rows that update every sub-group, after row ``fence``."""
+        """Yield the plan rows that update every sub-group, after the row with id ``fence``."""
 
     def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
-        """Yield the rows of forward and of the segments of backward, including the copies of
+        """Yield the plan rows of forward and of the segments of backward, including the copies of
         gradients into pinned buffers and the writes of these buffers."""
         step_record = self.trace.steps[step]
         forward = ps_from_seconds(step_record.forward_s)
@@ -189,8 +189,9 @@ class InStep(ConventionalPath):
         return 0
 
     def _gradient_blocks(self, step: int) -> dict[str, np.ndarray]:
-        """Return the blocks of the gradient as columns by name, in the order in which they are
-        ready, alternating between the drives."""
+        """Return the blocks of the gradient as columns by name ("device", "lpn", "bytes_in",
+        "params", "position" on the device, "ready": backward segment), in the order in which they
+        are ready, alternating between the drives."""
         parts: dict[str, list[np.ndarray]] = {}
         for regions in self.regions:
             shard = regions.shard
@@ -264,10 +265,10 @@ class InStep(ConventionalPath):
     def transfer(
         self, out: Rows, parts: list[Part], fence: int, phase: int = UPDATE, per_param: int = 0
     ) -> None:
-        """Add rows that transfer all blocks of ``parts`` after row ``fence``, alternating between
-        the drives and between the vectors of a drive. Reads and writes of a drive share one queue
-        of the host's depth. ``per_param``: bytes per parameter if the rows must state their
-        number of parameters, else 0."""
+        """Add plan rows that transfer all blocks of ``parts`` after the row with id ``fence``,
+        alternating between the drives and between the vectors of a drive. Reads and writes of a
+        drive share one queue of the host's depth. ``per_param``: bytes per parameter if the rows
+        must state their number of parameters, else 0."""
         counts = [len(part.lpn) for part in parts]
         share = np.concatenate([np.arange(count) / count for count in counts if count])
         which = np.repeat(np.arange(len(parts)), counts)

@@ -43,7 +43,8 @@ class Piece:
 
     @property
     def terms(self) -> list[float]:
-        """Terms of the linear model that extrapolates times, bytes and counts from pieces."""
+        """Terms of the linear model that extrapolates times, bytes and counts from pieces: 1,
+        parameters, and, with sub-groups, parameters per sub-group and number of sub-groups."""
         params, group = float(self.params), float(self.group)
         return [1.0, params, group, params / group] if group else [1.0, params]
 

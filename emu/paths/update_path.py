@@ -30,8 +30,8 @@ from ondie.kernels import get
 
 @dataclass
 class UpdatingPath(Path):
-    """Base of paths whose weights and states are on flash. Subclasses lay them out and plan the
-    update."""
+    """Base of paths whose weights and states are on flash. Subclasses choose the location of
+    these vectors and plan the update."""
 
     def __post_init__(self) -> None:
         self.check_format()
@@ -92,8 +92,8 @@ class UpdatingPath(Path):
         return {}
 
     def unsampled(self) -> str | None:
-        """Return the reason why pieces of the model cannot predict the whole model, or None if they
-        can."""
+        """Return the reason why pieces of the model cannot predict the whole model, or None if
+        the pieces can."""
         return None
 
     def pieces(self) -> Pieces | None:

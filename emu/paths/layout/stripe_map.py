@@ -36,7 +36,7 @@ class Homes:
         return homes
 
     def copy(self) -> Homes:
-        """Return an independent copy."""
+        """Return an independent copy of the map."""
         return Homes.found(self.super_pages(0, self.count), self.dies)
 
     def _tabulate(self) -> None:

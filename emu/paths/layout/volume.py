@@ -65,7 +65,7 @@ class Region:
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (first parameter, last parameter + 1, byte offset in the region) for each stored
-        range within parameters [start, stop)."""
+        range of parameters within [start, stop)."""
         first = bisect_right(self.extents, start, key=lambda extent: extent.stop)
         last = bisect_left(self.extents, stop, key=lambda extent: extent.start)
         for extent in self.extents[first:last]:
@@ -140,7 +140,8 @@ class Volume:
         return sum(regions.pages for regions in self.regions.values())
 
     def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (drive, byte on the drive) for byte offsets ``at`` in a region."""
+        """Return (drive, byte offset on the drive), int64[n] each, for byte offsets ``at`` in a
+        region."""
         if self.devices == 1:
             return np.zeros_like(at), at
         chunk, rest = np.divmod(at, self.chunk)
@@ -171,7 +172,7 @@ class Volume:
         return Requests(*table)
 
     def pieces(self, name: str, start: int, b: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (first parameter, last parameter + 1, drive, byte on the drive) for each
+        """Yield (first parameter, last parameter + 1, drive, byte offset on the drive) for each
         contiguous range within parameters [start, b) of vector ``name``."""
         region = self.regions[name]
         for lo, hi, at in region.overlapping(start, b):

@@ -47,8 +47,8 @@ class Handles:
     def send(
         self, out: Rows, kind: int, phase: int, found: Requests, after: int | np.ndarray
     ) -> np.ndarray:
-        """Add rows for the block requests ``found``; return their ids, int64[n]. ``kind``: NVMe
-        command; ``after``: row that all requests wait for, or one row per request."""
+        """Add plan rows for the block requests ``found``; return their ids, int64[n]. ``kind``:
+        NVMe command; ``after``: id of the row that all requests wait for, or one id per request."""
         count = len(found.first)
         lane = self._lanes(found)
         order = self._order(lane)
@@ -86,9 +86,9 @@ class Handles:
         return np.lexsort((lane, np.arange(count) % share))
 
     def _windows(self, kind: int, lane: np.ndarray, first: int) -> np.ndarray:
-        """Return the row that each request waits for, int64[n]. Request i waits for request i -
-        window in its window; -1: the request waits for no row. ``first``: id of the first
-        request's row."""
+        """Return the id of the plan row that each request waits for, int64[n]. Request i waits
+        for request i - window in its window; -1: the request waits for no row. ``first``: id of
+        the first request's row."""
         after = np.full(len(lane), -1)
         if self.window is None:
             return after
@@ -165,8 +165,8 @@ class GradientSwapper:
         """Index of the first block that has not been sent to the drives yet."""
 
     def after_segment(self, out: Rows, segment: int, row: int) -> int:
-        """Copy the blocks that are ready after backward segment ``segment``, which ends with row
-        ``row``. Return the row after which the accelerator continues."""
+        """Copy the blocks that are ready after backward segment ``segment``, which ends with plan
+        row ``row``. Return the id of the row after which the accelerator continues."""
         stop = int(np.searchsorted(self._ready, segment, "right"))
         while self._at < stop:
             if self._at and self._buffer[self._at] != self._buffer[self._at - 1]:
@@ -184,9 +184,9 @@ class GradientSwapper:
         return row
 
     def _next_buffer(self, out: Rows, row: int) -> int:
-        """Write the full buffer. Return the row that the accelerator waits for before it fills
-        the next buffer: ``row`` if a buffer is free, else the row at which all writes are
-        complete."""
+        """Write the full buffer. Return the id of the plan row that the accelerator waits for
+        before it fills the next buffer: ``row`` if a buffer is free, else the row at which all
+        writes are complete."""
         self._write(out, row)
         filled = int(self._buffer[self._at])
         if self.buffers.count is None or filled % self.buffers.count:
@@ -200,6 +200,6 @@ class GradientSwapper:
         self._unsent = self._at
 
     def flush(self, out: Rows, row: int) -> None:
-        """Write the blocks that are still in the buffers, after row ``row``. The update waits for
-        these writes before its first read."""
+        """Write the blocks that are still in the buffers, after plan row ``row``. The update
+        waits for these writes before its first read."""
         self._write(out, row)

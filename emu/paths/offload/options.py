@@ -34,19 +34,19 @@ class Offload:
     The update reads into these buffers, and the backward pass copies gradients into them. None:
     unlimited; gradients are then written block by block."""
     parameter_buffers: int = 5
-    """Number of portions of the parameters in host memory: one is in use, the others are read
-    ahead."""
+    """Number of buffers in host memory for portions of the parameters: one portion is in use, the
+    others are read ahead."""
     parameter_buffer: int = 0
-    """Elements in a buffer for a parameter tensor (offload_param.buffer_size); 0: large enough for
-    all."""
+    """Size of the buffer for a parameter tensor, elements (offload_param.buffer_size). 0: large
+    enough for every tensor."""
     parameters_in_dram: int = 0
     """Number of parameters, counted from the first one, that stay in DRAM, rounded to whole
     sub-groups (max_in_cpu)."""
     ratio: float = 1.0
     """Fraction of the sub-groups whose states are on NVMe; the other states stay in host DRAM."""
     threads: int | None = None
-    """Threads that share each request, each with host.io_queue_depth blocks in flight over all
-    drives; None: host.io_queue_depth blocks in flight on every drive."""
+    """Number of threads among which each request is divided, each with host.io_queue_depth blocks
+    in flight over all drives. None: host.io_queue_depth blocks in flight on every drive."""
     overlap_events: bool = True
     """True: send the next block when any block completes; False: send the next batch when all
     blocks of the queue have completed."""

@@ -142,8 +142,9 @@ class HostOffload(OffloadLayout):
         return np.array(segments)
 
     def _training_with_parameters(self, out: Rows, step: int, after: int) -> np.ndarray:
-        """Add the rows of forward and backward, which read the parameters from NVMe, after row
-        ``after``. Return the rows of the backward segments, int64."""
+        """Add the plan rows of forward and backward, which read the parameters from NVMe, after
+        the row with id ``after``. Return the row ids of the backward segments,
+        int64[BACKWARD_SEGMENTS]."""
         step_record, portions = self.trace.steps[step], self._portions()
         count = len(portions)
         last = np.maximum((np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1, 0)
@@ -268,8 +269,8 @@ class HostOffload(OffloadLayout):
                 yield out.take()
 
     def _behind(self, written: list[int]) -> int:
-        """Return the write that a computation must wait for: the last of ``written`` if writes
-        are not pipelined, else -1."""
+        """Return the id of the write that a computation must wait for: the last of ``written`` if
+        writes are not pipelined, else -1."""
         return written[-1] if written and not self.offload.pipeline_write else -1
 
     def _compute(self, out: Rows, start: int, stop: int, after0: int, after1: int) -> int:
@@ -286,8 +287,8 @@ class HostOffload(OffloadLayout):
     def _transfer(
         self, out: Rows, kind: int, names: tuple[str, ...], start: int, stop: int, after: int
     ) -> np.ndarray:
-        """Add rows that read or write the vectors ``names`` of parameters [start, stop) in blocks;
-        return their ids, int64."""
+        """Add plan rows that read or write the vectors ``names`` of parameters [start, stop) in
+        blocks; return the row ids, int64[n]."""
         ids = [
             self.handles.send(out, kind, UPDATE, self.volume.requests(name, start, stop), after)
             for name in names
@@ -351,7 +352,7 @@ class PipelinedOffload(HostOffload):
         offload = self.options.offload
         own = (
             offload.pipeline_read or offload.pipeline_write
-        )  # else buffers is meant for a serial step
+        )  # otherwise ``buffers`` was chosen for a serial step
         return replace(
             offload, pipeline_read=True, pipeline_write=True,
             buffers=offload.buffers if own else None, remarks=(),

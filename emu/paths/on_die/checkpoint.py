@@ -21,9 +21,9 @@ from ondie.emu.units import InputError
 
 
 def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterator[np.ndarray]:
-    """Yield the rows that read every super-page once to the host, alternating between the devices:
-    array, channel, DRAM, link. With ``lost`` = (device, die), read the parities in place of the
-    super-pages of that die."""
+    """Yield the plan rows that read every super-page once to the host, alternating between the
+    devices: array, channel, DRAM, link. ``lost``: (device, die) of a lost die; the parities are
+    read in place of the super-pages of this die. ``first``: id of the first row."""
     out = Rows(first)
     after = out.fence(CHECKPOINT)
     planes = path.stripes[0].planes

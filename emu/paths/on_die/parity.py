@@ -94,7 +94,8 @@ class ParityData:
         return Made(spares, chain.planes, chain.records)
 
     def done(self, super_page: int) -> None:
-        """Discard the intermediate data of a parity, which has been programmed."""
+        """Discard the intermediate data of the parity in ``super_page``, which has been
+        programmed."""
         self.chains.pop(self.guarded.number(super_page), None)
 
     def others(self, stripe: int) -> list[int]:

@@ -280,8 +280,9 @@ class OnDie(UpdatingPath):
         yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Yield the rows of all rounds of one stripe per die. A round consists of the transfer of
-        its gradients to the device's DRAM, each step for every die, and the completed parities."""
+        """Yield the plan rows of all rounds of one stripe per die. A round consists of the
+        transfer of its gradients to the device's DRAM, each step for every die, and the completed
+        parities."""
         rounds = all_rounds(out.next, self.guarded, len(self.steps))
         batch = max(plan_rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
@@ -417,7 +418,7 @@ class OnDie(UpdatingPath):
             )
 
     def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Yield rows that read every page of new weights to the host."""
+        """Yield the plan rows that read every page of new weights to the host."""
         stripes = self.stripes[0]
         yield from self.read_out(
             out, after, WEIGHTS_UP, stripes.groups, stripes.params * self.up_bytes

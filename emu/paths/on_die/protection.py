@@ -34,8 +34,8 @@ def steps(cfg: Config) -> tuple[int, ...]:
     """Return the steps of a stripe in the die, in order.
 
     Parity over dies needs the results of all dies in the controller. A FETCH step therefore reads
-    the results from the registers before they are programmed. With controller_ecc no FETCH step
-    is needed, because the results pass the controller anyway.
+    the results from the registers before they are programmed. With controller_ecc there is no
+    FETCH step, because the results pass the controller already.
     """
     out = [GRADIENT, SENSE, COMPUTE]
     if cfg.pe.rain and cfg.pe.protection != "controller_ecc":

@@ -1,8 +1,8 @@
 """Recovery after a power cut: plans that read out-of-band data, pad open blocks, and finish the
 step.
 
-Owns the rows of the recovery and of the remaining work of an interrupted step. Does not own the
-conclusions from the data read (ftl/reservoir_recovery.py) or the order of an update
+Owns the plan rows of the recovery and of the remaining work of an interrupted step. Does not own
+the evaluation of the data read (ftl/reservoir_recovery.py) or the order of an update
 (uneven_rounds.py, path.py).
 Source: OptimStore (HPCA 2023): each die has one cursor, and the host sends gradients again from
 the cursor on.
@@ -28,7 +28,8 @@ Place = tuple[int, int, int]
 
 
 def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.ndarray:
-    """Return the rows that read the out-of-band data of super-pages into the controller's DRAM.
+    """Return the plan rows that read the out-of-band data of super-pages into the controller's
+    DRAM.
 
     ``first``: id of the first row. The rows read ``path.scanned_planes`` planes of each
     super-page in ``places``. With ``data``, they read whole pages of the planes in use, and the
@@ -53,8 +54,8 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
 
 
 def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
-    """Return the rows that program ``places`` with the present contents of the registers, so that
-    a later scan does not read these positions as blank. ``first``: id of the first row."""
+    """Return the plan rows that program ``places`` with the present contents of the registers, so
+    that a later scan does not read these positions as blank. ``first``: id of the first row."""
     dies, page = path.geometry.dies, path.geometry.page_bytes
     out = Rows(first)
     out.add(
@@ -70,8 +71,8 @@ def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
 
 
 def training(out: Rows, left: Sequence[tuple[int, int]], now: int) -> int:
-    """Add the remaining time of forward and backward as rows; return the row to wait for.
-    ``left``: (phase, end in ps); ``now``: present time, ps. The accelerator keeps running,
+    """Add plan rows for the remaining time of forward and backward. Return the id of the last
+    row. ``left``: (phase, end in ps); ``now``: present time, ps. The accelerator keeps running,
     because it does not share the drive's power."""
     after = out.fence(BACKWARD)
     for phase, end in left:
@@ -117,12 +118,13 @@ def parities(
     fetched: Mapping[tuple[int, int], int],
     made: Sequence[frozenset[int]],
 ) -> Iterator[np.ndarray]:
-    """Yield the rows of the parities that the step has not programmed yet, after row ``after``.
+    """Yield the plan rows of the parities that the step has not programmed yet, after the row
+    with id ``after``.
 
     ``fetched``: stripes that the controller receives from the resumed update, (device,
-    super-page) -> row. The controller reads the other stripes, which were programmed before the
-    power cut, from the array. ``made``: super-pages of each device whose parities are programmed
-    already.
+    super-page) -> row id. The controller reads the other stripes, which were programmed before
+    the power cut, from the array. ``made``: super-pages of each device whose parities are
+    programmed already.
     """
     dies, page = path.geometry.dies, path.geometry.page_bytes
     for dev, guarded in enumerate(path.guarded):

@@ -1,7 +1,7 @@
-"""Rounds of an on-die update: one stripe on every die, and the row ids of a round in the plan.
+"""Rounds of an on-die update: one stripe on every die, and the ids of a round's plan rows.
 
-Owns the numbering of rows within and across rounds. Does not own the content or dependencies of a
-row (path.py, deepstore.py).
+Owns the numbering of plan rows within and across rounds. Does not own the content or dependencies
+of a row (path.py, deepstore.py).
 Source: this project's plan-row contract (engine/core/plan_rows.py): consecutive ids, columns in
 chunks.
 """
@@ -21,13 +21,14 @@ die."""
 
 
 def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str, np.ndarray]:
-    """Return all rounds from row ``first`` on, alternating between devices, as columns by name.
+    """Return all rounds from plan row ``first`` on, alternating between devices, as columns by
+    name.
 
     "k": number of the round on its device; "dev": device; "width": number of dies in the round
     (the last round of a device may have fewer); "parity", "parities": number of the first parity
-    and number of parities in the round; "base": id of its first row; "before": id of the first
-    row of the previous round; "staged", "staged_end": ids of the first and the last row of the
-    round STAGED_ROUNDS earlier. Rounds are counted per device; -1: no such round.
+    and number of parities in the round; "base": id of the round's first row; "before": id of the
+    first row of the previous round; "staged", "staged_end": ids of the first and the last row of
+    the round STAGED_ROUNDS earlier. Rounds are counted per device; -1: no such round.
     """
     dies = guarded[0].dies
     count = np.array([each.count for each in guarded], np.int64)
@@ -58,7 +59,8 @@ def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str
 
 @dataclass
 class Table:
-    """Rows of several rounds, one element per row: stripe, step and dependencies of the row."""
+    """Plan rows of several rounds, one element per row: stripe, step and dependencies of the
+    row."""
 
     at: np.ndarray
     """Index of the row within its round."""

@@ -51,7 +51,7 @@ def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, in
     before, held = held, held.copy()
     by_wear = np.lexsort((held / dies.places, dies.cycles))
     again = True
-    while again:  # a die that gives may have taken before
+    while again:  # a source die may have received super-pages
         again = False
         for worn in by_wear[::-1]:
             for fresh in by_wear:
@@ -85,8 +85,8 @@ def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[
 
 
 def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after: int) -> int:
-    """Add the rows of the moves to less worn dies. Return the row that the update waits for. It
-    completes when all moves and row ``after`` are complete.
+    """Add the plan rows of the moves to less worn dies. Return the id of the row that the update
+    waits for. This row completes when all moves and the row with id ``after`` are complete.
 
     ``worn``: erases of each block, int32[dies x blocks, planes]; ``super_pages``: number of
     entries in a device's map.
@@ -116,8 +116,8 @@ def _rows(
     stripe_bytes: int,
     ecc_ps: int,
 ) -> list[int]:
-    """Add the rows of the moves: each super-page is read into DRAM and programmed from there.
-    Return the last row of each move."""
+    """Add the plan rows of the moves: each super-page is read into DRAM and programmed from
+    there. Return the id of each move's last row."""
     common = {"device": device, "resource": plan_rows.DIE, "phase": LEVELLING, "array_ps": ecc_ps}
     landed = []
     for source, target in moves:
