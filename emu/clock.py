@@ -1,7 +1,7 @@
 """Simulation clock: integer picoseconds (int64), and the transfer time of bytes at a rate.
 
-This module owns the unit of time and the single rounding rule of all transfers. It does not own the
-transfers.
+This module owns the unit of time and the rounding rule of all transfers. It does not own the
+transfers themselves.
 Source: this project; 2**63 ps are 106 days, longer than any run.
 """
 
@@ -12,18 +12,18 @@ from ondie.kernels.jit import inline
 
 PS_PER_S = 10**12
 NEVER = 1 << 62
-"""A time (ps) that is later than every event."""
+"""Time (ps) that is later than every event."""
 LONGEST_S = 1_000_000
-"""Maximum simulated time, seconds. The clock may overflow beyond it."""
+"""Maximum simulated time, seconds. Beyond this time the clock may overflow."""
 _SCALE_LIMIT = 1 << 27
 
 
 def rate_scale(bytes_per_s: int) -> tuple[int, int]:
     """Return ``(scale, shift)`` so that ``bytes * scale >> shift`` is the transfer time in ps.
 
-    The scale keeps 26 to 27 significant bits (a relative error below 2e-8). Transfers of up to
-    64 GiB fit into int64, so the clock never uses floats. Raises ValueError unless the rate is
-    positive.
+    ``bytes_per_s``: transfer rate. The scale keeps 26 to 27 significant bits (a relative error
+    below 2e-8). Transfers of up to 64 GiB fit into int64, so the clock never uses floats. Raises
+    ValueError unless the rate is positive.
     """
     if bytes_per_s <= 0:
         raise ValueError(f"a rate must be positive, got {bytes_per_s} B/s")
@@ -36,9 +36,8 @@ def rate_scale(bytes_per_s: int) -> tuple[int, int]:
 
 @inline
 def transfer_ps(n_bytes, scale, shift):
-    """Return the time in ps, rounded up, to transfer ``n_bytes`` at a rate from
-    :func:`rate_scale`.
-    """
+    """Return the time to transfer ``n_bytes``, ps, rounded up. ``scale``, ``shift``: rate as
+    returned by :func:`rate_scale`."""
     return (n_bytes * scale + (1 << shift) - 1) >> shift
 
 
@@ -53,7 +52,7 @@ def seconds(ps: int) -> float:
 
 
 def check_seconds(duration_s: float, what: str) -> None:
-    """Raise InputError if a duration in seconds exceeds LONGEST_S. ``what``: text of the message,
-    which states the duration; the limit is appended."""
+    """Raise InputError if ``duration_s`` exceeds LONGEST_S. ``what``: start of the error message,
+    which must state the duration; the limit is appended."""
     if duration_s > LONGEST_S:
         raise InputError(f"{what}; the limit is {LONGEST_S:,} s")

@@ -1,20 +1,22 @@
 """A torch optimizer whose weights and states are stored in the pages of an emulated drive.
 
-This module owns the exchange between a model and the drive. It does not own the paths, their time
-or their energy (paths, analysis), and it does not own the arithmetic (ondie.kernels).
+This module owns the exchange of gradients and weights between a model and the drive. It does not
+own the update paths, their time or their energy (paths, analysis), and it does not own the
+arithmetic (ondie.kernels).
 Source: this project's contract: weights pass only through the emulated pages.
 
     optimizer = CSDOptimizer(model.parameters(), "adamw", device="newport", path="in_storage",
                              lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
 
 Each step passes the gradients to the path, which simulates the update stage with every page and
-command. The step then writes the new weights into the model: the weights that the drive sent if the
-path has a weights-up phase, else the weights in the drive's pages. The model runs forward and
-backward itself. The caller gives their duration on the accelerator, because this machine is not the
-accelerator.
+command. The step then writes the new weights into the model: the weights that the drive sent if
+the path has a weights-up phase, else the weights in the drive's pages. The model runs forward and
+backward itself. The caller gives the duration of both on the accelerator, because this machine is
+not the accelerator.
 
-If states are kept in codes, each tensor begins a new block of codes, as in a KernelOptimizer. Up to
-255 parameters of padding follow a tensor; their weights and gradients are 0.
+If states are stored as 8-bit codes, each tensor starts a new block of codes, as in
+KernelOptimizer. Up to 255 parameters of padding follow a tensor; their weights and gradients are
+0.
 """
 
 from __future__ import annotations
@@ -46,32 +48,33 @@ from ondie.kernels.torch_optimizer import KernelOptimizer, array_of, tensor_of
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
-"""Update paths that CSDOptimizer accepts: those that store weights and states on flash."""
+"""Names of the update paths that CSDOptimizer accepts. They store weights and states on flash."""
 
 
 class Live(Trace):
-    """The current step of a model in training.
+    """Trace of the current step of a model in training.
 
-    Its gradients may contain NaN or infinity, as with any other optimizer; the model handles them.
+    Gradients may contain NaN or infinity; the training loop must handle them, as with any other
+    optimizer.
     """
 
     def gradient(self, i: int) -> np.ndarray:
-        """Return the gradient of steps[i] without a check for finite values, float32[n_params]."""
+        """Return the gradient of steps[i], float32[n_params], without a check for NaN."""
         return self._sized(self.source.gradient(self.step(i).index), f"gradient of step {i}")
 
 
 class CSDOptimizer(KernelOptimizer):
-    """Updates float32 parameters on the CPU through a path of an emulated drive.
+    """Optimizer that updates float32 parameters on the CPU through a path of an emulated drive.
 
-    op, form, hyper: see KernelOptimizer. format: storage of weights and states on the drive, a
-    format of KernelOptimizer or "bf16_master". device: name or file of a preset, or a Config.
-    settings: changes to a preset, such as "ftl.gc_policy=fifo". path: one of UPDATING. forward_s,
-    backward_s: seconds per step on the accelerator. samples: samples per step. seed: seed of random
-    events in the drive and of stochastic rounding.
+    op, form, hyper: see KernelOptimizer. format: storage format of weights and states on the
+    drive, a format of KernelOptimizer or "bf16_master". device: name or file of a preset, or a
+    Config. settings: changes to the preset, such as "ftl.gc_policy=fifo". path: one of UPDATING.
+    forward_s, backward_s: seconds per step on the accelerator. samples: samples per step. seed:
+    seed of random events in the drive and of stochastic rounding.
 
-    The first step creates and fills the drive, in zero simulated time. Every parameter must have a
-    gradient in every step. Raises InputError for an invalid combination of device, model, path and
-    format, and KernelError for invalid hyperparameters and parameters.
+    The first step creates and fills the drive, in zero simulated time. Every parameter must have
+    a gradient in every step. Raises InputError for an invalid combination of device, model, path
+    and format, and KernelError for invalid hyperparameters and parameters.
     """
 
     def __init__(
@@ -133,7 +136,12 @@ class CSDOptimizer(KernelOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Simulate a step and write the new weights into the parameters."""
+        """Simulate a step and write the new weights into the parameters.
+
+        ``closure``: function that recomputes the loss and the gradients; its loss is returned.
+        Without a closure, return None. Raises KernelError for a missing gradient or a wrong
+        dtype.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -174,12 +182,12 @@ class CSDOptimizer(KernelOptimizer):
         )  # fmt: skip
 
     def _counted(self) -> int:
-        """Return the number of steps that the states have taken, including loaded states."""
+        """Return the number of update steps that the states result from, including the steps
+        before load_state_dict(). Raises KernelError if the number is not equal for all
+        parameters."""
         found = {int(self.state.get(param, {}).get("step", 0)) for param in self.held}
         if len(found) > 1:
-            raise KernelError(
-                f"parameters have taken {found} steps, expected the same number for all"
-            )
+            raise KernelError(f"states with {found} steps; all must have the same number of steps")
         return found.pop()
 
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
@@ -198,7 +206,8 @@ class CSDOptimizer(KernelOptimizer):
         return Options(form=self.kernel.form, format=self.layout.name, seed=self._drive_seed)
 
     def _trace(self, step: Step, source: Memory) -> Live:
-        """Return the trace of a step: the model's tensors, and its weights and gradients."""
+        """Return a trace with the single step ``step`` and the tensors of the model. ``source``:
+        the weights and gradients."""
         groups = [
             (param, i) for i, group in enumerate(self.param_groups) for param in group["params"]
         ]
@@ -259,12 +268,12 @@ class CSDOptimizer(KernelOptimizer):
         return found
 
     def _set(self, trace: Trace) -> None:
-        """Replace the trace of the run by another trace of the same model."""
+        """Replace the trace of the run by ``trace``, another trace of the same model."""
         assert self._run is not None and self._run.arithmetic is not None
         self._run.path.trace = self._run.arithmetic.trace = trace
 
     def _take_back(self, run: Run) -> None:
-        """Copy the weights from the drive into the parameters of the model."""
+        """Copy the weights from the drive of ``run`` into the parameters of the model."""
         assert run.arithmetic is not None
         weights = run.path.delivered()
         if weights is None:
@@ -278,10 +287,12 @@ class CSDOptimizer(KernelOptimizer):
         torch.autograd.graph.increment_version(self.held)
 
     def cut_power(self, after_events: int) -> None:
-        """Cut the drive's power after ``after_events`` events of the next step and restore it.
+        """Cut the drive's power after ``after_events`` events of the next step, then restore the
+        power.
 
-        The step is recovered and resumed (see :attr:`recoveries`). A step with fewer events is not
-        cut. Only the path on_die supports power cuts. Raises InputError.
+        The step is recovered and resumed (see :attr:`recoveries`). The power is not cut if the
+        step has fewer events. Only the path on_die supports power cuts. Raises InputError for
+        another path or an invalid number of events.
         """
         if self.path_name != OnDie.name:
             raise InputError(
@@ -293,7 +304,7 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def recoveries(self) -> tuple[Recovery, ...]:
-        """Costs of the power cuts so far, in their order."""
+        """Recoveries from the power cuts so far, oldest first, with the cost of each."""
         return () if self._run is None else tuple(self._run.recoveries)
 
     @property
@@ -302,12 +313,13 @@ class CSDOptimizer(KernelOptimizer):
         return 0.0 if self._run is None else self._run.system.now / 1e12
 
     def account(self) -> tuple[Ledger, Energy]:
-        """Return the ledger (time by phase, bytes, flash operations, wear) and energy so far.
+        """Return (ledger, energy) of all steps so far. The ledger holds time by phase, bytes,
+        flash operations and wear.
 
         Raises KernelError before the first step.
         """
         if self._run is None:
-            raise KernelError("no step has run yet")
+            raise KernelError("no step has run yet; call step() first")
         steps = tuple(replace(step, index=i) for i, step in enumerate(self._steps))
         self._set(replace(self._run.path.trace, steps=steps))
         _, book, _, joules = self._run.account()
@@ -317,7 +329,7 @@ class CSDOptimizer(KernelOptimizer):
     def run(self) -> Run:
         """The run of the update path on the drive. Raises KernelError before the first step."""
         if self._run is None:
-            raise KernelError("no step has run yet")
+            raise KernelError("no step has run yet; call step() first")
         return self._run
 
     @property
@@ -327,9 +339,11 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def met(self) -> bool:
-        """True if a processing element on a die, or the host, read a NaN or an infinity.
+        """True if a die register delivered a NaN or an infinity, to a processing element or to
+        the host.
 
-        The check precedes the NaN comparator.
+        The values are checked before the NaN comparator changes them. Always False with paths
+        other than on_die.
         """
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
         return bool(getattr(payload, "met", False))
@@ -341,7 +355,8 @@ class CSDOptimizer(KernelOptimizer):
         return sum_counters(self._run.system.arrays.count)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return KernelOptimizer's state dictionary; reading the states takes no simulated time."""
+        """Return KernelOptimizer's state dictionary and the storage format under "format".
+        Reading the states takes no simulated time."""
         if self._run is not None:
             kept = ("w",) if self._shown != "w" else ()  # weights wider than the model's
             slots = {s.name: s for s in self.layout.slots}
@@ -353,7 +368,8 @@ class CSDOptimizer(KernelOptimizer):
         return super().state_dict() | {"format": self.layout.name}
 
     def _stored(self, name: str) -> np.ndarray:
-        """Return the vector in slot ``name`` as it is stored in the drive's pages."""
+        """Return the vector in slot ``name`` as it is stored in the drive's pages, in the stored
+        dtype."""
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
         assert payload is not None
         found: np.ndarray = payload.stored(name)
@@ -362,7 +378,7 @@ class CSDOptimizer(KernelOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load states as KernelOptimizer does; the first step fills the drive with them.
 
-        Raises KernelError after the first step.
+        Raises KernelError after the first step, or if the states are in another storage format.
         """
         if self._run is not None:
             raise KernelError("states cannot be loaded after the first step")

@@ -36,9 +36,9 @@ class Drive(Driver):
     ``payload=True`` keeps the bytes of every page. ``buffer`` (uint8[slots, page_bytes]) is then
     the caller's memory: commands with a ``payload_slot`` write pages from it and read pages into
     it. The caller must not touch a slot until its command has completed. ``queue_depth`` replaces
-    the smaller of the host's and the drive's depth. ``seed`` determines bad blocks, failures and
-    bit errors. Commands in flight at the same time may take effect in any order, as in NVMe. To
-    order two commands, wait for the completion of the first.
+    the configured depth, which is the smaller of the host's and the drive's. ``seed`` determines
+    bad blocks, failures and bit errors. Commands in flight at the same time may take effect in
+    any order, as in NVMe. To order two commands, wait for the completion of the first.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Drive(Driver):
         self._submit(commands, None)
 
     def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
-        """Check and accept commands.
+        """Check and accept ``commands`` (queues.COMMAND[n]), or raise InputError.
 
-        ``own``: the buffer of read() or write(), None for submit().
+        ``own``: the buffer of read() or write(), uint8[n, page_bytes]; None for submit().
         """
         self.check_power()
         slots = 0 if self.buffer is None else len(self.buffer)
@@ -111,7 +111,8 @@ class Drive(Driver):
         self.supply()
 
     def supply(self) -> bool:
-        """Load waiting commands into the ring while it has room; return True if any was loaded."""
+        """Load waiting commands into the ring of plan rows while it has room. Return True if any
+        command was loaded."""
         loaded = False
         while self._waiting:
             room = min(self.free_rows, plan_rows.MAX_CHUNK)
@@ -160,7 +161,8 @@ class Drive(Driver):
 
     @property
     def now(self) -> int:
-        """Simulation time reached (ps); later commands must not arrive before this time."""
+        """Simulation time that has been reached (ps). Later commands must not arrive before this
+        time."""
         return self._reached
 
     def run_until(self, t_ps: int = NEVER - 1, max_events: int | None = None) -> int:
@@ -181,7 +183,8 @@ class Drive(Driver):
         return count
 
     def run(self, max_events: int | None = None) -> int:
-        """Handle events until no work is left, at most ``max_events``; return the number handled.
+        """Handle at most ``max_events`` events until no work is left; return the number of events
+        handled.
 
         The clock stays at the time of the last event.
         """
@@ -191,10 +194,12 @@ class Drive(Driver):
         return count
 
     def power_cut(self, after_events: int) -> int:
-        """Run ``after_events`` events, then cut the power; the device does nothing afterwards.
+        """Run ``after_events`` events, then cut the power; afterwards the drive handles no
+        commands.
 
-        Commands that have not completed and data that is only in the data cache are lost. Finished
-        programs remain on flash. Returns the number of events, which is smaller if no work is left.
+        Commands that have not completed and data that is only in the data cache are lost.
+        Finished programs remain on flash. Returns the number of events handled, which is smaller
+        than ``after_events`` if no work was left.
         """
         before = self.events
         self.events_left = after_events
@@ -219,7 +224,8 @@ class Drive(Driver):
         return out
 
     def _collect(self) -> None:
-        """Record completed commands before their entries in the ring are reused."""
+        """Record the completions of finished commands before their entries in the ring are
+        reused."""
         ring = len(self._ring) - 1
         place = self._open & ring
         done = self.arrays.row.state[place] == plan_rows.DONE
@@ -241,9 +247,11 @@ class Drive(Driver):
     # --- payload
 
     def write(self, lpn: int, data: bytes | np.ndarray) -> None:
-        """Write whole pages from ``lpn`` on at the current time; run until the device is idle.
+        """Write whole pages from logical page ``lpn`` on at the current time; run until the drive
+        is idle.
 
-        Raises InputError for a partial page, or without payload.
+        ``data``: bytes, or an array of any dtype. Raises InputError for a partial page, for pages
+        outside the drive, or without payload.
         """
         page = self.geometry.page_bytes
         given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
@@ -253,9 +261,11 @@ class Drive(Driver):
         self._run_command(queues.WRITE, lpn, raw.reshape(-1, page))
 
     def read(self, lpn: int, n: int = 1) -> np.ndarray:
-        """Read ``n`` pages from ``lpn`` on at the current time; run until the device is idle.
+        """Read ``n`` pages from logical page ``lpn`` on at the current time; run until the drive
+        is idle.
 
-        Returns uint8[n, page_bytes]; unmapped pages are zeros. Raises InputError.
+        Returns uint8[n, page_bytes]; unmapped pages are zeros. Raises InputError for pages
+        outside the drive, or without payload.
         """
         if n < 1:
             raise InputError(f"n = {n}: must be at least 1 page")
@@ -264,12 +274,14 @@ class Drive(Driver):
         return pages
 
     def _run_command(self, op: int, lpn: int, pages: np.ndarray) -> None:
-        """Run one command on ``pages`` (uint8[n, page_bytes]) now, until the device is idle.
+        """Run one command on ``pages`` (uint8[n, page_bytes]) at the current time until the drive
+        is idle.
 
-        ``op``: READ fills ``pages``, WRITE stores them. Raises InputError without payload.
+        ``op``: READ fills ``pages``, WRITE stores them from logical page ``lpn`` on. Raises
+        InputError without payload.
         """
         if self.store is None:
-            raise InputError("this device keeps no payload; Drive(cfg, payload=True) does")
+            raise InputError("this device keeps no payload; use Drive(cfg, payload=True)")
         command = np.zeros(1, queues.COMMAND)
         command["op"], command["lpn"], command["n"] = op, lpn, len(pages)
         command["payload_slot"], command["arrival"] = -1, max(self.now, self._last_arrival)
@@ -283,7 +295,7 @@ class Drive(Driver):
         without payload.
         """
         if self.store is None:
-            raise InputError("this device keeps no payload; Drive(cfg, payload=True) does")
+            raise InputError("this device keeps no payload; use Drive(cfg, payload=True)")
         entry = int(self.arrays.l2p[0, lpn])
         return None if entry == 0 else self.store.read(entry - 1).copy()
 
@@ -301,9 +313,8 @@ class Drive(Driver):
                 self._copy_bytes(self.store, entry)
 
     def _copy_bytes(self, store: PageStore, entry: events.LogEntry) -> None:
-        """Copy the bytes of a logged operation between the buffer of its command and the pages of
-        flash.
-        """
+        """Copy the bytes of a logged page operation between the buffer of its command and the
+        flash pages."""
         what, lpn, count = entry.what, entry.lpn, entry.n
         command = self._ring[entry.row & (len(self._ring) - 1)]
         buffer, at = self._private_buffers.get(entry.row), lpn - int(command["lpn"])
@@ -331,9 +342,9 @@ class Drive(Driver):
     # --- conservation
 
     def check(self) -> None:
-        """Check the conservation laws of the device. Raises Imbalance.
+        """Check the conservation laws of the drive. Raises Imbalance.
 
-        Most laws need an idle device; the others hold at any time.
+        Laws that require an idle drive are checked only when no command is outstanding.
         """
         check_between_events(self.arrays, self.geometry)
         if not self.off and self.outstanding == 0 and self.idle:
@@ -346,8 +357,7 @@ class Drive(Driver):
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
 
     def _misplaced(self, store: PageStore) -> list[str]:
-        """Return a sentence for each mapped page that is not on flash under its logical page
-        number.
+        """Return one sentence per mapped page whose flash page belongs to another logical page.
 
         Translation pages have no stored bytes and are not checked.
         """

@@ -143,7 +143,7 @@ def kind_of(attribute: str) -> Kind | None:
 def nearest(word: str, options: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the option most similar to `word`, or None if no option is similar.
 
-    `cutoff`: least similarity, 0 to 1 (difflib's ratio).
+    `cutoff`: minimum similarity, from 0 to 1 (ratio of difflib.SequenceMatcher).
     """
     names = list(options)
     folded = {name.casefold(): name for name in reversed(names)}
@@ -208,7 +208,7 @@ def _a(kind: Kind) -> str:
 
 
 def _unit_problem(unit: str, kind: Kind) -> str:
-    """Return the part of an error message that explains a wrong unit."""
+    """Return the words of an error message that explain why `unit` is wrong for `kind`."""
     known = ", ".join(kind.shown)
     if not unit:
         return f'has no unit; write for example "{kind.example}" (units: {known})'
@@ -224,7 +224,11 @@ def _unit_problem(unit: str, kind: Kind) -> str:
 
 
 def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -> int:
-    """Return number x factor as a whole number from 0 to the int64 maximum."""
+    """Return number x factor as a whole number from 0 to the int64 maximum.
+
+    `key`, `text`: key and text of the value, for messages. Raises InputError as :func:`parse`
+    does.
+    """
     base = kind.shown[0]
     if number.is_signed() and not number.is_zero():
         raise InputError(f"{key}: {quoted(text)} is too small; must be at least 0 {base}")
@@ -255,8 +259,8 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
 def parse_count(text: str, key: str, least: int = 0) -> int:
     """Return a plain whole number ("24", "1e9", "1_000_000") from 0 to the int64 maximum.
 
-    Raises InputError naming `key`. `least`: the minimum that the message for a negative number
-    gives.
+    Raises InputError naming `key`. `least`: minimum that the message for a negative number
+    states; values from 0 to `least` are not rejected here.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2]:
@@ -274,8 +278,8 @@ def parse_count(text: str, key: str, least: int = 0) -> int:
 def parse_ratio(text: str, key: str, least: float = 0) -> float:
     """Return a plain number or a quotient ("0.07", "3.08/32.3") as a finite float, at least 0.
 
-    Raises InputError naming `key`. `least`: the minimum that the message for a negative number
-    gives.
+    Raises InputError naming `key`. `least`: minimum that the message for a negative number
+    states; values from 0 to `least` are not rejected here.
     """
     parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
     numbers = [Decimal(match[1]) for match in parts if match is not None and not match[2]]
@@ -308,7 +312,7 @@ def exact(value: int, kind: Kind) -> str:
 
 
 def _terminating(value: Fraction) -> str | None:
-    """Return a fraction as a plain decimal of up to 12 places, or None if it needs more."""
+    """Return a fraction as a decimal number of up to 12 places, or None if more are needed."""
     scaled = value * 10**12
     if scaled.denominator != 1:
         return None
@@ -384,16 +388,16 @@ SI_PREFIXES = ((1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-
 
 
 def si_prefix(value: float) -> tuple[float, str]:
-    """Return (scale, prefix) of the SI prefix with which a value is at least 1.
+    """Return (scale, prefix) of the largest SI prefix with which ``value`` is at least 1.
 
-    It serves a column or axis of one unit: 0.025 -> (0.001, "m"). A value below the smallest prefix
-    has that prefix.
+    Use it for a table column or an axis with one unit: 0.025 -> (0.001, "m"). Values below 1e-9
+    get the smallest prefix, "n".
     """
     return next((each for each in SI_PREFIXES if value >= each[0]), SI_PREFIXES[-1])
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: 1 step, 2 steps."""
+    """Return a count with its noun, in the plural unless the count is 1: 1 step, 2 steps."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -1,7 +1,8 @@
-"""In-storage processor in the controller: a throughput model.
+"""In-storage processor (ISP) in the controller: a throughput model.
 
-Owns the time for which an update occupies the ISP. Does not own DRAM and flash time: in the engine
-the ISP's traffic contends for them, so that the update takes the longest of the three.
+Owns the time for which an update occupies the ISP. Does not own DRAM and flash time. In the
+engine the ISP's traffic occupies DRAM and flash concurrently, so an update takes as long as the
+slowest of the three.
 Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml:
 128-bit vectors with three operands, as NEON has); Smart-Infinity (HPCA 2024): an FPGA engine
 streams at a given rate.
@@ -19,7 +20,8 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config
 
 NEAREST = "fma128"
-"""Target of instructions.toml nearest to NEON: 128-bit vectors, three-operand instructions."""
+"""Compilation target in instructions.toml that is closest to Arm NEON: 128-bit vectors,
+three-operand instructions."""
 
 
 @cache
@@ -30,16 +32,17 @@ def measured() -> dict[str, Any]:
 
 
 CASTS = {"bf16_master": ("from_bf16", "from_bf16", "to_bf16")}
-"""Cast kernels by format, for formats without a separate update kernel.
+"""Cast kernels by format, for formats without an update kernel.
 
-They run in addition to the FP32 kernel: w and g are cast before it, w after it.
+The FP32 kernel runs between the casts: w and g are cast before it, w after it.
 """
 
 
 def instructions_per_param(op: str, coupled_decay: bool, format: str = "fp32") -> Fraction:
-    """Return the instructions per parameter of an update kernel in a format.
+    """Return the instructions per parameter of the update kernel of ``op`` in a format.
 
-    Counts are for 128-bit vectors and large arrays ("bulk" in instructions.toml).
+    ``coupled_decay``: True if weight decay is added to the gradient. Counts are for 128-bit
+    vectors and large arrays ("bulk" in instructions.toml).
     """
     table = measured()[NEAREST]
     own = format != "fp32" and format not in CASTS
@@ -52,7 +55,7 @@ def update_ps(
     cfg: Config, op: str, coupled_decay: bool, n_params: int, traffic: int | Fraction,
     format: str = "fp32",
 ) -> int:  # fmt: skip
-    """Return the time for which an update occupies the ISP, ps.
+    """Return the time for which an update of ``n_params`` parameters occupies the ISP, ps.
 
     Cores: instructions / (cores x IPC x frequency). FPGA: ``traffic`` bytes per parameter at the
     rate of the engine.

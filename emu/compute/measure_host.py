@@ -1,7 +1,7 @@
-"""Measured rate of CPU Adam on this machine, an input of `ondie compare --measure-host`.
+"""Measured rate of CPU Adam on this machine, for `ondie compare --measure-host`.
 
-Owns the measurement and its entry in the configuration. Does not own the kernel (ondie.kernels) or
-the method of timing a kernel (ondie.kernels.bench.run).
+Owns the measurement and the configuration value made from it. Does not own the kernel
+(ondie.kernels) or the method of timing a kernel (ondie.kernels.bench.run).
 Source: this project.
 """
 
@@ -20,13 +20,17 @@ from ondie.kernels.bench.contenders import HYPER, KEY, filled
 from ondie.kernels.bench.run import free_bytes, machine, need, timed
 
 PARAMS = 1 << 25
-"""Number of parameters; their four arrays are far larger than any processor cache."""
+"""Number of parameters in the measurement. Their four arrays are far larger than any processor
+cache."""
 ROUNDS = 7
 RATE, DRAM = "host.adam", "host.dram_bandwidth"
 
 
 def adam_rate(threads: int) -> float:
-    """Return the parameters per second of one Adam update in DRAM: the median over rounds."""
+    """Measure Adam updates of arrays in DRAM and return the median rate, parameters per second.
+
+    ``threads``: number of CPU threads. The median is over ROUNDS updates.
+    """
     n = min(PARAMS, free_bytes() // 2 // need(1))
     kernel = get("adam")
     call = partial(
@@ -39,8 +43,8 @@ def adam_rate(threads: int) -> float:
 def with_measured_rate(cfg: Config, given: tuple[str, ...]) -> Config:
     """Return the configuration with this host's Adam rate, recorded as measured.
 
-    The host's DRAM bandwidth is raised if it is too low for that rate. ``given``: the settings of
-    the user. Raises InputError if the user has set the rate.
+    The host's DRAM bandwidth is raised if it is too low for that rate. ``given``: the user's
+    settings (KEY=VALUE). Raises InputError if one of them sets the rate.
     """
     if any(text.partition("=")[0].strip() == RATE for text in given):
         raise InputError(f"--measure-host cannot be combined with --set {RATE}")

@@ -1,15 +1,16 @@
-"""OptimStore's NaN comparator: makes values finite whose exponent bits are all ones.
+"""OptimStore's NaN comparator: replaces infinities and NaNs by finite values.
 
-Owns the comparator's effect on values. Does not own the source of values (paths/payload.py) or the
-bit errors (ftl/reservoir_reads.py).
+Owns the comparator's effect on values. Does not own the source of values (paths/payload.py) or
+the bit errors (ftl/reservoir_reads.py).
 Source: OptimStore (HPCA 2023): ECC is bypassed except for a NaN comparator that flips the top bit
 of the exponent. The position of the comparator is not published. Assumption: it processes every
-value of the optimizer's pages as the value leaves the registers, for the processing element or for
-the host, in zero time.
+value of the optimizer's pages when the value leaves the registers, for the processing element or
+for the host, in zero time.
 
-If all eight bits of the exponent are 1 (infinity, any NaN), bit 30 becomes 0. The exponent is then
-127; sign and mantissa are unchanged: infinity becomes 1, a NaN becomes a value between 1 and 2 with
-its sign. Every other value is unchanged, however large: 2**127 is not changed by a NaN comparator.
+If all eight bits of the exponent are 1 (infinity, any NaN), bit 30 becomes 0. The exponent is
+then 127; sign and mantissa are unchanged. Infinity becomes 1; a NaN becomes a value between 1 and
+2 with the sign of the NaN. All finite values are unchanged, including very large ones such as
+2**127.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy as np
 
 
 class Word(NamedTuple):
-    """Bits of a value as an integer: type, mask of the exponent, top bit of the exponent."""
+    """Bit layout of a floating-point type: unsigned integer type, mask of the exponent, mask of
+    the exponent's top bit."""
 
     dtype: np.dtype
     exponent: np.unsignedinteger
@@ -31,18 +33,20 @@ WORDS = {
     np.dtype(np.float32): Word(np.dtype(np.uint32), np.uint32(0x7F80_0000), np.uint32(0x4000_0000)),
     np.dtype(np.uint16): Word(np.dtype(np.uint16), np.uint16(0x7F80), np.uint16(0x4000)),
 }
-"""Bit layout by type of the values; uint16 holds BF16 bits."""
+"""Bit layouts by dtype of the values. uint16 holds BF16 bits."""
 
 
 def special(values: np.ndarray) -> np.ndarray:
-    """Return a mask, bool[n], of infinities and NaNs in float32[n], or BF16 bits as uint16[n]."""
+    """Return the mask of infinities and NaNs, bool[n]. ``values``: float32[n], or BF16 bits as
+    uint16[n]."""
     word = WORDS[values.dtype]
     found: np.ndarray = (values.view(word.dtype) & word.exponent) == word.exponent
     return found
 
 
 def compare(values: np.ndarray) -> int:
-    """Make infinities and NaNs finite in place; return their number."""
+    """Make infinities and NaNs finite in place; return their number. ``values``: as in
+    :func:`special`."""
     found = special(values)
     n = int(np.count_nonzero(found))
     if n:

@@ -1,13 +1,13 @@
 """Processing elements (PEs) on the die: time of their vector passes.
 
-Owns the time of a stripe, and of the on-die ECC where there is one. Does not own the passes, their
-cycles or their arithmetic (ondie.kernels.on_die), which passes wait for the die's bus (pe_bus.py),
+Owns the time of a stripe, and of the on-die ECC if configured. Does not own the passes, their
+cycles or their arithmetic (ondie.kernels.on_die), the contention for the die's bus (pe_bus.py),
 or the time at which a die computes (nand/channel.py).
-Source: OptimStore (HPCA 2023): the PE clock is a quarter of the interface rate, and a PE processes
-one 32-bit value per cycle, so a pass over a page takes as long as the page takes on the bus. AiF
-(ISCA 2025): a code that corrects 10 bits in 1 KiB, at 6.4 GB/s. Assumption: each die has one
-encoder and decoder, through which the pages of its planes pass one after the other, so that pages
-programmed by a PE have valid parity.
+Source: OptimStore (HPCA 2023): the PE clock is a quarter of the interface rate, and a PE
+processes one 32-bit value per cycle, so a pass over a page takes as long as the transfer of the
+page on the bus. AiF (ISCA 2025): a code that corrects 10 bits in 1 KiB, at 6.4 GB/s. Assumption:
+each die has one encoder and decoder, which processes the pages of its planes one after the other,
+so that pages programmed by a PE have valid parity.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VALUE_BYTES = 4
 def stripe_ps(
     cfg: Config, op: str, coupled_decay: bool, groups: int = 1, width: int = VALUE_BYTES
 ) -> tuple[int, int]:
-    """Return the PE time of one stripe, and the part of it spent on the die's bus or waiting for
-    it, ps.
+    """Return (PE time of one stripe, portion of that time on the die's bus or waiting for the
+    bus), ps.
 
-    The PE time is the number of passes times the values of a page times one PE clock. Values
-    with a ``width`` of 2 bytes are processed pe.narrow_values per clock, on the bus as in the PE.
-    The PEs of a die work in parallel, so a stripe with several groups takes longer only by their
-    contention for the bus.
+    The PE time is the number of passes times the values of a page times one PE clock. ``width``:
+    bytes of a value; 2-byte values are processed pe.narrow_values per clock, on the bus as in the
+    PE. ``groups``: number of groups of planes in the stripe. The PEs of a die work in parallel,
+    so a stripe with several groups takes longer only because they contend for the bus.
     """
     values = cfg.flash.page_bytes // width
     if width < VALUE_BYTES:
@@ -56,20 +56,21 @@ def cycles_ps(cfg: Config, cycles: int) -> int:
 
 
 def extra_passes(cfg: Config) -> int:
-    """Return the passes over every page in use in addition to those of the update.
+    """Return the number of passes over every page in use, in addition to those of the update.
 
-    A key stream is removed after a read and applied before a program; a guard is checked and
-    recomputed.
+    A randomiser on the die takes two: the key stream is removed after the read and applied before
+    the program. An integrity guard takes two: the guard is checked, then recomputed.
     """
     return 2 * (cfg.pe.randomiser == "die") + 2 * (cfg.pe.integrity == "die")
 
 
 def guarding_ps(cfg: Config, planes: int) -> int:
-    """Return the time per stripe, in addition to the update, to protect ``planes`` pages on the
-    die, ps.
+    """Return the additional time per stripe to randomise, check and encrypt its pages on the die,
+    ps.
 
-    It consists of the passes of the PEs, in parallel, and of an AES engine of the die that
-    processes every page in turn, before and after the update.
+    ``planes``: number of pages of the stripe. The PEs of the planes pass over their pages in
+    parallel. The die's AES engine processes one page after the other, before and after the
+    update.
     """
     time = cycles_ps(cfg, extra_passes(cfg) * (cfg.flash.page_bytes // VALUE_BYTES))
     size = 2 * planes * cfg.flash.page_bytes
@@ -80,7 +81,7 @@ def guarding_ps(cfg: Config, planes: int) -> int:
 
 def ecc_ps(cfg: Config, pages: int) -> int:
     """Return the time of ``pages`` pages of a die in the on-die decoder or encoder, ps; 0 without
-    one."""
+    on-die ECC."""
     if cfg.pe.protection != "on_die_ecc":
         return 0
     return -(-pages * cfg.flash.page_bytes * PS_PER_S // cfg.pe.ecc_bytes_per_s)

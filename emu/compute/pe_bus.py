@@ -1,18 +1,19 @@
 """Shared bus of a die's processing elements: reads of registers in other planes.
 
-Owns the selection of the passes of an update that cross planes, and the time of a stripe's passes
-when they contend for the bus. Does not own the passes and their operands (ondie.kernels.on_die),
-the layout of vectors over planes (paths/layout/regions.py), or pages that change planes
+Owns the selection of the passes that read across planes, and the time of a stripe's passes when
+they contend for the bus. Does not own the passes and their operands (ondie.kernels.on_die), the
+layout of vectors over planes (paths/layout/regions.py), or pages that change planes
 (ftl/reservoir.py).
-Source: OptimStore (HPCA 2023): a shared bus on the die gives a PE access to the register of another
-plane. The paper does not publish the rate of the bus. Assumptions: a pass is executed by the PE in
-the plane of the vector that the pass changes; gradient and intermediate results are in cache
-registers, one in each, placed so that the fewest passes cross planes.
+Source: OptimStore (HPCA 2023): a shared bus on the die gives a PE access to the register of
+another plane. The paper does not publish the rate of the bus. Assumptions: a pass is executed by
+the PE in the plane of the vector that the pass changes. The gradient and intermediate results are
+in cache registers, one in each, placed so that the fewest passes cross planes.
 
-A pass reads one operand in its own plane, one value per cycle. If the other operand is in another
-plane, the pass occupies a lane of the bus, which carries one value per cycle, for the same time. A
-slower bus (less than one value per cycle) slows the pass. Groups of planes with separate vectors
-run in parallel and wait for each other if there are fewer lanes, in first-come, first-served order.
+A pass reads one operand in the PE's plane, one value per cycle. If the other operand is in
+another plane, the pass also occupies a lane of the bus, which carries one value per cycle, for
+that time. A slower bus (less than one value per cycle) slows the pass. Groups of planes with
+separate vectors run in parallel. If there are fewer lanes than groups, they wait for a lane in
+first-come, first-served order.
 """
 
 from __future__ import annotations
@@ -26,20 +27,22 @@ from functools import cache
 from ondie.kernels import on_die
 
 MADE = ("g", "t")
-"""Vectors that are in cache registers and are not stored in a plane."""
+"""Vectors that are in cache registers and are not stored in a plane: gradient and intermediate
+result."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """PE cycles of a stripe's passes. Passes that groups of planes run in parallel count once."""
+    """PE cycles of the passes of a stripe. Passes that groups of planes run in parallel count
+    once."""
 
     total: int
     own: int
-    """Cycles of passes whose operands are all in the plane of their element."""
+    """Cycles of passes whose operands are all in the plane of the PE that executes the pass."""
 
     @property
     def bus(self) -> int:
-        """Cycles of passes that read over the die's bus, including the wait for it."""
+        """Cycles of passes that read over the die's bus, including waits for the bus."""
         return self.total - self.own
 
 
@@ -60,15 +63,17 @@ def crossing(op: str, coupled_decay: bool = False) -> tuple[bool, ...]:
 
 
 def across(n: int, lanes: float) -> int:
-    """Return the cycles of ``n`` values over one lane of the bus."""
+    """Return the number of PE cycles in which the bus carries ``n`` values over one lane.
+    ``lanes``: values per cycle of the bus; below 1, a value takes more than one cycle."""
     return n if lanes >= 1 else math.ceil(n / lanes)
 
 
 @cache
 def passes(op: str, groups: int, n: int, lanes: float, coupled_decay: bool = False) -> Passes:
-    """Return the cycles of an update of ``groups`` pages of ``n`` values each.
+    """Return the PE cycles of an update of ``groups`` groups of planes with pages of ``n`` values
+    each.
 
-    ``lanes``: values per cycle that the bus carries; above one only the integer part counts.
+    ``lanes``: values per cycle that the bus carries; above 1 only the integer part counts.
     """
     crosses = crossing(op, coupled_decay)
     slow = across(n, lanes)

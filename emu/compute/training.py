@@ -1,7 +1,8 @@
 """Forward and backward on the host's accelerator and on the cores of a drive.
 
-Owns their rates, the rule that selects a step's times, and the drive's speed relative to the host.
-Does not own the arithmetic of a step (traces/step_times.py) or batch sizes (cluster/).
+Owns the training rates of both, the rule that selects a step's times, and the drive's speed
+relative to the host. Does not own the arithmetic of a step (traces/step_times.py) or batch sizes
+(cluster/).
 Source: the presets state peak rates and utilizations, or a ratio of speeds that a paper measured.
 """
 
@@ -14,7 +15,8 @@ from ondie.emu.units import InputError, fmt_flops
 from ondie.traces import Trace, step_times
 
 RULES = ("accelerator", "trace")
-"""Rules for the times of forward and backward: those of the device's accelerator or the trace's."""
+"""Rules for the times of forward and backward. "accelerator": compute them from the rate of the
+device's accelerator. "trace": use the times in the trace."""
 
 
 def accelerator_flop_per_s(cfg: Config, model: str) -> float:
@@ -36,8 +38,8 @@ def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> flo
     """Return the training speed of a drive divided by the host's; 0 if the drive cannot train.
 
     ``macs``: multiply-accumulates of forward and backward per sample. ``host_speed``: the host's
-    samples per second. Both count only if the preset states a rate for the drive; it otherwise
-    states the ratio.
+    samples per second. Both are used only if the preset states a training rate for the drive
+    (isp.flops_per_cycle); otherwise the preset's ratio is returned.
     """
     isp = cfg.isp
     if not isp.flops_per_cycle:
@@ -49,14 +51,16 @@ def training_ratio(cfg: Config, model: str, macs: int, host_speed: float) -> flo
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Rule by which the times of forward and backward were determined, with an explanation."""
+    """Rule by which the times of forward and backward were determined, with an explanation as
+    text."""
 
     rule: str
     """Name of the rule, one of RULES."""
     text: str
     flop_per_s: float | None = None
     forward_given: bool = False
-    """True if the user stated the time of forward; ``backward_given`` is the same for backward."""
+    """True if the user stated the time of forward. The next field, ``backward_given``, is True if
+    the user stated that of backward."""
     backward_given: bool = False
 
 
@@ -67,11 +71,13 @@ def timed(
     forward_s: float | None = None,
     backward_s: float | None = None,
 ) -> tuple[Trace, StepTimes]:
-    """Return the trace with the times of forward and backward that apply to a device, and the rule.
+    """Return the trace with the times of forward and backward that apply to a device, and the
+    rule.
 
-    ``asked``: one of RULES; None: the accelerator's times if the device states a rate and the trace
-    multiply-accumulates, otherwise the trace's. ``forward_s`` and ``backward_s`` override either.
-    Raises InputError if the accelerator's times are asked for and cannot be computed.
+    ``asked``: one of RULES. None: "accelerator" if the device states a rate and the trace states
+    its multiply-accumulates, otherwise "trace". ``forward_s`` and ``backward_s`` (seconds per
+    step) override the times of either rule. Raises InputError for "accelerator" if the rate or
+    the multiply-accumulates are missing.
     """
     rate, rule = accelerator_flop_per_s(cfg, trace.name), asked
     macs = trace.macs_forward and trace.macs_backward

@@ -1,8 +1,9 @@
 """Gradient all-reduce as plan rows: messages through the tunnels and their dependencies.
 
-Owns the rows of ring, tree and star. Does not own the sender and receiver of each message
-(cluster/collectives/ring.py, tree.py), the cost model (cluster/collectives/allreduce.py), or time.
-Source: as those modules.
+Owns the plan rows of the ring, tree and star algorithms. Does not own the sender and receiver of
+each message (cluster/collectives/ring.py, tree.py), the cost model
+(cluster/collectives/allreduce.py), or time.
+Source: the sources stated in those modules.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ host."""
 
 @dataclass(frozen=True)
 class ExchangePlan:
-    """All-reduce of ``n_bytes`` over a host and its drives, by one of allreduce.ALGORITHMS."""
+    """All-reduce of a gradient of ``n_bytes`` over a host and its drives. ``kind``: one of
+    allreduce.ALGORITHMS."""
 
     cfg: Config
     kind: str
@@ -52,7 +54,7 @@ class ExchangePlan:
 
     @property
     def text(self) -> str:
-        """Text of the cost model's calculation, for the closed form of the update stage."""
+        """Calculation of the cost model as text, for the closed form of the update stage."""
         times = self.cost
         relay = f"host relay {times.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
         if self.kind == "ring":
@@ -62,9 +64,9 @@ class ExchangePlan:
         return f"{self.kind}, {self.n_bytes / 1e6:.4g} MB per message; {relay}"
 
     def rows(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Yield the plan rows of the exchange in chunks; they start after row ``trained``. Return
-        for each node the id of the row that delivers the last part of the summed gradient,
-        int64[nodes]."""
+        """Yield the plan rows of the exchange in chunks. Return, for each node, the id of the
+        plan row that delivers the last piece of the summed gradient, int64[nodes]. ``trained``:
+        id of the plan row that completes when all nodes have their gradients."""
         if self.kind == "ring":
             return (yield from self._ring(out, trained))
         return self._star(out, trained) if self.kind == "star" else self._tree(out, trained)
@@ -72,8 +74,9 @@ class ExchangePlan:
     def _send(
         self, out: Rows, node: np.ndarray, to: np.ndarray, size: int, **after: Any
     ) -> np.ndarray:
-        """Add one message from each ``node`` to each ``to`` and return the row ids. Messages
-        between drives pass through the host."""
+        """Add one plan row (a message of ``size`` bytes) from ``node[i]`` to ``to[i]`` for each
+        i. Return the row ids, int64[n]. Messages between drives pass through the host. ``after``:
+        dependencies, as plan columns."""
         across = (node != HOST_NODE) & (to != HOST_NODE)
         kind = np.where(
             node == HOST_NODE,
@@ -92,8 +95,8 @@ class ExchangePlan:
         )
 
     def _ring(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Yield the messages of the ring. Each message waits for its data and for the previous
-        message of its sender."""
+        """Yield the messages of the ring as plan rows. Return the id of each node's last row,
+        int64[nodes]. Each message waits for its data and for the previous message of its sender."""
         first, nodes = out.next, self.nodes
         hops = ring.steps(nodes) * nodes
         batch = max(plan_rows.MAX_CHUNK // nodes, 1) * nodes
@@ -114,8 +117,9 @@ class ExchangePlan:
         return first + ring.last_arrivals(nodes)
 
     def _star(self, out: Rows, trained: int) -> np.ndarray:
-        """Add the rows of the star: every drive sends its gradient to the host, which adds them up
-        and sends the sum to every drive. Return the id of each node's last row, int64[nodes]."""
+        """Add the plan rows of the star: every drive sends its gradient to the host. The host
+        adds up the gradients and sends the sum to every drive. Return the id of each node's last
+        row, int64[nodes]."""
         drive = np.arange(1, self.nodes)
         host = np.full_like(drive, HOST_NODE)
         up = self._send(out, drive, host, self.n_bytes, after0=trained)
@@ -124,9 +128,9 @@ class ExchangePlan:
         return np.concatenate([[summed], down])
 
     def _tree(self, out: Rows, trained: int) -> np.ndarray:
-        """Add the rows of the tree. Each node sends its partial sum to its parent after it has
-        received those of its children. The host sends the total back over the same links. Return
-        the id of each node's last row, int64[nodes]."""
+        """Add the plan rows of the tree. Each node sends its partial sum to its parent after it
+        has received the sums of its children. The host sends the total back over the same links.
+        Return the id of each node's last row, int64[nodes]."""
         has = np.full((tree.CHILDREN, self.nodes), trained, np.int64)  # row id by child and node
         below = tree.levels(self.nodes)[1:]
         for level in reversed(below):
@@ -143,7 +147,7 @@ class ExchangePlan:
         return arrived
 
     def _sum(self, out: Rows, ready: int, gradients: int) -> int:
-        """Add the row in which the host adds ``gradients`` received gradients to the host's
-        gradient; return the row's id."""
+        """Add the plan row in which the host sums its gradient and ``gradients`` received
+        gradients. ``ready``: id of the plan row to wait for. Return the id of the new row."""
         took = sum_ps(self.n_bytes, gradients, self.cfg.host.dram_bandwidth_bytes_per_s)
         return out.one(resource=plan_rows.HOST_CPU, phase=SYNCHRONISE, array_ps=took, after0=ready)

@@ -1,7 +1,7 @@
 """Base class of the paths (prepare, plan, finish) and the builder of plan rows.
 
-Owns the contract of a path, the phases, and the forward and backward rows. Does not own time: a
-path names resources, bytes and dependencies, and the engine (engine/) computes times.
+Owns the interface of a path, the phases, and the rows of forward and backward. Does not own time:
+a path names resources, bytes and dependencies, and the engine (engine/) computes times.
 Source: this project's plan-row contract (engine/core/plan_rows.py).
 """
 
@@ -44,12 +44,12 @@ is complete."""
 
 SAME = "same"
 BATCHES = (SAME, *allocation.BATCHES)
-"""Values of --batch. GIVEN is the option's value if the user gives the drives' batch."""
+"""Values of --batch. If the user gives the drives' batch, the option ``batch`` is GIVEN instead."""
 
 NO_PROCESSOR = (
     "no in-storage processor (isp.kind = none); set isp.kind and its keys, or use --device csd-pe"
 )
-"""Reason that a path reports if it updates in the drive's controller and the drive has no
+"""Reason reported by a path that updates in the drive's controller if the drive has no
 processor."""
 
 
@@ -58,7 +58,7 @@ class Unavailable(InputError):
 
 
 class Rows:
-    """Builder of plan rows with consecutive ids."""
+    """Builder of plan rows with consecutive ids, starting from id ``first``."""
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
@@ -84,7 +84,7 @@ class Rows:
         return int(self.add(1, **columns)[0])
 
     def join(self, ids: np.ndarray, phase: int) -> int:
-        """Append a chain of joins with two inputs each and return the id of the last one, which
+        """Append a chain of joins with two inputs each. Return the id of the last join, which
         completes when all rows in ``ids`` are complete."""
         count = max(len(ids) - 1, 1)
         first = self.next
@@ -100,8 +100,8 @@ class Rows:
         return self.one(resource=plan_rows.FENCE, phase=phase)
 
     def full(self) -> bool:
-        """Return True if at least MAX_CHUNK rows have been collected, so that the caller should
-        yield them."""
+        """Return True if at least MAX_CHUNK rows have been collected. The caller should then
+        yield the rows."""
         return self._held >= plan_rows.MAX_CHUNK
 
     def take(self) -> np.ndarray:
@@ -115,8 +115,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the paths that the user sets; a prefix such as "stannis:" names the only path that
-    uses the option."""
+    """User options of the paths. A prefix such as "stannis:" names the only path that uses the
+    option."""
 
     weights_up: str = "fp32"
     """Width of the weights sent to the host: "fp32" or "fp16"."""
@@ -124,9 +124,9 @@ class Options:
     format: str = "fp32"
     """Storage format of weights, gradients and states: one of paths.layout.formats.FORMATS."""
     batch: str = "same"
-    """stannis: how batches are chosen. "same": global batch of the trace; "paper": published
+    """stannis: rule for the batches. "same": global batch of the trace; "paper": published
     batches; "tuned": batches by Algorithm 1; "given": ``drive_batch``, and ``host_batch`` or a
-    batch tuned to that of the drives."""
+    host batch tuned to the drives' batch."""
     host_batch: int | None = None
     """stannis: batch of the host if ``batch`` is "given"; otherwise the largest batch
     of the host."""
@@ -143,7 +143,7 @@ class Options:
     """host_offload: DeepSpeed options."""
     shares: Shares | None = None
     """host_offload, when a piece of a model is simulated: shares of the whole model that are on
-    NVMe. They replace the options that count whole sub-groups or tensors."""
+    NVMe. These shares replace the options that count whole sub-groups or tensors."""
     compression: float = 2.0
     """smart_comp: size of the compressed gradient (indices and values) in percent of the
     uncompressed 4 B per parameter."""
@@ -153,11 +153,12 @@ class Options:
     """Number of NVMe queue pairs that other users of the drive use during the step."""
     forward_s: float | None = None
     backward_s: float | None = None
-    """Seconds of the forward and of the backward pass per step; None: the times of the trace."""
+    """Duration of the backward pass per step, seconds (``forward_s``: of the forward pass). None:
+    the duration in the trace."""
     step_times: str | None = None
-    """Rule that determines the times of the forward and backward pass: one of
-    compute.training.RULES. None: the rate of the device's accelerator if the configuration states
-    one, otherwise the trace."""
+    """Rule for the times of the forward and backward pass: one of compute.training.RULES. None:
+    "accelerator" if the configuration states the accelerator's rate and the trace states its
+    multiply-accumulates, otherwise "trace"."""
 
     def __post_init__(self) -> None:
         self._check_cluster()
@@ -195,7 +196,7 @@ class Options:
 
 
 def quoted(*names: str) -> str:
-    """Return names as a list of quoted alternatives: "a", "b" or "c"."""
+    """Return names as a text of quoted alternatives: "a", "b" or "c"."""
     *first, last = (f'"{name}"' for name in names)
     return f"{', '.join(first)} or {last}"
 
@@ -215,13 +216,14 @@ class Path(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     updates_weights: ClassVar[bool] = True
-    """True if the path moves real bytes and updates them, so that the final weights can be compared
+    """True if the path moves and updates real bytes, so that the final weights can be compared
     with the reference."""
     lossless: ClassVar[bool] = True
     """True if the path applies the gradients as recorded, so that its weights equal the recorded
     weights."""
     exchanges: ClassVar[bool] = False
-    """True if the nodes exchange gradients; they do so even in a step whose update is skipped."""
+    """True if the nodes exchange gradients, which they do even in a step whose update is
+    skipped."""
 
     def __post_init__(self) -> None:
         reason = self.missing()
@@ -234,24 +236,25 @@ class Path(ABC):
         """Return the reason why this device or model cannot run the path, or None if it can."""
 
     def unstorable(self) -> str | None:
-        """Return the reason why the path cannot store its vectors in the selected format, or None
-        if it can."""
+        """Return the reason why the path cannot store its vectors in the configured format, or
+        None if it can."""
         return None if self.options.format == "fp32" else "only fp32 is supported"
 
     def check_format(self) -> None:
-        """Raise Unavailable if the path cannot store its vectors in the selected format."""
+        """Raise Unavailable if the path cannot store its vectors in the configured format."""
         reason = self.unstorable()
         if reason:
             raise Unavailable(f"{self.name}: format {self.options.format}: {reason}")
 
     @abstractmethod
     def system(self, payload: bool, timeline: int) -> System:
-        """Return a new emulated system (host and drives) that can run this path."""
+        """Return a new emulated system (host and drives) that can run this path. ``payload``:
+        True to keep the bytes of pages. ``timeline``: number of timeline intervals to keep."""
 
     @abstractmethod
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
         """Place weights and states on flash; this takes no simulated time. With ``arithmetic``,
-        also store their bytes."""
+        store their bytes as well."""
 
     @abstractmethod
     def plan(self, step: int) -> Iterator[np.ndarray]:
@@ -263,13 +266,12 @@ class Path(ABC):
 
     @property
     def beside_cpu(self) -> tuple[bool, bool]:
-        """(reads, writes): True if the reads or writes of the update stage overlap the computation
-        on the host CPU."""
+        """(reads, writes): True if the reads or the writes of the update stage overlap the
+        computation on the host CPU."""
         return False, False
 
     def part(self) -> None:
-        """Release the payload (the emulated bytes) after the caller has taken the result of the
-        run."""
+        """Release the payload (the emulated bytes). Call it after taking the result of the run."""
         return
 
     @abstractmethod
@@ -279,10 +281,11 @@ class Path(ABC):
 
     @abstractmethod
     def work(self, steps: int) -> Work:
-        """Return the work of ``steps`` steps that the engine's counters do not contain."""
+        """Return the work of ``steps`` steps that the engine's counters do not contain (PE
+        arithmetic, passes over host DRAM)."""
 
     def applied(self, steps: int) -> int:
-        """Return how many of the first ``steps`` steps update the weights, that is, are not
+        """Return how many of the first ``steps`` steps update the weights; the other steps are
         skipped."""
         return sum(not step.skipped for step in self.trace.steps[:steps])
 
@@ -293,7 +296,7 @@ class Path(ABC):
 
     @property
     def heading(self) -> str:
-        """Title of the path with the options in use, for tables."""
+        """Title of the path, including the options in use, for tables."""
         return self.title
 
     def notes(self) -> list[str]:
@@ -301,8 +304,8 @@ class Path(ABC):
         return []
 
     def share(self, steps: int) -> Share | None:
-        """Return how the programs of ``steps`` steps are distributed over the blocks that only this
-        path uses, or None if the path has no such blocks."""
+        """Return the distribution of the programs of ``steps`` steps over the blocks that only
+        this path uses, or None if the path has no such blocks."""
         return None
 
     def free_page(self) -> int:
@@ -311,8 +314,8 @@ class Path(ABC):
         return 0
 
     def delivered(self) -> np.ndarray | None:
-        """Return the weights that arrived at the host (NaN = never sent), or None if the path sends
-        none."""
+        """Return the weights that arrived at the host, [n_params] (NaN: never sent), or None if
+        the path sends no weights."""
         return None
 
     @property
@@ -332,8 +335,8 @@ class Path(ABC):
         """Pass the gradient of step ``step`` to the payload, if there is a payload."""
 
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
-        """Add the rows of forward and backward on the accelerator; return the ids of the backward
-        segments."""
+        """Add the plan rows of forward and backward on the accelerator, after the row with id
+        ``after``. Return the row ids of the backward segments, int64[BACKWARD_SEGMENTS]."""
         step_record = self.trace.steps[step]
         forward = out.one(
             resource=plan_rows.ACCELERATOR,
@@ -357,11 +360,11 @@ class Path(ABC):
         return segments
 
     def ready_segment(self, step: int, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Return the backward segment after which the gradients of parameters [start, stop) are
-        complete, int64.
+        """Return, for each range of parameters [start, stop), the backward segment after which
+        its gradients are complete, int64[n].
 
-        The segment follows from the recorded ready time of each tensor's gradient. Without recorded
-        times, layers finish in reverse order at an even rate.
+        The segment follows from the recorded ready time of each tensor's gradient. Without
+        recorded times, layers finish in reverse order at an even rate.
         """
         step_record = self.trace.steps[step]
         segments = BACKWARD_SEGMENTS

@@ -2,9 +2,11 @@
 
 Owns the arithmetic that is printed next to the simulated result. Does not own the simulation
 (engine/), and takes no value from it: compute times are calculated here from published rates and
-pass counts. Where that is not possible, the text of a bound says that it shares the compute model.
-Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order; for OptimStore C-ISP channels x
-rate / 24 B, and stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus.
+pass counts. If a compute time cannot be calculated here, it comes from the simulation's compute
+model, and the text of the bound says so.
+Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order, with N parameters, read rate R,
+write rate W (B/s) and c updates per second; for OptimStore C-ISP channels x rate / 24 B, and
+stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Bound:
     text: str
 
     def sharing(self, shared: bool) -> Bound:
-        """Return this bound; if ``shared``, its text says that it contains a time from the
+        """Return this bound. If ``shared``, its text says that it contains a time from the
         simulation's compute model."""
         return replace(self, text=f"{self.text}; {SHARES}") if shared else self
 
@@ -47,8 +49,8 @@ ISQRT, VMUL, LVS."""
 
 def host_update_s(cfg: Config, params: int, traffic: Fraction | int) -> float:
     """Return the time of an update of ``params`` parameters on the host's CPU, seconds.
-    ``traffic``: DRAM bytes per parameter; the rate is that of Adam or of DRAM, whichever is lower.
-    """
+    ``traffic``: DRAM bytes per parameter. They move at the bandwidth of the Adam rate or of the
+    DRAM, whichever is lower."""
     rate = min(HOST_ADAM_BYTES * cfg.host.adam_params_per_s, cfg.host.dram_bandwidth_bytes_per_s)
     return params * float(traffic) / rate
 
@@ -63,9 +65,9 @@ def engine_s(cfg: Config, params: int, traffic: Fraction | int) -> float | None:
 
 
 def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> float | None:
-    """Return the time of the vector passes over a stripe, seconds: passes x page bytes / bus rate.
-    None if the values are narrower than 32 bits, if the die's bus has fewer lanes than the stripe
-    has groups, or if the die also randomises, checks or encrypts the pages."""
+    """Return the time of the vector passes over a stripe, seconds: passes x page bytes / bus
+    rate. None if the values are narrower than 32 bits, if the die's bus has fewer lanes than the
+    stripe has groups, or if the die also randomises, checks or encrypts the pages."""
     plain = cfg.pe.randomiser != "die" and cfg.pe.integrity != "die" and cfg.pe.cipher != "die"
     if stripes.dtype.itemsize != 4 or cfg.pe.bus_values < stripes.groups or not plain:
         return None
@@ -75,12 +77,13 @@ def pe_passes_s(cfg: Config, op: str, coupled_decay: bool, stripes: Stripes) -> 
 
 
 class Demand:
-    """Seconds of work per resource of one device, for stages whose parts overlap completely."""
+    """Seconds of work per resource of one device, for stages whose operations overlap
+    completely."""
 
     def __init__(self, cfg: Config, handles: float | None = None) -> None:
-        """Start with no work. ``handles``: number of blocks in flight on each drive through the
-        handle for reads, and the same number through the handle for writes. None: reads and writes
-        share one queue."""
+        """Start with no work. ``handles``: number of blocks in flight on each drive through each
+        of two aio handles, one for reads and one for writes. None: reads and writes share one
+        queue."""
         self.cfg = cfg
         self.handles = handles
         self.geometry = Geometry.of(cfg)
@@ -95,7 +98,7 @@ class Demand:
         return max(self.seconds.items(), key=lambda item: item[1])
 
     def _page_s(self) -> float:
-        """Return the time in which one page and its command occupy the channel, seconds."""
+        """Return the time for which one page and its command occupy the channel, seconds."""
         return self.cfg.flash.t_command_ps / 1e12 + self._data_s()
 
     def _data_s(self) -> float:
@@ -115,7 +118,7 @@ class Demand:
 
     def flash_write(self, n_bytes: float) -> None:
         """Add the work of programming ``n_bytes`` to flash: ECC encoders, channels and dies. With
-        ftl.initial = steady, each block is also erased before it is written."""
+        ftl.initial = steady, the dies also erase each block."""
         geometry, flash = self.geometry, self.cfg.flash
         pages = n_bytes / flash.page_bytes
         together = geometry.planes if flash.multi_plane else 1
@@ -134,16 +137,16 @@ class Demand:
         self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / geometry.channels)
 
     def host_commands(self, n_bytes: float) -> None:
-        """Add the submission and front-end time of the host commands that transfer ``n_bytes`` in
-        host blocks."""
+        """Add the work of the host commands that transfer ``n_bytes`` in host blocks: submission
+        on the host and the drive's front end."""
         blocks = n_bytes / self.cfg.host.io_block_bytes
         self.add("front end", blocks * self.cfg.frontend.command_ps / 1e12)
         one_thread = blocks * self.cfg.system.devices
         self.add("host submission", one_thread * self.cfg.host.io_submit_ps / 1e12)
 
     def link(self, way: str, n_bytes: float) -> None:
-        """Add ``n_bytes`` of each device to its link and, if the devices share an uplink, the bytes
-        of all devices to the uplink."""
+        """Add the transfer of ``n_bytes`` per device to the device's link (``way``: "up" or
+        "down"). If the devices share an uplink, add the bytes of all devices to the uplink."""
         link = self.cfg.link
         rate = link.up_bytes_per_s if way == "up" else link.down_bytes_per_s
         self.add(f"link {way}", n_bytes / rate)
@@ -156,7 +159,7 @@ class Demand:
 
     def host_read(self, n_bytes: float) -> None:
         """Add the work of host reads of ``n_bytes``: flash, two passes through the drive's DRAM,
-        the link upward."""
+        and the link upward."""
         self.flash_read(n_bytes)
         self.dram(2 * n_bytes)
         self.link("up", n_bytes)
@@ -165,7 +168,7 @@ class Demand:
 
     def host_write(self, n_bytes: float) -> None:
         """Add the work of host writes of ``n_bytes``: the link downward, two passes through the
-        drive's DRAM, flash."""
+        drive's DRAM, and flash."""
         self.flash_write(n_bytes)
         self.dram(2 * n_bytes)
         self.link("down", n_bytes)
@@ -173,8 +176,8 @@ class Demand:
         self._depth("writes", n_bytes, self.write_latency())
 
     def _depth(self, what: str, n_bytes: float, latency: float) -> None:
-        """Add the limit that the queue depth sets: each block in flight takes at least its unloaded
-        latency."""
+        """Add the time that the queue depth requires: each block in flight takes at least
+        ``latency``, its unloaded latency in seconds. ``what``: "reads" or "writes"."""
         blocks = n_bytes / self.cfg.host.io_block_bytes
         if self.handles is not None and self.cfg.frontend.queue_depth > 1:
             self.add(f"queue depth of {what}", blocks / self.handles * latency)
@@ -183,8 +186,8 @@ class Demand:
             self.add("queue depth", blocks / depth * latency)
 
     def _fixed_s(self, delay_ps: int) -> float:
-        """Return the time of one command for submission, link latency in both directions, and
-        firmware with its latency ``delay_ps``, seconds."""
+        """Return the fixed latency of one command, seconds: submission, front end, firmware
+        (``delay_ps``) and the link in both directions."""
         host, front = self.cfg.host.io_submit_ps, self.cfg.frontend.command_ps
         return (host + front + delay_ps + 2 * self.cfg.link.latency_ps) / 1e12
 
@@ -196,9 +199,9 @@ class Demand:
         return flash.t_program_ps + second
 
     def _block_s(self, array_ps: int, link_rate: int, line: int = 1) -> float:
-        """Return the unloaded latency of one block, seconds. It is the time of consecutive array
-        operations on the block's busiest die, each of ``line`` page offsets, plus the transfer over
-        the slower of channel and link."""
+        """Return the unloaded latency of one block, seconds: the array operations on the die with
+        the most pages of the block, one after the other, plus the transfer over the slower of
+        channel and link. ``line``: pages per plane that one array operation handles."""
         geometry = self.geometry
         block = self.cfg.host.io_block_bytes
         pages = block / self.cfg.flash.page_bytes
@@ -227,8 +230,8 @@ class Demand:
         return self.cfg.cache.mode in ("write_back", "read_write")
 
     def first_read(self) -> float:
-        """Return the time until the transfer of the first super-page of a read stream starts,
-        seconds."""
+        """Return the time from the start of a read stream to the transfer of its first
+        super-page, seconds."""
         return self._fixed_s(self.cfg.frontend.read_delay_ps) + self.cfg.flash.t_read_ps / 1e12
 
     def last_write(self) -> float:
@@ -239,7 +242,7 @@ class Demand:
 
 def isp_path(demand: Demand, read: float, written: float) -> None:
     """Add the work on the path between an in-storage processor and flash. ``read``, ``written``:
-    bytes."""
+    bytes of a device."""
     isp = demand.cfg.isp
     if isp.flash_write_bytes_per_s:
         demand.add("ISP flash path", read / isp.flash_bytes_per_s)
@@ -249,20 +252,20 @@ def isp_path(demand: Demand, read: float, written: float) -> None:
 
 
 def handle_depth(cfg: Config) -> int:
-    """Return the number of blocks in flight per direction where reads and writes have separate
+    """Return the number of blocks in flight per direction if reads and writes have separate aio
     handles."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
-    """Return a bound of ``work`` plus ``latency`` seconds; its bottleneck is "latency" if that is
-    the larger part."""
+    """Return a bound of ``work`` plus ``latency`` seconds. Its bottleneck is ``name``, or
+    "latency" if the latency is longer than the work."""
     name = "latency" if latency > work else name
     return Bound(work + latency, name, f"{text} + latency {words(latency)}")
 
 
 def parts_text(parts: list[tuple[str, str, float]]) -> str:
-    """Format (what, resource, seconds) as "read 2.5 s (channels) + CPU 1 s (host CPU)"."""
+    """Format (stage, resource, seconds) as "read 2.5 s (channels) + CPU 1 s (host CPU)"."""
     return " + ".join(f"{what} {words(seconds)} ({name})" for what, name, seconds in parts)
 
 

@@ -1,11 +1,13 @@
 """Stannis: data-parallel training on the host and the processors in N drives.
 
 Owns the order: every node reads its samples and computes forward and backward; an all-reduce
-through the tunnels sums the gradients; every node updates its copy of the weights. Timing only.
-Does not own batch sizes, the data split and the order of an exchange (cluster/), or time.
-Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged after every node has them, not
-during the backward pass. Not modeled: read-ahead for the next step, and additions on the drives.
-Additions on the host are modeled where it adds whole gradients (tree, star).
+through the tunnels sums the gradients; every node updates its copy of the weights. The path
+simulates time, not values. Does not own batch sizes, the data split and the order of an exchange
+(cluster/), or time.
+Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged after every node has computed
+its gradient, not during the backward pass. Not modeled: read-ahead for the next step, and
+additions on the drives. Additions on the host are modeled in the tree and the star, where the
+host adds whole gradients.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class Stannis(Path):
 
     @property
     def ratio(self) -> float:
-        """Training speed of a drive divided by the host's, for the trace's network if known."""
+        """Training speed of a drive divided by the host's; see training.training_ratio."""
         macs = self.trace.macs_forward + self.trace.macs_backward
         return training.training_ratio(self.cfg, self.trace.name, macs, self.speed(0))
 
@@ -89,13 +91,14 @@ class Stannis(Path):
 
     @cached_property
     def as_published(self) -> bool:
-        """True if the trace is a network of the STANNIS papers and its sizes and speeds are the
-        published ones. With batch = "same" the sizes and speeds are those of the trace."""
+        """True if the trace is a network of the STANNIS papers, used with the published batch
+        sizes and speeds. With batch = "same" the batch sizes and speeds are those of the trace."""
         return self.options.batch != SAME and trains_network(self.trace)
 
     @cached_property
     def workload(self) -> Workload:
-        """Network, batches and speeds, as `ondie stannis` uses them. Raises InputError."""
+        """Network, batches and speeds, as `ondie stannis` uses them. Raises InputError if the
+        user replaces a published host batch without giving the drives' batch."""
         if not self.as_published:
             given = self.options.host_batch or self.trace.samples_per_step, self.options.drive_batch
             return of_trace(self.trace, [self.cfg], *given, timed=True)
@@ -121,7 +124,7 @@ class Stannis(Path):
 
     @cached_property
     def cluster(self) -> Fleet:
-        """The host and the drives as a cluster, built as in `ondie stannis`."""
+        """Host and drives as a cluster, built as in `ondie stannis`."""
         options = self.options
         return assemble(
             self.workload, [(self.cfg, self.nodes - 1)], allreduce=options.allreduce, reads=False,
@@ -139,16 +142,17 @@ class Stannis(Path):
 
     @cached_property
     def engines(self) -> tuple[Engine, Engine]:
-        """(host, drive): models of speed by batch size; the host's is for its free cores."""
+        """(host, drive): models of training speed by batch size. The host's model is for the
+        cores that other programs leave free."""
         host, drive = self.cluster.kinds
         return host.loaded, drive.loaded
 
     @cached_property
     def weights(self) -> tuple[int, int]:
-        """(host, drive): weights by which a global batch is divided, which are the batches found by
-        Algorithm 1. The drive is the reference node. Its batch is the largest one with which the
-        host does not exceed the host's largest batch, but at least 1. If it is 1, the host's weight
-        may exceed the host's largest batch."""
+        """(host, drive): weights by which a global batch is divided. They are the batches found
+        by Algorithm 1 of STANNIS with the drive as reference node. The drive's batch is the
+        largest one with which the host does not exceed its largest batch, but at least 1. If it
+        is 1, the host's weight may exceed the host's largest batch."""
         host, drive = self.engines
         found = tune((replace(host, limit=None), drive), reference=1)
         return found[0], found[1]
@@ -168,10 +172,9 @@ class Stannis(Path):
         return sum(self.batches(0))
 
     def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (forward, backward): time of each node's batch, ps, int64[nodes] each. The two
-        parts have the ratio of the trace's forward and backward times. Unless the speeds are
-        published, a step that was recorded as longer or shorter than the first step is scaled in
-        proportion."""
+        """Return (forward, backward): times of each node's batch, ps, int64[nodes] each. They
+        have the ratio of the trace's forward and backward times. Unless the speeds are published,
+        the times of a step are scaled by its recorded duration relative to the first step."""
         step_record = self.trace.steps[step]
         host, drive = self.engines
         trained = step_record.forward_s + step_record.backward_s
@@ -189,7 +192,8 @@ class Stannis(Path):
         return np.array(parts[0], np.int64), np.array(parts[1], np.int64)
 
     def notes(self) -> list[str]:
-        """Return notes on batch sizes and idle drives for the row in the results."""
+        """Return the notes on batch sizes and idle drives that are printed with the path's
+        results."""
         batches = self.batches(0)
         drives = batches[1:]
         few, many = min(drives), max(drives)
@@ -224,16 +228,17 @@ class Stannis(Path):
     # --- placement of samples and states
 
     def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of samples on each device that are read by (the drive, the host),
-        int64[devices] each. The host's samples are spread evenly over the drives."""
+        """Return (drive, host): the number of samples on each device that the drive and the host
+        read, int64[devices] each. The host's samples are spread evenly over the drives."""
         host, *drives = self.batches(step)
         even = largest_remainder(host, [1] * len(drives))
         return np.array(drives, np.int64), even
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Pages reserved per step for the samples of (the drive, the host), int64[devices] each,
-        and the number of steps after which the samples repeat."""
+        """(drive, host, steps). drive, host: pages reserved on each device per step for the
+        samples that the drive and the host read, int64[devices]. steps: number of steps after
+        which the samples repeat."""
         own, host = (
             np.max(part, axis=0)
             for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)
@@ -314,13 +319,13 @@ class Stannis(Path):
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
         """Place the samples of all steps on flash; this takes no simulated time. The samples of a
-        step are contiguous, in the order of use. There is no payload."""
+        step are contiguous, in the order in which they are read. Payload is not supported."""
         own, host, steps = self._places
         for dev, pages in enumerate(own + host):
             system.fill(dev, 0, int(pages) * steps)
 
     def begin_step(self, step: int) -> None:
-        """Do nothing: the path is timing only and has no payload."""
+        """Do nothing: the path simulates time only and has no payload."""
 
     def finish(self) -> np.ndarray | None:
         return None
@@ -339,8 +344,9 @@ class Stannis(Path):
         self._next = out.next
 
     def _samples(self, out: Rows, step: int, start: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Yield the rows that read the samples: drives bypass the NVMe front end, the host uses
-        NVMe commands. Return the row that each node waits for, int64[nodes]."""
+        """Yield the plan rows that read the samples, after the row with id ``start``. Drives
+        bypass the NVMe front end; the host uses NVMe commands. Return the id of the row that each
+        node waits for, int64[nodes]."""
         own, host = self._device_samples(step)
         own_pages, host_pages, steps = self._places
         lpn = step % steps * (own_pages + host_pages)
@@ -365,8 +371,9 @@ class Stannis(Path):
     def _read(
         self, out: Rows, resource: int, dev: int, lpn: int, samples: int, start: int
     ) -> np.ndarray:
-        """Add rows that read ``samples`` consecutive samples from logical page ``lpn`` on, in
-        blocks of the host's size; return their ids, int64[n]."""
+        """Add plan rows that read ``samples`` consecutive samples from logical page ``lpn`` of
+        device ``dev`` on, in blocks of the host's size. ``start``: id of the row to wait for.
+        Return the row ids, int64[n]."""
         size, block = samples * self.trace.bytes_per_sample, self.cfg.host.io_block_bytes
         at = np.arange(0, size, block, dtype=np.int64)
         return out.add(
@@ -381,8 +388,9 @@ class Stannis(Path):
         )
 
     def _training(self, out: Rows, step: int, read: np.ndarray) -> int:
-        """Add forward and backward of every node that has samples; return the row that
-        joins them."""
+        """Add the plan rows of forward and backward of every node that has samples. ``read``: id
+        of the row that each node waits for, int64[nodes]. Return the id of the row at which all
+        nodes have finished."""
         forward, backward = self.seconds(step)
         node = np.flatnonzero(self.batches(step))
         ids = read[node]
@@ -404,8 +412,8 @@ class Stannis(Path):
         return ExchangePlan(self.cfg, self.options.allreduce, self.nodes - 1, size)
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
-        """Add the rows in which every node updates its weights. ``arrived``: row after which each
-        node has the summed gradient, int64[nodes]."""
+        """Add the plan rows in which every node updates its weights. ``arrived``: for each node,
+        the id of the row that delivers the summed gradient, int64[nodes]."""
         n_params = self.trace.n_params
         read = (len(self.kernel.states) + 2) * VALUE_BYTES * n_params
         out.one(

@@ -1,8 +1,8 @@
 """In-storage update: the controller's ISP reads, updates and writes the states inside the drive.
 
-Owns the order: gradients go down into the device's DRAM; states pass mapping table, ECC and DRAM;
-new weights go up from DRAM. A window of chunks keeps flash, ISP and link busy concurrently. Does
-not own time (engine/) or the payload (payload.py).
+Owns the order: gradients are sent down into the device's DRAM; states pass the mapping table, ECC
+and DRAM; new weights are sent up from DRAM. A window of chunks keeps flash, ISP and link busy
+concurrently. Does not own time (engine/) or the payload (payload.py).
 Source: controller ISP (C-ISP) of OptimStore (HPCA 2023); SmartUpdate of Smart-Infinity for the
 FPGA.
 """
@@ -34,7 +34,7 @@ from ondie.emu.paths.statement import Work
 from ondie.emu.paths.update_path import ConventionalPath
 
 MAX_WINDOW = 64
-"""Maximum number of chunks in flight; the ISP's share of DRAM may limit it further."""
+"""Maximum number of chunks in flight. The ISP's share of DRAM may allow fewer."""
 
 
 @dataclass
@@ -48,10 +48,10 @@ class InStorage(ConventionalPath):
         return formats.refused(self.options.format, self.trace.op)
 
     def granule(self) -> int:
-        """Return the number of parameters in a chunk. It fills whole super-pages of every vector,
-        and its part of the widest vector is at most one host block if possible. With coded vectors
-        a chunk fills whole pages only: their pages can hold an odd number of blocks of codes, which
-        makes the common multiple of super-pages too large."""
+        """Return the number of parameters in a chunk. A chunk fills whole super-pages of every
+        vector, and its values of the widest vector take at most one host block if possible. With
+        coded vectors a chunk fills whole pages only: their pages can hold an odd number of blocks
+        of codes, which makes the common multiple of super-pages too large."""
         held = [vector.per_page(self.cfg.flash.page_bytes) for vector in self._all]
         coded = any(vector.coded for vector in self._all)
         chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)
@@ -67,7 +67,7 @@ class InStorage(ConventionalPath):
 
     @property
     def window(self) -> int:
-        """Number of chunks whose vectors fit in the ISP's share of DRAM at a time, at most
+        """Number of chunks whose vectors fit in the ISP's share of DRAM concurrently, at most
         MAX_WINDOW."""
         page = self.cfg.flash.page_bytes
         held = sum(vector.paged(self.granule(), page) for vector in self._all)
@@ -89,9 +89,9 @@ class InStorage(ConventionalPath):
         return Work(host_dram=statement.total(made, self.applied(steps)))
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the plan rows chunk by chunk, alternating between the devices. Chunk i of a device
-        starts when chunk i - window has been written and its weights have been sent, because its
-        buffers are then free."""
+        """Yield the plan rows chunk by chunk, alternating between the devices. Chunk i of a
+        device starts when chunk i - window has been written and its weights have been sent,
+        because the buffers of chunk i - window are then free."""
         after = segments[-1]
         form = self._form()
         first = out.next
@@ -121,8 +121,8 @@ class InStorage(ConventionalPath):
                 yield out.take()
 
     def _form(self) -> np.ndarray:
-        """Return the rows of one chunk as a template. Row id 0 is a placeholder for the row after
-        which the chunk starts, so the first rows have after0 = 0. Bytes of DMA rows are per
+        """Return the plan rows of one chunk as a template. Row id 0 is a placeholder for the row
+        after which the chunk starts, so the first rows have after0 = 0. Bytes of DMA rows are per
         parameter; :meth:`_columns` fills in the bytes of the ISP and its flash transfers. lpn is
         the index of the vector; tag = 1 marks rows that contain a range of parameters."""
         width = len(self.vectors)
@@ -171,9 +171,9 @@ class InStorage(ConventionalPath):
         base: np.ndarray,
         begin: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """Return the plan columns of several chunks, made from the template ``form``. Chunk i holds
-        parameters [begins[i], begins[i] + counts[i]) on device ``dev[i]``; its first row id is
-        ``base[i]``, and it starts after row ``begin[i]``."""
+        """Return the plan columns of several chunks by name, made from the template ``form``.
+        Chunk i holds parameters [begins[i], begins[i] + counts[i]) on device ``dev[i]``. Its
+        first row id is ``base[i]``, and it starts after the row with id ``begin[i]``."""
         rows_each = len(form)
         out = {
             name: np.tile(form[name], len(begins))
@@ -224,9 +224,10 @@ class InStorage(ConventionalPath):
         )
 
     def bound(self, step: int) -> Bound:
-        """Return the lower bound of the update time: all work overlaps, so the bound is the time of
-        the resource with the most work. States cross the channels twice (24 B/param for Adam);
-        gradients, weights and the computation share link and DRAM."""
+        """Return the lower bound of the update time. All work overlaps, so the bound is the time
+        of the resource with the most work, plus the latency at both ends. States cross the
+        channels twice (24 B/param for Adam); gradients, weights and the computation share link
+        and DRAM."""
         most = max(shard.size for shard in self.shards)
         down = self.stored.gradient.size(most)
         states = sum(vector.paged(most, self.geometry.page_bytes) for vector in self.stored.vectors)

@@ -1,9 +1,10 @@
 """Base of multi-drive paths in lockstep: striping, gradient writes during backward, sub-groups.
 
-Owns the rows of forward and backward and of transfers, and the split of parameters into sub-groups.
-Does not own the order of a sub-group's work (smart_infinity.py) or placement (layout/raid0.py).
-Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): one sub-group after the other, each on all
-drives, which load, compute and write together; gradients are written during backward as by
+Owns the rows of forward and backward and of transfers, and the split of parameters into
+sub-groups. Does not own the order of work in a sub-group (smart_infinity.py) or placement
+(layout/raid0.py).
+Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): sub-groups are processed one after the other
+on all drives, which load, compute and write together. Gradients are written during backward as by
 DeepSpeed's swapper (offload/aio.py).
 """
 
@@ -34,11 +35,13 @@ from ondie.emu.paths.offload.aio import GradientSwapper, PinnedBuffers
 from ondie.emu.paths.update_path import ConventionalPath
 
 Places = dict[int, tuple[int, int]]
-"""Range of places [start, stop) by drive."""
+"""Range of places [start, stop) by drive. A place is the index of a parameter in storage order
+(layout/raid0.py)."""
 
 
 class Part(NamedTuple):
-    """Blocks of one vector on one drive that are read or written."""
+    """Blocks of one vector on one drive that are read or written: first logical page ``lpn`` and
+    ``size`` in bytes of each block, int64[n]."""
 
     device: int
     resource: int
@@ -49,9 +52,9 @@ class Part(NamedTuple):
 
 @dataclass
 class InStep(ConventionalPath):
-    """Path with vectors striped over all drives. During backward, gradients are copied into pinned
-    buffers and written to the drives in the background. Then all drives update one sub-group after
-    the other, in lockstep."""
+    """Path with vectors striped over all drives. During backward, gradients are copied into
+    pinned buffers and written to the drives in the background. Then all drives update the
+    sub-groups one after the other, in lockstep."""
 
     def granule(self) -> int:
         """Return the number of parameters in a stripe: one host block, rounded up to whole
@@ -72,7 +75,7 @@ class InStep(ConventionalPath):
         self.buckets: tuple[Bucket, ...] = ()
 
     def most(self) -> int:
-        """Return the maximum number of parameters that a sub-group has on one drive."""
+        """Return the maximum number of parameters of a sub-group on one drive."""
         return max(-(-self.cfg.host.subgroup_params // self.cfg.system.devices), self.granule())
 
     def group(self) -> int:
@@ -83,8 +86,8 @@ class InStep(ConventionalPath):
         return (*self.vectors, "g")
 
     def _subgroups(self) -> list[Places]:
-        """Return the sub-groups: each is the same range of positions on every drive, cut at
-        multiples of a stripe."""
+        """Return the sub-groups. A sub-group covers the same range of positions on every drive,
+        cut at multiples of a stripe."""
         longest = max(shard.size for shard in self.shards)
         number = -(-longest // max(self.most(), self.granule()))
         stripes = -(-longest // self.granule())
@@ -104,7 +107,8 @@ class InStep(ConventionalPath):
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
     ) -> None:
-        """Update the parameters at places [start, stop), one stripe after the other."""
+        """Update the parameters at places [start, stop) of one drive in place, one stripe after
+        the other."""
         shard = next(s for s in self.shards if s.start <= start < s.stop)
         for a, b, first in self.striping.pieces(shard, start, stop):
             piece = slice(a - start, b - start)
@@ -136,11 +140,11 @@ class InStep(ConventionalPath):
 
     @abstractmethod
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
-        """Yield the rows that update every sub-group, after row ``fence``."""
+        """Yield the plan rows that update every sub-group, after the row with id ``fence``."""
 
     def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
-        """Yield the rows of forward and of the segments of backward, with the copies of gradients
-        into pinned buffers and the writes of these buffers."""
+        """Yield the plan rows of forward and of the segments of backward, including the copies of
+        gradients into pinned buffers and the writes of these buffers."""
         step_record = self.trace.steps[step]
         forward = ps_from_seconds(step_record.forward_s)
         row = out.one(resource=plan_rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
@@ -179,13 +183,15 @@ class InStep(ConventionalPath):
         )
 
     def choice_ps(self, n_params: int) -> int:
-        """Return the time in which the accelerator selects the elements to send from ``n_params``
-        gradients, ps; 0 without compression."""
+        """Return the time in which the accelerator selects the gradient elements to send, ps.
+        ``n_params``: number of gradient elements to select from. Without compression the time is
+        0."""
         return 0
 
     def _gradient_blocks(self, step: int) -> dict[str, np.ndarray]:
-        """Return the blocks of the gradient as columns by name, in the order in which they are
-        ready, alternating between the drives."""
+        """Return the blocks of the gradient as columns by name ("device", "lpn", "bytes_in",
+        "params", "position" on the device, "ready": backward segment), in the order in which they
+        are ready, alternating between the drives."""
         parts: dict[str, list[np.ndarray]] = {}
         for regions in self.regions:
             shard = regions.shard
@@ -218,8 +224,9 @@ class InStep(ConventionalPath):
         return {name: column[order] for name, column in found.items()}
 
     def _ready(self, step: int, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the backward segment after which the gradients are ready of all stripes from that
-        of parameter ``first`` to that of ``last``, int64."""
+        """Return the backward segments after which the gradients of ranges of stripes are ready,
+        int64[n]. Each range extends from the stripe of parameter ``first`` to the stripe of
+        parameter ``last``."""
         size = self.granule()
         ends = np.minimum((last // size + 1) * size, self.trace.n_params)
         return self.ready_segment(step, first, ends)
@@ -227,8 +234,8 @@ class InStep(ConventionalPath):
     def parts(
         self, kind: int, names: tuple[str, ...], subgroup: Places, resource: int = plan_rows.ISP_IO
     ) -> list[Part]:
-        """Return the blocks of vectors ``names`` that a sub-group reads or writes (``kind``: NVMe
-        command)."""
+        """Return the blocks of vectors ``names`` that a sub-group reads or writes. ``kind``: NVMe
+        command."""
         return [
             Part(dev, resource, kind, *self._extents(name, dev, start, stop))
             for dev, (start, stop) in subgroup.items()
@@ -238,8 +245,8 @@ class InStep(ConventionalPath):
     def _extents(
         self, name: str, device: int, begin: int, end: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (first logical page, bytes) of each block of a drive that holds places [begin,
-        end) of vector ``name``."""
+        """Return (first logical page, bytes), int64[n] each, of the blocks of a drive that hold
+        places [begin, end) of vector ``name``."""
         regions = self.regions[device]
         if name == "g" and self.buckets:
             mine = [
@@ -258,10 +265,10 @@ class InStep(ConventionalPath):
     def transfer(
         self, out: Rows, parts: list[Part], fence: int, phase: int = UPDATE, per_param: int = 0
     ) -> None:
-        """Add rows that transfer all blocks of ``parts`` after row ``fence``, alternating between
-        the drives and between the vectors of a drive. Reads and writes of a drive share one queue
-        of the host's depth. ``per_param``: bytes per parameter if the rows shall state their number
-        of parameters, else 0."""
+        """Add plan rows that transfer all blocks of ``parts`` after the row with id ``fence``,
+        alternating between the drives and between the vectors of a drive. Reads and writes of a
+        drive share one queue of the host's depth. ``per_param``: bytes per parameter if the rows
+        must state their number of parameters, else 0."""
         counts = [len(part.lpn) for part in parts]
         share = np.concatenate([np.arange(count) / count for count in counts if count])
         which = np.repeat(np.arange(len(parts)), counts)

@@ -2,11 +2,12 @@
 
 Owns the choice of kernel, its coefficients per step and parameter group, and the conversion of
 values to a format. Does not own memory: the caller supplies the vectors.
-Source: ondie.kernels; the trace's hyper-parameters per step and group.
+Source: ondie.kernels; the trace's hyperparameters per step and group.
 
-Two cases have no dedicated kernel and use the FP32 update between casts, which defines the kernels
-of the other formats: bf16_master, and a block of codes that contains the boundary between two
-parameter groups.
+Two cases have no dedicated kernel: the format bf16_master, and a block of codes with a boundary
+between two parameter groups. In these cases the stored values are converted to FP32, updated with
+the FP32 kernel, and converted back. The kernels of the other formats are defined by this
+sequence.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ class Scalars(NamedTuple):
 class Arithmetic:
     """Update kernel of a trace, with its arguments.
 
-    ``form``: "canonical" or "torch" (ondie.kernels.FORMS). ``format``: storage format of vectors
-    and gradients (layout/formats.py). ``seed``: seed of stochastic rounding. Raises InputError for
-    a trace whose optimizer has no kernel, or that has no initial weights.
+    ``form``: "canonical" or "torch" (ondie.kernels.FORMS). ``backend``: backend of the kernel, or
+    "auto". ``format``: storage format of vectors and gradients (layout/formats.py). ``seed``:
+    seed of stochastic rounding. Raises InputError for a trace whose optimizer has no kernel, or
+    that has no initial weights.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Arithmetic:
         self.kernel = get(trace.op, backend=backend, form=form, format=own)
         self._plain = get(trace.op, backend=backend, form=form)
         self.given: Mapping[str, np.ndarray] | None = None
-        """Weights and states before the first step, by slot name; None: those of the trace."""
+        """Weights and states before the first step, by slot name; None: the values of the trace."""
         self.ranges = trace.group_ranges()
         self.numbers = self._numbers()
 
@@ -78,8 +80,8 @@ class Arithmetic:
         return found
 
     def initial(self) -> dict[str, np.ndarray]:
-        """Return the weights and states before the first step, by slot name, as the format stores
-        them."""
+        """Return the weights and states before the first step, by slot name, in the types of the
+        storage format."""
         if self.given is not None:
             return {name: values.copy() for name, values in self.given.items()}
         weights = self.trace.weights("initial")
@@ -101,7 +103,8 @@ class Arithmetic:
         return found
 
     def gradient(self, values: np.ndarray) -> np.ndarray:
-        """Return a gradient, given as float32[n], in the type that the format stores."""
+        """Return a gradient, given as float32[n], in the gradient type of the storage format,
+        [n]."""
         dtype = self.layout.gradient.dtype
         return values if dtype == values.dtype else self.cast(values, dtype)
 
@@ -112,12 +115,12 @@ class Arithmetic:
 
     @staticmethod
     def wide(values: np.ndarray) -> np.ndarray:
-        """Return stored values converted to float32[n]."""
+        """Return stored values (FP32, FP16, or BF16 as uint16) converted to float32[n]."""
         return widen(values, CASTS[values.dtype]) if values.dtype in CASTS else values
 
     def shown(self, weights: np.ndarray) -> np.ndarray:
-        """Return the weights that the model computes with: the format's 16-bit copy if it has one,
-        else the stored weights."""
+        """Return the weights that the model computes with, [n]: the stored weights, converted to
+        16 bits if the format keeps a 16-bit copy for the model."""
         return (
             weights if self.layout.shown == weights.dtype else self.cast(weights, self.layout.shown)
         )
@@ -144,9 +147,10 @@ class Arithmetic:
     ) -> None:
         """Update parameters [start, stop) in place.
 
-        ``vectors`` (w and the states by slot name) and ``gradient`` hold only these parameters, as
-        stored. Vectors stored in codes must consist of whole blocks, or reach the end of the
-        vector. The format's copy of the weights for the model is added to ``vectors`` as "out".
+        ``coefficients``: scalar arguments by parameter group. ``vectors`` (w and the states by
+        slot name) and ``gradient`` hold only these parameters, in the stored types. Vectors
+        stored in codes must consist of whole blocks, or reach the end of the vector. The format's
+        copy of the weights for the model is added to ``vectors`` as "out".
         """
         if self.layout.format.out != NONE:
             vectors["out"] = np.empty(stop - start, self.layout.shown)
@@ -197,9 +201,9 @@ class Arithmetic:
     def reference(
         self, steps: int, sent: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> np.ndarray:
-        """Return the weights after ``steps`` steps of the same kernel outside the emulator, as the
-        format stores them. ``sent``: function that applies to a gradient the change that the path
-        makes in transfer."""
+        """Return the weights after ``steps`` steps of the same kernel outside the emulator,
+        [n_params], in the stored type. ``sent``: function that returns a gradient as it arrives
+        after transfer, for example after compression; None: gradients arrive unchanged."""
         vectors = self.initial()
         for i in range(steps):
             if self.trace.steps[i].skipped:

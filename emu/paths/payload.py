@@ -1,7 +1,7 @@
 """Payload: the bytes that a plan moves, page by page in the order of the engine's log.
 
-Owns the memories that stored pages are read into (host DRAM, ISP DRAM). Does not own the order of
-operations (the engine's event log) or the dies' registers (on_die/registers.py).
+Owns the memories into which stored pages are read (host DRAM, ISP DRAM). Does not own the order
+of operations (the engine's event log) or the dies' registers (on_die/registers.py).
 Source: this project's trace contract: weights pass only through the emulated pages.
 Memory is filled with NaN bytes when its pages are programmed, so a value that was not read back
 cannot be used.
@@ -38,13 +38,14 @@ def poison(values: np.ndarray) -> None:
 
 
 class Conventional:
-    """Vectors in the conventional namespace, and the memory (host or ISP) that they are read into.
+    """Vectors in the conventional namespace, and the memory (host or ISP) into which they are
+    read.
 
-    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with the contents
-    of that memory by slot (layout/formats.py). It writes the new values there, and the format's
-    copy of the weights for the model, if any, as "out". With ``gradient_arrives`` the accelerator
-    writes the gradient to the memory, otherwise DMA rows do. ``shown``: type of the weights that
-    are sent to the host.
+    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with the
+    contents of the memory by slot (layout/formats.py). It writes the new values into ``vectors``,
+    and the format's copy of the weights for the model, if any, as "out". With
+    ``gradient_arrives`` the accelerator writes the gradient to the memory, otherwise DMA rows do.
+    ``shown``: dtype of the weights that are sent to the host.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class Conventional:
         self.delivered: np.ndarray | None = None
         """Weights that arrived in host memory by DMA, [n_params]."""
         self.outgoing = poisoned(sum(of_device.shard.size for of_device in regions), shown)
-        """New weights in transfer to the host, [n_params]. Programs neither wait for these buffers
-        nor free them."""
+        """New weights in transfer to the host, [n_params]. Programs of flash pages neither wait
+        for these buffers nor free them."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in regions)
         self.cached = tuple(CachedBytes() for _ in regions)
@@ -77,14 +78,15 @@ class Conventional:
 
     def vector(self, device: int, name: str) -> np.ndarray:
         """Return a view of a vector of a device's shard in memory, [shard size], in the vector's
-        type; not for codes."""
+        dtype. Vectors stored in codes are not supported."""
         regions = self.regions[device]
         pages = self.memory[device][regions.pages(name, regions.shard.start, regions.shard.stop)]
         return pages.reshape(-1).view(regions.vector(name).dtype)[: regions.shard.size]
 
     def arrays(self, device: int, name: str, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return parameters [start, stop) of a vector in memory, by slot name. The arrays are
-        views, or copies for codes, whose ``start`` must be the first parameter of a page."""
+        """Return parameters [start, stop) of vector ``name`` in memory, by slot name. The arrays
+        are views. For vectors in codes they are copies, and ``start`` must be the first parameter
+        of a page."""
         regions = self.regions[device]
         if regions.vector(name).coded:
             pages = self.memory[device][regions.pages(name, start, stop)]
@@ -113,12 +115,12 @@ class Conventional:
                     self._program(dev, lpn, self.ppn(dev, lpn))
 
     def ppn(self, device: int, lpn: int) -> int:
-        """Return the physical page of a logical page; -1: unmapped."""
+        """Return the physical page of a logical page, or -1 if the page is not mapped."""
         return int(self.system.arrays.l2p[device, lpn]) - 1
 
     def stored(self, name: str) -> np.ndarray:
-        """Return the current values of the slot ``name`` for all parameters, from the flash pages,
-        or from the drive's data cache if it holds newer data."""
+        """Return the current values of the slot ``name`` for all parameters, in the stored dtype,
+        from the flash pages, or from the drive's data cache if it holds newer data."""
         vector = name.removesuffix("_scale")
         parts = []
         for dev, regions in enumerate(self.regions):
@@ -135,7 +137,8 @@ class Conventional:
         return self.stores[dev].read(self.ppn(dev, lpn)) if cached is None else cached
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """Set the gradient of a step; with gradient_arrives, also copy it to the memory."""
+        """Set the gradient of a step, [n_params] in the stored dtype. With gradient_arrives, also
+        copy it to the memory."""
         self.gradient = gradient
         for dev, regions in enumerate(self.regions):
             if self.gradient_arrives:
@@ -146,7 +149,8 @@ class Conventional:
         self.memory[dev][lpn] = POISON
 
     def on_log(self, log: np.ndarray) -> None:
-        """Apply the entries of the engine's log to memory and page stores."""
+        """Apply the entries of the engine's log to memory and page stores. Raises SimulationError
+        for an unexpected kind of entry."""
         geometry = self.system.geometry
         for entry in events.entries(log):
             dev, lpn, ppn, count = entry.dev, entry.lpn, entry.ppn, entry.n
@@ -205,8 +209,8 @@ class Conventional:
             poison(self.vector(dev, "g")[at : at + count])  # consumed: the buffer is free
 
     def _compute(self, dev: int, start: int, stop: int) -> np.ndarray:
-        """Update parameters [start, stop) of the shard on device ``dev``; return the weights that
-        the model computes with."""
+        """Update parameters [start, stop) of the shard on device ``dev`` in memory. Return the
+        updated weights in the dtype that the model computes with, [stop - start]."""
         regions = self.regions[dev]
         vectors: dict[str, np.ndarray] = {}
         for vector in regions.vectors:

@@ -2,7 +2,7 @@
 
 Owns the sizes of the pieces. Does not own their simulation or the extrapolation
 (ondie.emu.analysis.extrapolate).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -13,45 +13,46 @@ from fractions import Fraction
 import numpy as np
 
 SHORTEST = 64
-"""Minimum difference between the sizes of two pieces, in granules. It keeps the effect of overlap
-at the ends of a piece small."""
+"""Minimum difference between the sizes of two pieces, in granules (units in which parameters are
+split). A large difference keeps the effect of overlap at the ends of a piece small."""
 
 
 PERIODS = (1, 3, 5)
 """Number of periods in each piece, in addition to the remainder at the end of the model. In one
 period, one block of every plane is filled. The middle piece is not fitted but predicted, as a
-check. Erases come in bursts, which fewer periods may miss."""
+check. Erases come in bursts, so a piece with fewer periods might contain none."""
 
 
 PIECE_GROUPS = (8, 10, 12, 14, 16)
-"""Candidates for the number of sub-groups by which one piece exceeds the previous one. The
-candidate whose size is closest to whole periods is used, the first one of several. In half of the
-fitted pieces the sub-groups are twice as large."""
+"""Candidates for the number of sub-groups by which one piece exceeds the previous one. The first
+candidate whose total size is closest to whole periods is used. In half of the fitted pieces the
+sub-groups are twice as large."""
 
 
 FEWEST_GRANULES = 16
-"""Minimum size of a sub-group in granules; in a smaller sub-group latencies dominate."""
+"""Minimum size of a sub-group in granules. In a smaller sub-group, latencies would dominate."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Piece of a model: ``params`` parameters, updated in sub-groups of ``group`` parameters; 0: no
-    sub-groups."""
+    """Piece of a model: ``params`` parameters, updated in sub-groups of ``group`` parameters.
+    ``group`` = 0: no sub-groups."""
 
     params: int
     group: int = 0
 
     @property
     def terms(self) -> list[float]:
-        """Terms of the linear model that extrapolates the quantities of a piece of the plan."""
+        """Terms of the linear model that extrapolates times, bytes and counts from pieces: 1,
+        parameters, and, with sub-groups, parameters per sub-group and number of sub-groups."""
         params, group = float(self.params), float(self.group)
         return [1.0, params, group, params / group] if group else [1.0, params]
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Pieces that are simulated in place of a whole model. Weighted sums of the ``fitted`` pieces
-    give the quantities of the model; ``held`` is predicted from them as a check."""
+    """Pieces that are simulated in place of the ``whole`` model. Weighted sums over the
+    ``fitted`` pieces predict the whole model; the piece ``held`` is predicted as a check."""
 
     whole: Piece
     fitted: tuple[Piece, ...]
@@ -80,12 +81,13 @@ class Pieces:
 
 
 def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces | None:
-    """Return pieces of a model of ``n_params`` that are shorter than it by whole periods, or None
-    if the model is no longer than the pieces. ``period``: parameters that fill blocks of every
-    plane; parameters are cut at multiples of ``granule``; ``group``: parameters of a sub-group.
+    """Return pieces of a model of ``n_params`` that are shorter than the model by whole periods,
+    or None if the model is no longer than the pieces. ``period``: number of parameters that fill
+    one block of every plane. Pieces are cut at multiples of ``granule`` parameters. ``group``:
+    parameters of a sub-group.
 
-    The difference must be whole periods, because the position of the model's end within a block and
-    a round of the dies decides which dies erase together.
+    The difference must be whole periods, because the position of the model's end within a block
+    and a round of the dies decides which dies erase together.
     """
     small, unit = 0, -(-period // granule) * granule
     if group:

@@ -3,9 +3,9 @@
 Owns the command order of SmartUpdate, its handler, SmartComp and the baseline, and the buckets of
 compression. Does not own time (engine/), the payload (payload.py), or the rows of transfers
 (multi_drive.py).
-Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives, from its
-component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s); published values are
-in brackets:
+Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives, from
+the paper's component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s); published
+values are in brackets:
 
     per drive 667 M parameters, peer to peer: load w m v g 10.7 GB / 2.78 = 3.84, Adam on 28 B/param
     18.7 GB / 8.2 = 2.28, write w m v 8.0 GB / 1.63 = 4.91; all drives: w to the host 16 / 8 = 2.0
@@ -17,12 +17,14 @@ in brackets:
                   update on chip: load 2.90, Adam on 24 B/param 1.96                10.5 [10.77]
     baseline      RAID0, link 8 GB/s: read 64 GB 8.0, write 48 GB 6.0, CPU 3.45 (fit) [17.55]
 
-The 2.9 GB/s of decompression with update are interpreted as bytes of gradient produced (1.38 ns per
-parameter, compared with 2.9 ns for an update). Over all bytes of the update they would take 6.4 s.
-Backward waits for copies of gradients into pinned buffers: 16 GB in 2.1 s of 5.33 .. 5.59 s. With
-Top-K on the GPU it copies 0.3 GB and takes 4.14 s. Writes of full buffers are hidden behind it. The
-baseline spreads a sub-group over all drives; the others give each drive a whole sub-group
-(repository: sub_group_id % num_ssds), and the drives update theirs together.
+The 2.9 GB/s of decompression with update are interpreted as bytes of gradient produced (1.38 ns
+per parameter, compared with 2.9 ns for an update). Interpreted as all bytes of the update, they
+would give an update of 6.4 s.
+Backward waits for the copies of gradients into pinned buffers: 16 GB take 2.1 s of its 5.33 ..
+5.59 s. With Top-K on the GPU, backward copies 0.3 GB and takes 4.14 s. Full buffers are written
+during backward. The baseline spreads a sub-group over all drives. The other paths give each drive
+a whole sub-group (repository: sub_group_id % num_ssds), and the drives update their sub-groups
+together.
 """
 
 from __future__ import annotations
@@ -113,8 +115,8 @@ class SmartBase(InStep):
 
 @dataclass
 class SmartUpdate(InStep):
-    """SmartUpdate: each sub-group is loaded, updated, written back and sent to the host, one after
-    the other."""
+    """SmartUpdate: each sub-group is loaded, updated, written back and sent to the host before
+    the next sub-group is loaded."""
 
     name: ClassVar[str] = "smart_update"
     title: ClassVar[str] = "SmartUpdate"
@@ -122,8 +124,8 @@ class SmartUpdate(InStep):
     """True if m and v are written back while the next sub-group loads."""
 
     def held(self) -> int:
-        """Return the bytes of the drive's DRAM that one parameter of the current
-        sub-group takes."""
+        """Return the bytes that one parameter of the current sub-group takes in the drive's
+        DRAM."""
         return (len(self.vectors) + 1) * VALUE_BYTES
 
     def most(self) -> int:
@@ -149,8 +151,8 @@ class SmartUpdate(InStep):
         return Work(host_dram=statement.total(made, self.applied(steps)))
 
     def compressed_bytes(self) -> int | None:
-        """Return the size of a step's gradient in bytes if the accelerator compresses it, else
-        None."""
+        """Return the size of the compressed gradient of a step, bytes. None: the accelerator does
+        not compress the gradient."""
         return None
 
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
@@ -194,20 +196,20 @@ class SmartUpdate(InStep):
         self.transfer(out, parts, fence, WEIGHTS_UP, self.up_bytes)
 
     def engine_ps(self, count: int) -> int:
-        """Return the time in which the engine updates ``count`` parameters of a drive, ps."""
+        """Return the time in which a drive's engine updates ``count`` parameters, ps."""
         return isp_cores.update_ps(
             self.cfg, self.trace.op, self.coupled_decay, count, self.kernel.bytes_per_param()
         )
 
     def gradient_bytes(self, device: int, start: int, stop: int) -> int:
-        """Return the bytes of gradient that the engine reads for places [start, stop)
-        of a drive."""
+        """Return the bytes of gradient that the engine of drive ``device`` reads for places
+        [start, stop)."""
         return VALUE_BYTES * (stop - start)
 
     def bound(self, step: int) -> Bound:
-        """Return the lower bound of the time from the start of the update to its last program, with
-        the sub-groups in sequence. With Smart-Infinity's transfer handler, m and v of all but the
-        last sub-group are written while the next one loads."""
+        """Return the lower bound of the time from the start of the update to its last program,
+        with the sub-groups in sequence. With Smart-Infinity's transfer handler, m and v of each
+        sub-group except the last are written while the next sub-group loads."""
         shard = max(self.shards, key=lambda shard: shard.size)
         params, subgroups = shard.size, len(self.subgroups)
         width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0
@@ -247,8 +249,9 @@ class SmartUpdate(InStep):
 
 @dataclass
 class SmartHandler(SmartUpdate):
-    """SmartUpdate with the handler: m and v are written back while the next sub-group loads. Its
-    blocks are loaded into the buffers that the writes free."""
+    """SmartUpdate with Smart-Infinity's transfer handler: m and v are written back while the next
+    sub-group loads. The blocks of the next sub-group are loaded into the buffers that the writes
+    free."""
 
     name: ClassVar[str] = "smart_handler"
     title: ClassVar[str] = "SmartUpdate, handler"
@@ -259,9 +262,9 @@ class SmartHandler(SmartUpdate):
 class SmartComp(SmartHandler):
     """SmartComp: the accelerator sends only the Top-K elements of each bucket of the gradient.
 
-    The elements that are not sent are dropped, not added to the next step's gradient (no error
-    feedback). No source used here states that the paper keeps them, and they would be as large as
-    the gradient.
+    The other elements are dropped, not added to the next step's gradient (no error feedback). No
+    source used here states that Smart-Infinity keeps the dropped elements, which would take as
+    much memory as the gradient.
     """
 
     name: ClassVar[str] = "smart_comp"
@@ -273,8 +276,8 @@ class SmartComp(SmartHandler):
         self.buckets = tuple(self._buckets())
 
     def _buckets(self) -> Iterator[Bucket]:
-        """Yield the buckets: consecutive stripes of one drive and sub-group whose compressed
-        gradient fills at most one block."""
+        """Yield the buckets. A bucket has consecutive stripes of one drive and sub-group whose
+        compressed gradient fills at most one block."""
         share = self.options.compression / 100 * VALUE_BYTES
         stripes = max(int(self.cfg.host.io_block_bytes / share) // self.granule(), 1)
         size = stripes * self.granule()
@@ -297,8 +300,9 @@ class SmartComp(SmartHandler):
         return -(-n_params * PS_PER_S // self.cfg.host.top_k_params_per_s)
 
     def engine_ps(self, count: int) -> int:
-        """Return the time of decompression or of the update, whichever is longer, ps. Both run
-        concurrently, and the gradient passes between them without using the drive's DRAM."""
+        """Return the time of decompression or of the update of ``count`` parameters, whichever is
+        longer, ps. Both run concurrently, and the gradient passes between them without using the
+        drive's DRAM."""
         traffic = self.kernel.bytes_per_param() - VALUE_BYTES
         made = -(-count * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
         return max(
@@ -322,7 +326,7 @@ class SmartComp(SmartHandler):
 
     def notes(self) -> list[str]:
         share = sum(bucket.k for bucket in self.buckets) / self.trace.n_params
-        return [f"applies {share:.3%} of each gradient and drops the rest"]
+        return [f"applies {share:.3%} of the gradient elements and drops all others"]
 
     def sent(self, gradient: np.ndarray) -> np.ndarray:
         """Return a gradient after compression and decompression, float32[n_params]."""

@@ -1,12 +1,12 @@
 """Records of a path's work that the drives' counters do not hold, and passes over host DRAM.
 
 Owns the records Work and Share, and the table of passes: every array that a path writes to the
-host's memory or reads from it. Does not own their evaluation (ondie.emu.analysis), the record
+host's memory or reads from there. Does not own their evaluation (ondie.emu.analysis), the record
 Pieces (pieces.py), or the sizes of arrays, which a path states.
-Source: the flow of each path. The accelerator makes 16-bit gradients, and the host casts them
-(OptimStore, HPCA 2023). The host unscales gradients in place and casts new weights for the
-accelerator, where no kernel writes a 16-bit copy: DeepSpeed's stage 3 optimizer
-(runtime/zero/stage3.py).
+Source: the data flow of each path. The accelerator makes 16-bit gradients, and the host casts
+them (OptimStore, HPCA 2023). As in DeepSpeed's stage 3 optimizer (runtime/zero/stage3.py), the
+host unscales gradients in place. It casts new weights for the accelerator unless the kernel
+writes a 16-bit copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ondie.emu.paths.layout.formats import MODEL_BYTES
 
 @dataclass(frozen=True)
 class HostPass:
-    """Bytes that one pass over host DRAM reads and writes."""
+    """Bytes that one pass over host DRAM reads and writes, in total."""
 
     name: str
     n_bytes: int
@@ -27,8 +27,8 @@ class HostPass:
 
 @dataclass(frozen=True)
 class Work:
-    """Work of a path that the drives' counters do not contain: PE arithmetic, passes over host
-    DRAM, and where the update runs."""
+    """Work of a path that the drives' counters do not contain: arithmetic of PEs, passes over
+    host DRAM, and the processor that runs the update."""
 
     adds: int = 0
     multiplies: int = 0
@@ -42,8 +42,9 @@ class Work:
     host_updates: bool = False
     """True if the host CPU updates the weights; False if processors in the drives do."""
     average_power: bool = False
-    """True if the configured power of the busy host is an average over whole steps. It is then
-    charged for all time outside forward and backward, including time in which the CPU waits."""
+    """True if the configured power of the busy host is an average over whole steps. This power is
+    then charged for all time outside forward and backward, including time in which the CPU waits.
+    """
 
     @property
     def host_dram_bytes(self) -> int:
@@ -55,13 +56,14 @@ class Work:
 class Share:
     """Distribution of the programs of a step over the reservoir, whose blocks only one path uses.
 
-    "Cycle" means a program/erase cycle of a block.
+    "Cycle" means a program/erase cycle of a block. The role of a plane is the vector that it
+    holds.
     """
 
     planes: int
     """Number of planes in a die."""
     used: int
-    """Number of planes that a super-page fills; the other planes of a die are idle."""
+    """Number of planes that a super-page fills. The other planes of a die are idle."""
     programs: tuple[float, ...]
     """Number of super-pages that each die programs in a step, for all dies of all devices."""
     places: tuple[int, ...]
@@ -71,7 +73,7 @@ class Share:
     migrate: int
     """Difference of cycles between dies at which super-pages move; 0: they never move."""
     turn_s: float
-    """Seconds that a change of roles adds to one step, on the fullest die."""
+    """Seconds that a change of roles adds to one step, on the die with the most programs."""
 
     @property
     def mean(self) -> float:
@@ -88,8 +90,8 @@ class Share:
 
     @property
     def levelled(self) -> float:
-        """P/E cycles per step of the most worn blocks with the configured wear leveling, assuming
-        equal wear (the threshold that the leveling allows is neglected)."""
+        """P/E cycles per step of the most worn blocks with the configured wear leveling. Wear is
+        assumed to be equal; the difference that the leveling tolerates is neglected."""
         worn = self.as_laid_out
         if self.migrate:
             worn = self.mean
@@ -131,8 +133,8 @@ all-reduce, in both directions."""
 def passes(
     names: Iterable[str], sizes: Mapping[str, int], times: Mapping[str, int] | None = None
 ) -> tuple[HostPass, ...]:
-    """Return the passes of a step that move data. ``sizes``: bytes of each array. ``times``: number
-    of times that a pass is made, by name; 1 if absent."""
+    """Return the passes of a step that move data, in the order of ``names``. ``sizes``: bytes of
+    each array. ``times``: number of repetitions of a pass in the step, by name; 1 if absent."""
     found = []
     for name in names:
         written, read = PASSES[name]
@@ -143,7 +145,7 @@ def passes(
 
 
 def total(parts: Iterable[HostPass], times: int = 1) -> tuple[HostPass, ...]:
-    """Return the passes of ``times`` steps; passes with equal names are added up."""
+    """Return the passes of ``times`` steps. Passes with equal names are added up."""
     sums: dict[str, int] = {}
     for part in parts:
         sums[part.name] = sums.get(part.name, 0) + part.n_bytes * times
@@ -195,10 +197,10 @@ def deepspeed_step(
     """Return the passes over host DRAM of a step in which the host updates states that are on
     drives.
 
-    ``states``: bytes of weights and states. ``on_drives``: bytes of (gradient, weights and states)
-    on the drives. ``copy``: bytes of the 16-bit weights that the kernel writes; 0: a separate pass
-    casts the new weights to 16 bits. ``model``: (bytes on the drives, number of times that a step
-    reads them) if the model's parameters are on the drives too.
+    ``states``: bytes of weights and states. ``on_drives``: bytes of (gradient, weights and
+    states) on the drives. ``copy``: bytes of the 16-bit weights that the kernel writes; 0: a
+    separate pass casts the new weights to 16 bits. ``model``: (bytes on the drives, number of
+    reads per step) of the model's parameters if they are on the drives too.
     """
     gradient, stored = on_drives
     stored_model, again = model or (0, 0)

@@ -1,7 +1,7 @@
-"""Base classes of the updating paths: states on flash, a kernel, a payload that follows the log.
+"""Base classes of the updating paths: states on flash, an update kernel, and a payload.
 
-Owns preparation, the transfer of gradients to the payload, reading weights back, and the regions of
-the conventional namespace. Does not own any order of commands, which is in each path's module.
+Owns preparation, the transfer of gradients to the payload, reading weights back, and the regions
+of the conventional namespace. Does not own any order of commands, which is in each path's module.
 Source: this project's contract of paths (base.py) and traces.
 """
 
@@ -30,8 +30,8 @@ from ondie.kernels import get
 
 @dataclass
 class UpdatingPath(Path):
-    """Base of paths whose weights and states are on flash. Subclasses lay them out and plan the
-    update."""
+    """Base of paths whose weights and states are on flash. Subclasses choose the location of
+    these vectors and plan the update."""
 
     def __post_init__(self) -> None:
         self.check_format()
@@ -51,47 +51,49 @@ class UpdatingPath(Path):
 
     @abstractmethod
     def granule(self) -> int:
-        """Return the granule: the number of parameters at whose multiples vectors are split over
-        devices."""
+        """Return the granule: vectors are split over devices at multiples of this number of
+        parameters."""
 
     @abstractmethod
     def lay_out(self) -> None:
-        """Choose the location on flash of each shard's vectors, before the first plan."""
+        """Choose the location of each shard's vectors on flash, before the first plan."""
 
     @abstractmethod
     def fill(self, system: System) -> None:
-        """Place the vectors on flash before the run; this takes no simulated time."""
+        """Place the vectors on the flash of ``system`` before the run; this takes no simulated
+        time."""
 
     @abstractmethod
     def follow(self, system: System) -> Conventional | Reservoir:
-        """Return a payload that applies the engine's log to the bytes of this path."""
+        """Return a new payload, which applies the log of ``system``'s engine to the bytes of this
+        path."""
 
     @abstractmethod
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the plan rows of the step from the gradient transfer on. ``segments``: rows of the
-        backward segments."""
+        """Yield the plan rows of the step from the gradient transfer on. ``segments``: ids of the
+        rows of the backward segments, int64."""
 
     @abstractmethod
     def period(self) -> int:
-        """Return the number of parameters after which the pattern of flash writes repeats: they
+        """Return the number of parameters after which the pattern of flash writes repeats. They
         fill one block of every plane."""
 
     def group(self) -> int:
-        """Return the number of parameters in a sub-group; 0: the path has no sub-groups."""
+        """Return the number of parameters in a sub-group, or 0 if the path has no sub-groups."""
         return 0
 
     def part_options(self) -> Options:
-        """Return the options with which a part of the model is laid out like the whole model."""
+        """Return the options for a piece of the model that is laid out like the whole model."""
         return self.options
 
     def part_settings(self, n_params: int) -> dict[str, int]:
-        """Return configuration values, by key, with which the work on a part of ``n_params``
-        parameters overlaps as in the whole model."""
+        """Return changes to the configuration, by key, for a piece of ``n_params`` parameters.
+        With them the operations of the piece overlap as in the whole model."""
         return {}
 
     def unsampled(self) -> str | None:
-        """Return the reason why pieces of the model cannot predict the whole model, or None if they
-        can."""
+        """Return the reason why pieces of the model cannot predict the whole model, or None if
+        the pieces can."""
         return None
 
     def pieces(self) -> Pieces | None:
@@ -119,7 +121,8 @@ class UpdatingPath(Path):
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
     ) -> None:
-        """Update parameters [start, stop) of ``vectors`` in place."""
+        """Update parameters [start, stop) of ``vectors`` (arrays by slot name) with ``gradient``,
+        in place."""
         assert self.arithmetic is not None
         self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
 
@@ -148,7 +151,7 @@ class UpdatingPath(Path):
 
 @dataclass
 class ConventionalPath(UpdatingPath):
-    """Path whose vectors are in regions of the conventional namespace: accesses pass the mapping
+    """Path whose vectors are in regions of the conventional namespace. Accesses pass the mapping
     table, ECC and DRAM."""
 
     def lay_out(self) -> None:
@@ -159,7 +162,7 @@ class ConventionalPath(UpdatingPath):
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Vectors that a step writes to flash, by name."""
+        """Names of the vectors that a step writes to flash."""
         return self.vectors
 
     def period(self) -> int:
@@ -184,7 +187,7 @@ class ConventionalPath(UpdatingPath):
         gb = self.geometry.page_bytes / 1e9
         return (
             f"{', '.join(names)} of {self.trace.n_params:,} parameters take {need * gb:.4g} GB per "
-            f"device, the conventional namespace has {lpns * gb:.4g} GB"
+            f"device, but the conventional namespace has {lpns * gb:.4g} GB"
         )
 
     def system(self, payload: bool, timeline: int) -> System:

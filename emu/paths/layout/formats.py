@@ -1,11 +1,12 @@
 """Storage formats: the type of each vector of an update, and the number of values per page.
 
-Owns the formats that paths store, values per page, and bytes of a range. Does not own placement of
-pages (regions.py) or any arithmetic (ondie.kernels).
+Owns the formats that paths store, values per page, and bytes of a range. Does not own placement
+of pages (regions.py) or any arithmetic (ondie.kernels).
 Source: the formats of ondie.kernels; bf16_master: DeepSpeed's bf16_master_weights_and_grads (BF16
 master weights and gradients, FP32 states). On the host, the scales of 8-bit states are separate
-files, as in bitsandbytes. Inside a drive they share a page with their codes, so that one page read
-suffices: as many blocks of 256 codes as fit together with their scales, then these scales.
+files, as in bitsandbytes. Inside a drive, scales share a page with their codes, so that one page
+read returns both. A page first holds the maximum number of blocks of 256 codes that fit together
+with their scales, then these scales.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ MODEL_BYTES = 2
 
 
 def checked(name: str) -> str:
-    """Return ``name`` if it is a storage format; otherwise raise InputError with the most similar
-    name."""
+    """Return ``name`` if it is a storage format; otherwise raise InputError, which names the most
+    similar format."""
     if name not in FORMATS:
         raise InputError(f"format: {name!r}; {known_names(name, FORMATS)}")
     return name
 
 
 def refused(name: str, op: str) -> str | None:
-    """Return the reason why the states of operation ``op`` cannot be stored in a format, or None if
-    they can."""
+    """Return the reason why the states of operation ``op`` cannot be stored in format ``name``,
+    or None if they can."""
     if FORMATS[name].codes and not get(op, backend="numpy").states:
         return f"{op} has no states that can be stored in 8 bits"
     return None
@@ -50,8 +51,8 @@ def refused(name: str, op: str) -> str | None:
 
 @dataclass(frozen=True)
 class Vector:
-    """Storage of one vector: values of a plain type, or 8-bit codes with one scale per
-    BLOCK codes."""
+    """Storage of one vector: values of a plain type, or 8-bit codes with one scale per BLOCK
+    (256) codes."""
 
     name: str
     dtype: np.dtype
@@ -59,7 +60,7 @@ class Vector:
 
     @property
     def bytes_each(self) -> Fraction:
-        """Bytes of a value, including its share of a scale if the vector is stored in codes."""
+        """Bytes per value. For codes, this includes the bytes of a scale divided by BLOCK."""
         return Fraction(self.dtype.itemsize) + Fraction(SCALE_BYTES * self.coded, BLOCK)
 
     def size(self, count: int) -> int:
@@ -79,8 +80,8 @@ class Vector:
         return -(-count // self.per_page(page_bytes))
 
     def paged(self, count: int, page_bytes: int) -> int:
-        """Return the bytes to transfer for ``count`` values that start at the start of a page.
-        Pages of codes are transferred whole."""
+        """Return the bytes to transfer for ``count`` values from the start of a page on. Pages of
+        codes are transferred whole."""
         return (
             self.pages(count, page_bytes) * page_bytes
             if self.coded
@@ -89,7 +90,7 @@ class Vector:
 
     def unpack(self, pages: np.ndarray, count: int) -> dict[str, np.ndarray]:
         """Return the first ``count`` values in ``pages``, uint8[k, page_bytes], and their scales,
-        by slot name. The arrays are views for a plain type and copies for codes."""
+        as arrays by slot name. The arrays are views for a plain type and copies for codes."""
         if not self.coded:
             return {self.name: pages.reshape(-1).view(self.dtype)[:count]}
         whole = self.per_page(pages.shape[1])
@@ -101,7 +102,7 @@ class Vector:
 
     def pack(self, pages: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the values (and scales) in ``arrays``, by slot name, into ``pages``, uint8[k,
-        page_bytes], from the start. The rest of the last page is unchanged."""
+        page_bytes], from the first page on. The bytes after the last value are unchanged."""
         values = arrays[self.name]
         if not self.coded:
             pages.reshape(-1).view(self.dtype)[: len(values)] = values
@@ -117,8 +118,8 @@ class Vector:
 
 @dataclass(frozen=True)
 class Stored:
-    """Vectors of an operation in a storage format. Raises InputError if the two cannot
-    be combined."""
+    """Vectors of operation ``op`` in the storage format ``name``. Raises InputError if the format
+    cannot store the states of the operation."""
 
     name: str
     op: str
@@ -149,7 +150,7 @@ class Stored:
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
         """Arrays of an update in the order of host files and kernel arguments: w, g, then the
-        states, each followed by its scales if it is stored in codes."""
+        states. A state that is stored in codes is followed by its scales."""
         found = [Slot("w", TYPES[self.format.w]), Slot("g", TYPES[self.format.g], written=False)]
         for vector in self.vectors[1:]:
             found.append(Slot(vector.name, vector.dtype))
@@ -159,23 +160,23 @@ class Stored:
 
     @property
     def shown(self) -> np.dtype:
-        """Type of the updated weights that the model computes with: the type of the format's 16-bit
-        copy if there is one, else that of the stored weights."""
+        """Dtype of the updated weights that the model computes with: that of the format's 16-bit
+        copy if it has one, else that of the stored weights."""
         form = self.format
         return TYPES[form.w if form.out == NONE else form.out]
 
     @cached_property
     def bytes_each(self) -> Fraction:
-        """Bytes of weights and states on flash per parameter, scales included."""
+        """Bytes of weights and states on flash per parameter, including scales."""
         return sum((vector.bytes_each for vector in self.vectors), Fraction())
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes per weight of the separate copy that the format keeps for the model; 0 if it has
-        none."""
+        """Bytes per weight of the separate copy that the format keeps for the model; 0: no
+        separate copy."""
         return 0 if self.format.out == NONE else TYPES[self.format.out].itemsize
 
     @cached_property
     def traffic(self) -> Fraction:
-        """DRAM bytes, read plus written, of the update of one parameter, scales included."""
+        """DRAM bytes per parameter of an update, read plus written, including scales."""
         return 2 * self.bytes_each + self.gradient.bytes_each + self.copy_bytes

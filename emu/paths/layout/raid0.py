@@ -1,9 +1,9 @@
 """RAID 0 striping: parameters are distributed to the drives in stripes.
 
-Owns the placement of parameters, the payload of striped vectors, and a gradient sent as Top-K. Does
-not own any order of commands (multi_drive.py, smart_infinity.py).
-Source: RAID 0 of ZeRO-Infinity's baseline; Smart-Infinity (HPCA 2024) spreads every sub-group over
-its drives. Bytes: an index of 4 and a value of 4 per element that is kept.
+Owns the placement of parameters, the payload of striped vectors, and gradients sent as Top-K
+elements. Does not own any order of commands (multi_drive.py, smart_infinity.py).
+Source: RAID 0 of ZeRO-Infinity's baseline; Smart-Infinity (HPCA 2024) spreads every sub-group
+over its drives. A kept gradient element takes 4 bytes for the index and 4 for the value.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PAIR_BYTES = 8
 
 @dataclass(frozen=True)
 class Striping:
-    """Distribution of ``n_params`` parameters over ``devices`` in turn, in stripes of ``stripe``
-    parameters.
+    """Round-robin distribution of ``n_params`` parameters over ``devices`` drives, in stripes of
+    ``stripe`` parameters.
 
     A place is the index of a parameter in storage order: all parameters of the first drive, then
     those of the second, and so on.
@@ -37,7 +37,7 @@ class Striping:
     stripe: int
 
     def shards(self) -> tuple[Shard, ...]:
-        """Return the range of places that each drive holds."""
+        """Return one shard per drive: the range of places that the drive holds."""
         whole, rest = divmod(self.n_params, self.stripe)
         stop = 0
         out = []
@@ -49,7 +49,7 @@ class Striping:
         return tuple(out)
 
     def pieces(self, shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first place, last place + 1, first parameter) of each stripe, or part of one, in
+        """Yield (first place, last place + 1, first parameter) of each whole or partial stripe in
         places [start, stop) of a drive."""
         while start < stop:
             round_index, offset = divmod(start - shard.start, self.stripe)
@@ -58,7 +58,8 @@ class Striping:
             start = end
 
     def first(self, shard: Shard, places: np.ndarray) -> np.ndarray:
-        """Return the indices of the parameters that are stored at ``places`` of a drive."""
+        """Return the indices of the parameters that are stored at ``places`` of a drive,
+        int64[n]."""
         round_index, offset = np.divmod(places - shard.start, self.stripe)
         parameters: np.ndarray = (round_index * self.devices + shard.device) * self.stripe + offset
         return parameters
@@ -71,8 +72,8 @@ class Striping:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradient elements of a drive that Top-K compresses together: those at places [start, stop),
-    of which ``k`` elements are kept."""
+    """Gradient elements of a drive that Top-K compresses together: the elements at places [start,
+    stop), of which ``k`` are kept."""
 
     device: int
     start: int
@@ -85,14 +86,14 @@ class Bucket:
         return PAIR_BYTES * self.k
 
     def packed(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the indices and values of the ``k`` largest elements by magnitude of the bucket's
-        float32 gradient, uint8[n_bytes]."""
+        """Return the indices and values of the ``k`` elements with the largest magnitudes,
+        uint8[n_bytes]. ``gradient``: gradient of the bucket, float32[stop - start]."""
         index, value = topk.compress(np.ascontiguousarray(gradient), self.k)
         return np.concatenate([index.view(np.uint8), value.view(np.uint8)])
 
     def dense(self, packed: np.ndarray) -> np.ndarray:
-        """Return the decompressed gradient of the bucket, float32[stop - start]; elements that were
-        not kept are 0."""
+        """Return the decompressed gradient of the bucket, float32[stop - start]. Elements that
+        were not kept are 0. ``packed``: bytes as returned by :meth:`packed`."""
         index, value = (part.copy() for part in np.split(packed[: self.n_bytes], 2))
         out = np.empty(self.stop - self.start, np.float32)
         topk.scatter(index.view(np.uint32), value.view(np.float32), out)
@@ -100,7 +101,7 @@ class Bucket:
 
 
 class Striped(Conventional):
-    """Payload whose vectors are stored by place; values that come from or go to the trace are
+    """Payload whose vectors are stored in the order of places. Values from and to the trace are
     reordered."""
 
     def __init__(
@@ -123,7 +124,8 @@ class Striped(Conventional):
         return self.parameters(super().stored(name))
 
     def parameters(self, by_place: np.ndarray) -> np.ndarray:
-        """Return a vector in parameter order, from a vector in the order of places."""
+        """Return a vector in parameter order. ``by_place``: the vector in the order of places,
+        [n_params]."""
         out = np.empty_like(by_place)
         out[self.order] = by_place
         return out
@@ -139,7 +141,7 @@ class Striped(Conventional):
             )
 
     def _pages(self, bucket: Bucket) -> np.ndarray:
-        """Return the memory, as bytes, that holds a compressed bucket: the pages where its
+        """Return the memory that holds a compressed bucket, uint8: the pages at which its
         uncompressed gradient would start."""
         regions = self.regions[bucket.device]
         at = (bucket.start - regions.shard.start) * VALUE_BYTES // regions.page_bytes

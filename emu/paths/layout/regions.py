@@ -18,7 +18,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.layout.formats import Vector
 
 VALUE_BYTES = 4
-"""Bytes of a value in FP32."""
+"""Size of an FP32 value, bytes."""
 F32 = np.dtype(np.float32)
 
 
@@ -64,14 +64,14 @@ class Regions:
         return next(vector for vector in self.vectors if vector.name == name)
 
     def used(self, name: str) -> int:
-        """Return the number of pages in a region that hold parameters; the region's other pages are
-        alignment."""
+        """Return the number of pages of a region that hold parameters. The other pages of the
+        region are alignment."""
         return self.vector(name).pages(self.shard.size, self.page_bytes)
 
     @cached_property
     def firsts(self) -> dict[str, int]:
-        """First logical page of each region by vector name; key "" holds the first free page after
-        them."""
+        """First logical page of each region by vector name. The key "" holds the first free page
+        after all regions."""
         found, at = {}, 0
         for vector in self.vectors:
             found[vector.name] = at
@@ -86,8 +86,8 @@ class Regions:
         return self.firsts[""]
 
     def pages(self, name: str, start: int, stop: int) -> slice:
-        """Return the logical pages that hold parameters [start, stop) of a vector; ``start`` must
-        be the first parameter of a page."""
+        """Return the logical pages that hold parameters [start, stop) of a vector, as a slice.
+        ``start`` must be the first parameter of a page."""
         vector, begin = self.vector(name), start - self.shard.start
         first = self.first(name) + begin // vector.per_page(self.page_bytes)
         return slice(first, first + vector.pages(stop - start, self.page_bytes))
@@ -110,7 +110,8 @@ class Regions:
 
 @dataclass(frozen=True)
 class Stripes:
-    """Vectors of a shard in super-pages: the planes of a die hold ``groups`` x (w, states...)."""
+    """Vectors of a shard in super-pages. The planes of a die hold ``groups`` groups of one page
+    per vector (w and the states)."""
 
     shard: Shard
     vectors: tuple[str, ...]
@@ -130,15 +131,16 @@ class Stripes:
         shard: Shard, vectors: tuple[str, ...], geometry: Geometry, kept: bool = False,
         dtype: np.dtype = F32, gradient: np.dtype = F32,
     ) -> Stripes:  # fmt: skip
-        """Return stripes with as many groups as the planes of a die can hold; ``groups`` is 0 if
-        none fits."""
+        """Return stripes with the maximum number of groups that the planes of a die can hold;
+        ``groups`` is 0 if the planes cannot hold one group. ``dtype``, ``gradient``: dtypes of
+        the vectors and of the gradient."""
         groups = geometry.planes // (len(vectors) + kept)
         values = geometry.page_bytes // dtype.itemsize
         return Stripes(shard, vectors, groups, values, kept, dtype, gradient)
 
     @property
     def planes(self) -> int:
-        """Number of planes of a die that a stripe uses."""
+        """Number of planes of a die that the vectors of a stripe use."""
         return self.groups * len(self.vectors)
 
     @property
@@ -148,7 +150,7 @@ class Stripes:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the gradient of a stripe."""
+        """Size of the gradient of a stripe, bytes."""
         return self.params * self.gradient_dtype.itemsize
 
     @property
@@ -163,7 +165,7 @@ class Stripes:
         return min(start, self.shard.stop), min(start + self.values, self.shard.stop)
 
     def plane(self, vector: str, group: int) -> int:
-        """Return the plane that holds a group's page of ``vector``; "g" is a kept gradient."""
+        """Return the plane that holds a group's page of ``vector``; "g" means a kept gradient."""
         if vector == "g":
             return self.planes + group
         return group * len(self.vectors) + self.vectors.index(vector)

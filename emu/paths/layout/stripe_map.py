@@ -1,10 +1,10 @@
 """Stripe map: the super-page, and thus the die, of each stripe of a device.
 
-Owns the table from stripe to super-page and back. Does not own the physical place of a super-page
-(ftl/reservoir.py), or the choice of stripes to move (on_die/wear_leveling.py).
-Source: none. The number of a super-page determines its die: super-pages 0, 1, 2, ... are on dies 0,
-1, 2, ... in turn. Initially stripe i is in super-page i; a stripe that moves to another die gets
-the first free super-page there.
+Owns the table from stripe to super-page and back. Does not own the physical location of a
+super-page (ftl/reservoir.py), or the choice of stripes to move (on_die/wear_leveling.py).
+Source: this project. The number of a super-page determines its die: super-pages 0, 1, 2, ... are
+on dies 0, 1, 2, ... in turn. Initially stripe i is in super-page i. A stripe that moves to
+another die gets the first free super-page of that die.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 
 class Homes:
-    """Super-pages of ``count`` stripes on ``dies`` dies. The tables exist only after the first
-    move, because they are large for large models."""
+    """Super-page of each of ``count`` stripes on ``dies`` dies. The tables are created at the
+    first move, because they are large for large models."""
 
     def __init__(self, count: int, dies: int) -> None:
         self.count = count
@@ -26,7 +26,8 @@ class Homes:
 
     @staticmethod
     def found(super_pages: np.ndarray, dies: int) -> Homes:
-        """Return the map in which stripe i is in ``super_pages[i]``, int64[count]."""
+        """Return the map in which stripe i is in ``super_pages[i]``. ``super_pages``:
+        int64[count]."""
         homes = Homes(len(super_pages), dies)
         if (super_pages != np.arange(homes.count)).any():
             homes._tabulate()
@@ -35,7 +36,7 @@ class Homes:
         return homes
 
     def copy(self) -> Homes:
-        """Return an independent copy."""
+        """Return an independent copy of the map."""
         return Homes.found(self.super_pages(0, self.count), self.dies)
 
     def _tabulate(self) -> None:
@@ -76,13 +77,15 @@ class Homes:
         return np.bincount(self._super_page % self.dies, minlength=self.dies)
 
     def by_die(self) -> list[np.ndarray]:
-        """Return the super-pages of each die, in the order of their stripes, int64."""
+        """Return the super-pages of each die, in the order of their stripes: one int64 array per
+        die."""
         every = self.super_pages(0, self.count)
         order = np.argsort(every % self.dies, kind="stable")
         return np.split(every[order], np.cumsum(self.held())[:-1])
 
     def move(self, stripe: int, die: int) -> tuple[int, int]:
-        """Move a stripe to another die; return (old super-page, new super-page)."""
+        """Move a stripe to the first free super-page of another die. Return (old super-page, new
+        super-page)."""
         self._tabulate()
         target = die
         while target in self._stripe:

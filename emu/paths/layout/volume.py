@@ -1,9 +1,9 @@
 """Volume of offloaded vectors: files striped over the drives as RAID 0.
 
-Owns files, stripes, and the block requests of a range. Does not own the time at which they are sent
-(offload/path.py) or their bytes (offload/host_memory.py).
-Source: DeepSpeed keeps a file per sub-group and state and one per gradient; Linux md RAID 0: chunk
-c of the volume is chunk c // drives of drive c % drives.
+Owns files, stripes, and the block requests of a range. Does not own the time at which requests
+are sent (offload/path.py) or the bytes of the vectors (offload/host_memory.py).
+Source: DeepSpeed keeps a file per sub-group and state and one per gradient; Linux md RAID 0:
+chunk c of the volume is chunk c // drives of drive c % drives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ondie.emu.nand.geometry import Geometry
 
 
 class Extent(NamedTuple):
-    """Parameters [start, stop) of a vector, stored from byte ``at`` of its region."""
+    """Parameters [start, stop) of a vector, stored from byte offset ``at`` of its region."""
 
     start: int
     stop: int
@@ -38,8 +38,8 @@ class Requests(NamedTuple):
 
 
 class File(NamedTuple):
-    """Vector to store: its extents, ``width`` bytes per entry (a value or a scale), and ``share``
-    parameters per entry."""
+    """Vector to store: its extents, the ``width`` of an entry (a value or a scale) in bytes, and
+    the number of parameters per entry (``share``)."""
 
     extents: tuple[Extent, ...]
     width: int
@@ -48,8 +48,8 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """Place of a vector in the volume: its extents, in order, and its first logical page, which is
-    the same on every drive."""
+    """Location of a vector in the volume: its extents, in order, and its first logical page,
+    which is equal on all drives."""
 
     extents: tuple[Extent, ...]
     width: int
@@ -60,12 +60,12 @@ class Region:
     """Number of parameters per entry; extents start at multiples of this number."""
 
     def bytes(self, count: int) -> int:
-        """Return the bytes that ``count`` parameters occupy from the start of an entry."""
+        """Return the bytes that ``count`` parameters occupy, counted from the start of an entry."""
         return -(-count // self.share) * self.width
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first parameter, last parameter + 1, byte in the region) for each stored part of
-        parameters [start, stop)."""
+        """Yield (first parameter, last parameter + 1, byte offset in the region) for each stored
+        range of parameters within [start, stop)."""
         first = bisect_right(self.extents, start, key=lambda extent: extent.stop)
         last = bisect_left(self.extents, stop, key=lambda extent: extent.start)
         for extent in self.extents[first:last]:
@@ -82,8 +82,8 @@ class Region:
 def extents(
     pieces: Sequence[tuple[int, int]], width: int, page: int, below: int
 ) -> tuple[Extent, ...]:
-    """Return one extent per piece that has at least ``below`` bytes; each extent starts at a page.
-    ``width``: bytes per parameter."""
+    """Return one extent for each range of parameters in ``pieces`` that has at least ``below``
+    bytes. Each extent starts at a multiple of ``page`` bytes. ``width``: bytes per parameter."""
     found, at = [], 0
     for start, stop in pieces:
         size = (stop - start) * width
@@ -95,7 +95,8 @@ def extents(
 
 @dataclass(frozen=True)
 class Volume:
-    """Regions of vectors, striped over ``devices`` drives in turn."""
+    """Regions of vectors, striped round-robin over ``devices`` drives. ``page``: bytes of a
+    logical page. ``align``: requests are padded to multiples of this number of bytes."""
 
     devices: int
     page: int
@@ -139,7 +140,8 @@ class Volume:
         return sum(regions.pages for regions in self.regions.values())
 
     def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (drive, byte on the drive) for byte offsets ``at`` in a region."""
+        """Return (drive, byte offset on the drive), int64[n] each, for byte offsets ``at`` in a
+        region."""
         if self.devices == 1:
             return np.zeros_like(at), at
         chunk, rest = np.divmod(at, self.chunk)
@@ -155,8 +157,8 @@ class Volume:
         return cuts
 
     def requests(self, name: str, start: int, stop: int) -> Requests:
-        """Return requests of at most one block for those of parameters [start, stop) that are on
-        the drives."""
+        """Return requests of at most one block for parameters [start, stop) of vector ``name``,
+        excluding parameters that are not on the drives."""
         region = self.regions[name]
         parts = []
         for lo, hi, at in region.overlapping(start, stop):
@@ -170,8 +172,8 @@ class Volume:
         return Requests(*table)
 
     def pieces(self, name: str, start: int, b: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (first parameter, last parameter + 1, drive, byte on the drive) for each contiguous
-        part of parameters [start, b) of vector ``name``."""
+        """Yield (first parameter, last parameter + 1, drive, byte offset on the drive) for each
+        contiguous range within parameters [start, b) of vector ``name``."""
         region = self.regions[name]
         for lo, hi, at in region.overlapping(start, b):
             end = at + region.bytes(hi - lo)

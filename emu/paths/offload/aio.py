@@ -1,15 +1,15 @@
 """Asynchronous I/O of DeepSpeed: handles with blocks in flight, and the swapper of gradients.
 
-Owns the windows of reads and writes, the threads that share a request, batches without overlap of
-events; and the order of copies of gradients into pinned buffers, of their writes, and the waits of
-the backward pass. Does not own the queue of a drive (nvme/command.py), the number of buffers
-(options.py) or time.
-Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, overlap_events. Its
-swapper, runtime/swap_tensor/async_swapper.py and optimizer_utils.py: the backward pass copies
+Owns the windows of reads and writes, the distribution of a request over threads, and batches
+without overlap of events. Owns the order of copies of gradients into pinned buffers, of the
+writes of these buffers, and of the waits of the backward pass. Does not own the queue of a drive
+(nvme/command.py), the number of buffers (options.py) or time.
+Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, overlap_events.
+Its swapper, runtime/swap_tensor/async_swapper.py and optimizer_utils.py: the backward pass copies
 gradients into a pinned buffer as large as the largest sub-group. A full buffer is written in the
-background. If no other buffer is free, the backward pass waits until all writes are complete; a
-buffer is not released before the others. The first swap-in of the update flushes the rest and
-waits. Simplified: a buffer is filled to its last block; DeepSpeed starts the next
+background. If no other buffer is free, the backward pass waits until all writes are complete; no
+buffer is released earlier. The first swap-in of the update flushes the unwritten gradients and
+waits for the writes. Simplified: a buffer is filled to its last block; DeepSpeed starts the next
 buffer at a tensor that does not fit.
 """
 
@@ -31,9 +31,10 @@ from ondie.emu.paths.offload.options import Offload
 class Handles:
     """Asynchronous I/O through one handle for reads and one for writes.
 
-    With ``options.threads`` set, that number of threads share each request, and each thread has a
-    separate window of blocks in flight over all drives. Otherwise each drive has a window.
-    ``window``: blocks per window; None: only the drive's queue limits the blocks in flight.
+    With ``options.threads`` set, the blocks of each request are divided among that number of
+    threads. Each thread has a separate window of blocks in flight over all drives. Otherwise each
+    drive has a window. ``window``: number of blocks per window; None: only the drive's queue
+    limits the blocks in flight.
     """
 
     def __init__(self, options: Offload, window: int | None) -> None:
@@ -46,8 +47,8 @@ class Handles:
     def send(
         self, out: Rows, kind: int, phase: int, found: Requests, after: int | np.ndarray
     ) -> np.ndarray:
-        """Add rows for the block requests ``found``; return their ids, int64[n]. ``after``: row
-        that all requests wait for, or one row per request."""
+        """Add plan rows for the block requests ``found``; return their ids, int64[n]. ``kind``:
+        NVMe command; ``after``: id of the row that all requests wait for, or one id per request."""
         count = len(found.first)
         lane = self._lanes(found)
         order = self._order(lane)
@@ -77,7 +78,7 @@ class Handles:
         return np.arange(count) // max(-(-count // self.threads), 1)
 
     def _order(self, lane: np.ndarray) -> np.ndarray:
-        """Return the order in which the requests are sent, int64[n]: the threads send in turn."""
+        """Return the order in which the requests are sent, int64[n]. The threads send in turn."""
         count = len(lane)
         if self.threads is None or self.threads == 1 or count == 0:
             return np.arange(count)
@@ -85,8 +86,9 @@ class Handles:
         return np.lexsort((lane, np.arange(count) % share))
 
     def _windows(self, kind: int, lane: np.ndarray, first: int) -> np.ndarray:
-        """Return the row that each request waits for, int64[n]. Request i waits for request i -
-        window of the same handle; -1: it waits for none."""
+        """Return the id of the plan row that each request waits for, int64[n]. Request i waits
+        for request i - window in its window; -1: the request waits for no row. ``first``: id of
+        the first request's row."""
         after = np.full(len(lane), -1)
         if self.window is None:
             return after
@@ -120,14 +122,14 @@ class Handles:
 
 @dataclass(frozen=True)
 class PinnedBuffers:
-    """Pinned host memory for gradients: ``count`` buffers; None: as many as needed."""
+    """Pinned host memory for gradients. ``count``: number of buffers; None: unlimited."""
 
     count: int | None
     n_bytes: int
     """Size of one buffer, bytes."""
     copy_bytes_per_s: int
-    """Rate of copies from the accelerator into a buffer; 0: the backward time already contains the
-    copies."""
+    """Rate of copies from the accelerator into a buffer. 0: the backward time already contains
+    the copies."""
 
     def copy_ps(self, n_bytes: int) -> int:
         """Return the time to copy ``n_bytes`` from the accelerator into a buffer, ps."""
@@ -163,8 +165,8 @@ class GradientSwapper:
         """Index of the first block that has not been sent to the drives yet."""
 
     def after_segment(self, out: Rows, segment: int, row: int) -> int:
-        """Copy the blocks that are ready after backward segment ``segment``, which ends with row
-        ``row``. Return the row after which the accelerator continues."""
+        """Copy the blocks that are ready after backward segment ``segment``, which ends with plan
+        row ``row``. Return the id of the row after which the accelerator continues."""
         stop = int(np.searchsorted(self._ready, segment, "right"))
         while self._at < stop:
             if self._at and self._buffer[self._at] != self._buffer[self._at - 1]:
@@ -182,8 +184,9 @@ class GradientSwapper:
         return row
 
     def _next_buffer(self, out: Rows, row: int) -> int:
-        """Write the full buffer. Return the row that the accelerator waits for before it fills the
-        next one: ``row`` if a buffer is free, else the row at which all writes are complete."""
+        """Write the full buffer. Return the id of the plan row that the accelerator waits for
+        before it fills the next buffer: ``row`` if a buffer is free, else the row at which all
+        writes are complete."""
         self._write(out, row)
         filled = int(self._buffer[self._at])
         if self.buffers.count is None or filled % self.buffers.count:
@@ -197,6 +200,6 @@ class GradientSwapper:
         self._unsent = self._at
 
     def flush(self, out: Rows, row: int) -> None:
-        """Write the blocks that are still in the buffers. The update waits for this before its
-        first read."""
+        """Write the blocks that are still in the buffers, after plan row ``row``. The update
+        waits for these writes before its first read."""
         self._write(out, row)

@@ -1,7 +1,7 @@
 """Conversion of a DeepSpeed configuration to options of host offload and configuration values.
 
-Owns the meaning of each key. Does not own the file (ondie.traces.deepspeed) or the options
-(options.py).
+Owns the meaning of each DeepSpeed key. Does not own reading the file (ondie.traces.deepspeed) or
+the options (options.py).
 Source: DeepSpeed's swappers: min_aio_bytes = max(1 MiB, block_size), lengths padded to 1 KiB x
 threads, the first max_in_cpu parameters kept in DRAM, int(ratio x sub-groups) offloaded.
 """
@@ -20,13 +20,15 @@ ALIGNED_BYTES = 1 << 10
 
 
 GIVEN = "given on the command line"
-"""Origin that is reported for a value given by --set, which takes precedence over the file."""
+"""Origin of a configuration value that the user gave by --set. Such a value takes precedence over
+the file."""
 
 
 def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
-    """Return (configuration, options, format) as DeepSpeed's file ``path`` states them. The
+    """Return (configuration, options, format) for the DeepSpeed configuration file ``path``. The
     configuration is ``cfg`` with the file's values; the format is that of the data on NVMe
-    (layout/formats.py). Raises TraceError and InputError."""
+    (layout/formats.py). Raises TraceError for an unreadable file and InputError for invalid
+    values."""
     offload, format, leaves = offload_of(read_deepspeed(path), str(path))
     changes = {key: leaves[key] for key in leaves if cfg.leaf(key).ref != GIVEN}
     try:
@@ -36,8 +38,9 @@ def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
 
 
 def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, int]]:
-    """Return (options, format, changed configuration values by key). Raises InputError if the file
-    has no offload or has contradictory keys."""
+    """Return (options, format, changed configuration values by key) for a file's ``config``.
+    ``where``: name of the file, for messages. Raises InputError if the file has no offload or has
+    contradictory keys."""
     remarks = list(config.remarks)
     device = config["offload_optimizer.device"]
     if device == "none":

@@ -1,9 +1,9 @@
 """Host memory of an offloaded step: values read from pages, and values resident in DRAM.
 
-Owns slots (layout/formats.py: weights, states, scales) in host DRAM, gathered from pages on several
-drives or resident there. Does not own the log's order (payload.py) or the placement of pages
-(layout/volume.py).
-Source: as payload.py: memory is poisoned when its pages are programmed.
+Owns slots (layout/formats.py: weights, states, scales) in host DRAM. Their values are read from
+pages on several drives or stay in DRAM. Does not own the order of operations (payload.py) or the
+placement of pages (layout/volume.py).
+Source: as payload.py: memory is filled with NaN bytes when its pages are programmed.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ class OffloadMemory(Conventional):
         self.params = params
         self.slots = {slot.name: slot for slot in stored.slots}
         self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
-        """Slot of the model's 16-bit parameters, in the format's 16-bit type if it has one, else in
-        BF16."""
+        """Slot of the model's 16-bit parameters: in the format's 16-bit type if the format has
+        one, else in BF16."""
         self.kept = {slot.name: poisoned(slot.size(params), slot.dtype) for slot in stored.slots}
-        """Values by slot that stay in host DRAM; values that are on NVMe are poisoned here."""
+        """Values that stay in host DRAM, by slot, [n_params / parameters per entry]. Entries
+        whose values are on NVMe are filled with NaN bytes."""
 
     def _view(self, slot: Slot, first: int, last: int, dev: int, at: int) -> np.ndarray:
-        """Return a view of the host memory that holds entries [first, last) of one contiguous
-        piece, at byte ``at`` of drive ``dev``."""
+        """Return a view of the host memory that holds the entries of parameters [first, last), in
+        the slot's dtype. The entries are contiguous from byte ``at`` of drive ``dev`` on."""
         flat = self.memory[dev].reshape(-1)
         return flat[at : at + slot.size(last - first) * slot.dtype.itemsize].view(slot.dtype)
 
@@ -69,7 +70,8 @@ class OffloadMemory(Conventional):
         return slice((start - begin) // slot.share, slot.size(stop - begin))
 
     def gather(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return parameters [start, stop) of the slot ``name`` from host memory."""
+        """Return the entries of parameters [start, stop) of slot ``name`` from host memory, as a
+        copy in the slot's dtype."""
         slot = self.slots[name]
         out = self.kept[name][self._entries(slot, start, stop)].copy()
         for first, last, dev, at in self.volume.pieces(name, start, stop):
@@ -78,7 +80,8 @@ class OffloadMemory(Conventional):
         return out
 
     def scatter(self, name: str, start: int, stop: int, values: np.ndarray) -> None:
-        """Write ``values`` to parameters [start, stop) of the slot ``name`` in host memory."""
+        """Write ``values`` (slot's dtype) to the entries of parameters [start, stop) of slot
+        ``name`` in host memory."""
         slot = self.slots[name]
         self.kept[name][self._entries(slot, start, stop)] = values
         for first, last, dev, at in self.volume.pieces(name, start, stop):
@@ -100,8 +103,8 @@ class OffloadMemory(Conventional):
                 self._program(dev, each, self.ppn(dev, each))
 
     def _model(self, start: int, stop: int, weights: np.ndarray) -> None:
-        """Write the model's 16-bit parameters [start, stop) to the host memory from which they go
-        to NVMe."""
+        """Write the model's 16-bit parameters [start, stop) to the host memory that is written to
+        NVMe. ``weights``: float32[stop - start], or values that already have 16 bits."""
         for first, last, dev, at in self.volume.pieces("p", start, stop):
             piece = np.ascontiguousarray(weights[first - start : last - start])
             cast = piece if piece.dtype.itemsize == 2 else narrow(piece, CASTS[self.model.dtype])

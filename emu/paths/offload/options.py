@@ -16,37 +16,37 @@ from ondie.emu.units import InputError, known_names, plural
 
 @dataclass(frozen=True)
 class Offload:
-    """User options of host offload. Block size, queue depth and sub-group size are not options but
-    configuration values (host.io_block, host.io_queue_depth, host.subgroup_params)."""
+    """User options of host offload. Block size, queue depth and sub-group size are configuration
+    values instead (host.io_block, host.io_queue_depth, host.subgroup_params)."""
 
     parameters: bool = False
     """Store the model's 16-bit parameters on NVMe too: forward and backward read them, the update
     writes them."""
     checkpointing: bool = False
-    """Use activation checkpointing: backward repeats forward, so it reads the
-    parameters once more."""
+    """Use activation checkpointing: backward repeats forward and thus reads the parameters once
+    more."""
     pipeline_read: bool = False
     """Read the next sub-group while the host computes the current one."""
     pipeline_write: bool = False
     """Write a sub-group while the host computes the next one."""
     buffers: int | None = None
-    """Number of pinned host buffers, each for one array of the largest sub-group (buffer_count):
-    the update reads into them, and the backward pass copies gradients into them. None: as many as
-    needed, and gradients are written block by block."""
+    """Number of pinned host buffers, each for one array of the largest sub-group (buffer_count).
+    The update reads into these buffers, and the backward pass copies gradients into them. None:
+    unlimited; gradients are then written block by block."""
     parameter_buffers: int = 5
-    """Number of portions of the parameters in host memory: one is in use, the others are read
-    ahead."""
+    """Number of buffers in host memory for portions of the parameters: one portion is in use, the
+    others are read ahead."""
     parameter_buffer: int = 0
-    """Elements in a buffer for a parameter tensor (offload_param.buffer_size); 0: large enough for
-    all."""
+    """Size of the buffer for a parameter tensor, elements (offload_param.buffer_size). 0: large
+    enough for every tensor."""
     parameters_in_dram: int = 0
     """Number of parameters, counted from the first one, that stay in DRAM, rounded to whole
     sub-groups (max_in_cpu)."""
     ratio: float = 1.0
     """Fraction of the sub-groups whose states are on NVMe; the other states stay in host DRAM."""
     threads: int | None = None
-    """Threads that share each request, each with host.io_queue_depth blocks in flight over all
-    drives; None: host.io_queue_depth blocks in flight on every drive."""
+    """Number of threads among which each request is divided, each with host.io_queue_depth blocks
+    in flight over all drives. None: host.io_queue_depth blocks in flight on every drive."""
     overlap_events: bool = True
     """True: send the next block when any block completes; False: send the next batch when all
     blocks of the queue have completed."""
@@ -55,7 +55,7 @@ class Offload:
     align: int = 1
     """Alignment in bytes: the arrays of a sub-group are padded to multiples of this size."""
     remarks: tuple[str, ...] = ()
-    """Notes, for the results, on where these options come from."""
+    """Notes on the origin of these options, printed with the results."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST_VALUES.items():
@@ -97,23 +97,23 @@ class Offload:
 @dataclass(frozen=True)
 class Shares:
     """Shares of a whole model that are on NVMe, used when pieces of the model are simulated. A
-    piece has other sub-groups and tensors than the model, so an option that counts sub-groups or
-    tensors would keep a different share of the piece in DRAM."""
+    piece has other sub-groups and tensors than the model. An option that counts sub-groups or
+    tensors would therefore keep a different share of the piece in DRAM."""
 
     states: Fraction
     """Share of all parameters, counted from the first one, whose states are on NVMe."""
     gradients: Fraction
     """Share of the parameters with states on NVMe whose gradients are on NVMe too, including
-    padding; it is taken at the start of each sub-group."""
+    padding. These gradients are the first ones of each sub-group."""
     buffer: Fraction
     """Parameters of the largest sub-group, which sets the size of a pinned buffer, as a share of
     all parameters."""
     kept: Fraction
-    """Share of all parameters, counted from the first one, whose 16-bit copy stays in DRAM although
-    other copies are on NVMe."""
+    """Share of all parameters, counted from the first one, whose 16-bit copy stays in DRAM
+    although the 16-bit copies of other parameters are on NVMe."""
     parameters: Fraction
-    """Share of the remaining parameters whose 16-bit copy is on NVMe, including padding; it is
-    taken at the start of each sub-group."""
+    """Share of the parameters not counted in ``kept`` whose 16-bit copy is on NVMe, including
+    padding. These parameters are the first ones of each sub-group."""
 
 
 LEAST_VALUES = {

@@ -48,8 +48,8 @@ from ondie.kernels.formats import NONE
 
 @dataclass
 class HostOffload(OffloadLayout):
-    """Host offload; sub-groups are updated serially unless pipeline_read or
-    pipeline_write is set."""
+    """Host offload. Sub-groups are updated serially unless pipeline_read or pipeline_write is
+    set."""
 
     name: ClassVar[str] = "host_offload"
     title: ClassVar[str] = "host offload, serial"
@@ -108,8 +108,9 @@ class HostOffload(OffloadLayout):
         return Work(host_dram=statement.total(made, self.applied(steps)), host_updates=True)
 
     def moved(self) -> dict[str, int]:
-        """Return the planned bytes of a step by kind: gradients written, data read and data written
-        in the update, and parameters read before the update."""
+        """Return the planned bytes of a step: "gradients": gradients written; "read" and
+        "written": data read and written in the update; "parameters": parameters read in forward
+        and backward."""
         size, n_params = self.volume.size, self.trace.n_params
         states = sum(size(vector, 0, n_params) for vector in self.written)
         gradient = size("g", 0, n_params)
@@ -141,8 +142,9 @@ class HostOffload(OffloadLayout):
         return np.array(segments)
 
     def _training_with_parameters(self, out: Rows, step: int, after: int) -> np.ndarray:
-        """Add the rows of forward and backward, which read the parameters from NVMe; return the
-        rows of the backward segments, int64."""
+        """Add the plan rows of forward and backward, which read the parameters from NVMe, after
+        the row with id ``after``. Return the row ids of the backward segments,
+        int64[BACKWARD_SEGMENTS]."""
         step_record, portions = self.trace.steps[step], self._portions()
         count = len(portions)
         last = np.maximum((np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1, 0)
@@ -196,8 +198,8 @@ class HostOffload(OffloadLayout):
 
     def _new_swapper(self, step: int) -> GradientSwapper | None:
         """Return the swapper for the gradients of step ``step``. Return None if no gradient is
-        written, or if the number of buffers is unlimited, so that blocks are written when they are
-        ready."""
+        written. Also return None if the number of buffers is unlimited: each block is then
+        written when it is ready."""
         if self.offload.buffers is None or self.trace.steps[step].skipped:
             return None
         found, ready = self._gradient_blocks(step)
@@ -211,8 +213,8 @@ class HostOffload(OffloadLayout):
         return GradientSwapper(self.buffers, found.size, ready, send)
 
     def _gradient_blocks(self, step: int) -> tuple[Requests, np.ndarray]:
-        """Return the block requests of the gradient in the order in which they are ready, and the
-        backward segment after which each is ready, int64."""
+        """Return (block requests of the gradient, backward segment after which each block is
+        ready, int64[n]), in the order in which the blocks are ready."""
         found = self.volume.requests("g", 0, self.trace.n_params)
         width = self.stored.gradient.dtype.itemsize
         last = np.minimum(found.first + -(-found.size // width), self.trace.n_params)
@@ -267,8 +269,8 @@ class HostOffload(OffloadLayout):
                 yield out.take()
 
     def _behind(self, written: list[int]) -> int:
-        """Return the write that a computation must wait for if writes are not
-        pipelined, else -1."""
+        """Return the id of the write that a computation must wait for: the last of ``written`` if
+        writes are not pipelined, else -1."""
         return written[-1] if written and not self.offload.pipeline_write else -1
 
     def _compute(self, out: Rows, start: int, stop: int, after0: int, after1: int) -> int:
@@ -285,8 +287,8 @@ class HostOffload(OffloadLayout):
     def _transfer(
         self, out: Rows, kind: int, names: tuple[str, ...], start: int, stop: int, after: int
     ) -> np.ndarray:
-        """Add rows that read or write the vectors ``names`` of parameters [start, stop) in blocks;
-        return their ids, int64."""
+        """Add plan rows that read or write the vectors ``names`` of parameters [start, stop) in
+        blocks; return the row ids, int64[n]."""
         ids = [
             self.handles.send(out, kind, UPDATE, self.volume.requests(name, start, stop), after)
             for name in names
@@ -350,7 +352,7 @@ class PipelinedOffload(HostOffload):
         offload = self.options.offload
         own = (
             offload.pipeline_read or offload.pipeline_write
-        )  # else buffers is meant for a serial step
+        )  # otherwise ``buffers`` was chosen for a serial step
         return replace(
             offload, pipeline_read=True, pipeline_write=True,
             buffers=offload.buffers if own else None, remarks=(),

@@ -1,9 +1,10 @@
-"""Data of host offload: the part of a model that is on NVMe, and its sub-groups.
+"""Data of host offload: the portion of a model that is on NVMe, and its sub-groups.
 
-Owns the files of the vectors, the sub-groups whose states are on NVMe, and the corresponding shares
-for a part that represents the whole model. Does not own the order of the work (path.py) or the
-location of a file's bytes (paths/layout/volume.py).
-Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); its options are in options.py.
+Owns the files of the vectors, the sub-groups whose states are on NVMe, and the corresponding
+shares for a piece that represents the whole model. Does not own the order of the work (path.py)
+or the location of a file's bytes (paths/layout/volume.py).
+Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); its options are in
+options.py.
 """
 
 from __future__ import annotations
@@ -27,23 +28,25 @@ from ondie.emu.paths.pieces import Pieces, pieces
 from ondie.emu.paths.update_path import UpdatingPath
 
 MOST_GROUPS = 16
-"""Maximum number of sub-groups in a part of a model that is simulated with pipelining."""
+"""Maximum number of sub-groups in a piece of a model that is simulated with pipelining."""
 LARGE_TENSORS = 0.95
-"""A model is simulated in pieces only if at least this share of the data that could be on NVMe is
-there. The pieces do not reproduce which tensors of the model stay in DRAM."""
+"""Minimum fraction of a vector's data that must be on NVMe for a model to be simulated in pieces.
+Data that ratio or max_in_cpu keep in DRAM is not counted. Other data stays in DRAM because its
+tensors are small, and pieces do not reproduce which tensors stay in DRAM."""
 BLOCKS_OF_TENSOR = 16
-"""A model is simulated in pieces only if its tensors average at least this number of the host's I/O
-blocks. In the pieces no tensor ends within a block."""
+"""Minimum average number of the host's I/O blocks per tensor, for a model to be simulated in
+pieces. In the pieces no tensor ends within a block."""
 
 
 def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[int, int]]:
-    """Return the first ``share`` of the parameters of each sub-group, as ranges [start, stop)."""
+    """Return ranges [start, stop) that hold the first ``share`` (a fraction) of the parameters of
+    each sub-group."""
     return [(start, start + round(share * (stop - start))) for start, stop in groups]
 
 
 @dataclass
 class OffloadLayout(UpdatingPath):
-    """Path whose states are on NVMe or in host DRAM, as the offload options say."""
+    """Path whose states are on NVMe or in host DRAM, according to the offload options."""
 
     def granule(self) -> int:
         """Return the smallest number of parameters that fills whole pages of every vector and whole
@@ -106,9 +109,9 @@ class OffloadLayout(UpdatingPath):
         )
 
     def _on_nvme(self) -> list[tuple[int, int]]:
-        """Return the sub-groups whose states are on NVMe, as ranges [start, stop). In a piece of a
-        model, the range on NVMe ends at the whole model's share. A sub-group that contains this end
-        is split in two, in ``groups`` as well."""
+        """Return the sub-groups whose states are on NVMe, as ranges [start, stop). In a piece of
+        a model, the first parameters are on NVMe, in the whole model's share. A sub-group that
+        contains the end of this share is split in two, in ``groups`` as well."""
         offload, shares = self.offload, self.options.shares
         if shares is None:
             here = range(int(offload.ratio * len(self.groups)))
@@ -130,8 +133,8 @@ class OffloadLayout(UpdatingPath):
         return int(self.offload.ratio * len(self.groups)) < len(self.groups)
 
     def _later(self) -> list[tuple[int, int]]:
-        """Return the sub-groups, or remaining parts of sub-groups, whose 16-bit parameters do not
-        stay in DRAM."""
+        """Return the sub-groups, or ends of sub-groups, whose 16-bit parameters do not stay in
+        DRAM, as ranges [start, stop)."""
         shares = self.options.shares
         if shares is None:
             return [group for group in self.groups if group[1] > self.offload.parameters_in_dram]
@@ -141,7 +144,7 @@ class OffloadLayout(UpdatingPath):
 
     @property
     def shares(self) -> Shares:
-        """Return the shares of this model that are on NVMe and in DRAM; its pieces use the same
+        """Shares of this model that are on NVMe and in DRAM. The pieces of the model use equal
         shares."""
         n_params, kept = self.trace.n_params, sum(stop - start for start, stop in self.on_nvme)
         later = sum(stop - start for start, stop in self._later())
@@ -187,7 +190,7 @@ class OffloadLayout(UpdatingPath):
         return self.offload.pipeline_read or self.offload.pipeline_write
 
     def lone_part(self, n_params: int) -> bool:
-        """Return True if a part of ``n_params`` parameters has only one sub-group although the
+        """Return True if a piece of ``n_params`` parameters has only one sub-group although the
         sub-groups of the whole model overlap."""
         settings = self.part_settings(n_params)
         size = settings.get("host.subgroup_params", self.group())
@@ -205,9 +208,9 @@ class OffloadLayout(UpdatingPath):
             begin = self._later()[0][0] if name == "p" and self._later() else 0
             params = (self.trace.n_params if name == "p" else self.on_nvme[-1][1]) - begin
             if size < LARGE_TENSORS * params * region.width:
-                return f"much of vector {name} stays in DRAM in small tensors (in_dram_below)"
+                return f"too much of vector {name} stays in DRAM in small tensors (in_dram_below)"
             if size < BLOCKS_OF_TENSOR * self.cfg.host.io_block_bytes * len(region.extents):
-                return f"tensors of {name} have few I/O blocks each (in_dram_below, host.io_block)"
+                return f"tensors of {name} have too few I/O blocks (in_dram_below, host.io_block)"
         return None
 
     def pieces(self) -> Pieces | None:
@@ -221,7 +224,7 @@ class OffloadLayout(UpdatingPath):
         return found and found.of(n_params)
 
     def _bytes(self, number: int) -> int:
-        """Return the bytes of the master weights of sub-group ``number``. This size decides whether
+        """Return the bytes of the master weights of sub-group ``number``. This size decides if
         the sub-group stays in DRAM."""
         start, stop = self.groups[number]
         return self.stored.vectors[0].size(stop - start)
@@ -233,7 +236,7 @@ class OffloadLayout(UpdatingPath):
 
     def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the tensors in ``groups``, cut at the start of each sub-group, as ranges [start,
-        stop); each is stored in a separate file."""
+        stop). Each range is stored in a separate file."""
         held = self.trace.trainable
         starts = [tensor.offset for tensor in held]
         found = []
@@ -245,8 +248,9 @@ class OffloadLayout(UpdatingPath):
         return found
 
     def _portions(self) -> list[tuple[int, int]]:
-        """Return ranges of parameters of similar size that are read one after the other. They are
-        cut between pages, or between tensors if tensors are separate files."""
+        """Return ranges [start, stop) of parameters of similar size that are read one after the
+        other. The ranges are cut between pages, or between tensors if tensors are separate files.
+        """
         n_params, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES
         count = max(min(BACKWARD_SEGMENTS, n_params // page), 1)
         cuts = np.array([n_params * i // count // page * page for i in range(count)])
@@ -281,7 +285,7 @@ class OffloadLayout(UpdatingPath):
         if self.volume.pages > lpns:
             return (
                 f"{names} of {self.trace.n_params:,} parameters take {self.volume.pages * gb:.4g} "
-                f"GB per device, the conventional namespace has {lpns * gb:.4g} GB"
+                f"GB per device, but the conventional namespace has {lpns * gb:.4g} GB"
             )
         arrays = (*self.vectors, "g")
         off = sum(stop - start for start, stop in self.groups) - sum(
@@ -290,7 +294,7 @@ class OffloadLayout(UpdatingPath):
         stays = math.ceil(off * (self.stored.bytes_each + self.stored.gradient.bytes_each))
         if stays > self.cfg.host.dram_bytes:
             return (
-                f"{', '.join(arrays)} that stay off NVMe take {stays / 1e9:.4g} GB, the host "
+                f"{', '.join(arrays)} outside NVMe take {stays / 1e9:.4g} GB, but the host "
                 f"has {self.cfg.host.dram_bytes / 1e9:.4g} GB of DRAM (host.dram)"
             )
         kept = self.offload.parameters_in_dram

@@ -1,1 +1,2 @@
-"""Updates by processing elements on the flash dies. Source: OptimStore (HPCA 2023), DeepStore."""
+"""Updates by processing elements on the flash dies. Source: OptimStore (HPCA 2023) and DeepStore
+(MICRO 2019)."""

@@ -1,11 +1,12 @@
 """Checkpoints of the reservoir: reads of all planes of every super-page to the host.
 
-Owns the rows, and the super-pages that replace those of a lost die. Does not own the use of the
-bytes on the host, or a copy inside the drive.
-Source: OptimStore (HPCA 2023): no ECC covers the reservoir and its errors persist, so durable data
-must be copied out. A step whose gradients are lost with the host can restart only from a
-checkpoint. Parity over dies as in protection.py: the host reconstructs every super-page of a failed
-die from the others under its parity. The die stays lost: the reservoir has no spare die.
+Owns the plan rows, and the choice of super-pages that replace those of a lost die. Does not own
+the use of the bytes on the host, or copies inside the drive.
+Source: OptimStore (HPCA 2023): no ECC covers the reservoir and its errors persist, so durable
+data must be copied out. A step whose gradients are lost with the host can restart only from a
+checkpoint. Parity over dies as in protection.py: the host reconstructs every super-page of a
+failed die from the other super-pages under its parity. The die stays lost: the reservoir has no
+spare die.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from ondie.emu.units import InputError
 
 
 def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterator[np.ndarray]:
-    """Yield the rows that read every super-page once to the host, alternating between the devices:
-    array, channel, DRAM, link. With ``lost`` = (device, die), read the parities in place of the
-    super-pages of that die."""
+    """Yield the plan rows that read every super-page once to the host, alternating between the
+    devices: array, channel, DRAM, link. ``lost``: (device, die) of a lost die; the parities are
+    read in place of the super-pages of this die. ``first``: id of the first row."""
     out = Rows(first)
     after = out.fence(CHECKPOINT)
     planes = path.stripes[0].planes

@@ -13,7 +13,7 @@ from ondie.emu.paths.on_die.protection import FETCH_STEP, STORE_STEP
 
 
 def channel_s(devices: Devices, stripes: Stripes) -> float:
-    """Return the channel time of one stripe in seconds, excluding the load of its gradient."""
+    """Return the time of one stripe on its channel, seconds, excluding the load of its gradient."""
     flash, rain = devices.cfg.flash, devices.cfg.pe.rain
     times = float(sum(step in (FETCH_STEP, STORE_STEP) for step in devices.steps))
     if rain:
@@ -26,8 +26,7 @@ def channel_s(devices: Devices, stripes: Stripes) -> float:
 
 def stripe_s(devices: Devices, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
     """Return (seconds from one stripe of a die to the next, name of the bottleneck). ``array``:
-    seconds that a stripe takes in its die; ``load``: seconds that its gradient takes on the
-    channel."""
+    seconds of a stripe in its die; ``load``: seconds of its gradient on the channel."""
     flash, element, ways = devices.cfg.flash, devices.cfg.pe, devices.geometry.ways
     moved = channel_s(devices, stripes)
     if element.rain:

@@ -1,12 +1,13 @@
 """Chip-level update without skipping: the baseline that OptimStore's paper calls DeepStore.
 
 Owns the steps of a stripe without gradient skipping and without write skipping. Does not own the
-rest of the on-die path (path.py) or the engine's rules.
+other functions of the on-die path (path.py) or the engine's rules.
 Source: OptimStore (HPCA 2023), after DeepStore (MICRO 2019): 28 B per parameter on the channel.
 Interpretation: the gradient is ordinary data and passes the controller's ECC into the array (4 B
-in, KEEP), into the plane of its super-page that Adam leaves empty. The chip senses it with the
-states (no channel). Results are ordinary data too, which only the controller can encode: w, m and v
-go out (12 B, FETCH) and return to be programmed (12 B in, STORE).
+in, KEEP), into the plane of its super-page that Adam leaves empty. The chip senses the gradient
+together with the states, without using the channel. Results are ordinary data too, which only the
+controller can encode: w, m and v are sent out (12 B, FETCH) and return to be programmed (12 B in,
+STORE).
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from ondie.emu.paths.on_die.rounds import Table
 
 @dataclass
 class ChipLevel(OnDie):
-    """Path that updates in the flash chips, with gradients and results passing the controller.
+    """Path that updates in the flash chips. Gradients and results pass the controller.
 
-    Dispatch: in lockstep, the chips of a channel sense when all have their gradients, as in on_die;
-    otherwise each chip senses when it has its gradient. A gradient is programmed as soon as the
-    previous stripe has been programmed. It occupies no register, so a second register has no
-    effect.
+    Dispatch: in lockstep, the chips of a channel sense when all of them have their gradients, as
+    in on_die; otherwise each chip senses when it has its gradient. A gradient is programmed as
+    soon as the previous stripe has been programmed. The gradient occupies no register, so a
+    second register has no effect.
     """
 
     name: ClassVar[str] = "chip_level"
@@ -79,9 +80,10 @@ class ChipLevel(OnDie):
             table.after0[sense] = self._last_way(table, GATE)[sense]
 
     def _stripe_s(self, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
-        """Return (seconds per stripe, name of the bottleneck). In lockstep, the time is that of the
-        array, of one gradient, and of the transfers of all chips without gradients, which do not
-        extend it. Otherwise it is that of the channel or of one chip, whichever is longer."""
+        """Return (seconds per stripe, name of the bottleneck). In lockstep, the time is the sum
+        of the array time, the load of one gradient, and the transfers of all chips other than
+        gradient loads. Gradient loads of the other chips do not extend it. Otherwise the time is
+        that of the channel or of one chip, whichever is longer."""
         flash, ways = self.cfg.flash, self.geometry.ways
         moved = closed_form.channel_s(self.devices, stripes)
         array += flash.t_program_ps / 1e12  # program of the gradient

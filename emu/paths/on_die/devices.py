@@ -1,8 +1,8 @@
-"""Devices of an on-die update, as the modules that add its rows see them.
+"""Record of an on-die update's devices, for the modules that add plan rows of the update.
 
-Owns the record alone. Does not own the values (path.py), the rows of a round (uneven_rounds.py) or
-the moves between dies (wear_leveling.py).
-Source: none.
+Owns the record alone. Does not own the values (path.py), the rows of a round (uneven_rounds.py)
+or the moves between dies (wear_leveling.py).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ondie.emu.paths.on_die.protection import Guarded
 
 @dataclass(frozen=True)
 class Devices:
-    """Stripes of all devices and the constants of their update; tuples have one element
-    per device."""
+    """Stripes of all devices and the constants of their update. Tuples have one element per
+    device, except ``steps``."""
 
     cfg: Config
     geometry: Geometry
     steps: tuple[int, ...]
-    """Steps of one stripe (numbers from protection.py), in order."""
+    """Steps of one stripe, in order (numbers of protection.py)."""
     stripes: tuple[Stripes, ...]
     homes: tuple[Homes, ...]
     guarded: tuple[Guarded, ...]

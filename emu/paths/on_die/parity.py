@@ -1,10 +1,12 @@
 """Bytes of parities over dies and of commit records, which the controller programs.
 
-Owns the exclusive or of the stripes under a parity and of their out-of-band data; the contents of a
-record; the reconstruction of a lost die's super-page. Does not own the placement (protection.py),
-the time of programs (path.py, recovery_plan.py) or the amount read (checkpoint.py).
-Source: as protection.py; exclusive or of out-of-band data: none (a reconstructed super-page must be
-locatable). It is stored in place of ECC parity, which the optimizer's pages do not have.
+Owns the exclusive or of the stripes under a parity and of their out-of-band data, the contents of
+a commit record, and the reconstruction of a lost die's super-page. Does not own the placement
+(protection.py), the time of programs (path.py, recovery_plan.py) or the amount of data read
+(checkpoint.py).
+Source: as protection.py. Exclusive or of out-of-band data: this project, because a reconstructed
+super-page must be locatable. It is stored in place of ECC parity, which the optimizer's pages do
+not have.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ RECORD_PLANES = 1
 
 @dataclass
 class Chain:
-    """Exclusive or of those stripes of one parity that the controller has received so far."""
+    """Exclusive or of the stripes of one parity that the controller has received so far."""
 
     planes: np.ndarray
-    """Exclusive or of the pages, uint8[planes, page bytes]."""
+    """Exclusive or of the pages, uint8[planes, page_bytes]."""
     records: np.ndarray
     """Exclusive or of the out-of-band data, uint8[planes, SPARE_BYTES]."""
     stripes: set[int]
@@ -35,17 +37,18 @@ class Chain:
 
 @dataclass(frozen=True)
 class Made:
-    """Contents of one super-page to be programmed: one page per plane, from the first plane on."""
+    """Contents of one super-page to be programmed: pages, uint8[planes, page_bytes], and the
+    out-of-band data of each page, from the first plane on."""
 
     spares: Sequence[Spare]
     planes: np.ndarray
     members: np.ndarray | None = None
-    """For a parity, the exclusive or of its stripes' out-of-band data, uint8[planes, SPARE_BYTES];
-    else None."""
+    """For a parity, the exclusive or of the out-of-band data of its stripes, uint8[planes,
+    SPARE_BYTES]. None for other super-pages."""
 
 
 class ParityData:
-    """Parities and commit records of one device; super-pages have ``planes`` pages of ``page``
+    """Parities and commit records of one device. Super-pages have ``planes`` pages of ``page``
     bytes."""
 
     def __init__(self, guarded: Guarded, planes: int, page: int) -> None:
@@ -54,7 +57,8 @@ class ParityData:
         self.chains: dict[int, Chain] = {}
 
     def join(self, stripe: int, planes: np.ndarray, records: np.ndarray) -> None:
-        """Add a stripe's new pages and their out-of-band data to its parity."""
+        """Add the new pages of a stripe, uint8[planes, page_bytes], and their out-of-band data,
+        uint8[planes, SPARE_BYTES], to the stripe's parity."""
         if not self.guarded.members:
             return
         empty = Chain(
@@ -74,8 +78,8 @@ class ParityData:
         return RECORD_PLANES if self.guarded.is_record(super_page) else self.planes
 
     def made(self, super_page: int, sequence: int, step: int) -> Made:
-        """Return the contents of a parity or commit record to program. Raises SimulationError if a
-        stripe of the parity has not been added."""
+        """Return the contents of a parity or commit record to program, with this sequence number
+        and update step. Raises SimulationError if a stripe of the parity has not been added."""
         spares = [
             Spare(super_page, sequence, step, plane) for plane in range(self.planes_of(super_page))
         ]
@@ -86,28 +90,30 @@ class ParityData:
         number = self.guarded.number(super_page)
         chain = self.chains.get(number)
         if chain is None or chain.stripes != set(self.guarded.under(number)):
-            raise SimulationError(f"super-page {super_page}: its parity lacks stripes")
+            raise SimulationError(f"super-page {super_page}: the parity lacks some of its stripes")
         return Made(spares, chain.planes, chain.records)
 
     def done(self, super_page: int) -> None:
-        """Discard the intermediate data of a parity that has been programmed."""
+        """Discard the intermediate data of the parity in ``super_page``, which has been
+        programmed."""
         self.chains.pop(self.guarded.number(super_page), None)
 
     def others(self, stripe: int) -> list[int]:
-        """Return the super-pages whose exclusive or equals the stripe: the other stripes under its
-        parity, and the parity."""
+        """Return the super-pages whose exclusive or equals ``stripe``: the other stripes under
+        its parity, and the parity."""
         number = stripe // self.guarded.members
         beside = [guarded for guarded in self.guarded.under(number) if guarded != stripe]
         return [*beside, int(self.guarded.parity[number])]
 
     def again(self, stripe: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
-        """Return the pages of a stripe, uint8[planes, n], reconstructed from the other super-pages
-        under its parity, which ``read`` returns by number."""
+        """Return the pages of ``stripe``, uint8[planes, n], reconstructed from the other
+        super-pages under its parity. ``read``: function that returns the pages of a super-page,
+        uint8[planes, n]."""
         found = [read(super_page) for super_page in self.others(stripe)]
         out: np.ndarray = np.bitwise_xor.reduce(found)
         return out
 
 
 def records(spares: Sequence[Spare], planes: np.ndarray) -> np.ndarray:
-    """Return the out-of-band data of pages as the cells hold it, uint8[planes, SPARE_BYTES]."""
+    """Return the out-of-band data of pages as the cells store it, uint8[planes, SPARE_BYTES]."""
     return np.stack([out_of_band(spare, page) for spare, page in zip(spares, planes, strict=True)])

@@ -1,12 +1,12 @@
 """On-die update: processing elements at the planes update the weights in place (OptimStore).
 
 Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules. Does not own
-register and channel rules (nand/channel.py), the reservoir's map (ftl/reservoir.py), the choice of
-stripes that move to another die (wear_leveling.py), or the additional steps of a stripe that
+register and channel rules (nand/channel.py), the reservoir's map (ftl/reservoir.py), the choice
+of stripes that move to another die (wear_leveling.py), or the additional steps of a stripe that
 replace the controller's protection (protection.py).
-Source: OptimStore (HPCA 2023). lockstep: all dies of a channel wait until each has its gradients;
-free: each die loads, reads, computes and programs independently; double_buffered: a second gradient
-register lets the next gradients load concurrently.
+Source: OptimStore (HPCA 2023). lockstep: a die senses only when all dies of its channel have
+their gradients; free: each die loads, reads, computes and programs independently;
+double_buffered: the next gradients load into a second gradient register concurrently.
 """
 
 from __future__ import annotations
@@ -57,27 +57,28 @@ class OnDie(UpdatingPath):
     """Path in which processing elements (PEs) on the flash dies update the weights."""
 
     drives: System = field(init=False, repr=False)
-    """System that holds the states; the wear of its blocks determines which stripes move."""
+    """System that holds the states. The wear of its blocks determines which stripes move."""
 
     name: ClassVar[str] = "on_die"
     title: ClassVar[str] = "on the flash dies"
 
     @property
     def round_trip(self) -> bool:
-        """True if pages pass the controller's ECC before the PEs process them, and the results pass
-        it again to get new ECC parity."""
+        """True if pages pass the controller's ECC before the PEs process them, and the results
+        pass the ECC again to get new parity."""
         return self.cfg.pe.protection == "controller_ecc"
 
     @property
     def compute_ps(self) -> int:
         """Time of a stripe between sense and program, excluding ECC in the die, ps: its vector
-        passes and the die's other work on its pages."""
+        passes and the randomising, checking and encryption of its pages."""
         time, _ = self.stripe_ps
         return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
 
     @property
     def stripe_ps(self) -> tuple[int, int]:
-        """(time of a stripe's vector passes, its part on the die's bus), ps; see pe.stripe_ps."""
+        """(time of a stripe's vector passes, portion of that time on the die's bus), ps; see
+        pe.stripe_ps."""
         stripes, op = self.stripes[0], self.trace.op
         return pe.stripe_ps(
             self.cfg, op, self.coupled_decay, stripes.groups, stripes.dtype.itemsize
@@ -95,7 +96,7 @@ class OnDie(UpdatingPath):
     def unsampled(self) -> str | None:
         if not self.cfg.pe.rain:
             return None
-        return "parity pages rotate over the dies and fill a block of each only after many periods"
+        return "parity pages rotate over the dies, so a block of them fills only after many periods"
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
@@ -109,7 +110,7 @@ class OnDie(UpdatingPath):
 
     @cached_property
     def guarded(self) -> tuple[Guarded, ...]:
-        """Super-pages of each device that hold stripes, parities and commit records."""
+        """Super-pages of each device: those of stripes, parities and commit records."""
         return tuple(Guarded.of(self.cfg, stripes, self.geometry.dies) for stripes in self.stripes)
 
     @cached_property
@@ -124,7 +125,7 @@ class OnDie(UpdatingPath):
 
     @property
     def devices(self) -> Devices:
-        """Record of all devices, for the modules that add rows of this update."""
+        """Record of all devices, for the modules that add plan rows of this update."""
         return Devices(
             self.cfg, self.geometry, self.steps, self.stripes, self.homes, self.guarded,
             self.good_blocks, self.compute_ps, self.round_trip,
@@ -138,16 +139,16 @@ class OnDie(UpdatingPath):
 
     @property
     def migrates(self) -> bool:
-        """True if stripes move between unequally worn dies. False with parity over dies, because a
-        parity binds stripes to dies, and with commit records."""
+        """True if stripes may move between unequally worn dies. Always False with parity over
+        dies, because a parity binds stripes to dies, and with commit records."""
         plain = self.steps == (GRADIENT, SENSE, COMPUTE, PROGRAM_STEP)
         guarded = self.cfg.pe.rain or self.cfg.pe.atomicity != "none"
         return self.cfg.ftl.reservoir_migrate > 0 and plain and not guarded
 
     @property
     def super_pages(self) -> int:
-        """Number of super-pages in a device's map: about twice the initial number if stripes may
-        move."""
+        """Number of super-pages in a device's map. If stripes may move, the map has about twice
+        the initial number."""
         first = max(guarded.super_pages for guarded in self.guarded)
         if not self.migrates:
             return first
@@ -179,12 +180,12 @@ class OnDie(UpdatingPath):
             return "no processing elements on the dies (pe.kind = none); use --device csd-pe"
         if self.round_trip and self.options.weights_up != "fp32":
             return (
-                "pe.protection = controller_ecc: the controller decodes whole pages; "
-                "weights leave the dies as fp32"
+                "pe.protection = controller_ecc: the controller decodes whole pages, so "
+                "weights are sent as fp32; use --weights-up fp32"
             )
         if self.stripes[0].groups < 1:
             return (
-                f"{len(self.vectors)} vectors ({', '.join(self.vectors)}) do not fit the "
+                f"{len(self.vectors)} vectors ({', '.join(self.vectors)}) do not fit in the "
                 f"{self.geometry.planes} planes of a die"
             )
         # One block per die must have no valid super-page, for the next program.
@@ -195,7 +196,7 @@ class OnDie(UpdatingPath):
             gb = self.geometry.super_page_bytes / 1e9
             return (
                 f"states of {self.trace.n_params:,} parameters take {need * gb:.4g} GB of "
-                f"super-pages per device, the reservoir has {max(room, 0) * gb:.4g} GB "
+                f"super-pages per device, but the reservoir has {max(room, 0) * gb:.4g} GB "
                 f"(ftl.reservoir_fraction = {self.cfg.ftl.reservoir_fraction}"
                 f"{f', ftl.bad_blocks = {bad}' if (bad := self.cfg.ftl.bad_blocks) else ''})"
             )
@@ -279,8 +280,9 @@ class OnDie(UpdatingPath):
         yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Yield the rows of all rounds of one stripe per die. A round consists of the transfer of
-        its gradients to the device's DRAM, each step for every die, and the completed parities."""
+        """Yield the plan rows of all rounds of one stripe per die. A round consists of the
+        transfer of its gradients to the device's DRAM, each step for every die, and the completed
+        parities."""
         rounds = all_rounds(out.next, self.guarded, len(self.steps))
         batch = max(plan_rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
@@ -369,15 +371,15 @@ class OnDie(UpdatingPath):
                 table.after1[bpr] = table.row[GRADIENT][bpr]
 
     def _last_way(self, table: Table, step: int) -> np.ndarray:
-        """Return the row of step ``step`` for the last die on the channel of each row's die, in the
-        same round."""
+        """Return, for each row, the id of the row that does ``step`` on the last die of the row's
+        channel in the row's round."""
         channels, lane = self.geometry.channels, table.die % self.geometry.channels
         way = np.minimum(self.geometry.ways - 1, (table.width - 1 - lane) // channels)
         return table.row[step] - table.die + way * channels + lane
 
     def _chain(self, table: Table) -> np.ndarray:
-        """Chain each fetched stripe to the previous one under its parity, so that the parity is
-        programmed after the last stripe. Return the super-pages of the parities, int64."""
+        """Chain each fetched stripe to the previous stripe under its parity, so that the parity
+        is programmed after its last stripe. Return the super-pages of the parities, int64."""
         its = table.mask[CHAIN]
         members = self.guarded[0].members
         before = np.where(
@@ -396,8 +398,8 @@ class OnDie(UpdatingPath):
         return every[(number + offsets[table.dev])[table.made]]
 
     def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
-        """Add rows that program a commit record on every die, except the records that ``done``
-        lists for each device."""
+        """Add rows that program a commit record on every die. ``done``: super-pages of each
+        device whose records are programmed already and are excluded."""
         after = out.fence(UPDATE)
         for stripes, guarded in zip(self.stripes, self.guarded, strict=True):
             lpn = guarded.records + np.arange(self.geometry.dies)
@@ -416,7 +418,7 @@ class OnDie(UpdatingPath):
             )
 
     def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Yield rows that read every page of new weights to the host."""
+        """Yield the plan rows that read every page of new weights to the host."""
         stripes = self.stripes[0]
         yield from self.read_out(
             out, after, WEIGHTS_UP, stripes.groups, stripes.params * self.up_bytes
@@ -459,8 +461,8 @@ class OnDie(UpdatingPath):
         return closed_form.stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
-        """Return the bound of the update stage: the number of stripes times the time of a stripe in
-        its die or on its channel, whichever is longer."""
+        """Return the bound of the update stage: the number of stripes times the time of a stripe
+        in its die or on its channel, whichever is longer, plus the erases of new blocks."""
         flash, geometry = self.cfg.flash, self.geometry
         stripes = max(self.stripes, key=lambda each: each.count)
         command = flash.t_command_ps / 1e12

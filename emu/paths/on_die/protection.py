@@ -1,10 +1,11 @@
 """Protection of on-die updates: parity over dies and commit records in place of the controller's.
 
 Owns the additional steps of a stripe, the super-pages of parity over dies and of commit records,
-their reserved capacity, and the note on pages without ECC. Does not own time (compute/pe.py: the
-die's part; engine/: the rest).
-Source: OptimStore (HPCA 2023) for the omitted protection; parity over dies as in vendors' RAIN and
-RAISE (one die of a stripe holds the exclusive or of the others); commit records: none.
+their reserved capacity, and the note on pages without ECC. Does not own time (compute/pe.py for
+operations in the die, engine/ for all others).
+Source: OptimStore (HPCA 2023) for the omitted protection; parity over dies as in vendors' RAIN
+and RAISE (one die of a stripe holds the exclusive or of the others); commit records: this
+project.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ondie.emu.paths.layout.regions import Stripes
 
 GRADIENT, KEEP_STEP, GATE, SENSE, COMPUTE, FETCH_STEP, PROGRAM_STEP, STORE_STEP, CHAIN = range(9)
 """Numbers of the steps of a stripe. GATE and CHAIN take no time but join other steps. GATE is
-complete when all gradients of a channel have been loaded; CHAIN when all stripes under one parity
-have been fetched."""
+complete when all gradients of a channel have been loaded; CHAIN is complete when all stripes
+under one parity have been fetched."""
 KIND = {
     GRADIENT: timing.VPP, KEEP_STEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
     FETCH_STEP: timing.FETCH, PROGRAM_STEP: timing.BPP, STORE_STEP: timing.STORE,
@@ -32,9 +33,9 @@ JOIN_STEPS = (GATE, CHAIN)
 def steps(cfg: Config) -> tuple[int, ...]:
     """Return the steps of a stripe in the die, in order.
 
-    Parity over dies needs the results of all dies in one place. A FETCH step therefore reads the
-    results from the registers before they are programmed, unless they already pass the controller's
-    ECC.
+    Parity over dies needs the results of all dies in the controller. A FETCH step therefore reads
+    the results from the registers before they are programmed. With controller_ecc there is no
+    FETCH step, because the results pass the controller already.
     """
     out = [GRADIENT, SENSE, COMPUTE]
     if cfg.pe.rain and cfg.pe.protection != "controller_ecc":
@@ -47,11 +48,11 @@ def steps(cfg: Config) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Guarded:
-    """Super-pages of one device: its stripes, the parities over them, and a commit record per die.
+    """Super-pages of one device: stripes, the parities over them, and a commit record per die.
 
     ``dies``: number of dies of the device. ``members``: number of stripes under one parity; 0: no
     parity. Parity j covers stripes j x members .. (j + 1) x members - 1, which are on consecutive
-    dies, and is stored on the die before the first of them.
+    dies. It is stored on the die before the die of the first of these stripes.
     """
 
     count: int
@@ -99,14 +100,14 @@ class Guarded:
         return self.commits and super_page >= self.records
 
     def beside(self, die: int) -> list[int]:
-        """Return the super-pages of a die that hold parities, followed by that of its commit
-        record."""
+        """Return the super-pages of a die that hold parities, followed by the super-page of its
+        commit record."""
         found = [int(super_page) for super_page in self.parity if super_page % self.dies == die]
         return found + ([self.records + die] if self.commits else [])
 
     @property
     def super_pages(self) -> int:
-        """Number of logical super-pages, some of which are never used."""
+        """Number of logical super-pages, including some that are never used."""
         return self.records + self.dies * self.commits
 
     @property
@@ -117,7 +118,8 @@ class Guarded:
         return held * (2 if self.undo else 1)
 
     def completed(self, stripes: np.ndarray) -> np.ndarray:
-        """Return the number of parities whose stripes are all among the first ``stripes``."""
+        """Return the number of parities whose stripes are all among the first ``stripes``
+        (int64[n])."""
         if not self.members:
             return np.zeros_like(stripes)
         whole = stripes // self.members
@@ -125,9 +127,10 @@ class Guarded:
 
 
 def without_ecc(cfg: Config) -> list[str]:
-    """Return a note if pages of cells with several bits are read without ECC, otherwise nothing.
+    """Return a note if pages of MLC, TLC or QLC cells are read without ECC, otherwise an empty
+    list.
 
-    OptimStore (HPCA 2023) does without ECC in pSLC mode only.
+    OptimStore (HPCA 2023) omits ECC in pSLC mode only.
     """
     cell, protection = cfg.flash.cell, cfg.pe.protection
     if cell in ("pSLC", "SLC") or protection not in WITHOUT_ECC:

@@ -1,9 +1,11 @@
 """Recovery after a power cut: plans that read out-of-band data, pad open blocks, and finish the
 step.
 
-Owns the rows of recovery and of the rest of an interrupted step. Does not own the conclusions from
-the data read (ftl/reservoir_recovery.py) or the order of an update (uneven_rounds.py, path.py).
-Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from there.
+Owns the plan rows of the recovery and of the remaining work of an interrupted step. Does not own
+the evaluation of the data read (ftl/reservoir_recovery.py) or the order of an update
+(uneven_rounds.py, path.py).
+Source: OptimStore (HPCA 2023): each die has one cursor, and the host sends gradients again from
+the cursor on.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
 
 Place = tuple[int, int, int]
-"""(device, die of the device, place in the die's reservoir) of a super-page."""
+"""(device, die of the device, position in the die's reservoir) of a super-page."""
 
 
 def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.ndarray:
-    """Return the rows that read the out-of-band data of super-pages into the controller's DRAM.
+    """Return the plan rows that read the out-of-band data of super-pages into the controller's
+    DRAM.
 
-    The rows read ``path.scanned_planes`` planes, which are all planes if any plane may hold any
-    vector. With ``data``, they read whole pages of the planes in use, and the controller compares
-    these with their checksums.
+    ``first``: id of the first row. The rows read ``path.scanned_planes`` planes of each
+    super-page in ``places``. With ``data``, they read whole pages of the planes in use, and the
+    controller compares the pages with their checksums.
     """
     dies, page = path.geometry.dies, path.geometry.page_bytes
     planes = np.array([path.stripes[dev].planes for dev, _, _ in places], np.int64)
@@ -51,8 +54,8 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
 
 
 def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
-    """Return the rows that program ``places`` with the present contents of the registers, so that a
-    later scan does not take these places for blank."""
+    """Return the plan rows that program ``places`` with the present contents of the registers, so
+    that a later scan does not read these positions as blank. ``first``: id of the first row."""
     dies, page = path.geometry.dies, path.geometry.page_bytes
     out = Rows(first)
     out.add(
@@ -68,8 +71,9 @@ def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
 
 
 def training(out: Rows, left: Sequence[tuple[int, int]], now: int) -> int:
-    """Add the rest of forward and backward; return the row to wait for. ``left``: (phase, end in
-    ps). The accelerator keeps running, because it does not share the drive's power."""
+    """Add plan rows for the remaining time of forward and backward. Return the id of the last
+    row. ``left``: (phase, end in ps); ``now``: present time, ps. The accelerator keeps running,
+    because it does not share the drive's power."""
     after = out.fence(BACKWARD)
     for phase, end in left:
         after = out.one(
@@ -89,9 +93,10 @@ def plan(
 ) -> Iterator[np.ndarray]:
     """Yield the plan rows that complete an interrupted step.
 
-    These are the rest of forward and backward (``left``, see :func:`training`), the update from the
-    cursors on, and the parities and records except those that ``made`` lists for each device. All
-    weights are read out to the host again.
+    The rows are those of the remaining forward and backward (``left``, see :func:`training`), of
+    the update from the cursors on (index of the next stripe of each die, int64[dies] per device),
+    and of the parities and records. ``made``: parities and records of each device that are
+    programmed already. All weights are read out to the host again.
     """
     out = Rows(system.next_row)
     after = training(out, left, system.now)
@@ -113,10 +118,13 @@ def parities(
     fetched: Mapping[tuple[int, int], int],
     made: Sequence[frozenset[int]],
 ) -> Iterator[np.ndarray]:
-    """Add the rows of the parities that the step has not programmed yet.
+    """Yield the plan rows of the parities that the step has not programmed yet, after the row
+    with id ``after``.
 
-    The controller has already ``fetched`` some of their stripes: (device, super-page) -> row. It
-    reads the stripes that were programmed before the power cut from the array.
+    ``fetched``: stripes that the controller receives from the resumed update, (device,
+    super-page) -> row id. The controller reads the other stripes, which were programmed before
+    the power cut, from the array. ``made``: super-pages of each device whose parities are
+    programmed already.
     """
     dies, page = path.geometry.dies, path.geometry.page_bytes
     for dev, guarded in enumerate(path.guarded):

@@ -1,10 +1,10 @@
 """Payload of the reservoir: contents of die registers and of pages, following the engine's log.
 
 Owns the contents of the registers, the stripe held by each super-page, out-of-band data, and
-super-pages in transfer between dies. Does not own the order of operations (it follows the engine's
-log) or the location of a page (mapping: ftl/reservoir.py).
-Source: this project's trace contract: weights flow through the emulated pages and nowhere else;
-OptimStore (HPCA 2023) for VPP, BPR, ODC and BPP.
+super-pages in transfer between dies. Does not own the order of operations (the engine's log) or
+the location of a page (mapping: ftl/reservoir.py).
+Source: this project's trace contract: weights pass only through the emulated pages; OptimStore
+(HPCA 2023) for VPP, BPR, ODC and BPP.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from ondie.emu.paths.payload import poison, poisoned
 
 
 class At(NamedTuple):
-    """Location of a super-page: die of the device, place in the die's reservoir, and the number of
-    planes by which the roles of the planes are rotated at this place."""
+    """Location of a super-page: the die of the device, its position (``place``) in the die's
+    reservoir, and the number of planes by which the vectors are rotated at this position
+    (``turned``)."""
 
     die: int
     place: int
@@ -40,7 +41,9 @@ class Reservoir:
     """Payload of an on-die update: the vectors in super-pages, the registers of each die, and the
     flash pages.
 
-    ``homes``: the stripes that the super-pages hold at the start; this object updates a copy of it.
+    ``homes``: stripe map of each device at the start; this object updates a copy. ``compute``:
+    function that updates parameters [start, stop) of arrays by slot name in place, given their
+    gradient. ``guarded``: super-pages of each device that hold parities and commit records.
     """
 
     def __init__(
@@ -59,16 +62,16 @@ class Reservoir:
         count = sum(own.shard.size for own in stripes)
         self.dtype = stripes[0].dtype
         self.staged = poisoned(count, stripes[0].gradient_dtype)
-        """Gradients in the drives' DRAM, from their arrival until VPP loads them into a die,
-        [n_params]."""
+        """Gradients in the drives' DRAM, [n_params], from their arrival until VPP loads them into
+        a die."""
         self.sent = poisoned(count, self.dtype)
-        """Weights that were read out to the host, [n_params], as read from the array."""
+        """Weights that were read out to the host, [n_params], before the NaN comparator."""
         self.saved: dict[tuple[int, int], np.ndarray] | None = None
         """Super-pages of a running checkpoint that have arrived at the host, by (device, number):
         uint8[planes, page_bytes]. None if no checkpoint is running."""
         self.again: dict[int, tuple[int, int]] = {}
-        """Plan rows that read a programmed stripe again to compute its parity: row -> (device,
-        super-page)."""
+        """Plan rows that read an already programmed stripe, from which its parity is computed:
+        row -> (device, super-page)."""
         page = system.geometry.page_bytes
         self.beside = tuple(
             ParityData(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
@@ -79,24 +82,26 @@ class Reservoir:
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
-        """True if any value that left a die's registers is one that the NaN comparator changes."""
+        """True if any value that left a die's registers was a NaN or an infinity."""
         self.registers: dict[int, np.ndarray] = {}
-        """Data registers by die, uint8[planes, page_bytes]; occupied from BPR to BPP."""
+        """Data registers by die, uint8[planes, page_bytes]. A die has an entry from BPR to BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
-        """Gradient registers by die: super-page -> gradient of its stripe, [params]."""
+        """Gradient registers by die: super-page -> gradient of the stripe in that super-page,
+        [params]."""
         self.lifted: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
         """Super-pages in the drives' DRAM that are being moved to another die: (device, source
         super-page) -> (step that produced the contents, contents as uint8[planes, page_bytes])."""
         self.step = 0
-        """Number of the update whose results are programmed, from 1; 0: the initial contents."""
+        """Number of the update whose results are programmed, counted from 1; 0: the initial
+        contents."""
         self.kept = 0
-        """Number of super-pages that already held results of this update when it began or was
-        resumed."""
+        """Number of super-pages that already held results of the current update when it began or
+        was resumed."""
         self.sequences = np.zeros(system.devices, np.int64)
-        """Sequence number of the super-page that each device programmed last, int64[devices]."""
+        """Sequence number of the last super-page that each device programmed, int64[devices]."""
         self.given: dict[int, list[Spare]] = {}
         """Out-of-band data that the controller has already made for the contents of a die's
-        registers, by die; the parity includes this data."""
+        registers, by die. The parity includes this data."""
         system.on_log = self.on_log
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
@@ -106,9 +111,9 @@ class Reservoir:
         self.kept = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
-        """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``: out-of-band
-        data made by the controller; only the checksum of a page is made by its PE, which has seen
-        the page."""
+        """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``:
+        out-of-band data made by the controller, one element per plane. Only the checksum of a
+        page is made by its PE, which has read the page."""
         self._put(device, at, Made(spares, planes))
 
     def _put(self, device: int, at: At, made: Made) -> None:
@@ -127,8 +132,8 @@ class Reservoir:
         return int(self.sequences[device]) + 1
 
     def coming(self, device: int, die: int, super_page: int) -> Made:
-        """Return the contents of the next program of a super-page: the registers, a parity, or a
-        commit record."""
+        """Return the contents of the next program of a super-page on die ``die``: the registers,
+        a parity, or a commit record."""
         if super_page not in self.homes[device]:
             return self.beside[device].made(super_page, self._number(device), self.step)
         stripe = self.homes[device].stripe(super_page)
@@ -137,7 +142,8 @@ class Reservoir:
 
     def _join(self, device: int, die: int, super_page: int) -> None:
         """Make the out-of-band data for the registers of a die, and add the registers to their
-        parity in the controller."""
+        parity in the controller. ``super_page``: the super-page that the registers will be
+        programmed into."""
         planes = self.registers[die]
         stripe = self.homes[device].stripe(super_page)
         self.given[die] = self.spares(device, stripe, self.step)
@@ -145,16 +151,16 @@ class Reservoir:
         self.beside[device].join(stripe, planes, records(self.given[die], planes))
 
     def rejoin(self, device: int, super_page: int) -> None:
-        """Add a stripe that was programmed earlier, and has been read again, to its parity in the
-        controller."""
+        """Add a stripe to its parity in the controller. The stripe was programmed before a power
+        cut and has been read again."""
         pages, store = self.pages(device, super_page), self.stores[device]
         planes = np.stack([store.read(ppn) for ppn in pages])
         held = np.stack([store.record(ppn) for ppn in pages])
         self.beside[device].join(self.homes[device].stripe(super_page), planes, held)
 
     def rebuilt(self, device: int, super_page: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pages, uint8[planes, page_bytes], and the out-of-band data, uint8[planes,
-        SPARE_BYTES], of a super-page, reconstructed from the other super-pages under its parity."""
+        """Return (pages, out-of-band data) of a super-page, uint8[planes, page_bytes] and
+        uint8[planes, SPARE_BYTES], reconstructed from the other super-pages under its parity."""
         beside, store = self.beside[device], self.stores[device]
 
         def data(other: int) -> np.ndarray:
@@ -172,23 +178,23 @@ class Reservoir:
 
     @property
     def delivered(self) -> np.ndarray:
-        """Weights that were read out to the host, [n_params], after the NaN comparator if there is
-        one."""
+        """Weights that were read out to the host, [n_params], after the NaN comparator if it is
+        configured."""
         values = self.sent.copy()
         self._compare(values)
         return values
 
     def _compare(self, values: np.ndarray) -> None:
-        """Apply the NaN comparator, if configured, to values that leave a register. Set ``met`` if
-        it changes, or would change, any of them."""
+        """Apply the NaN comparator, if configured, to values that leave a register. Set ``met``
+        if any value is a NaN or an infinity."""
         if self.comparator:
             self.met = nan_comparator.compare(values) > 0 or self.met
         else:
             self.met = bool(nan_comparator.special(values).any()) or self.met
 
     def page(self, at: At, slot: int) -> int:
-        """Return the physical page that holds role ``slot`` (a vector and group) of a
-        super-page."""
+        """Return the physical page that holds role ``slot`` of a super-page. A role is a vector
+        and a group."""
         geometry = self.system.geometry
         plane = (slot + at.turned) % geometry.planes
         return (
@@ -203,7 +209,7 @@ class Reservoir:
         return [self.page(at, slot) for slot in range(self.stripes[device].planes)]
 
     def at(self, device: int, super_page: int) -> At:
-        """Return the present location of a super-page."""
+        """Return the present location of a super-page of a device."""
         arrays, geometry = self.system.arrays, self.system.geometry
         die, place = super_page % geometry.dies, int(arrays.rmap[device, super_page]) - 1
         block = (
@@ -214,7 +220,8 @@ class Reservoir:
         return At(die, place, int(arrays.block["turned"][block]))
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Store the initial vectors ([n_params] by name) in the super-pages that hold stripes."""
+        """Program the initial vectors ([n_params] by name) into the super-pages that hold
+        stripes."""
         for dev, stripes in enumerate(self.stripes):
             for stripe, sp in enumerate(self.homes[dev].super_pages(0, stripes.count)):
                 planes = np.zeros((stripes.planes, stripes.values), self.dtype)
@@ -228,7 +235,7 @@ class Reservoir:
                 self.program(dev, self.at(dev, int(sp)), planes.view(np.uint8), spares)
 
     def stored(self, name: str) -> np.ndarray:
-        """Return the vector ``name`` as the flash pages hold it now, [n_params]."""
+        """Return the vector ``name`` as currently stored in the flash pages, [n_params]."""
         out = poisoned(len(self.sent), self.dtype)
         for dev, stripes in enumerate(self.stripes):
             for stripe, sp in enumerate(self.homes[dev].super_pages(0, stripes.count)):
@@ -243,8 +250,8 @@ class Reservoir:
         return out
 
     def on_log(self, log: np.ndarray) -> None:
-        """Apply the entries of the engine's log to registers and pages. Raises SimulationError for
-        an unexpected kind of entry."""
+        """Apply the entries of the engine's log to registers and pages. Raises SimulationError
+        for an unexpected kind of entry."""
         geometry = self.system.geometry
         for entry in events.entries(log):
             dev, sp, die = entry.dev, entry.lpn, entry.die
@@ -308,8 +315,8 @@ class Reservoir:
                     raise SimulationError(f"log entry of kind {what}: not expected on this path")
 
     def landing(self, device: int, source: int) -> tuple[np.ndarray, list[Spare]]:
-        """Return the pages and out-of-band data to program at the target of a super-page that was
-        moved from ``source``."""
+        """Return (pages, out-of-band data) to program at the target of a super-page that is moved
+        from super-page ``source``."""
         step, pages = self.lifted[device, source]
         return pages, self.spares(device, self.homes[device].stripe(source), step)
 
@@ -325,8 +332,8 @@ class Reservoir:
         return self.span(device, sp, 0)[0], self.span(device, sp, last)[1]
 
     def _keep(self, device: int, sp: int, at: At) -> None:
-        """Program the gradient of a super-page into those of its planes that the vectors leave
-        empty."""
+        """Program the gradient of a super-page into the planes of the super-page that the vectors
+        leave empty."""
         stripes = self.stripes[device]
         for group in range(stripes.groups):
             start, stop = self.span(device, sp, group)
@@ -376,8 +383,9 @@ class Reservoir:
             self._join(dev, die, sp)
 
     def unpacked(self, pages: Mapping[tuple[int, int], np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the vectors by name, [n_params], that super-pages contain. ``pages``: contents by
-        (device, number of the super-page); super-pages without a stripe (parities) are skipped."""
+        """Return the vectors by name, [n_params], that super-pages contain. ``pages``: contents,
+        uint8[planes, page_bytes], by (device, super-page). Super-pages without a stripe
+        (parities) are skipped."""
         out = {name: poisoned(len(self.sent), self.dtype) for name in self.stripes[0].vectors}
         for (dev, sp), planes in pages.items():
             if sp not in self.homes[dev]:

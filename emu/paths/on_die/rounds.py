@@ -1,7 +1,7 @@
-"""Rounds of an on-die update: one stripe on every die, and the row ids of a round in the plan.
+"""Rounds of an on-die update: one stripe on every die, and the ids of a round's plan rows.
 
-Owns the numbering of rows within and across rounds. Does not own the content or dependencies of a
-row (path.py, deepstore.py).
+Owns the numbering of plan rows within and across rounds. Does not own the content or dependencies
+of a row (path.py, deepstore.py).
 Source: this project's plan-row contract (engine/core/plan_rows.py): consecutive ids, columns in
 chunks.
 """
@@ -16,16 +16,19 @@ import numpy as np
 from ondie.emu.paths.on_die.protection import Guarded
 
 STAGED_ROUNDS = 8
-"""Maximum number of rounds of gradients (one stripe per die each) in the device's DRAM."""
+"""Maximum number of rounds whose gradients are in the device's DRAM; a round has one stripe per
+die."""
 
 
 def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str, np.ndarray]:
-    """Return all rounds from row ``first`` on, alternating between devices, as columns by name.
+    """Return all rounds from plan row ``first`` on, alternating between devices, as columns by
+    name.
 
-    "k": number of the round on its device; "dev": device; "width": dies in the round (fewer in a
-    device's last); "parity", "parities": first parity and number of parities in it; "base": id of
-    its first row; "before": id of the first row one round before; "staged", "staged_end": ids of
-    the first and the last row STAGED_ROUNDS rounds before. Rounds are counted per device; -1: none.
+    "k": number of the round on its device; "dev": device; "width": number of dies in the round
+    (the last round of a device may have fewer); "parity", "parities": number of the first parity
+    and number of parities in the round; "base": id of the round's first row; "before": id of the
+    first row of the previous round; "staged", "staged_end": ids of the first and the last row of
+    the round STAGED_ROUNDS earlier. Rounds are counted per device; -1: no such round.
     """
     dies = guarded[0].dies
     count = np.array([each.count for each in guarded], np.int64)
@@ -56,7 +59,7 @@ def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str
 
 @dataclass
 class Table:
-    """Rows of several rounds, one element per row: the stripe, the step and the dependencies of the
+    """Plan rows of several rounds, one element per row: stripe, step and dependencies of the
     row."""
 
     at: np.ndarray
@@ -80,9 +83,9 @@ class Table:
     dies: int
     order: dict[int, int]
     row: dict[int, np.ndarray]
-    """For each step, the ids of the rows in which that step is done for the row's stripe."""
+    """For each step, the ids of the rows that do this step for the stripe of each row."""
     mask: dict[int, np.ndarray]
-    """For each step, a mask of the rows that do that step."""
+    """For each step, a mask of the rows that do this step."""
     after0: np.ndarray
     after1: np.ndarray
 
@@ -108,8 +111,8 @@ class Table:
 
     @property
     def stripe(self) -> np.ndarray:
-        """Number of the row's stripe on its device; for a row without a stripe, the first stripe of
-        the round."""
+        """Number of the row's stripe on its device. A row without a stripe has the first stripe
+        of its round."""
         return self.round * self.dies + self.die
 
     def earlier(self, step: int, die: np.ndarray | int) -> np.ndarray:

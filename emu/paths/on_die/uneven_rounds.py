@@ -1,7 +1,8 @@
 """Rounds of an on-die update for any distribution of stripes over dies, from any cursor.
 
 Owns the rows of such rounds, and their order. Does not own the placement of stripes
-(layout/stripe_map.py), or rounds in the initial placement, which are written at once (rounds.py).
+(layout/stripe_map.py), or rounds in the initial placement, whose rows are made together
+(rounds.py).
 Source: OptimStore (HPCA 2023): one cursor per die; the dispatch rules are those of path.py.
 """
 
@@ -34,12 +35,14 @@ def update(
     cursors: Sequence[np.ndarray],
     fetched: dict[tuple[int, int], int] | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield the rows of the update from the dies' cursors on.
+    """Yield the plan rows of the update from the dies' cursors on, after the row with id
+    ``after``.
 
-    Each round has the next stripe of every die that still has one. ``cursors``: index of the next
-    stripe of each die, int64[dies] per device; with cursors of 0 the rows are those of a whole
-    step, without parities. ``fetched`` receives, for each stripe, the row after which the
-    controller has it."""
+    Each round has the next stripe of every die that still has a stripe. ``cursors``: index of the
+    next stripe of each die, int64[dies] per device; with cursors of 0 the rows are those of a
+    whole step, without parities. If ``fetched`` is given, add an entry for each stripe: (device,
+    super-page) -> id of the row after which the controller has the stripe.
+    """
     left = [homes.held() - cursor for homes, cursor in zip(devices.homes, cursors, strict=True)]
     each = [_Device(devices, dev, cursors[dev]) for dev in range(len(cursors))]
     for j in range(max(int(counts.max()) for counts in left)):
@@ -54,7 +57,7 @@ def update(
 
 
 class _Device:
-    """Plan of the rounds of one device, with the ids of the rows of the previous round."""
+    """Plan rows of the rounds of one device. Keeps the ids of the rows of the previous round."""
 
     def __init__(self, devices: Devices, device: int, cursor: np.ndarray) -> None:
         self.devices, self.device, self.cursor = devices, device, cursor
@@ -73,9 +76,9 @@ class _Device:
         self.loaded: list[int] = []  # last VPP of each round
 
     def add_round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
-        """Add the rows of the next stripe of each of ``dies``: gradients to the device's DRAM, then
-        VPP, BPR, ODC, FETCH if configured, and BPP. Return, by super-page, the row after which the
-        controller has the stripe."""
+        """Add the plan rows of stripe ``j`` after the cursor on each of ``dies``: gradients to
+        the device's DRAM, then VPP, BPR, ODC, FETCH if configured, and BPP. Return, by
+        super-page, the id of the row after which the controller has the stripe."""
         geometry, own, devices = self.devices.geometry, self.stripes, self.devices
         gradient, stripe = own.gradient_bytes, own.planes * geometry.page_bytes
         pages = self.order[dies, self.cursor[dies] + j]
@@ -141,8 +144,9 @@ class _Device:
         return dict(zip(pages.tolist(), has[dies].tolist(), strict=True))
 
     def _load(self, out: Rows, stripes: np.ndarray, gradient: int, after: int) -> int:
-        """Add rows that transfer the gradients of ``stripes`` to the device's DRAM, one row per
-        contiguous run. Return the row to wait for."""
+        """Add plan rows that transfer the gradients of ``stripes`` (numbers, ascending) to the
+        device's DRAM, one row per contiguous run, after the row with id ``after``. Return the id
+        of the row that completes the transfer. ``gradient``: bytes per stripe."""
         own = self.stripes
         cuts = np.flatnonzero(np.diff(stripes) != 1) + 1
         runs = np.split(stripes, cuts)

@@ -2,12 +2,13 @@
 
 Owns the decision, and the rows of the moves. Does not own wear inside a die, where planes change
 roles (ftl/reservoir.py), or the bytes of the pages.
-Source: none. Every super-page is written once per step, so the wear of a die is its number of
-super-pages divided by its number of good blocks. Dies with one more super-page than others, or with
-more bad blocks, wear faster; an exchange of super-pages has no effect. A super-page therefore moves
-from the more worn to the less worn die when the mean cycles of their blocks differ by more than the
-threshold and the difference would grow. If the difference would stay constant, it moves only if no
-die gets more than the fullest die has, because all dies wait for the fullest in every step.
+Source: this project. Every super-page is written once per step, so the wear of a die is its
+number of super-pages divided by its number of good blocks. Dies with one more super-page than
+others, or with more bad blocks, wear faster; an exchange of super-pages has no effect. A
+super-page therefore moves from the more worn to the less worn die when the mean cycles of their
+blocks differ by more than the threshold and the difference would grow. If the difference would
+stay constant, the super-page moves only if no die gets more super-pages than the fullest die has,
+because all dies wait for the fullest in every step.
 
 Path of a move: array, channel, DRAM, channel, array, while the accelerator computes the step's
 gradients. The old version stays until the new one is programmed.
@@ -32,7 +33,7 @@ from ondie.emu.paths.statement import Share
 
 @dataclass(frozen=True)
 class Dies:
-    """State of a device's dies on which the decision is based; arrays have one element per die."""
+    """State of a device's dies for the decision. Arrays have one element per die."""
 
     cycles: np.ndarray
     """Mean number of erases of the good blocks of each die's reservoir, over all planes,
@@ -45,11 +46,12 @@ class Dies:
 
 def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, int]]:
     """Return (source die, target die) of each super-page to move. ``held``: number of super-pages
-    on each die, int64[dies]. No die is both source and target."""
+    on each die, int64[dies]. ``threshold``: difference of mean erases above which super-pages
+    move. No die is both source and target."""
     before, held = held, held.copy()
     by_wear = np.lexsort((held / dies.places, dies.cycles))
     again = True
-    while again:  # a die that gives may have taken before
+    while again:  # a source die may have received super-pages
         again = False
         for worn in by_wear[::-1]:
             for fresh in by_wear:
@@ -74,19 +76,20 @@ def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
 
 
 def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Move the last stripe of each source die in ``homes``; yield (old super-page, new super-page).
-    No die is both source and target, so no super-page is reused before its stripe has left it."""
+    """Update ``homes`` for each move: the last stripe of the source die moves to the target die.
+    Yield (old super-page, new super-page). No die is both source and target, so no super-page is
+    reused before its stripe has left it."""
     for worn, fresh in moves:
         last = homes.by_die()[worn][-1]
         yield homes.move(homes.stripe(int(last)), fresh)
 
 
 def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after: int) -> int:
-    """Add the rows of the moves to less worn dies. Return the row that the update waits for; at
-    this row all moves and ``after`` are complete.
+    """Add the plan rows of the moves to less worn dies. Return the id of the row that the update
+    waits for. This row completes when all moves and the row with id ``after`` are complete.
 
-    ``worn``: erases of each block, int32[dies x blocks, planes]; ``super_pages``: entries in a
-    device's map.
+    ``worn``: erases of each block, int32[dies x blocks, planes]; ``super_pages``: number of
+    entries in a device's map.
     """
     geometry, threshold = devices.geometry, devices.cfg.ftl.reservoir_migrate
     cycles = wear(worn, devices.good_blocks, geometry).reshape(-1, geometry.dies)
@@ -113,8 +116,8 @@ def _rows(
     stripe_bytes: int,
     ecc_ps: int,
 ) -> list[int]:
-    """Add the rows of the moves: each super-page is read into DRAM and programmed from there.
-    Return the last row of each move."""
+    """Add the plan rows of the moves: each super-page is read into DRAM and programmed from
+    there. Return the id of each move's last row."""
     common = {"device": device, "resource": plan_rows.DIE, "phase": LEVELLING, "array_ps": ecc_ps}
     landed = []
     for source, target in moves:
@@ -137,10 +140,10 @@ def wear(worn: np.ndarray, good: np.ndarray, geometry: Geometry) -> np.ndarray:
 
 
 def share(devices: Devices, applied: float, migrates: bool) -> Share:
-    """Return how the programs of a step are distributed over the blocks of the reservoirs.
+    """Return the distribution of the programs of a step over the blocks of the reservoirs.
 
-    ``applied``: share of the steps that update the weights; ``migrates``: True if stripes may move
-    between dies.
+    ``applied``: fraction of the steps that update the weights; ``migrates``: True if stripes may
+    move between dies.
     """
     cfg, geometry, stripes = devices.cfg, devices.geometry, devices.stripes[0]
     programs = np.zeros((len(devices.stripes), geometry.dies))
