@@ -1,4 +1,4 @@
-"""The command line: options, commands, tables and figures. No other package prints.
+"""The command line: options, commands, tables and figures. No other folder of emu prints.
 
 Owns the arguments that a user types and the output. Does not own results: other packages return
 rows and figures. Source: none.
