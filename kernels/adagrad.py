@@ -48,7 +48,7 @@ def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> 
 
 @njit(forceinline=True)
 def adagrad_loop(w, g, v, coef, once):
-    """Update w and v in place with AdaGrad; ``once`` selects the torch form."""
+    """Update w and v in place with AdaGrad; ``once`` = True selects the torch form."""
     lr, l2, eps = coef[0], coef[1], coef[2]
     with_l2 = l2 != 0
     for i in range(w.size):

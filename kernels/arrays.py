@@ -11,7 +11,7 @@ from .errors import KernelError
 
 
 def flat(name: str, array: np.ndarray, dtype: DTypeLike, writable: bool = False) -> None:
-    """Raise KernelError unless `a` is 1-D, contiguous, aligned to its element and of `dtype`."""
+    """Raise KernelError unless `a` is 1-D, contiguous, aligned to its item size and of `dtype`."""
     want = np.dtype(dtype)
     if array.dtype != want or array.ndim != 1 or not array.flags.c_contiguous:
         layout = "" if array.flags.c_contiguous else ", strided"

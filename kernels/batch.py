@@ -1,7 +1,7 @@
 """Batched updates: many tensors, or many flash pages in any order, in one call.
 
-This module owns the table of parts, whose pointers are cast once. It does not own the updates
-(update.py).
+This module owns the table of parts (tensors or pages) and casts their pointers once. It does not
+own the updates (update.py).
 Source: this project. While C updates one part, it prefetches the next one. The prefetch makes pages
 in random order nearly as fast as one array.
 """
@@ -51,8 +51,9 @@ class Table:
     def __call__(self, coef: Array, threads: int = 1, key: int | None = None) -> None:
         """Update every part; each thread updates its parts in order.
 
-        Results do not depend on `threads`. A call with the same `coef` object as the previous call
-        skips all checks and pointer casts. The contents of `coef` may change between calls.
+        Results do not depend on `threads`. In C, a call without `key` that repeats the previous
+        `coef` object and `threads` skips all checks and pointer casts. The
+        contents of `coef` may change between calls.
         """
         if coef is self._same and threads == self._threads and key is None:
             status = self._again()
@@ -119,7 +120,7 @@ def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
 
 
 def one(kernel: Update, *arrays: np.ndarray) -> Table:
-    """Return a table of a single tensor, for repeated calls on the same arrays."""
+    """Return a table of one tensor, for repeated updates of its arrays."""
     return tensors(kernel, [arrays])
 
 
@@ -127,7 +128,8 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
     """Return a table of the pages of large arrays, in a given order.
 
     arrays: large arrays in the order of `kernel.slots`. page: parameters per page. order: page
-    numbers, any integer type, shape [k], without duplicates. Raises KernelError.
+    numbers, any integer type, shape [k], without duplicates. Raises KernelError for arguments that
+    break these rules.
     """
     if kernel.check(arrays, None) is not None:
         raise KernelError(f"{kernel.op}: an array is not aligned to its elements")

@@ -147,11 +147,11 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
     A piece is a run of equally spaced values of the code, a place is the index of a code with a
     fraction, and a line is the linear inverse of a piece: from magnitude to place. A line ends
     where the first number of the next piece becomes the nearest one, which is half a place after
-    its last place. The limit is set slightly above that point, so that FP32 decides nothing
-    near it. For a piece of a single number, any line that stays close to the number and ends at the
-    same point is correct. The last piece is a single number; its distance from the previous number
-    is half of the previous line's step. Its line must cross the half place at the midpoint of the
-    two numbers, and may begin anywhere between them.
+    its last place. The limit is set slightly above that point, so FP32 rounding near it
+    cannot select the wrong line. For a piece of a single number, any line that stays close to the
+    number and ends at the same point is correct. The last piece is a single number; its distance
+    from the previous number is half of the previous line's step. Its line must cross the half place
+    at the midpoint of the two numbers, and may begin anywhere between them.
     """
     ends = [piece.slope * piece.last + piece.offset for piece in pieces]
     starts = [piece.slope * piece.first + piece.offset for piece in pieces]

@@ -3,8 +3,8 @@
 This module owns these operations on flat float32 arrays, in NumPy, Numba and C. Every backend,
 instruction set and number of threads gives the same bits. The module does not own per-tensor
 buffers or loss-scaling policies.
-Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ define the results. The norm has its
-own order of summation (csrc/ondie.h, ondie_squares), so torch's norm differs in the last bits.
+Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ define the results. The norm is
+summed in another order than in torch (csrc/ondie.h, ondie_squares) and differs in the last bits.
 
 `backend`, `isa` and `threads` are as in `ondie.kernels.get`.
 """
@@ -29,7 +29,7 @@ LANES = 32  # ONDIE_NORM_LANES
 def numpy_unscale(g: Array, factor: np.float32) -> bool:
     """Multiply a gradient, float32[n], by a factor in place.
 
-    Returns True if an element was infinite or NaN before.
+    Returns True if an element was infinite or NaN before the multiplication.
     """
     found = not np.isfinite(g).all()
     g *= factor
@@ -37,7 +37,7 @@ def numpy_unscale(g: Array, factor: np.float32) -> bool:
 
 
 def numpy_squares(g: Array) -> np.ndarray:
-    """Return the sum of squares of each block, float64[blocks]."""
+    """Return the sum of squares of each block of BLOCK elements, float64[blocks]."""
     blocks = -(-g.size // BLOCK)
     padded = np.zeros(blocks * BLOCK, dtype=np.float64)
     padded[: g.size] = g
@@ -56,7 +56,7 @@ def numpy_squares(g: Array) -> np.ndarray:
 def numba_unscale(g, factor):
     """Multiply a gradient, float32[n], by a factor in place.
 
-    Returns True if an element was infinite or NaN before.
+    Returns True if an element was infinite or NaN before the multiplication.
     """
     found = 0
     for i in range(g.size):
@@ -68,7 +68,7 @@ def numba_unscale(g, factor):
 
 @njit
 def numba_squares(g, partial):
-    """Write the sum of squares of each block to float64 ``partial``."""
+    """Write the sum of squares of each block of ``g`` to ``partial``, float64[blocks]."""
     lanes = np.empty(LANES, dtype=np.float64)
     for b in range(partial.size):
         block = g[b * BLOCK : (b + 1) * BLOCK]
@@ -97,7 +97,7 @@ def unscale(
     isa: str | None = None,
     threads: int = 1,
 ) -> bool:
-    """Divide a flat float32 gradient by the loss scale in place; return True if it was not finite.
+    """Divide a flat float32 gradient in place by the loss scale; return True if not all finite.
 
     The factor 1 / scale is computed in double precision and rounded once to float32, as in torch.
     The result is True if any element was infinite or NaN before scaling; the caller then skips the
@@ -126,7 +126,7 @@ def clip(
 def _scaled(g: Array, factor: np.float32, backend: str, isa: str | None, threads: int) -> bool:
     """Multiply a gradient by a factor in place on a backend.
 
-    Returns True if an element was infinite or NaN before.
+    Returns True if an element was infinite or NaN before the multiplication.
     """
     flat("g", g, np.float32, writable=True)
 
@@ -170,8 +170,9 @@ def norm(g: Array, backend: str = "auto", isa: str | None = None, threads: int =
 
 
 def _total(partial: np.ndarray) -> float:
-    """Return the sum of an array, added in pairs; the order depends only on the number of
-    blocks.
+    """Return the sum of a float64 array, added in pairs.
+
+    The order of the additions depends only on the size of the array.
     """
     while partial.size > 1:
         if partial.size % 2:
@@ -202,7 +203,7 @@ def accumulate(
     """Add a gradient to a flat float32 sum in place.
 
     g: float32, float16, or uint16 that holds BF16. Each number is widened exactly and added once.
-    Raises KernelError.
+    Raises KernelError for a wrong dtype or size and for arrays that share memory.
     """
     backend, isa = native.choose(backend, isa)
     flat("total", total, np.float32, writable=True)

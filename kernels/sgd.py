@@ -93,7 +93,7 @@ def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, coef: Array) ->
 
 @njit(forceinline=True)
 def sgd_loop(w, g, coef, once):
-    """Update w in place with SGD; ``once`` selects the torch form."""
+    """Update w in place with SGD; ``once`` = True selects the torch form."""
     lr, l2 = coef[0], coef[1]
     with_l2 = l2 != 0
     for i in range(w.size):
@@ -103,7 +103,7 @@ def sgd_loop(w, g, coef, once):
 
 @njit(forceinline=True)
 def momentum_loop(w, g, m, coef, once, nesterov):
-    """Update w and m in place with momentum; ``once`` selects the torch form."""
+    """Update w and m in place with momentum; ``once`` = True selects the torch form."""
     lr, l2, mu, c1 = coef[0], coef[1], coef[2], coef[3]
     look = coef[4] if nesterov else coef[3]
     with_l2 = l2 != 0

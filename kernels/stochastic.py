@@ -25,7 +25,7 @@ SPREAD, FIRST, SECOND, HIGH = 0x9E3779B9, 0x21F0AAAD, 0xD35A2D97, 0x85EBCA6B
 
 
 def _hash(x: int) -> int:
-    """Return a 32-bit hash of a 32-bit number."""
+    """Return the 32-bit hash of a 32-bit integer."""
     x = (x ^ (x >> 16)) * FIRST & MASK
     x = (x ^ (x >> 15)) * SECOND & MASK
     return x ^ (x >> 15)
@@ -46,7 +46,7 @@ def numpy_draws(n: int, first: int, key: int) -> NDArray[np.uint32]:
 
 
 def numpy_to_bf16(x: np.ndarray, more: np.ndarray) -> NDArray[np.uint16]:
-    """Round float32[n] to BF16 (uint16[n]); ``more`` has 16 random bits for each element."""
+    """Round float32[n] to BF16 (uint16[n]); ``more``: 16 random bits for each element."""
     wide = x.view(np.uint32)
     return np.where(np.isnan(x), (wide >> 16) | 0x40, (wide + more) >> 16).astype(np.uint16)
 

@@ -30,7 +30,7 @@ def checked(threads: int) -> int:
 
 
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Return a pool of threads, which is kept for later calls."""
+    """Return a thread pool; later calls reuse it."""
     return _pool(threads, os.getpid())
 
 

@@ -51,7 +51,7 @@ def widened(stored: np.ndarray, kind: int) -> np.ndarray:
 def narrowed(values: np.ndarray, stored: np.ndarray, kind: int, more: np.ndarray | None) -> None:
     """Store float32 ``values`` in the array ``stored``; ``kind``: storage type of the array.
 
-    ``more``: random bits for stochastic rounding, or None to round to nearest.
+    ``more``: 16 random bits per element for stochastic rounding, or None to round to nearest.
     """
     if kind == F32:
         stored[:] = values
@@ -105,7 +105,7 @@ WHAT = {
 
 @njit
 def plain(what, w, g, first, second, coef):
-    """Run the FP32 update of the operation ``what`` on float32 arrays."""
+    """Run the FP32 update of the operation named ``what`` in place on float32 arrays."""
     if what == SGD:
         sgd.numba_sgd_canonical(w, g, coef)
     elif what == MOMENTUM:

@@ -33,9 +33,9 @@ def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
 
 @njit
 def reached(count, left):
-    """Return the digit that contains the ``left``-th largest number, and how many lie above it.
+    """Return the digit of the ``left``-th largest number, and how many numbers have a larger digit.
 
-    ``count``: number of numbers with each digit. Numbers with a larger digit lie above.
+    ``count``: for each digit, how many numbers have it.
     """
     above = 0
     digit = count.size - 1
@@ -105,7 +105,7 @@ def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32
 
 
 def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
-    """Write the gradient that ``compress`` reduced to indices and values to float32 ``g``.
+    """Restore a gradient from the indices and values of ``compress`` into ``g``, float32[n].
 
     All other elements of ``g`` become 0. Raises KernelError for an index beyond the end of ``g``.
     """

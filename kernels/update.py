@@ -47,7 +47,7 @@ class Slot:
     written: bool = True
 
     def size(self, count: int) -> int:
-        """Return the number of entries of the array for ``count`` parameters."""
+        """Return the number of array entries that ``count`` parameters need."""
         return -(-count // self.share)
 
 

@@ -22,7 +22,7 @@ BESIDE = 1 << 20
 
 
 def take(trace: BlockTrace, rows: npt.NDArray[Any] | slice, **changes: Any) -> BlockTrace:
-    """Return a trace with the given rows of ``trace``, in order.
+    """Return a trace with the requests in the given rows of ``trace``, in order.
 
     ``changes``: new values of fields.
     """
@@ -58,7 +58,7 @@ def only(trace: BlockTrace, device: str) -> BlockTrace:
 
 
 def ends(trace: BlockTrace) -> list[int]:
-    """Return for each device the offset after the last byte that a request addresses."""
+    """Return, for each device, the offset (bytes) after the last byte that a request addresses."""
     out = np.zeros(len(trace.devices), np.int64)
     np.maximum.at(out, trace.device, trace.offset + trace.size)
     return [int(end) for end in out]

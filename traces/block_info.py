@@ -21,8 +21,8 @@ ALIGNMENTS = (1, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 def block_info(trace: BlockTrace) -> dict[str, Any]:
     """Return a summary of the trace as a dictionary for JSON.
 
-    It has requests, times, operations, sizes, footprint, alignment and devices. Sizes are in bytes,
-    span_s in seconds, response times in microseconds.
+    The keys cover requests, times, operations, sizes, footprint, alignment and devices. Sizes
+    are in bytes, span_s in seconds, response times in microseconds.
     """
     n, span = len(trace), trace.span_ps
     data = (trace.op == READ) | (trace.op == WRITE)
@@ -66,7 +66,7 @@ def block_info(trace: BlockTrace) -> dict[str, Any]:
 def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
     """Return the number of distinct bytes that the selected requests touch, over all devices.
 
-    rows: bool[n].
+    rows: bool[n], True for each selected request.
     """
     device, start = trace.device[rows], trace.offset[rows]
     end = start + trace.size[rows]
@@ -80,7 +80,7 @@ def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
 
 
 def _union(start: I64, end: I64) -> int:
-    """Return the total length of the union of intervals, which must be sorted by their starts."""
+    """Return the total length of the union of intervals; the intervals are sorted by start."""
     if not len(start):
         return 0
     covered = np.maximum.accumulate(end)

@@ -48,7 +48,7 @@ def main(out: str, given: str, program: list[str]) -> int:
     """Run the program under a Recorder.
 
     out: path of the trace. given: JSON of the options. Returns the exit code of the program, or
-    raises its SystemExit again.
+    re-raises the SystemExit of the program.
     """
     settings: dict[str, Any] = json.loads(given)
     status = Path(settings["status"])

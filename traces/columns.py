@@ -84,7 +84,7 @@ class Table:
         return bytes(self.text[self.start[i] : self.end[i]]).decode("utf-8", "replace")
 
     def bad(self, row: int, what: str) -> TraceError:
-        """Return a TraceError that names file and line, followed by ``what`` is wrong."""
+        """Return a TraceError with file and line, followed by ``what``, the text of the error."""
         return TraceError(f"{self.source}: line {self.line + int(row)}: {what}")
 
     def expect(self, columns: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Column:
-    """One token of each of some rows of a table.
+    """The tokens of one column in selected rows of a table.
 
     name: name of the column in errors. rows: numbers of the rows, None for all. start, end: offsets
     of the tokens in the text.

@@ -219,7 +219,7 @@ def nasnet_mobile(classes: int = 1000) -> list[Use]:
             net.conv(f"{name}.pointwise{half}", channels, filters, size)
 
     def adjust(name: str, before: tuple[int, int], now: tuple[int, int], filters: int) -> int:
-        """Add the layers that adapt the output before last to the size and width of this cell.
+        """Add the layers that adapt the second-to-last output to the size and width of this cell.
 
         An output is given as (channels, size).
         """

@@ -136,7 +136,7 @@ class ZeroConfig:
 def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
     """Read the offload settings in a ds_config.json.
 
-    Raises TraceError, one line, with file, key, value and valid values.
+    Raises TraceError with one line: file, key, value and valid values.
     """
     where = str(path)
     content = _json(where)

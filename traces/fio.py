@@ -83,7 +83,7 @@ def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: 
 
 
 def _version(table: Table, version: int | None) -> int:
-    """Return the version that the first line states, and skip that line. Raises TraceError."""
+    """Return the version in the first line and skip that line. Raises TraceError if invalid."""
     shown = table.shown(0)
     known = {VERSION.format(v): v for v in (2, 3)}
     right = " or ".join(repr(k) for k, v in known.items() if version in (None, v))

@@ -171,7 +171,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 
 def _plain(value: object) -> Any:
-    """Convert an HDF5 attribute to a Python str, bool, int or float; others stay as they are."""
+    """Convert an HDF5 attribute to a Python str, bool, int or float; keep other types unchanged."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, np.generic):

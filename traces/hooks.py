@@ -86,7 +86,7 @@ class Hooks:
         self._handles.append(parameter.register_post_accumulate_grad_hook(self.watcher.ready))
 
     def _wrap(self, place: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Replace the function ``name`` of ``place`` by ``wrapper``.
+        """Replace the function ``name`` of the class or module ``place`` by ``wrapper``.
 
         The wrapper's first argument is the original function.
         """

@@ -19,7 +19,7 @@ from ondie.traces.model import Trace
 def info(trace: Trace) -> dict[str, Any]:
     """Return a summary of the trace as a dictionary for JSON.
 
-    It has tensors, steps, timing, hyperparameters, storage and hashes.
+    The keys cover tensors, steps, timing, hyperparameters, storage and hashes.
     """
     steps = trace.steps
     first, last = steps[0], steps[-1]

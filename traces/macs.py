@@ -62,7 +62,7 @@ class MacCounter:
 
 
 def _attention(name: str, args: Any) -> int:
-    """Return the FLOPs of a call of torch's attention operator, forward or backward."""
+    """Return the FLOPs of a call of torch's attention operator, in a forward or backward pass."""
     backward = "backward" in name
     query, key, value = args[1:4] if backward else args[:3]
     scores = int(query.shape[:-1].numel()) * int(key.shape[-2])

@@ -132,8 +132,8 @@ def _bits(vector: F32) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | 
 def _range(vector: F32, span: int, low: int, high: int) -> tuple[int, int] | None:
     """Return the minimum and maximum shift with which a vector fits exactly into a format.
 
-    span, low, high: bits of the significand and exponents of the format. None if there is no such
-    shift.
+    span, low, high: bits of the significand and exponents of the format. Returns None if no shift
+    fits.
     """
     bits = _bits(vector)
     if bits is None:
@@ -157,7 +157,7 @@ def _shifts(
 ) -> tuple[int, ...] | None:
     """Return the shifts with which the vector fits exactly into a format.
 
-    There is one shift for the vector, or one for each tensor. None if that is impossible.
+    The result has one shift for the vector, or one for each tensor. Returns None if none fits.
     """
     probe = _bits(vector[:_PROBE])
     if probe is None or (probe[0].size and int((probe[1] - probe[0]).max()) > span):

@@ -36,7 +36,7 @@ def live(kind: type) -> list[Any]:
 
 
 def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
-    """Return the parameters of an optimizer as (group, parameter), in its order."""
+    """Return the parameters of an optimizer as (group, parameter), in the optimizer's order."""
     return [
         (number, parameter)
         for number, group in enumerate(optimizer.param_groups)

@@ -116,7 +116,7 @@ class Recorder:
         self._noted |= {key: value for key, value in given.items() if value is not None}
 
     def close(self) -> None:
-        """Remove the hooks, and the file if it is not finished."""
+        """Remove the hooks, and remove the partial file if it is not finished."""
         self._watcher.retire()
         self._watcher.hooks.remove()
         self._writer.discard()
@@ -351,7 +351,7 @@ class Recorder:
                 raise SystemExit(0)
 
     def _close_macs(self) -> None:
-        """Derive MACs per sample from the first step."""
+        """Derive the MACs per sample from the count of the first step."""
         counter = self._watcher.macs
         if counter is not None and not counter.done:
             counter.close()

@@ -181,7 +181,7 @@ class Subject:
     def raw(self) -> npt.NDArray[Any] | None:
         """Return the gradients in 16 bits: float16, or uint16 for bfloat16.
 
-        None if they need 32 bits.
+        Returns None if the gradients need 32 bits.
         """
         parts = [p.tensor.grad for p in self.trainable]
         if any(part is None for part in parts):
@@ -218,7 +218,7 @@ class Subject:
     def ready(self, times: dict[int, float]) -> npt.NDArray[np.float64] | None:
         """Return the ready time of each tensor (s) from times by id of the parameter.
 
-        A master has the time of its 16-bit twin. NaN if the time is unknown.
+        A master has the time of its 16-bit twin. An unknown time is NaN.
         """
         own = any(id(p.tensor) in times for p in self.parameters)
         keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.parameters]
@@ -298,7 +298,7 @@ def _host(buffer: Any) -> npt.NDArray[Any]:
 def _square(vector: F32) -> float:
     """Return the sum of squares of a vector in float64, added block by block.
 
-    The result is NaN or infinity if an element is.
+    The result is NaN or infinity if an element is NaN or infinite.
     """
     total = 0.0
     for start in range(0, len(vector), _BLOCK):

@@ -113,7 +113,7 @@ def _padded(lines: bytes) -> U8:
 
 
 def _checked(path: Path, line: int, text: U8) -> U8:
-    """Return the text after a check.
+    """Check a piece of text and return it.
 
     Raises TraceError for control characters other than tabs and line ends.
     """
@@ -127,7 +127,7 @@ def _checked(path: Path, line: int, text: U8) -> U8:
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """Return the path after a check.
+    """Check the path of an output file and return it.
 
     Raises TraceError if the path is a folder or its folder does not exist.
     """

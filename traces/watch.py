@@ -248,7 +248,7 @@ class Watcher:
     def _loss(self, root: Any) -> float | None:
         """Return the loss before scaling, for the tensor ``root`` on which backward() was called.
 
-        None if it is not a finite scalar.
+        Returns None if the loss is not a finite scalar.
         """
         for scaled, unscaled in self.window.scaled:
             if scaled is root:

@@ -1,6 +1,6 @@
-"""The command line: options, commands, tables and figures. This is the only room that prints.
+"""The command line: options, commands, tables and figures. No other folder of emu prints.
 
-Owns the arguments that a user types and the output. Does not own a result: the other rooms return
+Owns the arguments that a user types and the output. Does not own results: other packages return
 rows and figures. Source: none.
 """
 

@@ -47,7 +47,7 @@ class RenamedOption(click.Option):
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """Yield a callback (name, share of the work from 0 to 1) that draws one bar for each name.
+    """Yield a callback (name, fraction of work done, 0 to 1) that draws one bar for each name.
 
     Yield None if ``quiet`` is set or standard error is not a terminal.
     """

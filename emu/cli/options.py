@@ -119,9 +119,9 @@ EXAMPLES = {"--paths": "on_die,host_offload", "--constants": "flash.t_read,link.
 
 
 def split_names(text: str | None, option: str = "--paths") -> list[str] | None:
-    """Split a list of names such as "a,b" at its commas; None stays None.
+    """Split a list of names such as "a,b" at the commas; return None for None.
 
-    ``option``: where the list was given. Raises InputError for an empty name.
+    ``option``: name of the option, for the error. Raises InputError for an empty name.
     """
     if text is None:
         return None

@@ -74,7 +74,7 @@ class Config(Tree):
         return self.records[name]
 
     def leaves(self) -> list[Leaf]:
-        """Return all records, in the order of the tree."""
+        """Return the records of all keys, in the order of the tree."""
         return list(self.records.values())
 
     def assumed(self) -> list[Leaf]:
@@ -266,7 +266,7 @@ def preset_list() -> list[Summary]:
 
 
 def preset_table(config: Config, why: bool = False) -> list[ConfigRow]:
-    """Return the rows of `ondie preset show`; with `why`, they have range, source and reference."""
+    """Return the rows of `ondie preset show`; `why` adds range, source and reference."""
     rows = []
     for leaf in config.leaves():
         value, doc = shown(leaf.value, leaf.unit), key_of(leaf.key)[0].spec.doc

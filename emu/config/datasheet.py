@@ -62,8 +62,8 @@ class Figure:
 
     ``value``: in base units (UNITS); None if the sheet does not state it. ``text``: as the file
     spells it. ``depth``: commands in flight. ``pslc_full``: the write rate when the blocks in pSLC
-    mode are full. ``kind`` and ``constants``: those of its row of validation. ``source``: document,
-    if it is not that of the sheet.
+    mode are full. ``kind`` and ``constants``: those of its validation row. ``source``: document,
+    if it is not the data sheet.
     """
 
     what: str
@@ -299,7 +299,7 @@ MOST_UNUSED = 1.1
 
 
 def contradiction(cfg: Config) -> str | None:
-    """Return a sentence if the flash does not have the nominal capacity; None if it has.
+    """Return a sentence if the flash does not have the nominal capacity; None if it does.
 
     The flash without over-provisioning must hold the nominal capacity, and at most a tenth more.
     """

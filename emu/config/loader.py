@@ -178,7 +178,7 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
 def read_table(source: str, table: str) -> tuple[str, dict[str, Any] | None]:
     """Return the name of a preset or file for error messages, and one of its tables NO_LEAVES.
 
-    None if the file has no such table; that of its base is not used. Raises InputError.
+    Returns None if the file has no such table; that of its base is not used. Raises InputError.
     """
     path, where = _locate(source)
     found = _toml(path, where, preset_names(), "presets").get(table)

@@ -3,8 +3,8 @@
 Owns the rule: a change of the flash (channels, dies, planes, blocks, pages) without a change of the
 capacity scales the capacity in proportion. Does not own the check that it fits (rules/ftl.py) or
 its use (analysis/lifetime.py).
-Source: none. The nominal capacity of a drive is a share of its flash; over-provisioning determines
-the exported capacity and leaves the nominal one unchanged.
+Source: none. The nominal capacity of a drive is a fraction of its flash; over-provisioning
+determines the exported capacity and leaves the nominal one unchanged.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from ondie.emu.units import InputError, fmt_count, fmt_energy
 
 
 def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("node",)) -> Table:
-    """Return an empty table with a title; the columns in ``left`` are left-aligned, the others
-    right.
+    """Return an empty table with a title; the columns in ``left`` are left-aligned, all other
+    columns right-aligned.
     """
     table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
     for column in columns:

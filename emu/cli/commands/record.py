@@ -61,12 +61,12 @@ def record(out: Path, command: tuple[str, ...], force: bool, **options: Any) -> 
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return inode and time of a file in ns, or None if it does not exist."""
+    """Return inode and modification time (ns) of a file, or None if it does not exist."""
     return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _report(out: Path) -> None:
-    """Print what the trace has, and the command that replays it."""
+    """Print a summary of the trace, and the command that replays it."""
     trace = read(out)
     parts = [
         f"{len(trace.steps)} steps",

@@ -78,7 +78,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
 
 
 def widest(odds: Odds, ends: Of, typical: float) -> list[Bar]:
-    """Return the bars of a panel that are wider than LEAST_WIDTH, widest first, at most SHOWN."""
+    """Return up to SHOWN bars of a panel that are wider than LEAST_WIDTH, widest first."""
     wide = [b for b in odds.bars if width(ends(b), typical) > LEAST_WIDTH]
     return sorted(wide, key=lambda b: (-width(ends(b), typical), b.key))[:SHOWN]
 

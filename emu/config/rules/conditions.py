@@ -93,7 +93,7 @@ def at_most(name: str, limit: float, shown: str = "") -> Rule:
 
 
 def below_one(name: str) -> Rule:
-    """Return the rule that key `name`, a share or a probability, is below 1."""
+    """Return the rule that key `name`, a fraction or a probability, is below 1."""
     text = "must be at least 0 and below 1"
     return Rule((name,), lambda config: value_of(config, name) < 1, text)
 
