@@ -25,10 +25,14 @@ class AllreduceCost(Protocol):
     """Cost of one all-reduce, as the simulation uses it."""
 
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """Time of the all-reduce, seconds."""
+        ...
 
     @property
-    def host_cpu_s(self) -> float: ...
+    def host_cpu_s(self) -> float:
+        """CPU time of the hosts' relays, seconds."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,18 @@ class Kind:
     limit of the engine is the node's memory limit."""
     cores: int
     slowdown: Callable[[np.ndarray], np.ndarray]
-    """Relative speed at each share of free cores; maps float64[k] to float64[k]."""
+    """Function from fractions of free cores to relative speeds, float64[k] to float64[k]."""
     host: bool = False
     feed_bytes_per_s: float = 0.0
-    """Rate at which a node reads the samples that it stores, bytes per second; 0: reading takes no
-    time."""
+    """Rate at which a node reads its stored samples, bytes per second; 0: reading takes no time."""
     update_s: float = 0.0
     """Time in which a node updates its copy of the weights, seconds; 0 if the speed of the engine
     includes it."""
     join_s: float = 0.0
     """Time to send the weights to a node that joins, seconds."""
     cores_taken: float = 0.0
-    """Number of cores of a node that other programs use all the time; batches can be chosen for the
-    remaining ones."""
+    """Number of cores of a node that other programs use all the time; allocators tune batches to
+    the speed on the remaining cores."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cores_taken < self.cores:
@@ -65,12 +68,12 @@ class Kind:
 
     @property
     def left(self) -> float:
-        """Share of a node's cores that other programs leave free, 0 to 1."""
+        """Fraction of a node's cores that other programs leave free, 0 to 1."""
         return 1 - self.cores_taken / self.cores
 
     @cached_property
     def loaded(self) -> Engine:
-        """Speed curve of a node on its free cores."""
+        """Speed curve of a node on the cores that other programs leave free."""
         if not self.cores_taken:
             return self.engine
         return self.engine.scaled(float(self.slowdown(np.array([self.left]))[0]))
@@ -102,10 +105,12 @@ class Fleet:
 
     @cached_property
     def nodes(self) -> int:
+        """Number of nodes."""
         return sum(kind.count for kind in self.kinds)
 
     @cached_property
     def hosts(self) -> int:
+        """Number of hosts."""
         return sum(kind.count for kind in self.kinds if kind.host)
 
     @cached_property
@@ -115,7 +120,7 @@ class Fleet:
 
     @cached_property
     def cores(self) -> np.ndarray:
-        """Cores of each node, int64[nodes]."""
+        """Number of cores of each node, int64[nodes]."""
         return np.array([kind.cores for kind in self.kinds])[self.kind]
 
     @cached_property
@@ -132,12 +137,12 @@ class Fleet:
         )
 
     def by_kind(self, values: list[int]) -> np.ndarray:
-        """Expand one value per kind to one value per node, int64[nodes]."""
+        """Return the value of each node's kind, int64[nodes]; ``values`` has one value per kind."""
         return np.array(values, np.int64)[self.kind]
 
     def seconds(self, batches: np.ndarray) -> np.ndarray:
-        """Return the time of forward and backward on every node with all its cores, in seconds.
-        Takes batches as int64[nodes] and returns float64[nodes]; 0 for nodes without samples.
+        """Return the time of forward and backward of each node with all cores free, in seconds,
+        float64[nodes]; 0 for nodes without samples. ``batches``: int64[nodes].
         """
         out = np.zeros(self.nodes)
         for kind, its in zip(self.kinds, self.slices, strict=True):
@@ -151,15 +156,15 @@ class Fleet:
         return self.by_kind([kind.engine.limit or MOST_BATCH for kind in self.kinds])
 
     def reading_s(self, samples: np.ndarray) -> np.ndarray:
-        """Return the time in which each node reads ``samples`` samples that it stores, in seconds,
-        float64[nodes]."""
+        """Return the time in which each node reads ``samples`` of its stored samples, int64[nodes];
+        in seconds, float64[nodes]."""
         rate = np.array([kind.feed_bytes_per_s or np.inf for kind in self.kinds])[self.kind]
         out: np.ndarray = samples * self.sample_bytes / rate
         return out
 
     def pace(self, left: np.ndarray, node: np.ndarray) -> np.ndarray:
-        """Return the relative speed of each of the nodes ``node`` when a share ``left`` of its
-        cores is free, float64[k]."""
+        """Return the relative speed of node ``node[i]`` while the fraction ``left[i]`` of its cores
+        is free, float64[k]."""
         out = np.ones(len(left))
         kinds = self.kind[node]
         for i, kind in enumerate(self.kinds):

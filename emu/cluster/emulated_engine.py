@@ -1,10 +1,12 @@
 """Emulated engines: the step time of a preset's host or drive that trains a network.
 
-Owns the time over batch sizes and the memory limit. Does not own speeds (networks.py, the preset's
-training ratio), the benchmark (throughput_benchmark.py) or interference (load/contention.py).
-Source: STANNIS (DAC 2020), Table I: one batch and speed per network and engine. Below that batch
-the speed falls like that of a step with a constant part [assumed, networks.toml]; above, it is
-constant. For other trainings no speed is known below the one batch, so it is constant there too.
+Owns the step time by batch size and the memory limit. Does not own speeds (networks.py, the
+preset's training ratio), the benchmark (throughput_benchmark.py) or other programs' load
+(load/contention.py).
+Source: STANNIS (DAC 2020), Table I: one batch and speed per network and engine. Below that batch,
+the step time has a constant term, so the speed is lower [assumed, networks.toml]. Above that batch,
+the speed is constant. For other trainings the speed is constant at every batch, because only one
+batch is known.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ UNPUBLISHED = "its speed is not published; benchmark a real engine"
 class Emulated:
     """Engine in virtual time: calling it with a batch returns the time of a step in seconds.
 
-    ``speed`` is the speed (samples/s) at ``batch``, the smallest batch that reaches this speed.
-    ``limit`` is the largest batch that memory holds.
+    ``speed`` is the full speed (samples/s), and ``batch`` the smallest batch that reaches it.
+    ``limit`` is the largest batch that memory holds. ``half_batch`` is the batch at which a curve
+    without the limit ``batch`` would reach half of its asymptotic speed.
     """
 
     name: str
@@ -55,8 +58,8 @@ class Emulated:
         """Benchmark batch sizes up to ``largest`` (default: the engine's batch) and return the
         fitted curve.
 
-        The fitted line meets the engine's speed at its batch exactly (throughput_benchmark.Fitted).
-        If ``half_batch`` is 0, no speed of smaller batches is known: return a constant speed.
+        The fitted line meets ``speed`` at ``batch`` exactly (throughput_benchmark.Fitted). If
+        ``half_batch`` is 0, no speed of smaller batches is known: return a constant speed.
         """
         most = self.batch if largest is None else largest
         if not self.half_batch:
@@ -67,9 +70,10 @@ class Emulated:
 
 
 def published(network: Network) -> tuple[Engine, Engine]:
-    """Return (host, drive), each with the one batch and speed that its paper gives.
+    """Return the engines (host, drive) with the single batch and speed that the paper gives for
+    each; this batch is also the largest one measured.
 
-    That batch is the largest one measured. Raises InputError if the paper gives no speed.
+    Raises InputError if the paper gives no speed.
     """
     speeds = network.tuned_host_speed, network.tuned_drive_speed
     if speeds[0] is None or speeds[1] is None:
@@ -81,10 +85,11 @@ def published(network: Network) -> tuple[Engine, Engine]:
 
 
 def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
-    """Return (host, drive) of a preset that trains a network.
+    """Return the emulated engines (host, drive) of the preset ``cfg`` for the training of a
+    network.
 
-    Raises InputError if the speed is not published, the drives cannot train, or memory holds no
-    sample.
+    Raises InputError if the speed is not published, the drives cannot train, or one sample does not
+    fit into memory.
     """
     host, macs = network.tuned_host_speed, 0
     if cfg.host.accelerator_peak_flop_per_s or cfg.isp.flops_per_cycle:
@@ -110,8 +115,8 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
 
 
 def _macs(network: Network) -> int:
-    """Return the multiply-accumulates of forward and backward per sample. Raises InputError if the
-    layers of the network are not known."""
+    """Return the number of multiply-accumulates of forward and backward per sample. Raises
+    InputError if the layers of the network are not known."""
     if network.name not in synth.models():
         raise InputError(
             f"{network.title}: its layers are not known, so that its speed does not follow from "
@@ -130,12 +135,13 @@ def traced(
     host_batch: int | None = None,
     drive_batch: int | None = None,
 ) -> tuple[Engine, Engine]:
-    """Return (host, drive) of a preset for a training with one known host ``batch`` and ``speed``.
+    """Return the engines (host, drive) of the preset ``cfg`` for a training of which only one
+    ``batch`` of the host and its ``speed`` (samples/s) are known.
 
-    ``name``: a network's name, or any other name. ``ratio``: speed of a drive divided by ``speed``
-    (compute/training.py). The host's largest batch is ``batch`` or
-    ``host_batch``, because no other batch is known to fit. The drive's batch is the largest that
-    leaves the host within its own; its memory also holds ``drive_batch``.
+    ``name``: name of the trace, which may be that of a network. ``ratio``: speed of a drive divided
+    by ``speed`` (compute/training.py). The host's largest batch is ``host_batch`` or ``batch``,
+    because no larger batch is known to fit. The drive's batch is the largest for which Algorithm 1
+    gives the host at most that batch. The drive's memory is assumed to hold ``drive_batch``.
     """
     half = half_batch() if name in NETWORKS else 0.0
     most = host_batch or batch

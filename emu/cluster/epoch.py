@@ -1,16 +1,16 @@
 """State of an epoch in training: assigns samples to nodes, step by step.
 
-Owns the samples left in an epoch under any sequence of batch changes, departures, returns and
-joins. Each public sample is used once, on any node; each private sample once (or repeated, as
-stated) on its own node. Does not own batch sizes, Eq. 1 (data_split.py) or the order of samples
-(permutation.py).
+Owns the remaining samples of an epoch under any sequence of batch changes, departures, returns and
+joins. Each public sample is used once, by any node. Each private sample is used by the node that
+stores it, once or, with leveling = repeat, several times. Does not own batch sizes, Eq. 1
+(data_split.py) or the order of samples (permutation.py).
 Source: none; STANNIS (DAC 2020) for Eq. 1 and private data. HyperTune ends the epoch instead.
 
-Algorithm: between two changes all remaining steps are alike. With S steps left, node i has n_i of
-the remaining samples. The samples of all nodes are numbered consecutively, and number j belongs to
-step j mod S. Steps therefore differ by at most one sample, in total and on each node, and the last
-step is not a small one. Private samples are spread over a node's steps. Public samples have no
-owner before they are taken: they are positions of one shuffled order, handed out as ranges.
+Algorithm: between two changes of batches or nodes, all steps have nearly equal sizes. With S steps
+left, node i gets n_i of the remaining samples. The samples of all nodes are numbered consecutively,
+and number j belongs to step j mod S. Steps therefore differ by at most one sample, in total and on
+each node. Private samples are spread evenly over a node's steps. Public samples belong to no node
+before a node takes them: they are ranges of positions of one shuffled order.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ MOST_NODE_SAMPLES = 3_000_000_000
 class Take:
     """Samples of each node in one step, as ranges of shuffled positions.
 
-    Private ranges are positions in the node's own order; positions beyond its private samples start
-    another pass over them. Public ranges are positions in the common order, one row per range,
-    nodes ascending; a node has several ranges if samples were put back.
+    A private range has positions in the order of one node's private samples; positions beyond
+    their number start another pass over these samples. Public ranges have positions in the order
+    that all nodes share, one row per range, nodes ascending. A node has several public ranges if
+    samples were put back.
     """
 
     step: int
@@ -71,7 +72,7 @@ class Take:
 
 @dataclass
 class _Plan:
-    """Plan of the remaining steps if nothing changes; each field is int64[nodes]."""
+    """Plan of the remaining steps if batches and nodes do not change; arrays are int64[nodes]."""
 
     steps: int
     samples: np.ndarray
@@ -80,6 +81,7 @@ class _Plan:
     first: np.ndarray
     """Number of each node's first sample in the consecutive numbering of the plan's samples."""
     done: int = 0
+    """Number of steps of the plan that have been taken."""
 
     def until(self, step: int) -> np.ndarray:
         """Return the number of samples of each node in the steps before ``step``, int64[nodes]."""
@@ -91,8 +93,8 @@ class _Plan:
         return below(self.first + self.samples) - below(self.first)
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of (samples, private samples among them) of each node in the next
-        step, int64[nodes] each."""
+        """Advance by one step. Return each node's number of samples in that step, and how many of
+        these samples are private, int64[nodes] each."""
         whole = np.maximum(self.samples, 1)
         before, after = self.until(self.done), self.until(self.done + 1)
         own = self.private * after // whole - self.private * before // whole
@@ -103,8 +105,8 @@ class _Plan:
 class Epoch:
     """Epoch of ``public`` samples for any node and ``private[i]`` samples for node i only.
 
-    ``seed`` seeds the shuffle; use a different seed for each epoch. ``leveling`` as in
-    data_split.split.
+    ``seed``: seed of the shuffle; use a different one for each epoch. ``leveling``: method of
+    data_split.split for unequal private data.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class Epoch:
 
     @property
     def nodes(self) -> int:
+        """Number of nodes, including absent nodes."""
         return len(self.private)
 
     @property
@@ -150,8 +153,7 @@ class Epoch:
 
     @property
     def repeated(self) -> np.ndarray:
-        """Number of times that each node has trained on a private sample it had already used,
-        int64[nodes]."""
+        """Number of repeated uses of private samples by each node so far, int64[nodes]."""
         return np.maximum(self._taken - self.private, 0)
 
     @property
@@ -178,8 +180,10 @@ class Epoch:
     # --- changes
 
     def start(self, batches: Sequence[int] | np.ndarray) -> None:
-        """Start the epoch with one batch per node, int64[nodes]. Raises InputError if private data
-        cannot be leveled."""
+        """Start the epoch with one batch per node, int64[nodes].
+
+        Raises InputError if the epoch has started, or if private data cannot be leveled.
+        """
         if self._plan is not None:
             raise InputError("the epoch has started; call resplit() to change its batches")
         sizes, _ = checked_batches("batch", batches)
@@ -189,11 +193,11 @@ class Epoch:
     def resplit(self, batches: Sequence[int] | np.ndarray) -> None:
         """Set new batches from the next step on; the previous step remains valid.
 
-        If a node's private samples no longer fit into its share of the remaining samples, the epoch
-        is lengthened. The other nodes then take smaller batches. They repeat private data instead
-        if leveling is "repeat" and there are enough public samples for the nodes without private
-        data. Raises InputError for a batch of a node that has left, and for batch 0 of a node with
-        private samples left; nothing changes then.
+        If the remaining private samples of a node exceed its proportion of all remaining samples,
+        the epoch is lengthened. The other nodes then take smaller batches. They repeat private data
+        instead if leveling is "repeat" and there are enough public samples for the nodes without
+        private data. Raises InputError, without any change, for a batch of a node that has left,
+        and for batch 0 of a node with private samples left.
         """
         sizes, _ = checked_batches("batch", batches)
         if len(sizes) != self.nodes:
@@ -207,14 +211,13 @@ class Epoch:
         self.batches, self._last = sizes, None
 
     def leave(self, nodes: Sequence[int] | np.ndarray, *, unfinished: bool = True) -> np.ndarray:
-        """Remove nodes from the epoch; the batches of the other nodes stay.
+        """Remove nodes from the epoch; keep the batches of the other nodes.
 
-        Their remaining private samples are kept for their return and are otherwise lost to the
-        epoch. Public samples have no owner. ``unfinished``: the nodes did not finish the last step;
-        put back its samples.
+        The epoch uses the remaining private samples of a removed node only if the node returns.
+        ``unfinished``: the nodes did not finish the last step; put back its samples.
 
-        Returns the private samples that each of these nodes has left, int64[len(nodes)]. Raises
-        InputError if no node would remain, or if a node is not present.
+        Returns the number of remaining private samples of each removed node, int64[len(nodes)].
+        Raises InputError if no node would remain, or if a node is not present.
         """
         at = self._known(nodes)
         gone = np.flatnonzero(self.away[at])
@@ -234,9 +237,9 @@ class Epoch:
         return self.private_left[at]
 
     def join(self, nodes: Sequence[int] | np.ndarray, batches: Sequence[int] | np.ndarray) -> None:
-        """Bring back nodes that have left, with batches for all nodes.
+        """Add nodes that had left, and set the batches of all nodes, int64[nodes].
 
-        Their private samples continue at the position where they stopped.
+        The private samples of these nodes continue at the position where the nodes left.
         """
         at = self._known(nodes)
         there = np.flatnonzero(~self.away[at])
@@ -252,7 +255,8 @@ class Epoch:
     # --- steps
 
     def take(self) -> Take:
-        """Return the samples of the next step, and count the previous step as complete."""
+        """Return the samples of the next step; after this call, the previous step can no longer be
+        put back. Raises InputError if no step is left."""
         plan = self._started()
         if plan.done == plan.steps:
             raise InputError(f"the epoch is over after {self.step} steps; no samples are left")
@@ -265,9 +269,8 @@ class Epoch:
         return take
 
     def public_indices(self, start: int | np.ndarray, length: int | np.ndarray) -> np.ndarray:
-        """Return the public samples of one range or of several consecutive ranges.
-
-        int64[sum of lengths], values 0 to public - 1.
+        """Return the indices of the public samples in one range of positions or in several ranges,
+        concatenated: int64[sum of lengths], each from 0 to public - 1.
         """
         begin, size = np.atleast_1d(start), np.atleast_1d(length)
         offset = np.repeat(begin - (np.cumsum(size) - size), size)
@@ -293,8 +296,8 @@ class Epoch:
         return at
 
     def _planned(self, batches: np.ndarray) -> _Plan:
-        """Return a plan that shares the remaining samples among the nodes according to
-        ``batches``."""
+        """Return a plan that distributes the remaining samples among the nodes in proportion to
+        ``batches``, int64[nodes]. Raises InputError for batch 0 with private samples left."""
         own, public = np.where(self.away, 0, self.private_left), self.public_left
         stuck = np.flatnonzero((own > 0) & (batches == 0))
         if len(stuck):
@@ -317,8 +320,8 @@ class Epoch:
         return self._shared(steps, own + given, own)
 
     def _shared(self, steps: int, samples: np.ndarray, private: np.ndarray) -> _Plan:
-        """Return a plan with these shares. Raises InputError if a node has more than
-        MOST_NODE_SAMPLES samples.
+        """Return a plan with these numbers of samples and private samples, int64[nodes]. Raises
+        InputError if a node has more than MOST_NODE_SAMPLES samples.
         """
         if samples.max() > MOST_NODE_SAMPLES:
             node = int(samples.argmax())

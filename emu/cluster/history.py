@@ -35,7 +35,8 @@ STEP = np.dtype(
 
 @dataclass(frozen=True)
 class Note:
-    """Event that occurred at the end of a step."""
+    """Event of a simulated training: its step, virtual time (s), type (``what``) and details
+    (``text``)."""
 
     step: int
     seconds: float
@@ -45,7 +46,10 @@ class Note:
 
 @dataclass
 class History:
-    """Record of a training, which the simulation appends to."""
+    """Record of a simulated training; the simulation appends one row per step.
+
+    ``hosts``: number of hosts, which are the first nodes.
+    """
 
     hosts: int
     busy_s: np.ndarray
@@ -85,8 +89,12 @@ class History:
         there: np.ndarray,
         rate: float,
     ) -> None:
-        """Append the record of a step. ``begin``, ``end``: compute interval of each node,
-        float64[nodes]; ``counted``: nodes whose samples count, bool[nodes].
+        """Append the record of a step. Times are in seconds of virtual time.
+
+        ``start``: begin of the step; ``trained``: end of all gradient computation; ``done``: end of
+        the update. ``begin``, ``end``: compute interval of each node, float64[nodes]. ``counts``:
+        samples of each node, int64[nodes]; ``counted``: nodes whose samples count, bool[nodes];
+        ``there``: present nodes, bool[nodes]. ``rate``: learning rate / initial learning rate.
         """
         self.busy_s += np.where(counted, end - begin, 0.0)
         self.samples_of += counts
@@ -122,6 +130,7 @@ class History:
 
     @property
     def samples(self) -> int:
+        """Number of samples that all nodes trained on."""
         return int(self.samples_of.sum())
 
     @property
@@ -131,10 +140,12 @@ class History:
 
     @property
     def samples_per_s(self) -> float:
+        """Mean speed of the cluster over the whole training, samples per second."""
         return self.samples / self.seconds
 
     @property
     def joules_per_sample(self) -> float:
+        """Mean energy per sample (J)."""
         return self.joules / self.samples
 
     def between(self, first: int, last: int) -> float:
@@ -154,7 +165,7 @@ class History:
     def data(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """Return the history as a JSON-serializable dictionary.
 
-        ``names``: kind name of each node; if given, the result includes totals per node.
+        ``names``: name of the kind of each node; if given, the result includes totals per node.
         """
         columns = self.steps
         out: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Ranges of sample positions that no node has taken, and their distribution to all nodes at once.
 
-Owns ranges of positions. Does not own the number that a node takes (epoch.py) or the sample at a
-position (permutation.py). Source: none.
+Owns these ranges. Does not own the number of positions that a node takes (epoch.py) or the mapping
+from position to sample (permutation.py). Source: none.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import numpy as np
 
 
 class Ranges:
-    """Positions 0 to n - 1 of samples. Positions are taken from the front, and returned positions
-    go back to the front."""
+    """Queue of the sample positions 0 to ``count`` - 1, stored as ranges. Positions are taken from
+    the front and put back at the front."""
 
     def __init__(self, count: int) -> None:
         self._start = np.array([0] if count else [], np.int64)
@@ -23,10 +23,10 @@ class Ranges:
         return int(self._length.sum())
 
     def take(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take ``wanted`` positions for each node, int64[nodes], together at most ``total``.
+        """Take ``wanted[i]`` positions for node i, int64[nodes], together at most ``total``.
 
-        Returns ranges (node, start, length), nodes ascending; a node gets several ranges where its
-        positions are not contiguous.
+        Returns the arrays (node, start, length), int64[ranges] each, nodes ascending. A node gets
+        several ranges if its positions are not contiguous.
         """
         ends, sizes = np.cumsum(wanted), np.cumsum(self._length)
         total = int(ends[-1])
@@ -45,6 +45,6 @@ class Ranges:
         return node, start, cuts - begin
 
     def put_back(self, start: np.ndarray, length: np.ndarray) -> None:
-        """Put ranges back that were taken; ``start`` and ``length`` are int64[ranges]."""
+        """Put back ranges of taken positions; ``start`` and ``length`` are int64[ranges]."""
         self._start = np.concatenate([start, self._start])
         self._length = np.concatenate([length, self._length])

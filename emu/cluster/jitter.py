@@ -1,12 +1,12 @@
 """Random variation of step times: jitter and stragglers, and the gate that tolerates them.
 
-Owns jitter and stragglers, the mean speed under them, and the equivalent noise for a gate. Does not
-own the gate (hypertune/slowdown_detector.py, hypertune/expected_speed.py) or the steps
-(training_sim.py).
-Source: none. Jitter is log-normal; a straggler's step is longer by a constant factor. A recent mean
-of a few steps with rare stragglers is far from normal: one straggler stays in it for as many steps
-as HyperTune requires flags in a row. The gate must therefore tolerate a number of stragglers that
-is exceeded only with probability SELDOM.
+Owns jitter and stragglers, the mean speed under them, and the equivalent noise for HyperTune's
+gate. Does not own the gate (hypertune/slowdown_detector.py, hypertune/expected_speed.py) or the
+steps (training_sim.py).
+Source: none. Jitter is log-normal; a straggler's step is longer by a constant factor. The mean of
+a few steps with rare stragglers is not normally distributed: one straggler lowers as many
+consecutive means as HyperTune requires flags in a row. The gate must therefore tolerate a number of
+stragglers that is exceeded only with probability SELDOM.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Chance:
     stragglers: float = 0.0
     """Probability that a node is a straggler in a step."""
     slower: float = 2.0
-    """Factor by which the step of a straggler is longer."""
+    """Step time of a straggler divided by its normal step time."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,8 +48,8 @@ class Chance:
             raise InputError(f"seed {self.seed}: must be at least 0")
 
     def longer(self, random: np.random.Generator, nodes: int) -> np.ndarray | float:
-        """Return the factor on each node's step time, drawn from ``random``, float64[nodes]; 1
-        without variation."""
+        """Return the factor by which each node's step time is multiplied, drawn from ``random``,
+        float64[nodes]; the number 1 without variation."""
         out: np.ndarray | float = 1.0
         if self.jitter:
             out = np.exp(random.normal(0.0, self.jitter, nodes))
@@ -63,9 +63,8 @@ class Chance:
         return exp(self.jitter**2 / 2) * (1 - self.stragglers * self._slack)
 
     def noise(self, sigmas: float) -> float:
-        """Return the relative standard deviation of an observed speed for a gate of ``sigmas``.
-
-        With this value the gate tolerates jitter and stragglers.
+        """Return the relative standard deviation of an observed speed with which a gate of
+        ``sigmas`` standard errors tolerates jitter and stragglers.
         """
         jitter = sqrt(expm1(self.jitter**2))
         if not 0 < self.stragglers < 1 or self.slower == 1:
@@ -81,9 +80,9 @@ class Chance:
     def allowed(self) -> int:
         """Number of stragglers among RECENT steps that a gate must tolerate.
 
-        It is the smallest number, from 1 on, that is exceeded in each of FLAGS consecutive means
-        with a probability of at most SELDOM. The probability is counted over all patterns of the
-        steps that these means span.
+        It is the smallest number, at least 1, that all of FLAGS consecutive means exceed with a
+        probability of at most SELDOM. The probability is summed over all patterns of stragglers in
+        the steps that these means cover.
         """
         steps = RECENT + FLAGS - 1
         pattern = (np.arange(1 << steps)[:, None] >> np.arange(steps)) & 1
@@ -98,5 +97,5 @@ class Chance:
 
     @property
     def _slack(self) -> float:
-        """Relative loss of speed of a straggler."""
+        """Relative loss of speed of a straggler, 1 - 1 / slower."""
         return 1 - 1 / self.slower

@@ -1,7 +1,7 @@
-"""Measurement noise: random errors of the speeds and core shares that nodes report.
+"""Measurement noise: random errors of the speeds and fractions of free cores that nodes report.
 
-Owns the noise of reported speeds and of reported shares of free cores. Does not own the variation
-of the steps themselves (jitter.py), or the gate that tolerates both (hypertune/expected_speed.py).
+Owns the random errors of these reported values. Does not own the variation of step times
+(jitter.py), or the gate that tolerates both (hypertune/expected_speed.py).
 Source: none; errors are normal and independent from step to step.
 """
 
@@ -19,7 +19,7 @@ class Noise:
     speed: float = 0.0
     """Standard deviation of a reported speed, relative to the speed."""
     cpu: float = 0.0
-    """Standard deviation of a reported share of free cores."""
+    """Standard deviation of a reported fraction of free cores."""
     seed: int | tuple[int, ...] = 0
 
     def generator(self) -> np.random.Generator:
@@ -29,9 +29,9 @@ class Noise:
     def add(
         self, random: np.random.Generator, speed: np.ndarray, cores: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the speeds and shares of free cores that the nodes report in a step,
-        float64[nodes] each: the true values with random errors. A reported speed is at least 0, and
-        a reported share is 0 to 1. NaN stays NaN.
+        """Return the speeds and fractions of free cores that the nodes report in a step,
+        float64[nodes] each: the true values ``speed`` and ``cores`` with random errors. A reported
+        speed is at least 0, and a reported fraction is from 0 to 1. NaN stays NaN.
         """
         nodes = len(speed)
         reported = speed * np.maximum(1 + self.speed * random.standard_normal(nodes), 0)

@@ -25,8 +25,8 @@ networks."""
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of a value: its kind (paper, derived or assumed), a reference in words, and the range
-    of the value."""
+    """Source of a value: its kind (paper, derived or assumed), a reference in words, and the lower
+    and upper bound of an uncertain value."""
 
     source: str
     ref: str
@@ -36,10 +36,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Network:
-    """A network as trained on a server with one kind of drive.
+    """A network and its published training on a server with one kind of drive.
 
-    Speeds are samples/s, None where not published. ``tuned_*`` are the speeds that the published
-    batches were tuned with.
+    Speeds are in samples/s; None: not published. ``tuned_*`` are the speeds to which the published
+    batches were tuned.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Network:
         return VECTORS * VALUE_BYTES * self.params
 
     def memory_limit(self, room_bytes: int) -> int:
-        """Return the largest batch that ``room_bytes`` hold in addition to the model.
+        """Return the largest batch that fits into ``room_bytes`` of memory next to the model.
 
         Raises InputError if no batch fits.
         """
@@ -95,12 +95,12 @@ NETWORKS: tuple[str, ...] = tuple(name for name in _tables() if name != CURVE)
 
 
 def half_batch() -> float:
-    """Return the batch at which an emulated engine reaches half of its full speed."""
+    """Return the batch at which an emulated engine reaches half of its full speed [assumed]."""
     return float(_tables()[CURVE]["half_batch"]["value"])
 
 
 def half_batch_origin() -> Origin:
-    """Return the source of the value of :func:`half_batch`."""
+    """Return the source of the value that :func:`half_batch` returns."""
     leaf = _tables()[CURVE]["half_batch"]
     return Origin(leaf["source"], leaf["ref"], leaf.get("low"), leaf.get("high"))
 

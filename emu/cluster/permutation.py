@@ -1,4 +1,4 @@
-"""Seeded permutation without storage: maps position to index for any number of positions.
+"""Seeded permutation of 0 to n - 1 that needs no memory per element: maps position to index.
 
 Owns the bijection. Does not own the assignment of positions to nodes (epoch.py).
 Source: a Feistel network (Luby and Rackoff 1988) with cycle walking (Black and Rogaway 2002) to
@@ -19,9 +19,9 @@ _SHIFTS = np.array([30, 27, 31], np.uint64)
 
 
 class Shuffle:
-    """Permutation of 0 to n - 1, determined by ``seed``.
+    """Permutation of 0 to ``count`` - 1, determined by ``seed``.
 
-    ``seed``: one or several integers (of a run, and of an epoch or node).
+    ``seed``: one or several integers, such as the seed of a run and the number of an epoch.
     """
 
     def __init__(self, count: int, *seed: int) -> None:
@@ -47,7 +47,8 @@ class Shuffle:
         return out.astype(np.int64).reshape(where.shape)
 
     def _once(self, values: np.ndarray) -> np.ndarray:
-        """Return ``values`` after one application of the Feistel network."""
+        """Return ``values`` after one application of the Feistel network, uint64; results may be n
+        or more."""
         left, right = values >> self._half, values & self._mask
         for key in self._keys:
             left, right = right, left ^ (_mixed(right + key) & self._mask)

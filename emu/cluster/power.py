@@ -17,7 +17,7 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Server:
-    """Power of a server in W: ``host_w`` while the host trains, plus ``drive_w`` for each drive
+    """Power of a server: ``host_w`` (W) while the host trains, plus ``drive_w`` (W) for each drive
     that trains."""
 
     host_w: float

@@ -1,9 +1,9 @@
 """Rate at which a node reads its samples from flash, measured on the emulated drive.
 
-Owns this measurement. Does not own the drive (engine/run/system.py) or the wait for samples
-(training_sim.py).
-Source: STANNIS, for the data path alone: the processor of a drive accesses its flash directly and
-bypasses front end and NVMe.
+Owns the measurement of this rate. Does not own the drive (engine/run/system.py) or the wait for
+samples (training_sim.py).
+Source: STANNIS, only for the data path: the processor of a drive accesses the flash directly and
+bypasses the front end and NVMe.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SAMPLES = 2048
 
 
 def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed: int = 0) -> float:
-    """Return the sample bytes per second read by one drive's processor, or by the host through
-    NVMe.
+    """Return the rate at which one drive's processor, or the ``host`` through NVMe, reads samples
+    of one drive, bytes per second.
 
-    Samples lie at random places, each aligned to the start of a page; as many commands are
-    outstanding as the drive accepts, and whole pages cross its channels. Raises InputError for a
-    size that is not positive, exceeds MOST_BYTES, or does not fit the drive.
+    Samples are read in random order; each starts at a page boundary. As many commands are
+    outstanding as the drive accepts, and whole pages cross the channels. Raises InputError for a
+    ``sample_bytes`` below 1 or above MOST_BYTES, or if a sample does not fit the drive.
     """
     if not 0 < sample_bytes <= MOST_BYTES:
         raise InputError(f"samples of {sample_bytes:,} bytes: must be from 1 to {MOST_BYTES:,}")

@@ -1,4 +1,4 @@
-"""Allocator that maximizes samples per second, as an alternative to the paper's rule.
+"""Allocator of batches that maximizes samples per second, an alternative to the paper's rule.
 
 Owns the plan, the synchronization interval and the number of engines. Does not own the search for a
 plan's samples (throughput_search.py), speed curves (batch_tuner.py), the time of an all-reduce (an
@@ -31,24 +31,24 @@ ExchangeTime = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class Plan:
-    """Work of every engine between two synchronizations; tuples have one value per kind
-    of engine."""
+    """Numbers of samples and steps of every engine between two synchronizations; tuples have one
+    value per kind of engine."""
 
     method: str
     names: tuple[str, ...]
     counts: tuple[int, ...]
     samples: tuple[int, ...]
-    """Samples of one engine of each kind."""
+    """Number of samples of one engine of each kind."""
     micro_batches: tuple[int, ...]
-    """Number of steps (micro-batches) in which an engine of each kind processes these samples;
-    their batches differ by at most one sample."""
+    """Number of steps (micro-batches) in which one engine of each kind processes its samples; the
+    batches of these steps differ by at most one sample."""
     seconds: tuple[float, ...]
     """Compute time of one engine of each kind, seconds."""
     exchange_s: float
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Largest batch that an engine of each kind holds in memory at a time."""
+        """Largest micro-batch of one engine of each kind; 0 for an engine without samples."""
         return tuple(
             -(-samples // steps) if steps else 0
             for samples, steps in zip(self.samples, self.micro_batches, strict=True)
@@ -73,6 +73,7 @@ class Plan:
 
     @property
     def samples_per_s(self) -> float:
+        """Samples per second of all engines, including synchronization."""
         return self.total / self.period_s
 
     @property
@@ -99,9 +100,11 @@ class Plan:
 
 
 def interval(seconds: float, exchange_s: float, overhead: float) -> int:
-    """Return the smallest number of steps between two synchronizations at which synchronization
-    takes at most the share ``overhead`` of the time. Each step takes ``seconds``: exchange /
-    (number x seconds + exchange) <= overhead.
+    """Return the smallest number of steps between two synchronizations for which synchronization
+    takes at most the fraction ``overhead`` of the time.
+
+    The number satisfies exchange_s / (number x seconds + exchange_s) <= overhead. ``seconds``: time
+    of one step. ``exchange_s``: time of one synchronization, seconds.
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"step of {seconds} s: must be more than 0")
@@ -111,6 +114,7 @@ def interval(seconds: float, exchange_s: float, overhead: float) -> int:
     number = max(1, math.ceil(exchange_s * (1 - overhead) / (overhead * seconds)))
 
     def share(steps: int) -> float:
+        """Return the fraction of the time that synchronization takes."""
         return exchange_s / (steps * seconds + exchange_s)
 
     while (
@@ -134,15 +138,15 @@ def plan(
 ) -> Plan:
     """Return the plan with the most samples per second for ``counts[i]`` engines of kind i.
 
-    No engine takes more than ``most_micro_batches`` steps between two synchronizations, or holds a
-    batch beyond its memory or beyond the largest that was measured. All engines together take at
-    most ``most_samples`` per update of the weights. With ``overhead``, the number of steps is at
-    most the one that reduces synchronization to that share of the time. With method "local" all
-    engines take equally many steps, of equal batches.
+    No engine takes more than ``most_micro_batches`` steps between two synchronizations. No batch
+    exceeds the engine's memory or its largest measured batch. All engines together take at most
+    ``most_samples`` per update of the weights. ``overhead`` limits the number of steps to the
+    smallest one at which synchronization takes at most this fraction of the time. With method
+    "local" all engines take equally many steps, of equal batches.
 
-    The search is exhaustive over every time that some engine can take. It is exact if one engine is
-    the only one of its kind (a host), else within one sample per engine of ``most_samples``. Raises
-    InputError if the limits exclude every plan.
+    The search covers every time that an engine can take. It is exact if one engine is the only one
+    of its kind (a host), else within one sample per engine of ``most_samples``. Raises InputError
+    if the limits exclude every plan.
     """
     each = tuple(count_each(engines, counts))
     if method not in METHODS:
@@ -172,11 +176,12 @@ def recruited(
     exchange_s: Callable[[int], float],
     **limits: Any,
 ) -> Plan:
-    """Return the plan with the number of engines that gives the most samples per second.
+    """Return the plan with the most samples per second, which may use only some of the engines.
 
-    The search varies the count of the most numerous kind (the last if several are equal), because
-    beyond some number the all-reduce among more nodes costs more than they contribute. Up to TRIED
-    engines it tries every number; beyond that it tries a grid, then a finer one around the best.
+    The search varies the count of the most numerous kind (the last if several are equal): with too
+    many nodes, the all-reduce costs more time than another node saves. Up to TRIED engines it tries
+    every number; beyond that it tries a grid, then a finer grid around the best number.
+    ``exchange_s``: function from the number of nodes to the time of a synchronization, seconds.
     ``limits``: keyword arguments of :func:`plan`.
     """
     count_each(engines, counts)

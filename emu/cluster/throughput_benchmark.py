@@ -1,4 +1,4 @@
-"""Benchmarks of engines: measured or emulated time over batch sizes, and the fitted line.
+"""Benchmark of an engine: measured or emulated step time by batch size, and the fitted line.
 
 Owns the measuring loop, the largest batch that memory holds, and the fit of speed(batch). Does not
 own measured curves (batch_tuner.py), the training step that is run, or any machine
@@ -25,11 +25,10 @@ REPEATS, WARM_UPS = 3, 1
 
 @dataclass(frozen=True)
 class Fitted(Engine):
-    """Engine whose step time is a line: ``start_s`` + batch x ``sample_s``.
+    """Engine whose step time is linear in the batch: ``start_s`` + batch x ``sample_s``, seconds.
 
-    ``points``: the measured points. ``error``: the largest relative error of the line at the times
-    it was fitted to. ``full``: (batch, samples/s); from that batch on, the speed is constant and
-    does not follow the line.
+    ``points``: the measured (batch, samples/s). ``error``: the largest relative error of the line
+    at the fitted points. ``full``: (batch, samples/s); from that batch on, the speed is constant.
     """
 
     start_s: float = 0.0
@@ -40,8 +39,8 @@ class Fitted(Engine):
     """True if the benchmark ended at the memory limit."""
 
     def speed(self, batch: int) -> float:
-        """Return the speed at a batch, samples per second: by the line, or constant from ``full``
-        on."""
+        """Return the speed at a batch, samples per second: by the fitted line below ``full``, and
+        constant from ``full`` on."""
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
@@ -62,17 +61,16 @@ class Fitted(Engine):
 
     @property
     def half_batch(self) -> float:
-        """Batch at which half of the step time is the constant part: half of the line's asymptotic
-        speed."""
+        """Batch at which the constant ``start_s`` is half of the step time, so that the speed is
+        half of the line's asymptotic speed."""
         return self.start_s / self.sample_s
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of a benchmark.
+    """Results of a benchmark: ascending ``batches``, and two values for each batch.
 
-    They are the batches in ascending order, the median time of each (s), and the spread of each:
-    the range of its times relative to their median.
+    ``seconds``: median time of a step, seconds. ``spread``: (longest - shortest time) / median.
     """
 
     name: str
@@ -100,8 +98,8 @@ class Measured:
     def fit(self, full: int | None = None) -> Fitted:
         """Return the least-squares line through the times, with neither term negative.
 
-        ``full``: batch of highest speed. The line is fitted to the batches up to it, and scaled to
-        meet its time exactly if it was measured; from there on, the speed is constant. Raises
+        ``full``: batch from which on the speed is constant. The line is fitted to the batches up to
+        ``full``. If ``full`` was measured, the line is scaled to meet its time exactly. Raises
         InputError if the time does not grow with the batch, or if no batch up to ``full`` was
         measured.
         """
@@ -145,12 +143,13 @@ def benchmark(
     out_of_memory: tuple[type[Exception], ...] = (MemoryError,),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measured:
-    """Time ``run(batch)``, one training step, over batch sizes.
+    """Measure the time of ``run(batch)``, one training step, for each of ``batches``.
 
     ``run`` returns the step's seconds (an emulated engine), or None to be timed by ``clock`` (a
     real engine; it must return when the step has finished). If a batch raises one of
-    ``out_of_memory``, the largest batch that fits is searched between it and the previous one, and
-    larger batches are not tried. Raises InputError if nothing can be measured.
+    ``out_of_memory``, search for the largest batch that fits between that batch and the previous
+    one, and skip larger batches. Raises InputError for invalid arguments, and if a batch of 1 does
+    not fit into memory.
     """
     wanted = sorted(set(batches))
     if not wanted or wanted[0] < 1:

@@ -1,8 +1,10 @@
-"""Search for the samples per engine that maximize throughput between two synchronizations.
+"""Search for the number of samples per engine that maximizes samples per second.
 
-Owns the tables of least time by samples, and the selection among all step times. Does not own plans
-and the meaning of their limits (throughput_allocator.py) or speed curves (batch_tuner.py).
-Source: none: samples / (T + exchange) over every time T that some engine can take.
+Owns the tables of the least time for each number of samples, and the selection among all step
+times. Does not own plans and their limits (throughput_allocator.py) or speed curves
+(batch_tuner.py).
+Source: none. The search maximizes samples / (T + exchange) over every time T that an engine can
+take between two synchronizations.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from ondie.emu.units import InputError
 ROOM = 1 << 20
 """Maximum number of samples of one engine between two synchronizations that the search covers."""
 Found = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Result of a search: samples, steps, and compute time in seconds, each with one value per kind of
-engine."""
+"""Result of a search: (samples, steps, compute time in seconds) of one engine, each a tuple with
+one value per kind of engine."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Search over the samples of ``counts[i]`` engines of each kind i, within their limits."""
+    """Search over the number of samples of each of ``counts[i]`` engines of kind i.
+
+    ``exchange_s``: time of one synchronization, seconds. ``most_samples``: maximum number of
+    samples of all engines together; None: no maximum.
+    """
 
     engines: tuple[Engine, ...]
     counts: tuple[int, ...]
@@ -47,8 +53,8 @@ class Search:
         return tuple(found)
 
     def local(self, steps: int) -> Found:
-        """Return the samples with the most throughput if every engine takes ``steps`` steps of
-        equal batches."""
+        """Return the number of samples with the most samples per second if every engine takes
+        ``steps`` steps of equal batches."""
         tables = [
             (times, np.ones(len(times), np.int64))
             for times in (
@@ -66,8 +72,8 @@ class Search:
         )
 
     def accumulated(self, micro_batches: int) -> Found:
-        """Return the samples with the most throughput if every engine takes the number of steps
-        that is best for it, at most ``micro_batches``."""
+        """Return the number of samples with the most samples per second if every engine takes its
+        fastest number of steps, at most ``micro_batches``."""
         tables = []
         for engine, most in zip(self.engines, self.most, strict=True):
             size = min(most * micro_batches, self.most_samples or ROOM + 1)
@@ -88,10 +94,12 @@ class Search:
     def _chosen(
         self, tables: Sequence[tuple[np.ndarray, np.ndarray]], exchange_s: float
     ) -> tuple[int, ...]:
-        """Return the samples of an engine of each kind with the most samples per second.
+        """Return the number of samples, for one engine of each kind, with the most samples per
+        second.
 
-        For every time T that some engine can take, each engine takes as many samples as it
-        completes within T, reduced to ``most_samples`` in total.
+        ``tables``: (seconds, steps) by number of samples, for each kind. For every time T in the
+        tables, each engine takes as many samples as it completes within T. The total is then
+        reduced to ``most_samples``. Raises InputError if ``most_samples`` allows no sample.
         """
         ends = [np.maximum.accumulate(times) for times, _ in tables]
         when = np.unique(np.concatenate(ends))
@@ -135,10 +143,11 @@ def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, 
 
 
 def _cut(fit: np.ndarray, counts: np.ndarray, most: int) -> np.ndarray:
-    """Reduce ``fit`` (kinds x candidates) so that no candidate exceeds ``most`` samples in total.
+    """Return ``fit``, int64[kinds, candidates], reduced to at most ``most`` samples per candidate.
 
-    Remove whole rounds, starting with the most numerous kind, then the rest, starting with the
-    rarest.
+    ``fit``: samples of one engine of each kind; ``counts``: number of engines, int64[kinds]. All
+    engines of a kind lose equally many samples. The first pass starts with the most numerous kind
+    and removes at most the excess; the second starts with the rarest kind and rounds up.
     """
     out = fit.copy()
     over = (fit * counts[:, None]).sum(axis=0) - most
