@@ -19,8 +19,9 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def start_collection(st, unit):
-    """Start one collection on unit ``unit`` if it is short of free blocks. Return the victim, or -1
-    if no block is worth collecting or there is no room for its valid pages."""
+    """Start one collection on unit ``unit`` if the unit is short of free blocks. Return the victim,
+    or -1 if every block has too many valid pages or there is no room for the valid pages.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.free_n > cfg.gc_low or pool.victims >= cfg.gc_parallel:
@@ -45,7 +46,7 @@ def start_collection(st, unit):
 
 @inline
 def is_worth_collecting(st, unit, block):
-    """Return True if a block is worth collecting and there is room for its valid pages."""
+    """Return True if a block has at most ``cfg.worth`` valid pages and there is room for them."""
     return st.valid[block] <= st.cfg[0].worth and has_room(st, unit, block)
 
 
@@ -111,8 +112,8 @@ def release_reservation(st, unit, block, count):
 
 @cold
 def release_overwritten(st, unit, block):
-    """Release the reservation for the pages of victim ``block`` that were overwritten after its
-    selection. Called when no further page of the victim will be read.
+    """Release the reservation for the pages of victim ``block`` that were overwritten after the
+    victim was selected. Call this when no further page of the victim will be read.
     """
     release_reservation(st, unit, block, st.block[block].unseen)
     st.block[block].unseen = 0

@@ -1,9 +1,9 @@
 """Optimizer reservoir: super-page map, write pointers and plane rotation.
 
 Owns the super-page map, the next place that each die programs, the roles of a block's planes, and
-the time of pages that change planes. A place is a physical super-page within a die's reservoir.
-Does not own the moves of super-pages to other dies (paths/on_die/wear_leveling.py), the
-conventional namespace (page_map.py) or any other time (nand/channel.py).
+the time that pages take to change planes. A place is a physical super-page within a die's
+reservoir. Does not own the moves of super-pages to other dies (paths/on_die/wear_leveling.py), the
+conventional namespace (page_map.py) or the time of flash operations (nand/channel.py).
 Source: OptimStore (HPCA 2023): mapping by super-page; strictly sequential writes, so that garbage
 collection moves nothing; one plane of four is idle, with occasional wear leveling inside the die.
 The paper does not publish the method. Here, the roles of a block's planes rotate by one each time
@@ -60,8 +60,9 @@ def rotation_of(st, die, at):
 
 @cold
 def next_good(st, die, at):
-    """Return the first place of the first good block from ``at`` on, where ``at`` is the first
-    place of a block."""
+    """Return the first place of the first good block from place ``at`` on. ``at`` must be the first
+    place of a block.
+    """
     cfg = st.cfg[0]
     for _ in range(cfg.reservoir_pages // cfg.pages):
         if st.block[block_of(st, die, at)].state != page_map.BAD:
@@ -88,7 +89,7 @@ def set_plane_roles(st, block, cycles):
 
 @cold
 def open_place(st, dev, super_page):
-    """Allocate the place for the next program of super-page ``super_page``.
+    """Allocate the place for the next program of super-page ``super_page`` and return the place.
 
     The die writes strictly in sequence. A block is entered only if it has no valid page, so garbage
     collection moves nothing. Otherwise the reservoir is too small, and the run fails (E_RESERVOIR).

@@ -89,7 +89,7 @@ class DieScan:
     def saw(self, place: int, spares: Sequence[Spare | None | bool]) -> None:
         """Add the out-of-band data ``spares`` (one item per plane) read at ``place``.
 
-        An item is a Spare record, None for a blank page, or a bool for an invalid record.
+        An item is a Spare record, None for a blank page, or False if its checksum is wrong.
         """
         if all(spare is None for spare in spares):
             return
