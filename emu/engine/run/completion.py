@@ -1,9 +1,9 @@
 """Completion of die operations: one table from operation and owner to the handler.
 
 Owns the dispatch, and the order in which FTL, data cache and host are notified of the end of an
-operation. Does not own the actions of these parts (ftl/completion.py, nvme/data_cache.py,
-pe_completion.py). Source: NVMeVirt has one completion function per command, too; the FTL below
-calls no front end.
+operation. Does not own the actions of FTL, data cache and processing elements (ftl/completion.py,
+nvme/data_cache.py, pe_completion.py). Source: as in NVMeVirt, each command has one completion
+function; the FTL does not call the front end.
 
 ============ ============================ ==========================================
 operation    owner                        handler
@@ -105,8 +105,8 @@ def on_program_done(st, tid):
 
 @njit
 def on_read_done(st, tid):
-    """Send a sensed page on to its destination: the host (through ECC), the cached mapping table,
-    or its new place. A page with raw bit errors may be sensed again first.
+    """Send a sensed page to its destination: the host (through ECC), the cached mapping table, or
+    another flash page. A page with raw bit errors may be sensed again first.
     """
     txn = st.txn[tid]
     dev = txn.dev

@@ -1,7 +1,8 @@
 """Completion handlers for operations on the reservoir: on-die computation and its data.
 
-Owns the end of the operations of processing elements (VPP, BPR, ODC, BPP) and of those that the
-controller runs for them. Does not own the operations of the conventional namespace (completion.py).
+Owns the end of the operations of processing elements (VPP, BPR, ODC, BPP) and of the operations
+that the controller runs for processing elements. Does not own the operations of the conventional
+namespace (completion.py).
 Source: OptimStore's operations on the die (Kim et al., HPCA 2023), with the controller's help for
 protection, parity and moves.
 """

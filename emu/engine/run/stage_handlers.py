@@ -1,8 +1,8 @@
 """Handlers of stages: actions on a transaction before it crosses the next station.
 
-Owns the decisions that the stage table cannot state. Each handler returns the stage that follows:
-the transaction's own, a branch, or WAITS. Does not own the order of stages (stage_table.py, which
-lists the branches of each handler), the crossings, or the handlers that only call another room
+Owns the decisions that the stage table cannot state. Each handler returns the next stage: its
+current stage, a branch, FINISHED, or WAITS. Does not own the order of stages (stage_table.py, which
+lists the branches of each handler), the crossings, or the handlers that only call another package
 (both in datapath.py).
 Source: the data paths of Newport and Laguna; the messages of an NVMe command.
 """
@@ -54,13 +54,13 @@ def enter_adapter_queue(st, tid):
 
 @cold
 def limit_fetches(st, tid):
-    """Hold a command while the drive works on the maximum number of commands of its queue pair."""
+    """Hold a command while the drive processes the maximum number of commands of the queue pair."""
     return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
 @cold
 def count_entry(st, tid):
-    """Count the entry of a SATA adapter's queue or queue pair that has arrived as fetched."""
+    """Count an entry of the SATA adapter's queue or of a queue pair as fetched."""
     if st.cfg[0].adapter > 0:
         st.dev[st.txn[tid].dev].fetched += 1
     if st.cfg[0].entries > 0:
@@ -70,7 +70,7 @@ def count_entry(st, tid):
 
 @inline
 def route_command(st, tid):
-    """Select the firmware latency of a decoded command: that of reads, or that of others."""
+    """Select the firmware latency of a decoded command: of reads, or of other commands."""
     return stages.PARSED if st.txn[tid].op == timing.READ else stages.PARSED_WRITE
 
 
@@ -294,7 +294,7 @@ def continue_transfer(st, tid):
 
 @njit
 def send_piece(st, tid):
-    """Create the transaction that carries the rest of a DMA, then send this piece up the link."""
+    """Create a transaction for the remaining bytes of a DMA, then send this piece up the link."""
     command = st.command[tid]
     if command.bytes_left > 0:
         piece = child(st, tid, st.txn[tid].lpn, 0)
