@@ -115,8 +115,8 @@ def free_block(st, unit, block):
 
 @njit
 def count_reserved_blocks(st, unit, to, pages):
-    """Return the number of free blocks of unit ``unit`` that collections may need: those in
-    progress, and another one that moves ``pages`` pages to stream ``to`` (-1: no other).
+    """Return the number of free blocks of unit ``unit`` that the collections in progress may need,
+    together with a new collection that moves ``pages`` pages to stream ``to`` (-1: none).
     """
     cfg = st.cfg[0]
     blocks = 0

@@ -70,9 +70,10 @@ def destination_stream(st, block):
 
 @njit
 def has_room(st, unit, block):
-    """Return True if there is room for the valid pages of block ``block`` in addition to the pages
-    of collections in progress. A block to be retired returns no free block, so one more free block
-    must remain for the next collection."""
+    """Return True if the free blocks of unit ``unit`` suffice for the valid pages of ``block`` and
+    for the pages of collections in progress. A block to be retired returns no free block, so one
+    more free block must remain for the next collection.
+    """
     if st.valid[block] == 0:
         return True
     blocks = block_manager.count_reserved_blocks(
@@ -83,7 +84,7 @@ def has_room(st, unit, block):
 
 @njit
 def make_victim(st, unit, bid):
-    """Make block ``bid`` a victim and reserve room for its valid pages."""
+    """Make block ``bid`` a victim and reserve page slots for its valid pages."""
     cfg = st.cfg[0]
     block = st.block[bid]
     if block.state == FOLDABLE:
@@ -103,8 +104,8 @@ def make_victim(st, unit, bid):
 
 @inline
 def release_reservation(st, unit, block, count):
-    """Release the reservation of room for ``count`` pages of victim ``block``, which have been
-    allocated or dropped.
+    """Release the reservation of ``count`` page slots for pages of victim ``block``. Call this when
+    the pages have been allocated or dropped.
     """
     st.block[block].owed -= count
     st.front[destination_stream(st, block), unit].owed -= count
@@ -154,9 +155,9 @@ def next_of_page(st, dev, bid):
 @cold
 def give_up(st, unit, block):
     """Give up the collection of victim ``block``, because failed programs have used up the blocks
-    that were reserved for the collection. The victim keeps its remaining pages. The reservations
-    for the current page and for the unread pages are released, so that no word line is kept open
-    for them.
+    that were reserved for the collection. The victim keeps its remaining pages. Release the
+    reservations for the current page and for the unread pages, so that no word line waits for
+    these pages.
     """
     release_reservation(st, unit, block, 1)
     release_overwritten(st, unit, block)

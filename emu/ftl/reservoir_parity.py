@@ -27,7 +27,7 @@ def wait_for_registers(st, tid):
 
 @cold
 def allocate_place(st, tid):
-    """Allocate the next place of its die to parity or commit record ``tid``."""
+    """Allocate the next physical super-page of the die to parity or commit record ``tid``."""
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made -= 1
@@ -37,9 +37,9 @@ def allocate_place(st, tid):
 
 @cold
 def erase_ahead(st, dev, die):
-    """Erase the next block of die ``die`` ahead of time if a parity or commit record waits and the
-    next place is the first of that block. The array operation of a parity or record must not begin
-    with an erase.
+    """Erase the next block of die ``die`` ahead of time, if a parity or commit record waits and the
+    next program of the die starts that block. The array operation of a parity or commit record
+    must not begin with an erase.
     """
     cfg = st.cfg[0]
     pool = st.pool[die]

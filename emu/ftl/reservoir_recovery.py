@@ -53,7 +53,7 @@ class Unrecoverable(RuntimeError):
 
 @dataclass(frozen=True)
 class Version:
-    """Version of a super-page, stored at a place of its die's reservoir."""
+    """Version of a super-page, stored at a place (physical super-page) of its die's reservoir."""
 
     super_page: int
     step: int
@@ -67,8 +67,8 @@ class Version:
 class DieScan:
     """Result of the scan of one die.
 
-    Places are numbered over the ``blocks`` x ``pages`` of the reservoir. A super-page fills
-    ``planes`` of the pages at a place, or all pages if ``planes`` is None.
+    Places (physical super-pages) are numbered over the ``blocks`` x ``pages`` of the reservoir. A
+    super-page fills ``planes`` of the pages at a place, or all pages if ``planes`` is None.
     """
 
     die: int

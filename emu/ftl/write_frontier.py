@@ -115,7 +115,7 @@ def next_plane(st, unit, stream):
 
 @cold
 def map_unwritten(st, dev, lpn, stream):
-    """Map a logical page that is read before it was written, as if it had been written.
+    """Map logical page ``lpn``, which is read before its first write, as if it had been written.
 
     The block of the page is never collected. Return False if no block has room.
     """

@@ -67,8 +67,9 @@ def retry_stalled(st, dev, unit):
 
 @cold
 def on_cache_program_done(st, tid):
-    """Complete a program with a data cache present. Return True if the write came from the cache,
-    so that no command waits for it."""
+    """Complete a program in a drive with a data cache. Return True if the write came from the
+    cache, so that no command waits for the program.
+    """
     cfg = st.cfg[0]
     if cfg.cache != mqsim_cache.BUFFER:
         return data_cache.on_programmed(st, tid)
@@ -79,8 +80,9 @@ def on_cache_program_done(st, tid):
 
 @njit
 def on_program_done(st, tid):
-    """Complete a program and map its pages. Return the transaction if a command waits for it, else
-    -1."""
+    """Complete program ``tid`` and map its pages. Return ``tid`` if a command waits for the
+    program, else -1.
+    """
     cfg = st.cfg[0]
     block = completion.on_pages_programmed(st, tid)
     if block < 0:
@@ -133,8 +135,9 @@ def on_read_done(st, tid):
 
 @njit
 def on_flash_done(st, tid):
-    """Complete the die operation of transaction ``tid`` by the table above. Return the transaction
-    when it is finished, else -1."""
+    """Complete the die operation of transaction ``tid`` by the handler for its operation and owner.
+    Return ``tid`` if the transaction is finished, else -1.
+    """
     txn = st.txn[tid]
     if st.cfg[0].probe != 0:
         scheduler_statistics.on_done(st, tid)

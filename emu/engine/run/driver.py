@@ -98,7 +98,7 @@ class Driver:
     # --- hooks
 
     def supply(self) -> bool:
-        """Collect completed work, and load as much further work as there is room for.
+        """Collect completed work, and load further work until the ring or the queues are full.
 
         Return True if any work was loaded.
         """

@@ -51,8 +51,9 @@ from ondie.kernels.jit import cold, njit
 
 @cold
 def on_helped_done(st, tid):
-    """Complete a die operation that the controller runs for on-die computation. Return the
-    transaction when it is finished, else -1."""
+    """Complete die operation ``tid``, which the controller runs for on-die computation. Return
+    ``tid`` if the transaction is finished, else -1.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     if txn.op == timing.READ:
@@ -93,8 +94,9 @@ def on_helped_done(st, tid):
 
 @njit
 def on_pe_done(st, tid):
-    """Complete an operation of the processing elements. Return the transaction when it is finished,
-    else -1."""
+    """Complete operation ``tid`` of the processing elements. Return ``tid`` if the transaction is
+    finished, else -1.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     if txn.op == timing.VPP and txn.queue == Q_PE:

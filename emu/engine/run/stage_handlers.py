@@ -112,7 +112,7 @@ def execute_command(st, tid):
 
 @cold
 def split_command_data(st, tid):
-    """Pass all data of a write command to the destage buffer, or split them into pages."""
+    """Pass all data of a write command to the destage buffer, or split the data into pages."""
     if st.cfg[0].cache == mqsim_cache.BUFFER and mqsim_cache.write(st, tid):
         return stages.WAITS
     command_split.cut_write(st, tid, stages.DOWN_DONE)
@@ -136,7 +136,7 @@ def send_answer(st, tid):
 
 @njit
 def ring_completion_doorbell(st, tid):
-    """Send the doorbell of a completion. It occupies the link, but no transaction waits for it."""
+    """Send the doorbell of a completion over the link; no transaction waits for its arrival."""
     size = st.cfg[0].doorbell
     st.count[st.txn[tid].dev, LINK_EXTRA_DOWN_BYTES] += size
     send_off(st, tid, stages.DOWN, size)
@@ -197,7 +197,7 @@ def route_unmapped(st, tid):
 
 @njit
 def route_read_data(st, tid):
-    """Send read data up the link, unless the ISP reads them or all data of the command are sent
+    """Send read data up the link, unless the ISP reads the data or the command sends all its data
     later in one transfer.
     """
     txn = st.txn[tid]
@@ -208,8 +208,8 @@ def route_read_data(st, tid):
 
 @cold
 def route_map_page(st, tid):
-    """Select the number of DRAM passes of a translation page: two if it is changed and written
-    back, otherwise one.
+    """Select the number of DRAM passes of a translation page: two if the page is changed and
+    written back, otherwise one.
     """
     txn = st.txn[tid]
     if txn.role == Role.MAP_BACK and txn.ppn >= 0:
@@ -270,7 +270,9 @@ def queue_program(st, tid):
 
 @cold
 def resume_translated(st, tid):
-    """Continue with pages whose mapping entries are known: read them, or allocate flash pages."""
+    """Continue transaction ``tid``, whose mapping entries are known: read its pages from flash, or
+    allocate flash pages for its write.
+    """
     if st.cfg[0].map_entries != 0 and cmt.waits_for_mapping(st, tid):
         return stages.WAITS
     if st.txn[tid].op == timing.READ:

@@ -163,7 +163,7 @@ class System(Driver):
         return loaded
 
     def _load(self, chunk: np.ndarray) -> None:
-        """Check a chunk of rows, add the amounts that it requests to ``planned``, and load it."""
+        """Check a chunk of rows, add its requested amounts to ``planned``, and load the chunk."""
         self._check_ids(chunk)
         chunk = self._with_message_costs(chunk)
         self.planned += self.requested_amounts(chunk)

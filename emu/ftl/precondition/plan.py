@@ -83,8 +83,8 @@ class Plan:
 
     @property
     def pitch(self) -> int:
-        """Number of physical pages from one unit to the next (``stride``, or its default if it is
-        0).
+        """Number of physical pages from the start of one unit to the next: ``stride``, or
+        ``blocks`` x ``unit_pages`` if ``stride`` is 0.
         """
         return self.stride or self.blocks * self.unit_pages
 

@@ -110,7 +110,8 @@ def _open_as_full(unit: Unit, count: int) -> np.ndarray:
 
 
 def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
-    """Write the labels in random order to all blocks except those that collection keeps free.
+    """Write the labels (logical pages) in random order to all blocks except the blocks that
+    collection keeps free.
 
     In a block of age a (0 to 1 over the blocks), the fraction exp(-t a) of the pages is valid; t is
     chosen so that the valid pages of all blocks sum to the number of labels.
@@ -177,7 +178,7 @@ def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
 
 
 def write(unit: Unit, labels: np.ndarray) -> None:
-    """Write ``labels`` as user writes. Labels without a slot are new."""
+    """Write ``labels`` (logical pages) as user writes. Labels without a slot are new."""
     unit = unit._replace(todo=labels.astype(np.int32))
     reg = unit.reg[0]
     order, at = int(reg.order), int(reg.next)
@@ -203,8 +204,8 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
 
 
 def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
-    """Remove free blocks from the unit, or return removed blocks to it, until it has ``count``
-    blocks. ``live``: bool[blocks], mask of the blocks in use, which the function updates.
+    """Remove free blocks from the unit, or return removed blocks to it, until ``count`` blocks are
+    in use. ``live``: bool[blocks], mask of the blocks in use, which the function updates.
     """
     reg = unit.reg[0]
     while live.sum() > count and not reg.stuck:

@@ -57,7 +57,7 @@ unit.
 
 
 class Unit(NamedTuple):
-    """Arrays of one simulated unit. A label with a slot from blocks << shift on is not written."""
+    """Arrays of one simulated unit. Label: logical page of the unit. Slot: physical page."""
 
     reg: np.recarray  # REG[1]
     rng: np.ndarray  # uint64[1]
@@ -204,7 +204,7 @@ def victim(unit):
 
 @njit
 def region_of(unit, label):
-    """Return the region of a label."""
+    """Return the number of the region that contains label (logical page) ``label``."""
     region = 0
     for i in range(1, unit.first.size - 1):
         region += label >= unit.first[i]
