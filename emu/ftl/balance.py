@@ -3,8 +3,8 @@
 Owns the quantities that are defined between any two events, and those of an idle drive. Does not
 own the laws (engine/core/conservation.py), or the quantities of the page map and of the counters
 (invariants.py).
-Source: the state of a block is kept twice, as its state field and where it is used: in a free ring,
-as an open block, as a garbage collection victim, in a list of waiting writes.
+Source: the state of a block is stored twice: in its state field and in the structure that uses the
+block (free ring, write frontier, garbage collection, list of waiting writes).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def idle_quantities(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _blocks(arrays: Arrays, geometry: Geometry) -> np.ndarray:
-    """Return the records of the conventional blocks, [units, blocks]."""
+    """Return the records of the conventional blocks, page_map.BLOCK[units, blocks]."""
     plain = np.asarray(arrays.block[: geometry.units * geometry.all_blocks])
     return plain.reshape(geometry.units, geometry.all_blocks)[:, : geometry.blocks]
 
 
 def _valid(arrays: Arrays, geometry: Geometry) -> np.ndarray:
-    """Return the valid pages of the conventional blocks, [units, blocks]."""
+    """Return the number of valid pages per conventional block, int32[units, blocks]."""
     plain = arrays.valid[: geometry.units * geometry.all_blocks]
     return plain.reshape(geometry.units, -1)[:, : geometry.blocks]
 
@@ -90,7 +90,7 @@ def _rings(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _frontiers(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count the open blocks, and the write frontiers of the streams with their errors."""
+    """Count the open blocks, the write frontiers of the streams, and inconsistent frontiers."""
     blocks = _blocks(arrays, geometry)
     frontier = np.asarray(arrays.front[:, : geometry.units])
     stream, unit = np.nonzero(frontier["block"] >= 0)
@@ -141,7 +141,7 @@ def _collections(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _urgency(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Count dies with a wrong urgency of collection, and pages with wrong sector masks."""
+    """Count dies with a wrong flag of urgent collection, and pages with wrong sector masks."""
     cfg, dies = arrays.cfg[0], geometry.dies
     wrong_dies = wrong_pages = 0
     if cfg.gc_hard > 0:
@@ -200,7 +200,9 @@ def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:
 
 
 def _lists(arrays: Arrays, geometry: Geometry) -> Quantities:
-    """Follow the lists of writes that wait for a free block, and count the units to be retried."""
+    """Count the writes that wait for a free block, by following their lists, and the units whose
+    writes are to be retried.
+    """
     dev = arrays.dev[0]
     lists = [(int(dev.stall_head), int(dev.stall_tail))]
     heads = np.flatnonzero(arrays.pool.stall_head[: geometry.units] >= 0)

@@ -1,4 +1,4 @@
-"""Block manager: free blocks of a unit, and their erase.
+"""Block manager: free blocks of a unit, and the erase of blocks.
 
 Owns the ring of free blocks, the choice of a free block, its opening and erase. Does not own the
 mapping of pages (page_map.py) or victims (gc_victims.py).
@@ -16,8 +16,9 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def take_free(st, unit, stream):
-    """Remove the next free block from the ring, which is ordered by erase count or by age, and
-    return it. For data that static wear leveling moves, take the most worn free block instead.
+    """Remove the next free block from the ring of unit ``unit`` and return it. The ring is ordered
+    by erase count or by age. For data that static wear leveling moves, take the most worn free
+    block instead.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
@@ -114,8 +115,9 @@ def free_block(st, unit, block):
 
 @njit
 def count_reserved_blocks(st, unit, to, pages):
-    """Return the number of free blocks of unit ``unit`` that collections in progress may need, plus
-    one more collection that moves ``pages`` pages to stream ``to``."""
+    """Return the number of free blocks of unit ``unit`` that the collections in progress may need,
+    together with a new collection that moves ``pages`` pages to stream ``to`` (-1: none).
+    """
     cfg = st.cfg[0]
     blocks = 0
     for stream in range(cfg.collected, st.front.shape[0]):
@@ -209,7 +211,9 @@ def queue_erase(st, dev, unit, block, queue):
 
 @inline
 def planes_in_use(st, turned):
-    """Return the mask of the planes of a reservoir block that super-pages fill."""
+    """Return the mask of the planes of a reservoir block that super-pages fill, if the plane roles
+    have rotated by ``turned`` planes.
+    """
     cfg = st.cfg[0]
     wide = ((1 << cfg.reservoir_planes) - 1) << turned
     return (wide | wide >> cfg.planes) & ((1 << cfg.planes) - 1)
@@ -217,7 +221,7 @@ def planes_in_use(st, turned):
 
 @njit
 def on_erased(st, tid):
-    """Complete the erase of transaction ``tid``: update erase counts and log it."""
+    """Complete the erase of transaction ``tid``: update erase counts and log the erase."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     block = st.block[txn.lpn]

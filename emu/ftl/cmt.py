@@ -93,8 +93,8 @@ TPAGE = record_type(
 
 def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
     """Return the bytes of an entry as (in the cache, in a translation page). A cached entry holds
-    the logical and the physical page number, a stored entry the physical one only. Both add one bit
-    per sector if ftl.partial_pages = sectors. The bits of an entry are rounded up to whole bytes.
+    the logical and the physical page number, a stored entry only the physical page number. Both
+    have one more bit per sector if ftl.partial_pages = sectors, and are rounded up to whole bytes.
     """
     bits = math.log2(max(physical_pages, 2))
     sectors = mapping_unit(cfg) // 512 if cfg.ftl.partial_pages == "sectors" else 0
@@ -106,7 +106,8 @@ def table_sizes(
 ) -> tuple[int, int, int]:
     """Return (entries per cache, entries per translation page, translation pages) of a device with
     ``caches`` caches of equal size. All are 0 if the whole map is in DRAM. Raises InputError if a
-    cache holds no entry or too many."""
+    cache holds no entry, or if the caches together hold 2**31 entries or more.
+    """
     if cfg.ftl.map_cache_bytes == 0:
         return 0, 0, 0
     cached, stored = entry_bytes(cfg, physical_pages)
@@ -193,7 +194,7 @@ def update(st, dev, lpn):
 
 @njit
 def look_up(st, dev, lpn, writes):
-    """Return True if the mapping of a logical page is known without a flash read.
+    """Look up the mapping of a logical page. Return True if no flash read is necessary.
 
     The entry of the page is then in the cache. ``writes``: 1 for a write, 0 for a read.
     """
@@ -222,7 +223,7 @@ def waits_for_mapping(st, tid):
     """Return True if transaction ``tid`` must wait for the mapping of one of its pages.
 
     ``pages_done`` of ``tid`` counts the pages whose mapping is known. After the wait, ``tid``
-    continues at TRANSLATED.
+    continues at stage TRANSLATED.
     """
     txn = st.txn[tid]
     writes = int(txn.op == PROGRAM)
@@ -239,7 +240,7 @@ def waits_for_mapping(st, tid):
 
 @cold
 def count_move(st, dev, lpn):
-    """Count the look-up of the mapping of a logical page that collection moves."""
+    """Count the lookup of the mapping of a logical page that collection moves."""
     st.lookup[2, HITS if find(st, dev, lpn) > 0 else OTHER_MISSES] += 1
 
 
@@ -280,9 +281,10 @@ def serve_waiters(st, dev, tvpn):
 
 @njit
 def fill_translation_pages(st, dev, lpn, count):
-    """Write the translation pages of ``count`` logical pages from ``lpn`` that are not on flash,
-    without simulated time, for preconditioning. Return the number of pages for which no unit had a
-    free block."""
+    """Write the translation pages of ``count`` logical pages from ``lpn`` on, without simulated
+    time, for preconditioning; skip those already on flash. Return the number of translation pages
+    for which no unit had a free block.
+    """
     cfg = st.cfg[0]
     without = 0
     for tvpn in range(lpn // cfg.map_span, (lpn + count + cfg.map_span - 1) // cfg.map_span):

@@ -94,7 +94,7 @@ def on_block_erased(st, tid):
 
 @njit
 def after_free_block(st, dev, unit):
-    """Start wear leveling and collections that a new free block of the unit allows or requires."""
+    """Start the wear leveling and collections of unit ``unit`` that a new free block allows."""
     cfg = st.cfg[0]
     if cfg.wear_static > 0:  # after stalled writes, which each erase retries first
         start_wear_leveling(st, dev, unit)
@@ -193,10 +193,10 @@ def on_translation_page_programmed(st, tid):
 @cold
 def handle_program_failure(st, tid):
     """Return True if the program of transaction ``tid`` has failed. The block is then closed and
-    will be retired, and the pages need another place.
+    will be retired, and the pages need other flash pages.
 
-    Called for each transaction of a word line. All of them share one random draw, and a failure is
-    counted once.
+    Call this for each transaction of a word line. All transactions of a word line share one random
+    draw, and a failure is counted once.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -242,8 +242,8 @@ def map_programmed_pages(st, tid):
 def on_pages_programmed(st, tid):
     """Handle the end of the program of transaction ``tid``, for any owner.
 
-    Returns the block, or -1 if the transaction has no owner to complete yet: more pages of its word
-    line follow, or the program has failed and the pages need another place.
+    Return the block, or -1 if the owner of the transaction cannot complete yet: more pages of the
+    word line follow, or the program has failed and the pages need other flash pages.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -267,7 +267,7 @@ def on_pages_programmed(st, tid):
 
 @cold
 def place_again(st, tid, unit):
-    """Allocate another place to the pages of transaction ``tid``, whose program has failed."""
+    """Allocate other flash pages to transaction ``tid``, whose program in ``unit`` has failed."""
     txn = st.txn[tid]
     dev = txn.dev
     if txn.kind == OWN and txn.role == Role.MAP_BACK:
@@ -322,7 +322,7 @@ def map_host_write(st, tid):
 
 @inline
 def after_host_write(st, dev, unit):
-    """Start collections that the program of a host write allows or requires."""
+    """Start the collections that the program of a host write makes possible or necessary."""
     check_for_collection(st, dev, unit)
     if st.pool[unit].retiring > 0:
         maybe_start_gc(st, dev, unit)

@@ -99,8 +99,8 @@ def choose_retiring_block(st, unit):
 
 @njit
 def bar_host_if_exclusive(st, block):
-    """Bar host transactions from the die of block ``block`` if collection has exclusive use of
-    it.
+    """Bar host transactions from the die of block ``block`` if the configuration gives collection
+    exclusive use of the die.
     """
     if st.cfg[0].probe != 0:
         scheduler_statistics.on_collection(st, block, die_of_block(st, block))
@@ -112,7 +112,7 @@ def bar_host_if_exclusive(st, block):
 def readmit_host(st, block):
     """Admit host transactions to the die of victim ``block`` again.
 
-    All pages of the victim have been moved; its erase precedes the host transactions.
+    All pages of the victim have been moved. The die erases the victim before it serves the host.
     """
     if st.cfg[0].exclusive != 0 and st.block[block].state == page_map.VICTIM:
         bar_host_work(st, die_of_block(st, block), -1)
@@ -127,7 +127,7 @@ def die_of_block(st, block):
 
 @inline
 def queue_of(st, txn):
-    """Return the die queue for a program of the FTL: a separate one for translation pages."""
+    """Return the die queue for a program of the FTL; translation pages have a separate queue."""
     return Q_MAP_WRITE if txn.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
 
 
@@ -299,7 +299,7 @@ def free_or_retire(st, dev, unit, bid):
 def may_level(st, unit):
     """Return True if unit ``unit`` may start a move that frees no block (wear leveling, reclaim).
 
-    The unit may not if the move would trigger a collection (which would trigger the next move), or
+    Return False if the move would trigger a collection (which would trigger the next move), or
     while writes wait for ``gc_stop`` free blocks.
     """
     cfg = st.cfg[0]
@@ -338,8 +338,9 @@ def start_wear_leveling(st, dev, unit):
 
 @njit
 def start_read_reclaim(st, dev, ppn):
-    """Start read reclaim: move the data of the block of page ``ppn`` to another block if collection
-    has time and room for it now. Otherwise a later read tries again."""
+    """Start read reclaim: move the data of the block of page ``ppn`` to another block, if the unit
+    may start a move and has free blocks for it. Otherwise a later read tries again.
+    """
     cfg = st.cfg[0]
     block = page_map.block_at(st, dev, ppn)
     unit = block // cfg.all_blocks

@@ -19,8 +19,9 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def start_collection(st, unit):
-    """Start one collection on unit ``unit`` if it is short of free blocks. Return the victim, or -1
-    if no block is worth collecting or there is no room for its valid pages."""
+    """Start one collection on unit ``unit`` if the unit is short of free blocks. Return the victim,
+    or -1 if every block has too many valid pages or there is no room for the valid pages.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.free_n > cfg.gc_low or pool.victims >= cfg.gc_parallel:
@@ -45,7 +46,7 @@ def start_collection(st, unit):
 
 @inline
 def is_worth_collecting(st, unit, block):
-    """Return True if a block is worth collecting and there is room for its valid pages."""
+    """Return True if a block has at most ``cfg.worth`` valid pages and there is room for them."""
     return st.valid[block] <= st.cfg[0].worth and has_room(st, unit, block)
 
 
@@ -69,9 +70,10 @@ def destination_stream(st, block):
 
 @njit
 def has_room(st, unit, block):
-    """Return True if there is room for the valid pages of block ``block`` in addition to the pages
-    of collections in progress. A block to be retired returns no free block, so one more free block
-    must remain for the next collection."""
+    """Return True if the free blocks of unit ``unit`` suffice for the valid pages of ``block`` and
+    for the pages of collections in progress. A block to be retired returns no free block, so one
+    more free block must remain for the next collection.
+    """
     if st.valid[block] == 0:
         return True
     blocks = block_manager.count_reserved_blocks(
@@ -82,7 +84,7 @@ def has_room(st, unit, block):
 
 @njit
 def make_victim(st, unit, bid):
-    """Make block ``bid`` a victim and reserve room for its valid pages."""
+    """Make block ``bid`` a victim and reserve page slots for its valid pages."""
     cfg = st.cfg[0]
     block = st.block[bid]
     if block.state == FOLDABLE:
@@ -102,8 +104,8 @@ def make_victim(st, unit, bid):
 
 @inline
 def release_reservation(st, unit, block, count):
-    """Release the reservation of room for ``count`` pages of victim ``block``, which have been
-    allocated or dropped.
+    """Release the reservation of ``count`` page slots for pages of victim ``block``. Call this when
+    the pages have been allocated or dropped.
     """
     st.block[block].owed -= count
     st.front[destination_stream(st, block), unit].owed -= count
@@ -111,8 +113,8 @@ def release_reservation(st, unit, block, count):
 
 @cold
 def release_overwritten(st, unit, block):
-    """Release the reservation for the pages of victim ``block`` that were overwritten after its
-    selection. Called when no further page of the victim will be read.
+    """Release the reservation for the pages of victim ``block`` that were overwritten after the
+    victim was selected. Call this when no further page of the victim will be read.
     """
     release_reservation(st, unit, block, st.block[block].unseen)
     st.block[block].unseen = 0
@@ -153,9 +155,9 @@ def next_of_page(st, dev, bid):
 @cold
 def give_up(st, unit, block):
     """Give up the collection of victim ``block``, because failed programs have used up the blocks
-    that were reserved for the collection. The victim keeps its remaining pages. The reservations
-    for the current page and for the unread pages are released, so that no word line is kept open
-    for them.
+    that were reserved for the collection. The victim keeps its remaining pages. Release the
+    reservations for the current page and for the unread pages, so that no word line waits for
+    these pages.
     """
     release_reservation(st, unit, block, 1)
     release_overwritten(st, unit, block)

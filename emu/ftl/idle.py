@@ -1,8 +1,8 @@
 """Idle drives: conditions under which background work may start.
 
-Owns two conditions: no host command is outstanding, and none has been for ``fold_idle``. Does not
-own the timer for ``fold_idle`` (nvme/idle_timer.py) or the background work (pslc_folding.py,
-padding.py).
+Owns two conditions: no host command is outstanding, and the drive has had no outstanding command
+for at least ``fold_idle`` ps. Does not own the timer for ``fold_idle`` (nvme/idle_timer.py) or the
+background work (pslc_folding.py, padding.py).
 Source: drives that fold pSLC blocks and pad word lines only when no host command is outstanding.
 """
 
@@ -24,7 +24,7 @@ def no_command(st, dev):
 
 @cold
 def long_enough(st, dev):
-    """Return True if the drive is idle and has been idle for at least ``fold_idle``."""
+    """Return True if the drive has been idle for at least ``fold_idle`` ps (0: never)."""
     cfg = st.cfg[0]
     if cfg.fold_idle == 0 or st.reg[0].now - st.dev[dev].quiet_since < cfg.fold_idle:
         return False

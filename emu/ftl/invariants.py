@@ -43,8 +43,8 @@ def check_idle(arrays: Arrays, geometry: Geometry, requested: Requested) -> None
 
 
 def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int], str]:
-    """Return the quantities that are defined between two events, and a text that names the first
-    block with a wrong count of valid pages ("" if there is none).
+    """Return (quantities of device 0 that are defined between two events, name of the first block
+    with a wrong count of valid pages or "").
     """
     blocks = geometry.units * geometry.all_blocks
     counted = arrays.valid[:blocks]

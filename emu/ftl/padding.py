@@ -1,18 +1,18 @@
 """Padding of incomplete word lines.
 
-Owns the arrival of programs in word lines, the conditions for padding, and the padding itself. Does
-not own the word lines and their passes (word_line_buffer.py) or page allocation (page_map.py).
+Owns the arrival of programs in word lines, the conditions for padding, and the padding programs.
+Does not own the word lines and their passes (word_line_buffer.py) or page allocation (page_map.py).
 Source: controllers pad a word line for a FLUSH, or when its data have waited for a long time.
 
 Padding completes a word line and, with two passes, also the next one:
- - when a FLUSH, or a write that completes on flash (FUA), waits for it and all pages that they wait
-   for have reached a word line;
- - when the host waits and no event is pending in the drive or on the way to it: first word lines of
-   host writes, then those of collection and of the mapping table;
- - when its oldest page has waited for ``ftl.gather_time``;
- - at the end of a run, when nothing else can happen.
-Word lines filled by collection are not padded while collection has pages to move to them: their
-places are reserved.
+ - when a FLUSH, or a write that completes on flash (FUA), waits for the word line, and all pages
+   that the command waits for have reached a word line;
+ - when the host waits and no event is pending in the drive or on the links to it: first word lines
+   of host writes, then word lines of collection and of the mapping table;
+ - when the oldest page of the word line has waited for ``ftl.gather_time``;
+ - at the end of a run, when no other event is possible.
+Word lines filled by collection are not padded while collection has pages to move to them, because
+collection has reserved their page slots.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def pad_to(st, dev, unit, stream, end):
 @njit
 def missing_to(st, head):
     """Return the page slot up to which a waiting word line (with two passes, also the next one)
-    lacks pages, or -1 if none is missing or the places are reserved by collection."""
+    lacks pages, or -1 if no page is missing or collection has reserved the page slots.
+    """
     cfg = st.cfg[0]
     txn = st.txn[head]
     block = page_map.block_at(st, txn.dev, txn.ppn)
@@ -110,7 +111,8 @@ def missing_to(st, head):
 @njit
 def pad_line(st, head, rule):
     """Pad a waiting word line (with two passes, also the next one) and increment counter ``rule``.
-    Return False when all places are taken or reserved."""
+    Return False if all page slots are allocated or reserved.
+    """
     end = missing_to(st, head)
     if end < 0:
         return False
@@ -145,7 +147,8 @@ def pad_streams(st, dev, first, behind, rule):
 @cold
 def pad_before_close(st, dev, unit, block):
     """Pad the last word line of open block ``block``, in which a program has failed, before the
-    block is closed. No word line follows it."""
+    block is closed. The padded word line is then the last of the block.
+    """
     cfg = st.cfg[0]
     stream = st.block[block].stream
     front = st.front[stream, unit]
@@ -251,7 +254,7 @@ def no_event_pending(st, dev):
 def pad_at_rest(st):
     """In each drive without pending events, pad the word lines for which a command waits.
 
-    Return True if an event was added or changed.
+    Return True if the function has added or changed an event.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
@@ -282,7 +285,7 @@ def pad_at_rest(st):
 
 @njit
 def run_has_ended(st):
-    """Return True if all work of a run is done, none will follow, and only padding is pending."""
+    """Return True if a run has done all its work, no work follows, and only padding is pending."""
     reg = st.reg[0]
     if reg.closing == 0 or st.tree[1] < reg.gather0 or reg.tail != reg.next_row:
         return False

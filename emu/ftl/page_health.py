@@ -57,8 +57,8 @@ def pe_cycles_after(st, block, erases):
 
 @njit
 def age_days(st, block, ppn):
-    """Return the age in days that is assumed for page ``ppn``: the time since its block was opened
-    or, for pages that the run has added to an older block, since the first of these programs.
+    """Return the assumed age of page ``ppn`` in days: the time since its block was opened. Pages
+    that the run has added to a block of before the run count from the first added page.
     """
     quality = st.quality[block]
     since = quality.since
@@ -117,8 +117,9 @@ def kept_rate(st, block, dev, ppn):
 
 @njit
 def mark_lost_sectors(st, tid):
-    """Mark the sectors that transaction ``tid`` could not read as lost at their new page. Called
-    after the program, since the erase of the block may still be in progress before it."""
+    """Mark the sectors that transaction ``tid`` could not read as lost in their new page. Call this
+    after the program, because an erase of the block, which clears marks, may precede the program.
+    """
     lost = st.reading[tid].lost
     if lost != 0:
         txn = st.txn[tid]
@@ -177,8 +178,8 @@ def clear_marks(st, dev, block):
 
 @njit
 def log_wrong_page(st, tid, lpn, ppn):
-    """Append a log entry for a page with wrong data, with the row that read it or the new physical
-    page.
+    """Append a log entry (LOG_BAD): the data of logical page ``lpn`` at physical page ``ppn`` are
+    wrong. The entry names the plan row of transaction ``tid`` (-1: none).
     """
     reg = st.reg[0]
     if reg.log_on == 0:

@@ -123,7 +123,7 @@ def is_map_stream(st, stream):
 def set_place(st, dev, tid):
     """Set the die, planes and page offset of transaction ``tid`` from its first physical page.
 
-    Return the DIE record of the die, or of the plane if planes operate independently.
+    Return the index of the DIE record of the die, or of the plane if planes operate independently.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -44,7 +44,7 @@ def collectable(st, bid):
 
 @njit
 def draw(st, count):
-    """Return a random number from 0 to n - 1, drawn from the run's seed and a counter."""
+    """Return a random integer from 0 to ``count`` - 1, drawn from the run's seed and a counter."""
     reg = st.reg[0]
     reg.draws += 1
     return below(absorb(st.cfg[0].seed, reg.draws), 0, count)
@@ -65,7 +65,7 @@ def greedy(st, unit):
 
 @njit
 def d_choices(st, unit):
-    """Select the block with the fewest valid pages of ``floor(log2(blocks))`` random ones (RGA)."""
+    """Select the block with the fewest valid pages among ``floor(log2(blocks))`` random blocks."""
     cfg = st.cfg[0]
     d = 0
     while cfg.blocks >> (d + 1) > 0:
@@ -96,8 +96,9 @@ def random(st, unit):
 
 @njit
 def random_some(st, unit):
-    """Select at random a full block whose share of invalid pages is at least the drive's share of
-    spare pages."""
+    """Select at random a full block in which the fraction of invalid pages is at least the drive's
+    fraction of spare pages.
+    """
     cfg = st.cfg[0]
     for _ in range(cfg.blocks):
         block = first_block(st, unit) + draw(st, cfg.blocks)
@@ -111,7 +112,7 @@ def random_some(st, unit):
 
 @njit
 def fifo(st, unit):
-    """Select the block that was filled first, of those with an invalid page."""
+    """Select the block that was filled first among the blocks with an invalid page."""
     cfg = st.cfg[0]
     best = -1
     for block in range(first_block(st, unit), first_block(st, unit) + cfg.blocks):
@@ -124,7 +125,7 @@ def fifo(st, unit):
 
 @njit
 def cost_benefit(st, unit):
-    """Select the block with the largest age x (1 - u) / 2u, where u is its share of valid pages."""
+    """Select the block with the largest age x (1 - u) / 2u; u: fraction of valid pages."""
     cfg = st.cfg[0]
     best = -1
     most = -1.0
@@ -154,10 +155,10 @@ def one_stream(st, tid):
 
 @njit
 def by_age(st, tid):
-    """Separate hot from cold data by the time since the page was last written. A page is hot
-    (stream 0) if fewer pages than the drive's capacity have been programmed since then, those of
-    garbage collection included. Other pages, and pages that garbage collection has moved, are cold
-    (stream 1)."""
+    """Return stream 0 for a hot page, 1 for a cold page, by the time since it was last written. A
+    page is hot if fewer pages than the drive's capacity have been programmed since then, including
+    pages programmed by garbage collection. Pages that garbage collection has moved are cold.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     old = int(st.l2p[txn.dev, txn.lpn]) - 1

@@ -47,22 +47,24 @@ def is_pslc(st, block):
 
 @inline
 def front_stream(st, block, stream):
-    """Return the stream whose write frontier filled block ``block`` with writes of a host
-    stream."""
+    """Return the stream of the write frontier that filled block ``block``, if the block holds
+    writes of host stream ``stream``.
+    """
     return st.cfg[0].pslc_stream if is_pslc(st, block) else stream
 
 
 @inline
 def pages_of_mode(st, block):
-    """Return the page slots of block ``block`` in its mode."""
+    """Return the number of page slots that block ``block`` uses in its current mode."""
     cfg = st.cfg[0]
     return cfg.pslc_pages if is_pslc(st, block) else cfg.block_pages
 
 
 @inline
 def counter_by_mode(st, block, native, folded):
-    """Return the counter for block ``block``: ``folded`` if it is in pSLC mode, else ``native``
-    (garbage collection)."""
+    """Return the counter for moves of pages of block ``block``: ``folded`` if the block is in pSLC
+    mode, else ``native`` (garbage collection).
+    """
     return folded if st.block[block].stream == st.cfg[0].pslc_stream else native
 
 
@@ -115,9 +117,10 @@ def open_block(st, unit):
 
 @cold
 def allocate(st, dev, unit, count):
-    """Allocate up to ``count`` page slots at consecutive planes of one page offset in unit
-    ``unit``'s pSLC block. Return (first ppn, count), or (-1, 0). ``reg.filled`` is 1 if the block
-    is now full."""
+    """Allocate up to ``count`` page slots at consecutive planes of one page offset in the open pSLC
+    block of unit ``unit``. Return (first ppn, number of slots), or (-1, 0) if no pSLC block is
+    available. Set ``reg.filled`` to 1 if the block is now full, else to 0.
+    """
     cfg = st.cfg[0]
     front = st.front[cfg.pslc_stream, unit]
     st.reg[0].filled = 0
@@ -168,8 +171,8 @@ def count_programmed(st, tid, block):
 
 @cold
 def return_block(st, unit, block):
-    """Return the empty block ``block``, in pSLC mode until now, to the free blocks of its
-    source.
+    """Return the empty block ``block`` from pSLC mode to the free blocks of the fixed region or to
+    the free native blocks.
     """
     cfg = st.cfg[0]
     slc = st.slc[unit]
@@ -198,8 +201,9 @@ def capacity(cfg: Config) -> int:
 
 
 def array_times(cfg: Config) -> np.ndarray:
-    """Return ``timing.page_times``, followed by the times of pages in pSLC mode if there are any:
-    int64[3, pages or 2 * pages]."""
+    """Return the array times by page offset as ``timing.page_times`` (ps), int64[3, pages]. If pSLC
+    is on, the times of pages in pSLC mode follow: int64[3, 2 * pages].
+    """
     native = page_times(cfg)
     if cfg.ftl.pslc == "off":
         return native
@@ -211,8 +215,9 @@ def array_times(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, units: int, blocks: int, region: int) -> dict[str, np.ndarray]:
-    """Return the state tables of this module. A unit has ``blocks`` conventional blocks, of which
-    the last ``region`` are the fixed region (0: none)."""
+    """Return the state tables of this module by field name of the state. A unit has ``blocks``
+    conventional blocks; the last ``region`` of them are the fixed pSLC region (0: none).
+    """
     slc = records(SLC, units if cfg.ftl.pslc != "off" else 1)
     slc.free_n = region
     ring = np.arange(blocks - region, blocks, dtype=np.int32) if region else np.zeros(1, np.int32)

@@ -1,7 +1,7 @@
-"""pSLC folding: moves of the pages of full pSLC blocks to native blocks, several into one.
+"""pSLC folding: pages of several full pSLC blocks move to one native block.
 
-Owns the trigger of a fold, the selection of its block, and the check for room. Does not own the
-moves, which are those of garbage collection (gc.py), or the pSLC blocks (pslc.py).
+Owns the trigger of a fold, the selection of the block to fold, and the check for room. Does not
+own the moves, which garbage collection executes (gc.py), or the pSLC blocks (pslc.py).
 Source: Samsung, TurboWrite, and Micron, "Optimizing Client SSD Performance Through Dynamic Write
 Acceleration", 2014 (data are moved while the drive is idle, or when no pSLC block is left).
 """
@@ -15,8 +15,8 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def is_foldable(st, bid):
-    """Return True if ``bid`` is a full pSLC block without pending programs and not to be
-    retired.
+    """Return True if block ``bid`` is a full pSLC block that has no pending programs and is not to
+    be retired.
     """
     block = st.block[bid]
     return block.state == FOLDABLE and block.flying == 0 and block.retire == 0
@@ -39,7 +39,9 @@ def start_fold_or_collection(st, unit, rests):
 
 @cold
 def start_fold(st, unit, rests):
-    """Start a fold of the oldest full pSLC block of unit ``unit``. Return the block, or -1."""
+    """Start a fold of the oldest full pSLC block of unit ``unit`` if few pSLC blocks are left or
+    the drive is idle (``rests``). Return the block, or -1.
+    """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if st.slc[unit].full == 0 or pool.victims >= cfg.gc_parallel:
@@ -72,5 +74,5 @@ def has_room(st, unit, block):
 
 @cold
 def waits_for_fold(st, unit):
-    """Return True if a write that found no pSLC block must wait until unit ``unit`` folds one."""
+    """Return True if a write without a free pSLC block must wait for a fold in unit ``unit``."""
     return st.cfg[0].pslc_wait != 0 and st.slc[unit].lent > 0

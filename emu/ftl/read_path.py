@@ -26,7 +26,7 @@ from ondie.kernels.jit import cold, inline
 
 @inline
 def return_zeros(st, tid):
-    """Answer read ``tid`` of unmapped pages with zeros from the controller."""
+    """Complete read ``tid`` of unmapped pages with zeros from the controller, without a die."""
     txn = st.txn[tid]
     st.count[txn.dev, UNMAPPED_PAGES] += txn.n
     log(st, LOG_ZERO, txn.row, txn.lpn, -1, -1, txn.n, txn.dev, -1)
@@ -35,7 +35,9 @@ def return_zeros(st, tid):
 
 @inline
 def locate(st, tid, entry):
-    """Set the physical page of read ``tid`` from mapping table entry ``entry``. Return the die."""
+    """Set the physical page of read ``tid`` from mapping table entry ``entry``. Return the index of
+    the DIE record.
+    """
     txn = st.txn[tid]
     txn.ppn = entry - 1
     txn.bus = bus_bytes(st, tid)

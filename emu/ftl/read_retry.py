@@ -1,8 +1,8 @@
-"""Read retry: success of a page read by hard decision, retries or soft decision, or its failure.
+"""Read retry: correction of a page by hard decision, retries or soft decision, or its failure.
 
-Owns the verdict on a page, the readings until the page is corrected or given up, and their decoding
-time. Does not own the bit error rates (nand/rber.py), the code (nand/ecc.py) or the marks of pages
-(page_health.py).
+Owns the verdict on a page (its outcome and the number of readings), the repeated readings, and
+their decoding time. Does not own the bit error rates (nand/rber.py), the code (nand/ecc.py) or the
+marks of pages (page_health.py).
 Source: Cai et al., Proc. IEEE 105(9), 2017 (hard decision, retries at other voltages, then soft
 decision); NVMe base specification, status code type 2h, code 81h (unrecovered read error).
 
@@ -67,8 +67,9 @@ READING = record_type(
 
 @njit
 def on_sensed(st, tid):
-    """Count a reading of the pages of ``tid`` that reached the controller. Return True if another
-    reading follows."""
+    """Count a reading of the pages of read ``tid`` that has reached the controller. Return True if
+    another reading follows.
+    """
     reading = st.reading[tid]
     if reading.total == 0:
         draw_verdict(st, tid)
@@ -93,7 +94,7 @@ def needs_refresh(st, tid):
 
 @njit
 def draw_verdict(st, tid):
-    """Draw the verdict on the pages of ``tid`` after their first reading.
+    """Draw the verdict on the pages of read ``tid`` at random after their first reading.
 
     Each page that must be read again gets a separate transaction, except the last page if no page
     was corrected.
@@ -238,8 +239,9 @@ def split_page(st, tid, lpn, ppn):
 
 @njit
 def decode(st, tid, step):
-    """Pass ``tid`` through the decoder of the channel, then continue at ``step`` or at the next
-    reading. Return False if decoding takes no time."""
+    """Pass read ``tid`` through the decoder of the channel, then continue at stage ``step`` or
+    start the next reading. Return False if decoding takes no time.
+    """
     txn = st.txn[tid]
     reading = st.reading[tid]
     time = reading.time
@@ -264,7 +266,9 @@ def decode(st, tid, step):
 
 @njit
 def read_again(st, tid):
-    """Read a page again: command, array and data transfer through the queue of its die."""
+    """Queue another reading of the page of read ``tid`` at its die: command, array operation and
+    data transfer.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     reading = st.reading[tid]
@@ -296,8 +300,9 @@ def page_scales(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, txns: int, blocks: int) -> dict[str, np.ndarray]:
-    """Return the state tables of this module and of page_health.py, by transaction, block and
-    constant. They have one record each if errors are off."""
+    """Return the state tables of this module and of page_health.py by field name of the state.
+    Tables by transaction or block have one record if errors are off.
+    """
     on = cfg.errors.kind != "none"
     return {
         "rate": rber.rates(cfg),

@@ -1,9 +1,9 @@
 """Optimizer reservoir: super-page map, write pointers and plane rotation.
 
 Owns the super-page map, the next place that each die programs, the roles of a block's planes, and
-the time of pages that change planes. A place is a physical super-page within a die's reservoir.
-Does not own the moves of super-pages to other dies (paths/on_die/wear_leveling.py), the
-conventional namespace (page_map.py) or any other time (nand/channel.py).
+the time that pages take to change planes. A place is a physical super-page within a die's
+reservoir. Does not own the moves of super-pages to other dies (paths/on_die/wear_leveling.py), the
+conventional namespace (page_map.py) or the time of flash operations (nand/channel.py).
 Source: OptimStore (HPCA 2023): mapping by super-page; strictly sequential writes, so that garbage
 collection moves nothing; one plane of four is idle, with occasional wear leveling inside the die.
 The paper does not publish the method. Here, the roles of a block's planes rotate by one each time
@@ -43,8 +43,8 @@ def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> 
 
 @inline
 def block_of(st, die, at):
-    """Return the block that contains place ``at`` of die ``die``'s reservoir, numbered over all
-    blocks of all devices.
+    """Return the block that contains place ``at`` (physical super-page) of the reservoir of die
+    ``die``, numbered over all blocks of all devices.
     """
     cfg = st.cfg[0]
     return die * cfg.all_blocks + cfg.blocks + at // cfg.pages
@@ -52,16 +52,17 @@ def block_of(st, die, at):
 
 @inline
 def rotation_of(st, die, at):
-    """Return the number of planes by which the plane roles have rotated in the block of place
-    ``at`` of die ``die``'s reservoir.
+    """Return the number of planes by which the plane roles have rotated in the block that contains
+    place ``at`` (physical super-page) of the reservoir of die ``die``.
     """
     return st.block[block_of(st, die, at)].turned
 
 
 @cold
 def next_good(st, die, at):
-    """Return the first place of the first good block from ``at`` on, where ``at`` is the first
-    place of a block."""
+    """Return the first place (physical super-page) of the first good block from place ``at`` on.
+    ``at`` must be the first place of a block.
+    """
     cfg = st.cfg[0]
     for _ in range(cfg.reservoir_pages // cfg.pages):
         if st.block[block_of(st, die, at)].state != page_map.BAD:
@@ -80,7 +81,7 @@ def erase_block(st, dev, die, block):
 
 @inline
 def set_plane_roles(st, block, cycles):
-    """Set the roles of the planes of ``block``, which is opened after ``cycles`` P/E cycles."""
+    """Set the rotation of plane roles of ``block``, which is opened after ``cycles`` P/E cycles."""
     cfg = st.cfg[0]
     if cfg.rotate > 0:
         st.block[block].turned = cycles // cfg.rotate % cfg.planes
@@ -88,10 +89,11 @@ def set_plane_roles(st, block, cycles):
 
 @cold
 def open_place(st, dev, super_page):
-    """Allocate the place for the next program of super-page ``super_page``.
+    """Allocate and return the place (physical super-page) for the next program of ``super_page``.
 
-    The die writes strictly in sequence. A block is entered only if it has no valid page, so garbage
-    collection moves nothing. Otherwise the reservoir is too small, and the run fails (E_RESERVOIR).
+    The die writes strictly in sequence. It enters a block only if the block has no valid page, so
+    garbage collection moves nothing. Otherwise the reservoir is too small, and the run fails
+    (E_RESERVOIR).
     """
     cfg = st.cfg[0]
     die = dev * cfg.dies + super_page % cfg.dies
@@ -136,7 +138,7 @@ def change_planes(st, tid, source):
 
 @cold
 def map_place(st, dev, super_page, at):
-    """Map super-page ``super_page`` to place ``at`` of its die's reservoir."""
+    """Map super-page ``super_page`` to place ``at`` (physical super-page) of its die."""
     cfg = st.cfg[0]
     die = dev * cfg.dies + super_page % cfg.dies
     old = st.rmap[dev, super_page]
@@ -150,7 +152,7 @@ def map_place(st, dev, super_page, at):
 
 @cold
 def unmap(st, dev, super_page):
-    """Unmap super-page ``super_page``, because it is now stored on another die."""
+    """Unmap super-page ``super_page``, whose data are now stored on another die."""
     die = dev * st.cfg[0].dies + super_page % st.cfg[0].dies
     st.valid[block_of(st, die, int(st.rmap[dev, super_page]) - 1)] -= 1
     st.rmap[dev, super_page] = 0

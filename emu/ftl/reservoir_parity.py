@@ -1,8 +1,8 @@
 """Controller-written pages of the reservoir: parities and commit records.
 
-Owns the time at which they are allocated places, and the erase of a block that one of them opens.
-The place is allocated as late as the program, because a die programs its places in sequence and
-stripes of the die may be programmed before. Does not own places (reservoir.py), queues
+Owns the time at which such a page is allocated a place (physical super-page), and the erase of the
+block that it opens. The place is allocated as late as the program, because a die programs its
+places in sequence and may program stripes first. Does not own places (reservoir.py), queues
 (nand/die.py) or the choice of parities and records (paths/on_die/protection.py).
 Source: see reservoir.py; ONFI (the pages of a block are programmed in order).
 """
@@ -16,8 +16,8 @@ from ondie.kernels.jit import cold
 
 @cold
 def wait_for_registers(st, tid):
-    """Count an encoded parity or commit record that waits for free registers of its die, and erase
-    the block for it if necessary.
+    """Count encoded parity or commit record ``tid`` as waiting for free registers of its die, and
+    erase the block that it will open if necessary.
     """
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
@@ -27,7 +27,7 @@ def wait_for_registers(st, tid):
 
 @cold
 def allocate_place(st, tid):
-    """Allocate the next place of the die to parity or commit record ``tid``."""
+    """Allocate the next physical super-page of the die to parity or commit record ``tid``."""
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made -= 1
@@ -37,9 +37,9 @@ def allocate_place(st, tid):
 
 @cold
 def erase_ahead(st, dev, die):
-    """Erase the next block of die ``die`` ahead of time if a parity or commit record waits and the
-    next place is the first of that block. The array operation of a parity or record must not begin
-    with an erase.
+    """Erase the next block of die ``die`` ahead of time, if a parity or commit record waits and the
+    next program of the die starts that block. The array operation of a parity or commit record
+    must not begin with an erase.
     """
     cfg = st.cfg[0]
     pool = st.pool[die]

@@ -1,8 +1,8 @@
 """Reservoir reads: bit errors in the optimizer's pages, which bypass the controller's ECC.
 
-Owns the wrong bits of reservoir pages at their use, in the die or in the controller. Does not own
-their rates (nand/rber.py, page_health.py), their protection (nand/pe_protection.py) or the bytes
-(paths/payload.py follows the log).
+Owns the count of wrong bits in reservoir pages when the die or the controller uses them. Does not
+own the bit error rates (nand/rber.py, page_health.py), the protection against bit errors
+(nand/pe_protection.py) or the bytes of the pages (paths/payload.py, which reads the log).
 Source: OptimStore (HPCA 2023): on-die processing elements work on pages in pSLC mode, whose raw bit
 error rate is assumed to be low enough to do without the controller's ECC.
 """
@@ -21,7 +21,7 @@ from ondie.kernels.jit import njit
 def count_wrong_bits(st, tid):
     """Count and log the wrong bits that remain in the pages of a super-page after read ``tid``.
 
-    The random draws depend on the same inputs as those of other reads (read_retry.py).
+    The random draws depend on seed, page, P/E cycles and number of reads, as in read_retry.py.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]

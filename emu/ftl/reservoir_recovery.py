@@ -1,14 +1,16 @@
 """Reservoir recovery: rebuild the map, write pointer and cursor of each die from flash alone.
 
 Owns the reconstruction from out-of-band data. Does not own the reads and their cost
-(paths/on_die/recovery_plan.py, analysis/power_loss/cut.py) or the conventional namespace. Parities
-over dies and commit records are super-pages like others, but a record takes one page, and neither
-has a cursor.
+(paths/on_die/recovery_plan.py, analysis/power_loss/cut.py) or the conventional namespace. The
+cursor of a die is the number of its super-pages that hold the result of the current step. Parities
+over dies and commit records are super-pages that the cursor does not count; a commit record takes
+one page.
 Source: OptimStore (HPCA 2023): strictly sequential programs, super-pages in order; recovery from
 out-of-band data as in FTLs (the newest sequence number wins; an open block is closed or padded).
 
-A die programs one super-page after the other. A power loss can therefore tear only the last one,
-and the last one of each earlier power loss after which no whole super-page was programmed. Rules:
+A die programs one super-page after the other. A power loss can therefore tear only the super-page
+that the die was programming. Torn super-pages of earlier power losses also remain if the die has
+programmed no whole super-page since. Rules:
 
 - A version is complete if the records of all planes are whole and agree, each in its place. If the
   planes of a block have changed roles (reservoir.py), all must have rotated by the same number. The
@@ -24,7 +26,7 @@ and the last one of each earlier power loss after which no whole super-page was 
   identifies the versions of earlier attempts, whole or torn, when the step can no longer be undone.
   It continues after the last version that is kept. The blocks filled since then are erased again
   one by one, so undoing takes no space, however often the power fails.
-- The place after the last one that is not blank may have been partly programmed and still read as
+- The place after the last non-blank place may have been partly programmed and still read as
   blank. In the open block it is padded: programmed with arbitrary data, so that the next recovery
   sees it. Nothing else distinguishes it from a blank place after repeated power losses. Other
   blocks need no padding, because blocks are erased again before they are entered: they may be half
@@ -51,22 +53,22 @@ class Unrecoverable(RuntimeError):
 
 @dataclass(frozen=True)
 class Version:
-    """Version of a super-page, stored at a place of its die's reservoir."""
+    """Version of a super-page, stored at a place (physical super-page) of its die's reservoir."""
 
     super_page: int
     step: int
     sequence: int
     place: int
     turned: int = 0
-    """Number of planes by which the plane roles have rotated in the block of that place."""
+    """Number of planes by which the plane roles have rotated in the block of ``place``."""
 
 
 @dataclass
 class DieScan:
     """Result of the scan of one die.
 
-    Places are numbered over the ``blocks`` x ``pages`` of the reservoir. A super-page fills
-    ``planes`` of the pages at a place, or all pages if ``planes`` is None.
+    Places (physical super-pages) are numbered over the ``blocks`` x ``pages`` of the reservoir. A
+    super-page fills ``planes`` of the pages at a place, or all pages if ``planes`` is None.
     """
 
     die: int
@@ -82,10 +84,13 @@ class DieScan:
     torn: int = 0
     """Number of places that are not blank and hold no complete version."""
     records: int = 1 << 62
-    """Super-page numbers from this one on belong to commit records, which take one page each."""
+    """First super-page number of commit records, which take one page each."""
 
     def saw(self, place: int, spares: Sequence[Spare | None | bool]) -> None:
-        """Add the out-of-band data of a place, one item per plane."""
+        """Add the out-of-band data ``spares`` (one item per plane) read at ``place``.
+
+        An item is a Spare record, None for a blank page, or False if its checksum is wrong.
+        """
         if all(spare is None for spare in spares):
             return
         self.visible.add(place)
@@ -133,7 +138,9 @@ class DieScan:
         return max(done, default=0)
 
     def newest(self, last: int) -> dict[int, Version]:
-        """Return the newest complete version of each super-page, of steps up to ``last``."""
+        """Return the newest complete version of each super-page among steps up to ``last``, by
+        super-page number.
+        """
         found: dict[int, Version] = {}
         for version in self.versions.values():
             if version.step > last:
@@ -144,8 +151,9 @@ class DieScan:
         return found
 
     def next_place(self, last: int) -> tuple[int, int | None]:
-        """Return (the next place that the die programs, the place to be padded before it or None)
-        if versions of steps up to ``last`` are kept."""
+        """Return (next place that the die programs, place to be padded before it or None), if
+        recovery keeps the versions of steps up to ``last``.
+        """
         kept = [version for version in self.versions.values() if version.step <= last]
         if not kept:
             return 0, None
@@ -167,20 +175,21 @@ class DieState:
     sequence: int
     cursor: int
     """Number of super-pages of the die, in order of update, that already hold the result of the
-    step under way.
+    current step.
     """
     turned: dict[int, int] = field(default_factory=dict)
     """Number of planes by which the plane roles have rotated, by block that holds a version."""
     made: frozenset[int] = frozenset()
-    """Super-page numbers of the parities and commit records already programmed for the step under
-    way.
+    """Super-page numbers of the parities and commit records already programmed for the current
+    step.
     """
 
 
 def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
     """Check the data of the newest version of a scan.
 
-    If they are torn, drop the version and return False; another version is then the newest.
+    If the data are torn, drop the version and return False; call the function again to check the
+    version that is then the newest. Return True if the data are intact or no version exists.
     """
     last = scan.doubtful
     if last is None or intact(last):
@@ -204,10 +213,11 @@ def conclude(
     beside: Sequence[int] = (),
     undo: bool = False,
 ) -> DieState:
-    """Return the state of a die that holds the super-pages ``expected`` in the order of their
-    update. ``step`` is the step under way or the last one. With ``undo``, return the state before
-    ``step``. ``beside``: the die's parities and record, which may not exist. Raises
-    Unrecoverable."""
+    """Return the state of the scanned die. ``expected``: super-pages of the die in order of update.
+    ``step``: current or last step. ``undo``: return the state before ``step``. ``beside``: parities
+    and commit record of the die, which may be missing. Raises Unrecoverable if a super-page is
+    missing or steps are inconsistent.
+    """
     found = scan.newest(step - undo)
     where = f"die {scan.die}"
     missing = [sp for sp in expected if sp not in found]
@@ -237,9 +247,10 @@ def conclude(
 
 
 def assign_super_pages(scans: Sequence[DieScan], count: int, last: int) -> list[list[int]]:
-    """Return the super-pages of 0 .. ``count`` - 1 that each die of a device holds. A super-page
-    belongs to the die with its newest version of steps up to ``last``. Raises Unrecoverable if a
-    super-page has none."""
+    """Return for each die of a device its list of super-pages, of 0 .. ``count`` - 1. A super-page
+    belongs to the die with its newest version among steps up to ``last``. Raises
+    Unrecoverable if a super-page has no such version.
+    """
     best: dict[int, tuple[int, int, int]] = {}
     for i, scan in enumerate(scans):
         for sp, version in scan.newest(last).items():

@@ -1,6 +1,6 @@
-"""Large tables of which a run touches a small part.
+"""Sparse tables: large tables of which a run writes only few entries.
 
-Owns their memory and the search for the touched parts. Does not own their contents.
+Owns the memory of the tables and the search for written entries. Does not own their contents.
 Source: Linux, mmap(2); Documentation/admin-guide/mm/pagemap.rst.
 """
 
@@ -22,14 +22,14 @@ SPARSE_BYTES = 1 << 22
 HUGE_BYTES = 1 << 30
 """Size in bytes up to which a sparse table uses huge memory pages.
 
-In larger tables, huge pages would allocate memory for untouched parts.
+In larger tables, huge pages would allocate memory for many untouched entries.
 """
 PART = 1 << 18
-"""Largest number of entries of a part."""
+"""Largest number of entries per slice that touched_parts() yields."""
 SEARCHED = 1 << 24
-"""Number of entries that are searched at once."""
+"""Number of entries that touched_parts() searches per read of /proc/self/pagemap."""
 GRAIN = 512
-"""Number of entries that are told to be in use, or not, together."""
+"""Number of consecutive entries that share one flag of use in the search."""
 _IN_USE_SHIFT = 62
 """Lowest of two bits of an entry of /proc/self/pagemap: the page is swapped out, or present."""
 
@@ -37,9 +37,9 @@ _IN_USE_SHIFT = 62
 def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
     """Return a zeroed mapping table, of which only touched memory pages use memory.
 
-    The tables of a server of 32 TB drives exceed any memory but are almost untouched. Large tables
-    are therefore mapped without reserved memory, in small pages. Raises InputError if the address
-    space is exhausted.
+    The tables of a server with 32 TB drives exceed its memory but are almost untouched. Large
+    tables are therefore mapped without reserved memory, in small pages. Raises InputError if the
+    address space is exhausted.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= SPARSE_BYTES:
@@ -61,11 +61,11 @@ def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
 
 
 def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
-    """Yield the slices of the tables, each of at most PART entries, in which at least one of them
-    may have been written. All other entries are zero.
+    """Yield the slices, each of at most PART entries, in which at least one of ``tables`` may have
+    been written. All other entries are zero.
 
-    tables: contiguous, one-dimensional, of equal length. Where the system does not say which memory
-    is in use, all slices are yielded.
+    ``tables``: contiguous, one-dimensional, of equal length. If the system does not report the
+    memory in use, yield all slices.
     """
     length = len(tables[0])
     with contextlib.ExitStack() as stack:
@@ -88,8 +88,9 @@ def touched_parts(*tables: np.ndarray) -> Iterator[slice]:
 
 
 def _in_use(pagemap: FileIO, part: np.ndarray) -> np.ndarray:
-    """Return for every GRAIN entries of ``part`` whether a memory page of theirs is in use,
-    bool[n]."""
+    """Return a flag for every GRAIN entries of array ``part``, bool[n]: True if a memory page that
+    holds one of these entries is in use.
+    """
     count = -(-len(part) // GRAIN)
     first = part.ctypes.data // mmap.PAGESIZE
     last = (part.ctypes.data + part.nbytes - 1) // mmap.PAGESIZE

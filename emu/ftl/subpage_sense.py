@@ -4,11 +4,11 @@ Owns the grouping of reads of slots (word_lines.py) into commands, and the count
 sensed but not requested. Does not own the issuers of reads (nvme/command_split.py, gc.py) or their
 completion (completion.py).
 Source: ONFI: a read loads a page into the register, of which columns are selected for output (05h
-and E0h, 06h and E0h); a page is always sensed whole, even if only a part is transferred.
+and E0h, 06h and E0h). A page is always sensed whole, even if only some columns are transferred.
 
-The first transaction of a command holds the place in the queue and the array. The transactions
-behind it (``mate``) are transferred from the register after it, one by one. ``array`` below 0 marks
-them: each needs a column selection first.
+The first transaction of a command is the one that is queued and uses the array. The transactions
+linked to it by ``mate`` follow it out of the register one by one. Their ``array`` is negative,
+because each needs a column selection first.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ CHAINED = -1
 
 @cold
 def can_share(st, tid, part):
-    """Return True if read ``part`` can share the array operation of read ``tid``. It must be of the
-    same page, or of the same page offset in another plane of the block if planes are read
-    together."""
+    """Return True if read ``part`` can share the array operation of read ``tid``. Both must read
+    the same page, or the same page offset in different planes of a block if planes are read
+    together.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     other_txn = st.txn[part]
@@ -85,7 +86,7 @@ def count_slot_read(st, tid):
 
 @inline
 def count_command(st, tid):
-    """Count the array read of ``tid``, a command of one read, for slots or for whole pages."""
+    """Count the array read of ``tid``, a command that consists of one read."""
     if st.cfg[0].slots > 1:
         count_slot_read(st, tid)
     else:

@@ -1,7 +1,7 @@
 """Tables of the FTL: maps, blocks, free rings, write frontiers and the cached mapping table.
 
 Owns the sizes and initial values of these tables, and the constants of flash management. Does not
-own behavior (the other files of this room).
+own behavior (the other files of this package).
 Source: mmap(2): mapping tables are lazily committed zero pages.
 """
 
@@ -134,8 +134,9 @@ def set_cached_map(
 def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     """Raise InputError if the drive can run full when all logical pages are written.
 
-    All invalid pages of a unit can then lie in the open blocks of the streams, while only the
-    reserve of collection is free. The block that the waiting write would open is not open.
+    All invalid pages of a unit can then be in the open blocks of the streams, while only the
+    blocks reserved for collection are free. One stream has no open block: that of the waiting
+    write.
     """
     one = cfg.ftl.stream_policy == "one"
     streams = (1 if one else int(table["streams"][0])) + int(table["collected_streams"][0])
@@ -172,7 +173,9 @@ def map_dtype(entries: int) -> type[np.unsignedinteger]:
 def error_tables(
     cfg: Config, n: int, geometry: Geometry, txns: int, units: int
 ) -> dict[str, np.ndarray]:
-    """Return the tables of the error model. They have minimal size if errors.kind = none."""
+    """Return the tables of the error model by field name of the state; they have minimal size if
+    errors.kind = none.
+    """
     on = cfg.errors.kind != "none"
     pages = geometry.physical_pages if on else 1
     return {
@@ -228,7 +231,7 @@ def open_blocks(table: np.record) -> int:
 def block_records(
     cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: int
 ) -> np.recarray:
-    """Return the block records.
+    """Return the block records (page_map.BLOCK) of all units.
 
     In a used drive, a block is erased before its first write; in each unit one block has already
     been erased.
@@ -249,7 +252,7 @@ def block_records(
 
 
 def one_zone(geometry: Geometry, streams: int, lpns: int) -> np.recarray:
-    """Return zones in which every stream writes to all units."""
+    """Return one zone record (page_map.ZONE) per stream; every stream writes to all units."""
     zone = records(page_map.ZONE, streams)
     zone.last_lpn = lpns
     zone.units = geometry.units
@@ -272,7 +275,10 @@ def pool_records(geometry: Geometry, units: int) -> np.recarray:
 def tables(
     cfg: Config, geometry: Geometry, table: np.record, n: int, lanes: int
 ) -> dict[str, np.ndarray]:
-    """Return the tables of the FTL of ``n`` devices, for the constants in ``table``."""
+    """Return the tables of the FTL of ``n`` devices by field name of the state.
+
+    ``table``: constants of compiled code; ``lanes``: independently operating planes per die.
+    """
     units = n * geometry.units
     lpns, tpages, entries = int(table.lpns), int(table.tpages), int(table.map_entries)
     caches = int(table.map_caches)

@@ -37,7 +37,9 @@ ISP data cross the DRAM once.
 
 @inline
 def dram(st, tid, passes, step):
-    """Pass the data of ``tid`` through the device's DRAM. Return False if that takes no time."""
+    """Pass the data of ``tid`` through the device's DRAM ``passes`` times, then continue at stage
+    ``step``. Return False if that takes no time.
+    """
     txn = st.txn[tid]
     station = stages.station(st, txn.dev, stages.DRAM)
     service = -1
@@ -68,8 +70,10 @@ def by_rows(st, station, n_bytes):
 
 @inline
 def packed(st, tid, which, n_bytes):
-    """Return (station, bytes on the wire, service time in ps or -1) of data over the device's link,
-    with packet overhead."""
+    """Return (station, bytes on the wire with packet overhead, service time in ps) of a transfer of
+    ``n_bytes`` over the device's link in direction ``which`` (stages.UP or stages.DOWN). The time
+    is -1 if the rate of the station determines it.
+    """
     txn = st.txn[tid]
     cfg = st.cfg[0]
     wire = n_bytes
@@ -93,7 +97,9 @@ def packed(st, tid, which, n_bytes):
 
 @inline
 def send(st, tid, which, n_bytes, step):
-    """Send data over the device's link. Return False if there are no data, or they take no time."""
+    """Send ``n_bytes`` over the device's link, then continue at stage ``step``. Return False if
+    there are no data or the transfer takes no time.
+    """
     if n_bytes == 0:
         st.txn[tid].step = step
         return False
@@ -111,7 +117,9 @@ def send_off(st, tid, which, n_bytes):
 
 @njit
 def decode(st, tid, step):
-    """Pass the data of ``tid`` through the ECC decoder of the die's channel."""
+    """Pass the data of ``tid`` through the ECC decoder of the die's channel, then continue at stage
+    ``step``. Return False if that takes no time.
+    """
     cfg = st.cfg[0]
     if cfg.errors != 0:
         return read_retry.decode(st, tid, step)
@@ -120,7 +128,9 @@ def decode(st, tid, step):
 
 @njit
 def decode_bare(st, tid, step):
-    """Pass the optimizer's pages of ``tid`` through the ECC decoder of the die's channel."""
+    """Pass the optimizer's pages of ``tid`` through the ECC decoder of the die's channel. Return
+    False if that takes no time.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     st.count[txn.dev, PE_DECODED_PAGES] += txn.n
@@ -142,7 +152,9 @@ def encode_bare(st, tid, step):
 
 @njit
 def encode(st, tid, step):
-    """Pass the data of ``tid`` through the ECC encoder of the die's channel."""
+    """Pass the data of ``tid`` through the ECC encoder of the die's channel. Return False if that
+    takes no time.
+    """
     return coded(st, tid, ECC_ENCODED_PAGES, st.cfg[0].encode, step)
 
 

@@ -37,7 +37,7 @@ from ondie.kernels.jit import cold, inline, njit
 @njit
 def wait_for_page(st, tid):
     """Append transaction ``tid`` to the transactions that wait for the translation page of its next
-    page. Request the read of that page unless it has been requested.
+    logical page. Request the read of the translation page if no read is requested yet.
     """
     txn = st.txn[tid]
     dev = txn.dev
@@ -167,8 +167,9 @@ def keep_without_write_back(st, dev, tpage):
 
 @njit
 def start_write_backs(st, dev):
-    """Start queued write-backs, up to the limit of concurrent ones. If the queue is then empty,
-    start the reads of the deferred misses."""
+    """Start queued write-backs up to the limit of concurrent write-backs. If the queue is then
+    empty, start the reads of the deferred misses.
+    """
     cfg = st.cfg[0]
     maps = st.maps[dev]
     while maps.first > 0 and maps.writing < cfg.map_writes:
@@ -190,7 +191,7 @@ def start_write_backs(st, dev):
 
 @inline
 def units_in_turn(st, tvpn):
-    """Return the number of units on which translation page ``tvpn`` may lie."""
+    """Return the number of units that may hold translation page ``tvpn``."""
     cfg = st.cfg[0]
     if cfg.map_streams == 1:
         return st.turn.shape[0]
@@ -199,11 +200,11 @@ def units_in_turn(st, tvpn):
 
 @inline
 def unit_in_turn(st, dev, tvpn, i):
-    """Return the unit that is tried as number ``i`` for translation page ``tvpn``.
+    """Return the ``i``-th unit (from 0) to try when allocating translation page ``tvpn``.
 
     The order of units starts at the page's number if allocation is static, else at the allocation
     cursor. With a stream of translation pages for each zone, the pages are numbered within their
-    zone and lie on its units.
+    zone and stored on the units of the zone.
     """
     cfg = st.cfg[0]
     if cfg.map_streams > 1:

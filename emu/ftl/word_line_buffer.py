@@ -1,4 +1,4 @@
-"""Word-line buffer: programs wait in DRAM until all pages of a program unit are present.
+"""Word-line buffer: holds programs in DRAM until all pages of a program unit are present.
 
 Owns the buffered lines (word_lines.py): their programs, the order of passes over the array, and the
 start of each pass. Does not own allocation (write_path.py), padding (padding.py) or completion
@@ -48,8 +48,9 @@ def unit_of(st, tid):
 
 @njit
 def find(st, unit, key):
-    """Return the first buffered program of line ``key`` of unit ``unit``, or -1 if none is
-    buffered."""
+    """Return the first buffered program of the line with number ``key`` in unit ``unit``, or -1 if
+    the line is not buffered.
+    """
     tid = st.pool[unit].lines - 1
     while tid >= 0 and word_lines.word_line_of(st, st.txn[tid].ppn) != key:
         tid = st.txn[tid].next
@@ -119,8 +120,9 @@ def is_whole(st, head):
 
 @njit
 def send_line(st, unit, head, step):
-    """Send the complete line that begins with program ``head`` to its die; ``step`` selects the
-    pass.
+    """Send the complete line that begins with program ``head`` to its die.
+
+    ``step``: stages.ENCODED for the first pass, stages.PASSED for the second pass.
     """
     cfg = st.cfg[0]
     replace(st, unit, head, -1)
@@ -163,8 +165,9 @@ def line_queue(st, tid):
 
 @cold
 def on_line_programmed(st, tid):
-    """Complete one pass over the line of program ``tid``. Return True if there is no completion to
-    report: another pass follows, or the pages are padding."""
+    """Complete one pass over the line of program ``tid``. Return True if the program has no owner
+    to complete yet, because another pass follows or the pages are padding.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev

@@ -7,10 +7,11 @@ Source: one-shot programming of a word line (ISSCC papers on 3D
 NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbors.
 
 A *line* consists of ``line`` page slots. A *stripe* is one line, or one line of each plane if
-planes are not programmed together; a write frontier at the end of a stripe is between lines. Both
-are 1 slot if pages are programmed one by one. A page has several *slots* if a mapping unit is a
-part of it (4 KiB of 16 KiB, so that the mapping table takes one thousandth of the flash capacity).
-A program of whole pages that are not a word line is complete without other programs.
+planes are not programmed together. At the end of a stripe, no line of a write frontier is
+incomplete. Lines and stripes have 1 slot if pages are programmed one by one. A page has several
+*slots* if the mapping unit is smaller than a page (4 KiB of 16 KiB, so that the mapping table takes
+one thousandth of the flash capacity). Without word lines, each program of whole pages is complete
+by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def word_line_of(st, ppn):
 
 @inline
 def plane_of(st, ppn):
-    """Return the plane, within its unit, of a physical page or slot."""
+    """Return the plane of a physical page or slot, counted within its unit."""
     cfg = st.cfg[0]
     return ppn % cfg.together // cfg.slots
 
@@ -60,8 +61,8 @@ def is_inside_stripe(st, front):
 
 @cold
 def unit_in_turn(st, dev, stream):
-    """Return the unit of the next page of stream ``stream`` if units are used in turn, one stripe
-    each.
+    """Return the unit that receives the next page of stream ``stream``, if a stream fills units
+    round-robin, one stripe per unit.
     """
     cfg = st.cfg[0]
     return dev * cfg.units + st.turn[st.front[stream, dev * cfg.units].turn]
@@ -83,8 +84,8 @@ def next_turn(st, dev, unit, stream, front, count):
 @cold
 def slots_together(st, at, count):
     """Return the number of slots, at most ``count``, that are allocated together at slot ``at`` of
-    an open block: whole pages of one super-page, or a part of one page. A program therefore never
-    combines a partial page with another page.
+    an open block: whole pages of one super-page, or slots within one page. A program therefore
+    never combines a partial page with another page.
     """
     cfg = st.cfg[0]
     inside = at % cfg.slots

@@ -26,10 +26,10 @@ from ondie.kernels.jit import cold, inline, njit
 @njit
 def allocate(st, dev, unit, stream, count):
     """Allocate up to ``count`` page slots at consecutive planes of one page offset of unit
-    ``unit``.
+    ``unit``, for stream ``stream``.
 
-    Return (first ppn, count), or (-1, 0) when the unit has no block to write to. ``reg.filled``
-    is 1 if the block is full now.
+    Return (first ppn, number of slots), or (-1, 0) when the unit has no block to write to. Set
+    ``reg.filled`` to 1 if the block is full now, else to 0.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
@@ -79,8 +79,9 @@ def close_block(st, dev, front, block):
 
 @cold
 def skip_to_next_stripe(st, dev, unit, front):
-    """Advance the write frontier to the next stripe of word lines after an untimed fill that ended
-    inside a stripe and left the rest unprogrammed."""
+    """Advance write frontier ``front`` to the next stripe of word lines. An untimed fill has ended
+    inside the current stripe, whose remaining pages stay unprogrammed.
+    """
     cfg = st.cfg[0]
     front.laid = 0
     front.next += -front.next % cfg.stripe
@@ -90,10 +91,10 @@ def skip_to_next_stripe(st, dev, unit, front):
 
 @cold
 def set_laid(st, unit, stream, before):
-    """Set ``laid`` of a write frontier that an untimed fill uses.
+    """Set the flag ``laid`` of a write frontier that an untimed fill uses.
 
-    Before the fill (``before`` = 1), set it to 0. After the fill (``before`` = 0), set it to 1 if
-    the fill ended inside a stripe, else to 0.
+    Before the fill (``before`` = 1), clear the flag. After the fill (``before`` = 0), set the flag
+    if the fill ended inside a stripe.
     """
     front = st.front[stream, unit]
     front.laid = int(before == 0 and word_lines.is_inside_stripe(st, front))
@@ -114,7 +115,7 @@ def next_plane(st, unit, stream):
 
 @cold
 def map_unwritten(st, dev, lpn, stream):
-    """Map a logical page that is read before it was written, as if it had been written.
+    """Map logical page ``lpn``, which is read before its first write, as if it had been written.
 
     The block of the page is never collected. Return False if no block has room.
     """
@@ -141,9 +142,9 @@ def schedule_check(st, unit):
 
 @njit
 def fill(st, dev, lpn, count, stream):
-    """Map ``count`` pages from ``lpn`` on as if written in sequence, in zero time.
+    """Map ``count`` logical pages from ``lpn`` on as if written in sequence, in zero time.
 
-    Return the number of pages without a place. A fill counts no erase.
+    Return the number of pages that no unit had room for. The fill does not count erases.
     """
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
@@ -186,10 +187,10 @@ def fill(st, dev, lpn, count, stream):
 
 @cold
 def fill_rounds(st, dev, lpn, count, stream):
-    """Map pages as `fill` does, as many whole rounds over the units as their open blocks take
-    before any of them is full.
+    """Map pages as `fill` does, in whole rounds over the units, until the open block of some unit
+    is almost full.
 
-    Return the number of pages, 0 if a unit has no open block that has been written to.
+    Return the number of pages mapped; 0 if a unit has no open block that has been written to.
     """
     cfg = st.cfg[0]
     each = cfg.unit_planes * cfg.slots if cfg.multi_plane != 0 else cfg.slots
@@ -221,8 +222,8 @@ def fill_rounds(st, dev, lpn, count, stream):
 
 @inline
 def unit_of(st, dev, lpn, stream):
-    """Return the unit for the next page: by page number within its zone if allocation is static,
-    otherwise the next unit in turn.
+    """Return the unit for logical page ``lpn``: by page number within its zone if allocation is
+    static, otherwise the next unit round-robin.
     """
     cfg = st.cfg[0]
     at = st.dev[dev].cursor

@@ -37,8 +37,9 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @apart
 def place(st, tid):
-    """Allocate physical pages for a write, unit by unit, and start their programs. Return False
-    when no unit has a block to write to."""
+    """Allocate physical pages for write ``tid``, unit by unit, and start their programs. Return
+    False when no unit has a block for the remaining pages.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -102,8 +103,10 @@ def place(st, tid):
 
 @cold
 def allocate_by_mode(st, dev, unit, stream, count):
-    """Allocate pages of unit ``unit`` in its pSLC block, or in a native block if no pSLC page is
-    left or the stream does not use pSLC. Return (first ppn, count) as write_frontier.allocate."""
+    """Allocate up to ``count`` pages in the pSLC block of unit ``unit``, or in a native block if no
+    pSLC page is left or the stream does not use pSLC. Return (first ppn, number of pages), or
+    (-1, 0).
+    """
     if pslc.uses_pslc(st, stream):
         ppn, got = pslc.allocate(st, dev, unit, count)
         if got > 0 or pslc_folding.waits_for_fold(st, unit):
@@ -151,7 +154,7 @@ def map_placed(st, tid, unit, full):
 
 @cold
 def on_rest_read(st, tid):
-    """Continue write ``tid``, for which the rest of its page has been read.
+    """Continue write ``tid`` after the sectors of its page that it does not cover have been read.
 
     Allocate a flash page, or start the program if a flash page is already allocated.
     """
@@ -172,8 +175,9 @@ def on_rest_read(st, tid):
 @inline
 def should_collect(st, unit):
     """Return True if a write that finds no block in unit ``unit`` should trigger a collection. With
-    ``gc_stop`` set, writes wait for a collection in progress: a further victim would not be worth
-    collecting yet. Writes trigger none if units check only when a block is full or erased."""
+    ``gc_stop`` set, writes wait for a collection in progress: a further victim would have
+    too many valid pages. Return False if units check only when a block is full or erased.
+    """
     cfg = st.cfg[0]
     return cfg.gc_stalled != 0 and (cfg.gc_stop == 0 or st.pool[unit].victims == 0)
 
@@ -199,8 +203,8 @@ def place_or_wait(st, tid):
 def place_or_queue(st, waiting, tid):
     """Allocate flash pages to write ``tid``.
 
-    If no block has room or other writes are stalled, append it to the stalled writes of its unit or
-    drive (``waiting``).
+    If no block has room or other writes are stalled, append the write to the stalled writes of its
+    unit or drive (record ``waiting``).
     """
     if waiting.stall_head < 0 and place(st, tid):
         return
@@ -288,8 +292,8 @@ def retry(st, waiting):
 def retry_one(st, tid):
     """Retry stalled write ``tid``.
 
-    Return True if it leaves the queue, because flash pages have been allocated or because it now
-    waits for a locked page.
+    Return True if the write leaves the queue, because flash pages have been allocated or because
+    the write now waits for a locked page.
     """
     if st.cfg[0].locks != 0 and park_if_locked(st, tid):
         return True
@@ -349,9 +353,10 @@ def resume_parked(st, unit):
 
 @njit
 def check_for_collection(st, dev, unit):
-    """Check again for a collection while writes wait for a free block. Called when a page has been
-    programmed or invalidated: a block that was not worth collecting, or was still being written,
-    may now be a victim."""
+    """Check again for a collection if writes wait for a free block. Call this when a page has been
+    programmed or invalidated: a block that had too many valid pages, or was still being written,
+    may now be a victim.
+    """
     if st.cfg[0].gc_stalled == 0:
         return
     if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:

@@ -1,1 +1,1 @@
-"""Event loop, which calls the other packages of the drive, and construction of a drive."""
+"""Construction of a drive's state, and the event loop, which calls the drive's other packages."""

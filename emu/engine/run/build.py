@@ -1,7 +1,7 @@
 """Construction of the arrays of a simulation from a configuration.
 
-Owns sizes, initial values and the integer copy of the configuration that compiled code reads.
-Does not own behavior (nand/, ftl/, nvme/, engine/run/loop.py).
+Owns the sizes and initial values of the arrays, and the integer copy of the configuration that
+compiled code reads. Does not own behavior (nand/, ftl/, nvme/, engine/run/loop.py).
 Source: mmap(2): mapping tables are lazily committed zero pages.
 """
 
@@ -121,8 +121,8 @@ def _registers(
 def _log_records(cfg: Config, geometry: Geometry, txns: int, places: int) -> int:
     """Return the size of the log in records.
 
-    In one event, each transaction may log one record, and a read also the cache transfers or the
-    wrong bits of each page.
+    In one event, each transaction may log one record. A read may also log the cache transfers or
+    the wrong bits of each page.
     """
     of_cache = 2 * geometry.planes * geometry.slots * (places > 0)
     of_errors = geometry.planes * (cfg.errors.kind != "none")
@@ -160,7 +160,7 @@ def build(
     ``adapter``: entries of a single queue shared by all pairs, whose completions occupy the host as
     long as submissions;
     ``entries``: entries of each pair's submission queue, of which one stays free;
-    ``budget``: transactions for outstanding work, if more than the default are needed;
+    ``budget``: number of transactions for outstanding work, if larger than the default;
     ``maps``: numbers of zones with translation pages in separate blocks, and of map caches.
     Raises InputError if the reservoir is too small for its super-pages.
     """
@@ -258,7 +258,7 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 
 def _transactions(table: np.record, devices: int) -> int:
     """Return the size of the transaction pool: transactions for plan rows, for the erases of blocks
-    that they open, and for garbage collection.
+    that the rows open, and for garbage collection.
     """
     motion = min(int(table.gc_parallel), int(table.blocks)) * (
         min(table.gc_window, table.block_pages) + table.slots

@@ -1,9 +1,9 @@
 """Completion of die operations: one table from operation and owner to the handler.
 
 Owns the dispatch, and the order in which FTL, data cache and host are notified of the end of an
-operation. Does not own the actions of these parts (ftl/completion.py, nvme/data_cache.py,
-pe_completion.py). Source: NVMeVirt has one completion function per command, too; the FTL below
-calls no front end.
+operation. Does not own the actions of FTL, data cache and processing elements (ftl/completion.py,
+nvme/data_cache.py, pe_completion.py). Source: as in NVMeVirt, each command has one completion
+function; the FTL does not call the front end.
 
 ============ ============================ ==========================================
 operation    owner                        handler
@@ -67,8 +67,9 @@ def retry_stalled(st, dev, unit):
 
 @cold
 def on_cache_program_done(st, tid):
-    """Complete a program with a data cache present. Return True if the write came from the cache,
-    so that no command waits for it."""
+    """Complete a program in a drive with a data cache. Return True if the write came from the
+    cache, so that no command waits for the program.
+    """
     cfg = st.cfg[0]
     if cfg.cache != mqsim_cache.BUFFER:
         return data_cache.on_programmed(st, tid)
@@ -79,8 +80,9 @@ def on_cache_program_done(st, tid):
 
 @njit
 def on_program_done(st, tid):
-    """Complete a program and map its pages. Return the transaction if a command waits for it, else
-    -1."""
+    """Complete program ``tid`` and map its pages. Return ``tid`` if a command waits for the
+    program, else -1.
+    """
     cfg = st.cfg[0]
     block = completion.on_pages_programmed(st, tid)
     if block < 0:
@@ -105,8 +107,8 @@ def on_program_done(st, tid):
 
 @njit
 def on_read_done(st, tid):
-    """Send a sensed page on to its destination: the host (through ECC), the cached mapping table,
-    or its new place. A page with raw bit errors may be sensed again first.
+    """Send a sensed page to its destination: the host (through ECC), the cached mapping table, or
+    another flash page. A page with raw bit errors may be sensed again first.
     """
     txn = st.txn[tid]
     dev = txn.dev
@@ -133,8 +135,9 @@ def on_read_done(st, tid):
 
 @njit
 def on_flash_done(st, tid):
-    """Complete the die operation of transaction ``tid`` by the table above. Return the transaction
-    when it is finished, else -1."""
+    """Complete the die operation of transaction ``tid`` by the handler for its operation and owner.
+    Return ``tid`` if the transaction is finished, else -1.
+    """
     txn = st.txn[tid]
     if st.cfg[0].probe != 0:
         scheduler_statistics.on_done(st, tid)

@@ -1,7 +1,7 @@
-"""The integer copy of the configuration that compiled code reads.
+"""Integer copy of the configuration, which compiled code reads.
 
-Owns the constants of geometry, link, die scheduling and reservoir. Does not own those of flash
-management (ftl/tables.py) and of the data cache (nvme/tables.py).
+Owns the constants of geometry, link, die scheduling and reservoir. Does not own the constants of
+flash management (ftl/tables.py) and of the data cache (nvme/tables.py).
 Source: none.
 """
 
@@ -28,7 +28,7 @@ from ondie.emu.units import InputError
 
 
 def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.recarray:
-    """Return the integer copy of the configuration for compiled code."""
+    """Return the integer copy of the configuration for compiled code, system_records.CFG[1]."""
     table = records(CFG, 1)
     table.channels = geometry.channels
     table.ways = geometry.ways
@@ -122,7 +122,9 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
 
 
 def set_reservoir(cfg: Config, geometry: Geometry, table: np.recarray, planes: int) -> None:
-    """Set the constants of the reservoir, whose super-pages have ``planes`` planes each."""
+    """Set the constants of the reservoir, whose super-pages have ``planes`` planes each. Raises
+    InputError if moving a page between registers takes too long for the clock.
+    """
     table.reservoir_pages = geometry.reservoir_blocks * geometry.pages
     table.reservoir_planes = planes
     table.rotate = cfg.ftl.reservoir_rotate if planes < geometry.planes else 0

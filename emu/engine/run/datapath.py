@@ -2,8 +2,7 @@
 
 Owns the walk of a transaction through the stages of its drive, and the dispatch to their handlers.
 Does not own the order of stages (stage_table.py), the decisions of handlers (stage_handlers.py),
-plan rows and requests: a finished transaction is returned to engine/run/loop.py, which completes
-its row or request.
+plan rows and requests: engine/run/loop.py completes the row or request of a finished transaction.
 Source: the record of a stage (engine/core/stages.py).
 """
 
@@ -99,7 +98,7 @@ def decide(st, tid, step):
 
 @njit
 def hand_over(st, tid, step):
-    """Give a transaction to the function of another room that takes it over."""
+    """Call the function of another package that takes over transaction ``tid`` at ``step``."""
     if step == stages.MOVE_IN_DRAM:
         write_collected_page(st, tid)
     elif step == stages.MERGED:
@@ -147,7 +146,7 @@ def travel(st, tid):
     """Advance transaction ``tid`` from its last completed step until it waits or is finished.
 
     Return -1 if it waits, ``tid`` if it is finished. A station may advance the clock directly to
-    the end of a crossing (``reg.hop``), because nothing else happens here before that end.
+    the end of a crossing (``reg.hop``), if no other event precedes that end.
     """
     while True:
         step = st.txn[tid].step

@@ -1,9 +1,9 @@
 """Driver of the engine: the only Python code that runs the compiled event loop.
 
-Owns the state of a simulation, the run of the event loop in batches, the errors that it reports,
-the delivery of its log, its wall time, power cuts, and the check that no work is left. Does not own
-the work: plans (system.py), commands of one drive (emu/drive.py) and requests through queue pairs
-(replay/player.py) are subclasses, which supply work between two batches.
+Owns the state of a simulation, the run of the event loop in batches, the loop's errors, log and
+wall time, power cuts, and the check that no work is left. Does not own the work: subclasses supply
+it between two batches, as plans (system.py), commands of one drive (emu/drive.py) or requests
+through queue pairs (replay/player.py).
 Source: none. The event loop pauses for the reasons that engine/run/loop.py lists.
 """
 
@@ -23,7 +23,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
 EVENTS_PER_CALL = 1 << 22
-"""Number of events between two checks for interrupts and progress, a fraction of a second."""
+"""Number of events between two checks for interrupts and progress; less than a second of work."""
 
 
 class PowerCut(Exception):
@@ -98,7 +98,7 @@ class Driver:
     # --- hooks
 
     def supply(self) -> bool:
-        """Collect completed work, and load as much further work as there is room for.
+        """Collect completed work, and load further work until the ring or the queues are full.
 
         Return True if any work was loaded.
         """
@@ -146,7 +146,9 @@ class Driver:
             self.report()
 
     def _run_batch(self, t_ps: int, max_events: int) -> int:
-        """Call the event loop once; return the number of events that it handled."""
+        """Call the event loop once, deliver its log, and raise its error if there is one. Return
+        the number of events handled.
+        """
         if self.events_left is not None:
             self._cut_power_if_due()
             max_events = min(max_events, self.events_left)

@@ -97,7 +97,9 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
 
 
 def raise_full(arrays: Arrays, cfg: Config) -> None:
-    """Raise InputError if writes of a device wait for a free block when no event is left."""
+    """Raise InputError if writes of a device wait for a free block. Call this when no event is
+    pending.
+    """
     units, blocks = int(arrays.cfg.units[0]), int(arrays.cfg.device_blocks[0])
     for dev, stalled in enumerate(arrays.dev.stall_head):
         mine = arrays.pool.stall_head[dev * units : (dev + 1) * units]
@@ -117,8 +119,9 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
-    """Raise an error that says why no event is left although plan rows, requests or writes of the
-    data cache are incomplete.
+    """Raise an error that names the plan rows, requests or writes of the data cache that are
+    incomplete although no event is pending. Raises InputError for a full drive, otherwise
+    SimulationError.
     """
     raise_full(arrays, cfg)
     reg = arrays.reg[0]

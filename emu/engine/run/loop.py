@@ -147,7 +147,7 @@ def reserve_transactions(st, rid):
 
 @njit
 def admit_commands(st, dev):
-    """Submit waiting host commands up to the queue depth."""
+    """Submit waiting host commands to drive ``dev``, up to the queue depth."""
     reg = st.reg[0]
     while reg.error == 0:
         rid = command.next_admissible(st, dev)
@@ -194,7 +194,7 @@ def submit_command(st, tid):
 
 @njit
 def occupy_station(st, station, tid, time):
-    """Occupy a station for ``time`` ps with transaction ``tid``, whose part is then done."""
+    """Occupy a station for ``time`` ps with transaction ``tid``, which is then finished."""
     if not enter(st, station, tid, 0, time, stages.PART_DONE):
         go(st, tid, stages.PART_DONE)
 
@@ -236,10 +236,11 @@ def start_row(st, rid):
 
 @cold
 def start_message(st, rid, tid):
-    """Start a tunnel message: up from its drive, down to its drive, or across to another drive.
+    """Start a tunnel message: from a drive up to the host, down to a drive, or across to another
+    drive.
 
-    At the same time the message occupies the host relay and, if the uplink is shared, the uplink,
-    which all messages share. It is delivered when all of these are done.
+    The message occupies the host relay at the same time and, if drives share the uplink, also the
+    uplink. The message is delivered when all these resources have completed their transfers.
     """
     row = st.row[rid]
     dev = row.device
@@ -279,8 +280,8 @@ def start_message(st, rid, tid):
 
 @njit
 def start_dma_down(st, rid, tid):
-    """Send bytes down the link in pieces, so that one piece enters DRAM while the next piece
-    crosses the link.
+    """Send the bytes of row ``rid`` down the link in pieces, so that one piece enters DRAM while
+    the next piece crosses the link.
     """
     row = st.row[rid]
     dev = row.device
@@ -324,7 +325,9 @@ def start_isp_io(st, rid, tid):
 
 @apart
 def finish_part(st, tid):
-    """Finish one part of a row or request. After the last part, complete the row or request."""
+    """Finish transaction ``tid`` of a row or request. After the last transaction, complete the row
+    or request.
+    """
     if st.txn[tid].kind == REQUEST:
         queue_pair.on_part_done(st, tid)
         return
@@ -357,7 +360,7 @@ def finish_part(st, tid):
 
 @njit
 def on_station_left(st, tid):
-    """Handle transaction ``tid`` after it has left a station."""
+    """Advance transaction ``tid`` after it has left a station."""
     if st.txn[tid].step == stages.ARRIVED:
         submit_command(st, tid)
         return
@@ -414,9 +417,9 @@ def drain(st, tid):
 def run(st, until, max_events, want_room):
     """Handle events in order of time, up to ``until`` ps and ``max_events`` events.
 
-    Pauses when the ring has room for ``want_room`` rows (0: never), when a queue pair has issued
-    all loaded requests and needs more, or when the log is more than half full. Returns the number
-    of events. The clock stays at the last event.
+    Pause when the ring has room for ``want_room`` rows (0: never), when a queue pair has issued
+    all loaded requests and needs more, or when the log is more than half full. Return the number
+    of events. The clock stays at the time of the last event.
     """
     reg = st.reg[0]
     # Each log record belongs to a transaction, which returns to the pool only later.

@@ -1,7 +1,8 @@
 """Completion handlers for operations on the reservoir: on-die computation and its data.
 
-Owns the end of the operations of processing elements (VPP, BPR, ODC, BPP) and of those that the
-controller runs for them. Does not own the operations of the conventional namespace (completion.py).
+Owns the end of the operations of processing elements (VPP, BPR, ODC, BPP) and of the operations
+that the controller runs for processing elements. Does not own the operations of the conventional
+namespace (completion.py).
 Source: OptimStore's operations on the die (Kim et al., HPCA 2023), with the controller's help for
 protection, parity and moves.
 """
@@ -50,8 +51,9 @@ from ondie.kernels.jit import cold, njit
 
 @cold
 def on_helped_done(st, tid):
-    """Complete a die operation that the controller runs for on-die computation. Return the
-    transaction when it is finished, else -1."""
+    """Complete die operation ``tid``, which the controller runs for on-die computation. Return
+    ``tid`` if the transaction is finished, else -1.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     if txn.op == timing.READ:
@@ -92,8 +94,9 @@ def on_helped_done(st, tid):
 
 @njit
 def on_pe_done(st, tid):
-    """Complete an operation of the processing elements. Return the transaction when it is finished,
-    else -1."""
+    """Complete operation ``tid`` of the processing elements. Return ``tid`` if the transaction is
+    finished, else -1.
+    """
     txn = st.txn[tid]
     dev = txn.dev
     if txn.op == timing.VPP and txn.queue == Q_PE:

@@ -1,8 +1,8 @@
 """Handlers of stages: actions on a transaction before it crosses the next station.
 
-Owns the decisions that the stage table cannot state. Each handler returns the stage that follows:
-the transaction's own, a branch, or WAITS. Does not own the order of stages (stage_table.py, which
-lists the branches of each handler), the crossings, or the handlers that only call another room
+Owns the decisions that the stage table cannot state. Each handler returns the next stage: its
+current stage, a branch, FINISHED, or WAITS. Does not own the order of stages (stage_table.py, which
+lists the branches of each handler), the crossings, or the handlers that only call another package
 (both in datapath.py).
 Source: the data paths of Newport and Laguna; the messages of an NVMe command.
 """
@@ -54,13 +54,13 @@ def enter_adapter_queue(st, tid):
 
 @cold
 def limit_fetches(st, tid):
-    """Hold a command while the drive works on the maximum number of commands of its queue pair."""
+    """Hold a command while the drive processes the maximum number of commands of the queue pair."""
     return stages.WAITS if queue_pair.hold_at_limit(st, tid) else stages.RUNG
 
 
 @cold
 def count_entry(st, tid):
-    """Count the entry of a SATA adapter's queue or queue pair that has arrived as fetched."""
+    """Count an entry of the SATA adapter's queue or of a queue pair as fetched."""
     if st.cfg[0].adapter > 0:
         st.dev[st.txn[tid].dev].fetched += 1
     if st.cfg[0].entries > 0:
@@ -70,7 +70,7 @@ def count_entry(st, tid):
 
 @inline
 def route_command(st, tid):
-    """Select the firmware latency of a decoded command: that of reads, or that of others."""
+    """Select the firmware latency of a decoded command: of reads, or of other commands."""
     return stages.PARSED if st.txn[tid].op == timing.READ else stages.PARSED_WRITE
 
 
@@ -112,7 +112,7 @@ def execute_command(st, tid):
 
 @cold
 def split_command_data(st, tid):
-    """Pass all data of a write command to the destage buffer, or split them into pages."""
+    """Pass all data of a write command to the destage buffer, or split the data into pages."""
     if st.cfg[0].cache == mqsim_cache.BUFFER and mqsim_cache.write(st, tid):
         return stages.WAITS
     command_split.cut_write(st, tid, stages.DOWN_DONE)
@@ -136,7 +136,7 @@ def send_answer(st, tid):
 
 @njit
 def ring_completion_doorbell(st, tid):
-    """Send the doorbell of a completion. It occupies the link, but no transaction waits for it."""
+    """Send the doorbell of a completion over the link; no transaction waits for its arrival."""
     size = st.cfg[0].doorbell
     st.count[st.txn[tid].dev, LINK_EXTRA_DOWN_BYTES] += size
     send_off(st, tid, stages.DOWN, size)
@@ -197,7 +197,7 @@ def route_unmapped(st, tid):
 
 @njit
 def route_read_data(st, tid):
-    """Send read data up the link, unless the ISP reads them or all data of the command are sent
+    """Send read data up the link, unless the ISP reads the data or the command sends all its data
     later in one transfer.
     """
     txn = st.txn[tid]
@@ -208,8 +208,8 @@ def route_read_data(st, tid):
 
 @cold
 def route_map_page(st, tid):
-    """Select the number of DRAM passes of a translation page: two if it is changed and written
-    back, otherwise one.
+    """Select the number of DRAM passes of a translation page: two if the page is changed and
+    written back, otherwise one.
     """
     txn = st.txn[tid]
     if txn.role == Role.MAP_BACK and txn.ppn >= 0:
@@ -270,7 +270,9 @@ def queue_program(st, tid):
 
 @cold
 def resume_translated(st, tid):
-    """Continue with pages whose mapping entries are known: read them, or allocate flash pages."""
+    """Continue transaction ``tid``, whose mapping entries are known: read its pages from flash, or
+    allocate flash pages for its write.
+    """
     if st.cfg[0].map_entries != 0 and cmt.waits_for_mapping(st, tid):
         return stages.WAITS
     if st.txn[tid].op == timing.READ:
@@ -294,7 +296,7 @@ def continue_transfer(st, tid):
 
 @njit
 def send_piece(st, tid):
-    """Create the transaction that carries the rest of a DMA, then send this piece up the link."""
+    """Create a transaction for the remaining bytes of a DMA, then send this piece up the link."""
     command = st.command[tid]
     if command.bytes_left > 0:
         piece = child(st, tid, st.txn[tid].lpn, 0)

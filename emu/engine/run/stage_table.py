@@ -1,7 +1,7 @@
-"""Stages of a transaction: the actions and crossings after each completed step.
+"""Stages of a transaction: the handler and the crossing that follow each completed step.
 
-Owns the order of stations on every data path of a drive, the sizes that cross them, the conditions
-on the configuration, and the handlers with the branches that they may select. Does not own the
+Owns the order of stations on every data path of a drive, the number of bytes that cross each
+station, the conditions on the configuration, and the branches of each handler. Does not own the
 handlers (stage_handlers.py), the crossings (datapath.py) or the service times (ftl/transfers.py,
 engine/run/build.py). docs/architecture.md shows this table, and docs/tour.md two walks through it.
 Source: the data paths of Newport and Laguna (host <-> front end <-> back end <-> flash; ISP <->
@@ -124,9 +124,11 @@ DATA = ""
 
 @dataclass(frozen=True)
 class Over:
-    """Resource that a transaction crosses. ``station``: number of the station; ``passes``: times
-    that the bytes cross the DRAM; ``time``: field of the configuration with the time at the
-    station, where bytes and rate do not determine it.
+    """Resource that a transaction crosses.
+
+    ``station``: number of the station. ``passes``: number of times that the bytes cross the DRAM.
+    ``time``: field of the configuration with the time at the station (ps), or "" if bytes and rate
+    determine the time.
     """
 
     name: str
@@ -179,13 +181,14 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Stage:
-    """Actions that follow ``step``: a handler, then a crossing after which ``next`` is complete.
+    """Actions that follow ``step``: a handler, then a crossing. Step ``next`` is complete after the
+    crossing.
 
-    ``size``: field of the configuration, or DATA. ``message``: the bytes are not data and count as
-    link overhead. ``when``: condition on the configuration. ``decides``: handler that returns this
-    stage, one of ``branches``, FINISHED or WAITS. ``takes``: function of another room that takes
-    the transaction over. ``leads``: steps at which the transaction, or transactions made from it,
-    continue after such a handler.
+    ``size``: field of the configuration with the number of bytes, or DATA. ``message``: the bytes
+    are not data and count as link overhead. ``when``: condition on the configuration. ``decides``:
+    handler that returns this stage, one of ``branches``, FINISHED or WAITS. ``takes``: function of
+    another package that takes the transaction over. ``leads``: steps at which the transaction, or
+    transactions created from it, continue after a handler or such a function.
     """
 
     step: int
@@ -311,12 +314,12 @@ def of_drive(cfg: Any) -> Iterator[Stage]:
 
 
 def _held(cfg: Any) -> tuple[str, ...]:
-    """Return the names of the conditions that the integer configuration ``cfg`` fulfils."""
+    """Return the names of the CONDITIONS that the integer configuration ``cfg`` meets."""
     return tuple(name for name, holds in CONDITIONS.items() if holds(cfg))
 
 
 def _stages_under(held: tuple[str, ...]) -> Iterator[Stage]:
-    """Yield the first stage of each step whose condition is in ``held``."""
+    """Yield for each step the first stage whose condition is in ``held``."""
     done = set()
     for stage in STAGES:
         if stage.step not in done and stage.when in held:
@@ -326,10 +329,11 @@ def _stages_under(held: tuple[str, ...]) -> Iterator[Stage]:
 
 @functools.cache
 def _constant_stages(held: tuple[str, ...]) -> tuple[np.ndarray, dict[str, dict[str, list[int]]]]:
-    """Return the stages that all drives share that fulfil exactly the conditions ``held``.
+    """Return the stages that are common to all drives that meet exactly the conditions ``held``.
 
-    The records lack the values of the integer configuration. These are listed: column ("time" or
-    "bytes"), field of the configuration, steps.
+    Return (records stages.STAGE[STEPS], fields). The records lack the values of the integer
+    configuration. ``fields`` lists the steps that need them, by column ("time" or "bytes") and
+    field of the configuration.
     """
     table = np.zeros(stages.STEPS, stages.STAGE)
     copied: dict[str, dict[str, list[int]]] = {"time": {}, "bytes": {}}

@@ -1,6 +1,6 @@
 """Start of plan rows that work on the reservoir: on-die computation and its data.
 
-Owns the transactions of these rows and of their DRAM traffic. Does not own the other rows
+Owns the transactions of these rows and of their DRAM traffic. Does not own other kinds of rows
 (loop.py) or the end of the operations (pe_completion.py).
 Source: the plan format (engine/core/plan_rows.py); OptimStore's operations (Kim et al., HPCA 2023).
 """
@@ -40,7 +40,10 @@ def pages_of_bytes(st, n_bytes):
 
 @njit
 def take_part(st, rid):
-    """Take a transaction from the pool for row ``rid`` and return it."""
+    """Take a transaction from the pool for row ``rid``, and return the number of the transaction.
+
+    The row is complete when all its transactions are finished.
+    """
     tid = take_txn(st)
     txn = st.txn[tid]
     row = st.row[rid]
@@ -60,8 +63,8 @@ def take_part(st, rid):
 def start_die(st, rid, tid):
     """Start an operation on the reservoir, given by logical super-page (``row.lpn``).
 
-    Derives the die and the physical super-page. SCAN and PAD are given by physical super-page (see
-    :func:`start_by_place`).
+    The function derives the die and the physical super-page. SCAN and PAD are given by physical
+    super-page (see :func:`start_by_place`).
     """
     cfg = st.cfg[0]
     row = st.row[rid]
@@ -115,8 +118,8 @@ def start_die(st, rid, tid):
 def start_help(st, rid, tid):
     """Start a reservoir operation that involves the controller (timing.RECALL to timing.LAND).
 
-    Moves data between the controller's DRAM and the die's registers, and programs data that the
-    controller has encoded.
+    The operation moves data between the controller's DRAM and the die's registers, or programs data
+    that the controller has encoded.
     """
     row = st.row[rid]
     txn = st.txn[tid]

@@ -1,7 +1,8 @@
-"""Simulated system: one host, a PCIe tree, N devices and one clock. Runs plans.
+"""Simulated system that runs plans: one host, a PCIe tree, N devices and one clock.
 
-Owns the loading of plans, the totals that they request, and the totals of a finished run. Does not
-own the event loop (driver.py), the contents of plans (paths/) or their cost (analysis/ledger.py).
+Owns the loading of plans, the totals that the plans request, and the totals of a finished run. Does
+not own the event loop (driver.py), the contents of plans (paths/) or the cost of plans
+(analysis/ledger.py).
 Source: the plan format (engine/core/plan_rows.py).
 """
 
@@ -27,7 +28,7 @@ from ondie.emu.nvme.tunnel.message_table import Messages
 from ondie.emu.units import InputError
 
 MOST_BYTES = 1 << 36
-"""Largest transfer of one plan row in bytes (limit of clock.rate_scale)."""
+"""Maximum transfer size of one plan row in bytes (limit of clock.rate_scale)."""
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
     "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
@@ -36,7 +37,7 @@ PLANNED = (
     "tunnel_commands", "tunnel_wire_bytes",
 )  # fmt: skip
 EVENTS_PER_TURN = 1 << 14
-"""Events between two calls of ``ForegroundFeed.supply``."""
+"""Maximum number of events between two calls of ``ForegroundFeed.supply``."""
 
 
 class ForegroundFeed(Protocol):
@@ -92,8 +93,9 @@ class System(Driver):
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
-        """Totals that the plans requested, int64[devices, PLANNED]. The ledger compares the
-        simulation with them (analysis/ledger.py)."""
+        """Totals that the plans requested, int64[devices, PLANNED]. The ledger
+        (analysis/ledger.py) compares the simulated totals with them.
+        """
 
     def fill(self, device: int, lpn: int, count: int) -> None:
         """Place ``count`` logical pages on flash as if written sequentially before the run,
@@ -161,16 +163,16 @@ class System(Driver):
         return loaded
 
     def _load(self, chunk: np.ndarray) -> None:
-        """Check a chunk of rows, add the amounts that it requests to ``planned``, and load it."""
+        """Check a chunk of rows, add its requested amounts to ``planned``, and load the chunk."""
         self._check_ids(chunk)
         chunk = self._with_message_costs(chunk)
         self.planned += self.requested_amounts(chunk)
         self.load_rows(chunk)
 
     def batch_limit(self) -> int:
-        """Return the number of events until :meth:`supply` is called again.
+        """Return the maximum number of events until the next call of :meth:`supply`.
 
-        It is smaller with ``foreground``, which must soon be notified when the plan is done.
+        The number is smaller with ``foreground``, which must learn soon that the plan is done.
         """
         return super().batch_limit() if self.foreground is None else EVENTS_PER_TURN
 
@@ -225,9 +227,8 @@ class System(Driver):
     def _message_costs(self, chunk: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return the numbers of commands and wire bytes of the tunnel messages of a chunk.
 
-        The chunk comes from :meth:`_with_message_costs`.
-
-        Each value is (amount per row, mask of the tunnel rows).
+        The chunk must come from :meth:`_with_message_costs`. Each value of the result is
+        (amount per row, mask of the tunnel rows).
         """
         sent = chunk["resource"] == plan_rows.TUNNEL
         of = np.where(sent, chunk["stream"], 0)
@@ -290,7 +291,9 @@ class System(Driver):
         self.on_log = self.on_progress = self.foreground = None
 
     def add_planned(self, device: int, what: str, amount: int) -> None:
-        """Add an amount that was requested outside the plans; ``what`` is one of PLANNED."""
+        """Add an amount that was requested outside the plans to the total ``what`` (one of PLANNED)
+        of a device.
+        """
         self.planned[device, PLANNED.index(what)] += amount
 
     def totals(self, steps: StepClock) -> Totals:
@@ -346,24 +349,26 @@ class System(Driver):
         )
 
     def leaf_name(self, leaf: int) -> tuple[int, str]:
-        """Return (device or -1 for the host, name) of the exclusive resource at index ``leaf``."""
+        """Return (device or -1 for the host, name) of the resource with index ``leaf``."""
         return leaf_name(self.devices, self.geometry, self.lanes, leaf)
 
     @property
     def lanes(self) -> int:
-        """Number of independent parts of a die: its planes, or 1 for the whole die."""
+        """Number of units of a die that operate independently: its planes, or 1 (the whole die)."""
         return int(self.arrays.cfg.lanes[0])
 
 
 def _chunks(plan: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the blocks of a plan in chunks of at most plan_rows.MAX_CHUNK rows."""
+    """Yield the row arrays of a plan in chunks of at most plan_rows.MAX_CHUNK rows."""
     for block in plan:
         for at in range(0, len(block), plan_rows.MAX_CHUNK):
             yield block[at : at + plan_rows.MAX_CHUNK]
 
 
 def leaf_name(devices: int, index: Geometry, lanes: int, leaf: int) -> tuple[int, str]:
-    """Return (device or -1 for the host, name) of an exclusive resource of a system."""
+    """Return (device or -1 for the host, name) of the resource with index ``leaf`` in a system: a
+    die, a plane, a channel or a station.
+    """
     bus0 = devices * index.dies * lanes
     fifo0 = bus0 + devices * index.channels
     if leaf < bus0:
@@ -381,8 +386,9 @@ def leaf_name(devices: int, index: Geometry, lanes: int, leaf: int) -> tuple[int
 
 @lru_cache(maxsize=16)
 def leaf_classes(devices: int, die: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
-    """Return the resource classes ("dies", "channels", "ECC", "link up", ...) and the class index
-    of each leaf, which is an exclusive resource."""
+    """Return the resource classes ("dies", "channels", "ECC", "link up", ...), and the index of the
+    class of each resource, int64[leaves].
+    """
     leaves = devices * (die.dies * lanes + 2 * die.channels + stages.ECC) + stages.HOST_STATIONS
     names = []
     for leaf in range(leaves):

@@ -1,2 +1,1 @@
-"""Preconditioning: the state of a drive after years of writes, computed without timed
-simulation."""
+"""Preconditioning: state of a drive after years of writes, computed without timed simulation."""

@@ -1,10 +1,10 @@
-"""Preconditioning: puts a newly built drive into the state of a used drive.
+"""Preconditioning: transition of a newly built drive to the state of a used drive.
 
 Owns the conversion of a steady state or of a sequential fill into the mapping tables, blocks, free
 rings and write frontiers of a drive. Does not own the computation of a steady state
 (steady_state.py) or drives of which only some pages hold data (per_stream.py).
 Source: SNIA, Solid State Storage Performance Test Specification: a drive filled once, or written
-until nothing changes any more. Block ages are counted at the full program rate of a unit.
+until its performance is constant. Block ages are counted at the full program rate of a unit.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def precondition(
     """Put a stand-alone drive (device 0), which has seen no command, into the state ``kind``
     (PRECONDITIONS).
 
-    "fill" writes all logical pages once in order; "steady" is set_steady_state() of uniform writes,
-    whose Steady is returned. ``accesses``: pages that the run will access; a fill leaves the others
-    unmapped where that cannot change the run. Raises InputError for an unknown kind or a drive
+    "fill" writes all logical pages once in order. "steady" calls set_steady_state() with uniform
+    writes and returns its result. ``accesses``: pages that the run will access; a fill leaves other
+    pages unmapped if that cannot change the run. Raises InputError for an unknown kind or a drive
     without room.
     """
     if kind == "steady":
@@ -68,8 +68,8 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
 
 
 def _lay_map(arrays: Arrays, cfg: Config, lpn: int, count: int) -> None:
-    """Write the translation pages of ``count`` logical pages from ``lpn`` on if part of the mapping
-    table is on flash. Raises InputError for a drive without room.
+    """Write the translation pages of ``count`` logical pages from ``lpn`` on, if the mapping table
+    is stored on flash. Raises InputError for a drive without room.
     """
     if arrays.cfg.map_entries[0]:
         without = cmt.fill_translation_pages(arrays.handle(), 0, lpn, count)
@@ -89,7 +89,7 @@ def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
 
 
 def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Plan:
-    """Return the Plan of the drive and of the writes to it, for steady_state.py.
+    """Return the Plan of the drive and of the writes to its ``regions``, for steady_state.py.
 
     Raises InputError for a user-defined victim policy: the untimed simulation has only the built-in
     policies.

@@ -1,7 +1,7 @@
 """Distribution of logical pages over the units of a drive that was overwritten at random.
 
-Owns the number of pages per unit and the assignment of LPNs to units. Does not own the place of a
-page within its unit (untimed_ftl.py).
+Owns the number of pages per unit and the assignment of LPNs to units. Does not own the location of
+a page within its unit (untimed_ftl.py).
 Source: derived here; static allocation as in MQSim (FAST 2018): the LPN determines the plane.
 """
 
@@ -14,7 +14,7 @@ from ondie.kernels.jit import njit
 
 
 def static_counts(unit_of: np.ndarray, units: int, edges: np.ndarray) -> np.ndarray:
-    """Return the pages per unit and region, int64[units, regions], under static allocation.
+    """Return the number of pages per unit and region, int64[units, regions], in static allocation.
 
     Unit ``unit_of[l mod n]`` holds LPN l. ``unit_of``: int64[n]; ``edges``: int64[regions + 1],
     ascending LPNs.
@@ -32,17 +32,18 @@ def static_counts(unit_of: np.ndarray, units: int, edges: np.ndarray) -> np.ndar
 def dynamic_counts(
     units: int, pages: np.ndarray, writes: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the pages per unit and region, int64[units, regions], under dynamic allocation: writes
-    go round the units, independent of their LPN.
+    """Draw the number of pages per unit and region, int64[units, regions], in dynamic allocation:
+    writes use the units round-robin, regardless of their LPN.
 
-    ``pages``: int64[regions], pages on the drive; ``writes``: float64[regions], shares of the
+    ``pages``: int64[regions], pages on the drive; ``writes``: float64[regions], fractions of the
     writes.
 
-    In one round, a write per unit, a unit gains a page of region r with probability q_r and loses
-    the share q_r U / L_r of its pages of r (U units, L_r pages of r on the drive). The deviations x
-    from the mean therefore obey dx_r = -a_r x_r + noise, a_r = q_r U / L_r, with noise of variance
-    q_r (1 - q_r) + q_r and covariance -q_r q_s (one page arrives, a Poisson number leaves). They
-    are normal, with stationary covariance noise_rs / (a_r + a_s); for one region this is L / 2U.
+    In one round (one write per unit), a unit gains a page of region r with probability q_r and
+    loses the fraction q_r U / L_r of its pages of r (U units, L_r pages of r on the drive). The
+    deviations x from the mean therefore obey dx_r = -a_r x_r + noise, a_r = q_r U / L_r. The noise
+    has variance q_r (1 - q_r) + q_r and covariance -q_r q_s (one page arrives, a Poisson number
+    leaves). The deviations are normal, with stationary covariance noise_rs / (a_r + a_s); for one
+    region this is L / 2U.
     The mean over the units is subtracted, because the sum over the units is the drive's total.
     """
     noise = 2 * np.diag(writes) - np.outer(writes, writes)

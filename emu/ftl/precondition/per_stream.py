@@ -1,6 +1,6 @@
-"""Preconditioning of drives of which only some pages hold data, with separate blocks per stream.
+"""Preconditioning of drives in which only some pages hold data, with separate blocks per stream.
 
-Owns the distribution of free blocks to streams and the steady state of each stream on its share.
+Owns the distribution of free blocks to streams and the steady state of each stream on its blocks.
 Does not own the selection of the pages (replay/mqsim/initial_occupancy.py) or the state of a whole
 drive (apply.py).
 Source: MQSim's blocks, each of which holds pages of one flow.
@@ -34,7 +34,7 @@ class Occupied:
     """Pages of a stream's zone that hold data, and the frequency of writes to them.
 
     ``lpns``: int64[n], counted from the start of the zone, ascending. ``regions``: consecutive
-    parts of ``lpns``, each with its share of the writes.
+    sections of ``lpns``, each with its fraction of the writes. ``sequential``: writes are in order.
     """
 
     lpns: np.ndarray
@@ -45,12 +45,12 @@ class Occupied:
 def occupy(
     arrays: Arrays, cfg: Config, streams: Sequence[Occupied], free: int, *, seed: int = 0
 ) -> None:
-    """Put each stream's pages into the state after overwriting them until steady state, on separate
-    blocks.
+    """Set the pages of each stream, on separate blocks, to the state after overwriting them until
+    steady state.
 
     The free blocks of a unit are divided among the streams in proportion to the pages that each
-    stream has on the unit. ``free``: blocks of a unit that are free at the end. Requires static
-    allocation, collected pages that stay in their stream, and a drive with nothing written. Erase
+    stream has on the unit. ``free``: number of blocks of a unit that are free at the end. Requires
+    static allocation, collected pages that stay in their stream, and an unwritten drive. Erase
     counts stay 0. Raises InputError for a drive without room.
     """
     geometry = Geometry.of(cfg)
@@ -81,7 +81,9 @@ def _by_unit(arrays: Arrays, die: Geometry, stream: int, one: Occupied) -> np.nd
 
 def _deal(arrays: Arrays, die: Geometry, counts: np.ndarray) -> list[list[np.ndarray]]:
     """Divide the free blocks of each unit among the streams, in proportion to the pages that each
-    stream has on the unit, and return them by stream and unit.
+    stream has on the unit. Return arrays of block numbers, by stream and unit.
+
+    ``counts``: int64[streams, units].
     """
     dealt: list[list[np.ndarray]] = [[] for _ in counts]
     for unit in range(die.units):
@@ -151,8 +153,10 @@ def _blocks_of(
     usable: np.ndarray,
     fronts: tuple[int, int],
 ) -> None:
-    """Set the states of the blocks ``usable`` (bool[units, blocks]) of ``units``, and the two write
-    frontiers ``fronts``."""
+    """Copy a steady state to the blocks ``usable`` (bool[units, blocks]) of the units ``units``.
+
+    Also set their two write frontiers, of the streams ``fronts`` (host writes, collected pages).
+    """
     geometry = Geometry.of(cfg)
     states = np.array([page_map.FREE, page_map.OPEN, page_map.FULL], np.int32)
     age = np.where(steady.state == steady_state.FULL, steady.clock[:, None] - steady.filled, 0)

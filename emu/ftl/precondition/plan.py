@@ -21,15 +21,17 @@ class Region:
     """Region of consecutive logical pages that are written equally often."""
 
     share: float
-    """Share of the footprint's pages that are in the region, 0 to 1."""
+    """Fraction of the footprint's pages that are in the region, 0 to 1."""
     writes: float
-    """Share of all writes that go to the region, 0 to 1. They are uniform within the region."""
+    """Fraction of all writes that go to the region, 0 to 1. All pages of the region are equally
+    likely.
+    """
     user_front: int = 0
     """Number of the write frontier of the region's user writes."""
     moved_front: int = 1
     """Number of the write frontier of the region's collected pages.
 
-    If it equals user_front, both share an open block.
+    If moved_front equals user_front, user writes and collected pages fill the same open block.
     """
 
 
@@ -47,13 +49,16 @@ class Plan:
     unit_pages: int
     """Number of pages per block of a unit."""
     low: int
-    """Collection starts when a block is opened and this many free blocks are left, and stops when
-    one more is free. Where the filling of a block starts collection, this is one less than the
-    number of free blocks at that time."""
+    """Number of free blocks at which collection starts, counted after a block has been opened.
+    Collection stops when one more block is free. If the drive starts collection when a block is
+    full and opens the next block later, the value is one less than the drive's threshold.
+    """
     stride: int = 0
     """Number of physical pages from the start of one unit to the next; 0: blocks x unit_pages."""
     align: int = 1
-    """Number of pages programmed together. The next page of an open block is a multiple of it."""
+    """Number of pages programmed together. The next page of an open block is a multiple of
+    ``align``.
+    """
     policy: str = "greedy"
     """Victim selection policy, one of untimed_ftl.POLICIES."""
     choices: int = 10
@@ -78,8 +83,8 @@ class Plan:
 
     @property
     def pitch(self) -> int:
-        """Number of physical pages from one unit to the next (``stride``, or its default if it is
-        0).
+        """Number of physical pages from the start of one unit to the next: ``stride``, or
+        ``blocks`` x ``unit_pages`` if ``stride`` is 0.
         """
         return self.stride or self.blocks * self.unit_pages
 

@@ -1,5 +1,4 @@
-"""Steady state of a drive: the mapping tables and blocks after overwriting it until nothing
-changes.
+"""Steady state of a drive: the mapping tables and blocks after overwriting until WAF is constant.
 
 Owns the steady state of a whole drive, computed in a time proportional to its physical pages. Does
 not own the simulation of a unit (untimed_ftl.py), the number of LPNs per unit (lpn_distribution.py)
@@ -11,13 +10,13 @@ cache. But the units of a drive (planes, or dies with super-blocks) are alike, a
 leaves its unit. Therefore one unit is simulated exactly, on tables that fit a cache, from a start
 close to its steady state until it reaches that state. The unit's state at any later time is a
 sample of the steady state: each time every block has been rewritten once on average, the state is
-used for the next unit of the drive. This gives up the independence of adjacent units. To keep LPNs
-from aligning across units, the order of the labels within each region of a unit is rotated by a
-random amount; all orders are equally likely.
+used for the next unit of the drive. The states of adjacent units are therefore not independent. To
+keep LPNs from aligning across units, the order of the labels within each region of a unit is
+rotated by a random amount; all orders are equally likely.
 
-A table names the unit of each LPN (static allocation), or the writes went round the units (dynamic
-allocation). With dynamic allocation all units have been written equally often, so their user
-frontiers are at the same page. Sequential overwrites start from an empty unit.
+With static allocation, a table names the unit of each LPN. With dynamic allocation, writes use the
+units round-robin: all units have been written equally often, so their user frontiers are at the
+same page. Sequential overwrites start from an empty unit.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ With random victims, a block is not collected within k turnovers with probabilit
 
 @dataclass(slots=True)
 class Steady:
-    """State of the blocks in addition to the mapping tables; pages and blocks count from 0 within
-    their unit."""
+    """State of the blocks of a drive in steady state, without the mapping tables. Pages and blocks
+    are numbered from 0 within their unit.
+    """
 
     valid: np.ndarray
     """Number of valid pages per block, int32[units, blocks]."""
@@ -60,11 +60,12 @@ class Steady:
     erases: np.ndarray
     """Erases per block over the last TURNOVERS turnovers of the unit, int64[units, blocks]."""
     filled: np.ndarray
-    """Number of blocks of the unit that had been filled when the block was full, including the
-    block, int64[units, blocks]. It gives the age of the block.
+    """Value of ``clock`` when the block became full, int64[units, blocks].
+
+    ``clock`` - ``filled`` is the age of the block, measured in filled blocks.
     """
     clock: np.ndarray
-    """Number of blocks filled so far, int64[units]."""
+    """Number of blocks of each unit that have been filled so far, int64[units]."""
     free: np.ndarray
     """Free blocks in the order in which they will be opened, int32[units, blocks]; -1 after the
     last.
@@ -89,7 +90,8 @@ def steady(
     footprint: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Steady:
-    """Fill the mapping tables as if the plan's regions had been overwritten until steady state.
+    """Fill the mapping tables as if the plan's regions had been overwritten until steady state, and
+    return the state of the blocks.
 
     ``l2p``: uint32/uint64[lpns], ppn + 1, 0 = unmapped; written from footprint[0] to footprint[1]
     (default: all), unchanged elsewhere. ``p2l``: same dtype, [units x stride], lpn + 1, 0 = not
@@ -137,8 +139,11 @@ def _sample(
     dynamic: bool,
     rng: np.random.Generator,
 ) -> Steady:
-    """Sample the state of every unit. Writes each unit's ppn + 1, in order of its LPNs, to
-    ``held``, unit after unit."""
+    """Sample and return the state of every unit. Write ppn + 1 of the pages of each unit to
+    ``held``, in order of LPN, one unit after the other.
+
+    ``counts``: int64[units, regions], pages; ``active``: bool[units, blocks], usable blocks.
+    """
     out = _nothing(plan)
     most = counts.max(axis=0)
     users = {region.user_front for region in plan.regions}
@@ -216,8 +221,10 @@ def _nothing(plan: Plan) -> Steady:
 def _report(
     out: Steady, index: int, unit: Unit, place: np.ndarray, erases: np.ndarray, plan: Plan
 ) -> None:
-    """Copy the blocks of the simulated unit to unit ``index`` of ``out``; ``place``: block numbers
-    there (-1: unused). An open block whose remaining pages are lost to alignment becomes full."""
+    """Copy the blocks of the simulated unit to unit ``index`` of ``out``. ``place``: int64[blocks],
+    block numbers in ``out`` (-1: unused). An open block becomes full if alignment skips its
+    remaining pages.
+    """
     reg = unit.reg[0]
     blocks = np.flatnonzero(place >= 0)
     there = place[blocks]

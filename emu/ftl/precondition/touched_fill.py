@@ -1,8 +1,8 @@
-"""Sequential fill of a drive of which a run accesses only a part.
+"""Sequential fill of a drive that maps only the logical pages that a run accesses.
 
-Owns the condition under which the rest of the drive cannot change the run, and the fill that maps
-only the accessed part. Does not own the fill of the whole drive (write_frontier.py) or the requests
-(replay/block_trace.py).
+Owns the condition under which the other pages of the drive cannot change the run, and the fill that
+maps only the accessed pages. Does not own the fill of the whole drive (write_frontier.py) or the
+requests (replay/block_trace.py).
 Source: a full block without an invalid page is read, moved or erased only if its data are accessed
 or a collection selects it. Without a collection, its mapping entries have no effect.
 
@@ -28,8 +28,8 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Accesses:
-    """Logical pages that a run accesses: int64[n] with the first and the last page of each request
-    (reads, writes and TRIMs), and bool[n], whether it is a write.
+    """Logical pages that a run accesses: first and last page of each request (reads, writes and
+    TRIMs), int64[n], and a mask of the writes, bool[n].
     """
 
     first: I64
@@ -38,7 +38,7 @@ class Accesses:
 
 
 def stripe_pages(arrays: Arrays) -> int:
-    """Return the logical pages that a sequential write places in a unit before it uses the next."""
+    """Return the number of logical pages that a sequential write puts into a unit at a time."""
     table = arrays.cfg[0]
     if table.stripe > table.slots:
         return int(table.stripe)
@@ -48,8 +48,8 @@ def stripe_pages(arrays: Arrays) -> int:
 def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
     """Return True if no block of the filled drive can be collected or moved in the run.
 
-    Each write takes at most its pages, one further stripe that it only begins, and the stripes that
-    are padded for it. The units are used in turn.
+    The bound assumes that each write takes at most its pages, one further incomplete stripe, and
+    the stripes that are padded for the write. Writes use the units round-robin.
     """
     table, ftl = arrays.cfg[0], cfg.ftl
     if (
@@ -75,8 +75,8 @@ def rest_is_idle(arrays: Arrays, cfg: Config, accesses: Accesses) -> bool:
 
 
 def intervals(arrays: Arrays, accesses: Accesses) -> tuple[I64, I64]:
-    """Return the accessed stripes as disjoint intervals in order: int64[k] with the first of each,
-    and int64[k] with one past its last. They contain the last stripe of the drive.
+    """Return the accessed stripes as disjoint intervals in order: (first stripe, one past the last
+    stripe), both int64[k]. The intervals include the last stripe of the drive.
     """
     stripe = stripe_pages(arrays)
     end = (int(arrays.cfg.lpns[0]) - 1) // stripe
@@ -107,8 +107,9 @@ def fill(arrays: Arrays, accesses: Accesses) -> None:
 
 @njit
 def fill_stripes(st, dev, stripe, low, high, mask):
-    """Fill the drive; map the stripes of the intervals ``low .. high``, with all sectors written
-    (``mask``)."""
+    """Fill the drive. Map only the stripes of the intervals ``low`` to ``high`` - 1 (int64[k]
+    each), with sector mask ``mask``.
+    """
     cfg = st.cfg[0]
     row = cfg.units * cfg.block_pages
     lpn = 0
@@ -141,8 +142,9 @@ def fill_block(st, dev, unit):
 
 @njit
 def fill_pages(st, dev, lpn, count, touched, mask):
-    """Allocate up to ``count`` pages from ``lpn`` on, and map them if they are accessed. Return the
-    number of pages."""
+    """Allocate up to ``count`` pages from ``lpn`` on, and map the pages if they are accessed
+    (``touched``). Return the number of pages allocated.
+    """
     cfg = st.cfg[0]
     unit = write_frontier.unit_of(st, dev, lpn, 0)
     if cfg.line > 1:

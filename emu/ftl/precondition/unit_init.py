@@ -1,7 +1,7 @@
 """Initial state, resizing and readout of the unit in the untimed simulation.
 
-Owns the initial places of the unit's pages, and its size when it is used for another unit of the
-drive. Does not own the writes that follow (untimed_ftl.py).
+Owns the initial placement of the unit's pages, and the change of its size when the simulation
+continues with another unit of the drive. Does not own the writes that follow (untimed_ftl.py).
 Source: initial state: the number of valid pages falls exponentially with a block's age, the limit
 of large blocks (Desnoyers, ACM TOS 2014).
 """
@@ -37,7 +37,7 @@ def key(rng: np.random.Generator) -> np.ndarray:
 
 
 def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Generator) -> Unit:
-    """Return a unit with nothing written that can hold up to ``most`` (int64[regions]) labels.
+    """Return an unwritten unit for up to ``most`` (int64[regions]) labels (logical pages).
 
     ``active``: bool[blocks], mask of the blocks that the unit may use.
     """
@@ -74,11 +74,11 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
 
 
 def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) -> int:
-    """Bring an empty unit, with ``counts`` (int64[regions]) labels, close to its steady state.
+    """Fill an empty unit with ``counts`` (int64[regions]) labels, close to its steady state.
 
-    Returns the number of pages programmed. Several regions are overwritten until the coldest one
-    has been overwritten; for a large unit this is done on a small unit, each block of which then
-    becomes several.
+    Return the number of pages programmed. Several regions are overwritten until the coldest region
+    has been overwritten. A large unit is simulated as a small unit first, and each block of the
+    small unit is then copied to several blocks.
     """
     free = int(unit.reg.free[0])
     spare = plan.low + 1 + plan.fronts
@@ -98,8 +98,8 @@ def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) 
 
 
 def _open_as_full(unit: Unit, count: int) -> np.ndarray:
-    """Take the next ``count`` free blocks from the ring and mark them full, with no valid page
-    yet.
+    """Take the next ``count`` free blocks from the ring, mark them full without a valid page, and
+    return their numbers.
     """
     reg = unit.reg
     blocks = unit.ring[:count].copy()  # the ring starts at 0 in an unwritten unit
@@ -110,10 +110,11 @@ def _open_as_full(unit: Unit, count: int) -> np.ndarray:
 
 
 def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
-    """Put the labels in random order on all blocks except those that collection keeps free.
+    """Write the labels (logical pages) in random order to all blocks except the blocks that
+    collection keeps free.
 
-    A block of age a (0 to 1 over the blocks) has the share exp(-t a) of its pages valid; t is
-    chosen so that the average is the fill of the unit.
+    In a block of age a (0 to 1 over the blocks), the fraction exp(-t a) of the pages is valid; t is
+    chosen so that the valid pages of all blocks sum to the number of labels.
     """
     reg = unit.reg[0]
     pages, shift = int(reg.pages), int(reg.shift)
@@ -149,8 +150,9 @@ def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
 
 def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
     """Copy each full block of ``small`` to ``times`` blocks of the empty ``unit``, and each label
-    to as many labels; then write the labels that have no place yet. Returns the number of pages
-    programmed."""
+    to ``times`` labels. Then write the labels without a slot. Return the number of pages
+    programmed.
+    """
     pages, shift = int(unit.reg.pages[0]), int(unit.reg.shift[0])
     full = np.flatnonzero(small.score[:-1] < NOT_FULL)
     full = full[: (int(unit.reg.free[0]) - int(unit.reg.low[0]) - 1 - len(unit.block)) // times]
@@ -176,7 +178,7 @@ def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
 
 
 def write(unit: Unit, labels: np.ndarray) -> None:
-    """Write ``labels`` as user writes. They may include labels without a slot, which are new."""
+    """Write ``labels`` (logical pages) as user writes. Labels without a slot are new."""
     unit = unit._replace(todo=labels.astype(np.int32))
     reg = unit.reg[0]
     order, at = int(reg.order), int(reg.next)
@@ -187,7 +189,8 @@ def write(unit: Unit, labels: np.ndarray) -> None:
 
 def resize(unit: Unit, counts: np.ndarray) -> None:
     """Set the number of labels of each region to ``counts``: write new labels, invalidate surplus
-    ones."""
+    labels.
+    """
     reg = unit.reg[0]
     new = []
     for region, count in enumerate(counts):
@@ -201,8 +204,8 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
 
 
 def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
-    """Remove free blocks from the unit, or return removed blocks to it, until it has ``count``
-    blocks. ``live``: bool[blocks], mask of the blocks in use, which the function updates.
+    """Remove free blocks from the unit, or return removed blocks to it, until ``count`` blocks are
+    in use. ``live``: bool[blocks], mask of the blocks in use, which the function updates.
     """
     reg = unit.reg[0]
     while live.sum() > count and not reg.stuck:

@@ -57,7 +57,7 @@ unit.
 
 
 class Unit(NamedTuple):
-    """Arrays of one simulated unit. A label with a slot from blocks << shift on is not written."""
+    """Arrays of one simulated unit. Label: logical page of the unit. Slot: physical page."""
 
     reg: np.recarray  # REG[1]
     rng: np.ndarray  # uint64[1]
@@ -92,7 +92,7 @@ def random_bits(rng):
 
 @njit
 def below(rng, count):
-    """Return a uniform integer in 0 .. n - 1, from 53 random bits."""
+    """Return a uniform random integer from 0 to ``count`` - 1, from 53 random bits."""
     return int((random_bits(rng) >> 11) * UNIT * count)
 
 
@@ -130,7 +130,7 @@ def give(unit, block):
 
 @njit
 def close(unit, front):
-    """Close the full block of a write frontier; it can be selected as a victim from now on."""
+    """Close the full block of write frontier ``front``, which can then be selected as a victim."""
     reg = unit.reg[0]
     block = unit.block[front]
     reg.clock += 1
@@ -144,7 +144,7 @@ def close(unit, front):
 
 @njit
 def _sample(unit):
-    """Return a full block, each with the same probability."""
+    """Return a full block, selected uniformly at random."""
     block = below(unit.rng, unit.reg[0].blocks)
     while unit.score[block] >= NOT_FULL:
         block = below(unit.rng, unit.reg[0].blocks)
@@ -153,7 +153,7 @@ def _sample(unit):
 
 @njit
 def _emptiest(unit):
-    """Return the full block with the fewest valid pages (the first of equals)."""
+    """Return the full block with the fewest valid pages; of several, the lowest block number."""
     score = unit.score
     fewest = score[0]
     for block in range(unit.reg[0].blocks):
@@ -166,7 +166,7 @@ def _emptiest(unit):
 
 @njit
 def victim(unit):
-    """Select a victim among the full blocks by the policy of the unit."""
+    """Select a victim among the full blocks by the policy of the unit; return the block."""
     reg = unit.reg[0]
     score = unit.score
     best = 0
@@ -204,7 +204,7 @@ def victim(unit):
 
 @njit
 def region_of(unit, label):
-    """Return the region of a label."""
+    """Return the number of the region that contains label (logical page) ``label``."""
     region = 0
     for i in range(1, unit.first.size - 1):
         region += label >= unit.first[i]
@@ -276,7 +276,9 @@ def make_room(unit):
 
 @njit
 def _draw(unit, count):
-    """Draw the labels of the next ``count`` writes, and their regions."""
+    """Store the labels of the next ``count`` writes in unit.draw and, if the unit has several
+    regions, the regions of these labels in unit.drawn.
+    """
     reg = unit.reg[0]
     draw, drawn = unit.draw, unit.drawn
     if reg.order == BY_LIST:
@@ -305,8 +307,8 @@ def _draw(unit, count):
 @njit
 def overwrite(unit, writes, programs):
     """Issue user writes until ``writes`` pages have been written or ``programs`` pages programmed,
-    including those of collection. When a block is opened, the collection that follows may exceed
-    the limit.
+    including pages that collection programs. Collection after a block is opened may exceed the
+    limit ``programs``.
     """
     reg = unit.reg[0]
     where, who, score, draw, drawn = unit.where, unit.who, unit.score, unit.draw, unit.drawn
