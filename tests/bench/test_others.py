@@ -113,7 +113,7 @@ def test_torchao_rounds_at_random_in_adamw_alone(package, op, decay):
     assert asked("torchao.optim") == [("_AdamW", h | {"weight_decay": decay})]
 
 
-@pytest.mark.parametrize("op", ["adam", "adamw"])
+@pytest.mark.parametrize("op", ["adam", pytest.param("adamw", marks=pytest.mark.soak)])
 def test_deepspeeds_mode_is_the_operation(package, op):
     package("deepspeed", "ops.adam", SAME)
     found, remarks = made(Case(op, 100))

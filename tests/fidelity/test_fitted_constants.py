@@ -27,7 +27,10 @@ PARTS: dict[str, fitted.Part] = {
 """Parts of suites with fit rows, small enough to run once per constant."""
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "part",
+    [part if part == "rates" else pytest.param(part, marks=pytest.mark.soak) for part in PARTS],
+)
 def test_a_fitted_constant_decides_its_fit_rows_and_no_check_row(part, monkeypatch, counts):
     monkeypatch.setattr(optimstore, "PARAMS", counts(1 << 24, optimstore.PARAMS))
     assert fitted.constants(PARTS[part]()), "no fit row names a constant"

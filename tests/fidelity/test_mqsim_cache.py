@@ -185,6 +185,7 @@ def repeat(tmp_path):
     return out | {"count": np.array(list(done.counters.values()))}
 
 
+@pytest.mark.soak
 def test_uncompiled(tmp_path, root, monkeypatch):
     monkeypatch.setitem(FLOW, "Channel_IDs", "0,1")
     compiled = repeat(tmp_path)

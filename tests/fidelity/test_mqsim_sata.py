@@ -232,6 +232,7 @@ def repeat(tmp_path):
     return out | {"count": np.array(list(done.counters.values()))}
 
 
+@pytest.mark.soak
 def test_uncompiled(tmp_path, root):
     compiled = repeat(tmp_path)
     file = str(tmp_path / "plain.npz")

@@ -97,6 +97,7 @@ def test_a_script_sees_what_python_would_show_it(folder, capfd):
     assert leftovers(folder) == ["run.h5"]
 
 
+@pytest.mark.soak
 def test_a_module_and_code(folder, monkeypatch, capfd):
     monkeypatch.chdir(folder / "project")
     assert main(folder / "out" / "m.h5", [sys.executable, "-m", "train", "2"]) == 0
@@ -168,6 +169,7 @@ def test_an_existing_file_survives_a_failed_recording(folder):
     assert leftovers(folder) == ["run.h5"]
 
 
+@pytest.mark.soak
 def test_workers_of_a_data_loader_do_not_disturb(folder):
     (folder / "project" / "loader.py").write_text(
         "import torch, mynet\n"
@@ -182,7 +184,9 @@ def test_workers_of_a_data_loader_do_not_disturb(folder):
     assert trace.steps[0].order is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_an_interrupt_ends_both_and_leaves_nothing(folder, root, number):
     waiting = "print('ready', flush=True); import time; time.sleep(60)"
     code = (

@@ -382,6 +382,7 @@ np.savez(sys.argv[1], rows=np.array(rows, np.int64), masks=np.array(masks), code
 """
 
 
+@pytest.mark.soak
 def test_interpreted_and_compiled_agree(tmp_path, root):
     """The same functions without Numba: the same outcomes, times and flipped bits."""
     made = []

@@ -193,6 +193,7 @@ finally:  # VmHWM: the largest that ru_maxrss knows may be the process that this
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="KiB there; bytes or nothing elsewhere")
 def test_a_large_fleet_takes_little_memory():
     """100,000 nodes with load and HyperTune; a row per node and step would still be less."""

@@ -233,7 +233,10 @@ def workers(leader: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-@pytest.mark.parametrize("to", ["command", "terminal", "killed", "worker killed"])
+@pytest.mark.parametrize(
+    "to", ["terminal", *(pytest.param(to, marks=pytest.mark.soak)
+                       for to in ("command", "killed", "worker killed"))]
+)  # fmt: skip
 def test_an_interrupt_ends_all_of_it(to, tmp_path, counts):
     """It goes to the command alone, or as from a terminal to all processes; or the command is
     killed, and cannot tell its workers; or one of these is."""

@@ -62,6 +62,7 @@ def result(first) -> dict:
 # --- the same bytes
 
 
+@pytest.mark.soak
 def test_from_another_folder_and_environment(folders, first, scale):
     """And, at full counts, over the files of the run before, with the same seeds of everything."""
     if scale == "full":

@@ -78,7 +78,7 @@ def test_more_room_amplifies_less():
     assert wafs[0] > wafs[1] > wafs[2] >= 1
 
 
-@pytest.mark.parametrize("initial", ["steady", "fresh"])
+@pytest.mark.parametrize("initial", ["fresh", pytest.param("steady", marks=pytest.mark.soak)])
 def test_erases_equal_blocks_opened(initial):
     """Steady: every super-block but each die's first is erased when it is opened. Fresh: only
     those that have been written before. Blocks in use or full have been opened once since their

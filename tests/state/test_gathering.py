@@ -253,6 +253,7 @@ def _batch(rng, d):
     return np.concatenate([out, flush])
 
 
+@pytest.mark.soak
 def test_uncompiled(tmp_path, root):
     """The same functions without Numba: the same state, place by place, the same times."""
     file = str(tmp_path / "state.npz")

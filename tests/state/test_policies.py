@@ -283,6 +283,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.soak
 def test_a_policy_is_compiled_once_and_the_engine_not_at_all(tmp_path, root):
     """In a second process both come from the cache; and after the first, a file with other text
     compiles that function alone."""

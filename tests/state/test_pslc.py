@@ -368,6 +368,7 @@ for kind in ("static", "dynamic"):
 """
 
 
+@pytest.mark.soak
 def test_interpreted_and_compiled_agree():
     """The same completions, to the tick, and the same counts."""
     said = printed(SCRIPT)
