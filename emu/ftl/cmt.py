@@ -150,7 +150,7 @@ def evict(st, dev, cache):
 
 @njit
 def insert(st, dev, lpn):
-    """Insert a clean entry for a logical page that has none, and return it as index + 1.
+    """Insert a clean entry for a logical page without an entry. Return the index + 1 of the entry.
 
     If the cache is full, evict another entry.
     """
@@ -248,8 +248,8 @@ def count_move(st, dev, lpn):
 def serve_waiters(st, dev, tvpn):
     """Serve the transactions that wait for translation page ``tvpn`` after the page has been read.
 
-    Each transaction uses its mapping entries at once, so no entry is lost if the cache has no room
-    for all of them.
+    Each transaction uses its mapping entries at once, so no entry is lost if the cache is too small
+    for the entries of all transactions.
     """
     cfg = st.cfg[0]
     page = st.tpage[dev * cfg.tpages + tvpn]

@@ -1,7 +1,7 @@
 """pSLC folding: pages of several full pSLC blocks move to one native block.
 
-Owns the trigger of a fold, the selection of the block to fold, and the check for room. Does not
-own the moves, which garbage collection executes (gc.py), or the pSLC blocks (pslc.py).
+Owns the trigger of a fold, the selection of the block to fold, and the check for free space. Does
+not own the moves, which garbage collection executes (gc.py), or the pSLC blocks (pslc.py).
 Source: Samsung, TurboWrite, and Micron, "Optimizing Client SSD Performance Through Dynamic Write
 Acceleration", 2014 (data are moved while the drive is idle, or when no pSLC block is left).
 """

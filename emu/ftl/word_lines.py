@@ -71,8 +71,8 @@ def unit_in_turn(st, dev, stream):
 @cold
 def next_turn(st, dev, unit, stream, front, count):
     """Advance stream ``stream`` to the next unit if the ``count`` pages just allocated in unit
-    ``unit``, at its write frontier ``front``, complete a stripe, or if the unit had no room
-    (``count`` = 0).
+    ``unit`` (write frontier of stream ``front``) complete a stripe, or if no page could be
+    allocated (``count`` = 0).
     """
     cfg = st.cfg[0]
     if count > 0 and is_inside_stripe(st, st.front[front, unit]):
