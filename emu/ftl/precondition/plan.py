@@ -143,7 +143,7 @@ class Plan:
             parts = [getattr(region, name) for region in self.regions]
             if abs(sum(parts) - 1) > 1e-9 or min(parts) < 0:
                 raise InputError(
-                    f"regions: {name} is {parts}; must be at least 0 each and 1 in total"
+                    f"regions: {name} is {parts}; each value must be at least 0, the sum must be 1"
                 )
         if min(min(region.user_front, region.moved_front) for region in self.regions) < 0:
             raise InputError("regions: user_front and moved_front must be at least 0")
@@ -165,6 +165,6 @@ class Plan:
             raise InputError(
                 f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
                 f"{self.unit_pages} pages, "
-                f"{self.low} blocks of them kept free: collection would gain no space; must be "
+                f"of which {self.low} stay free: collection would gain no space; must be "
                 f"below {room[unit]} pages"
             )
