@@ -63,8 +63,10 @@ def start_fold(st, unit, rests):
 
 @cold
 def has_room(st, unit, block):
-    """Return True if native blocks have room for the valid pages of block ``block``. A block of the
-    fixed pSLC region returns no native block, so the blocks kept for collection must remain."""
+    """Return True if the native blocks of unit ``unit`` suffice for the valid pages of ``block``. A
+    fold of the fixed pSLC region frees no native block, so it must leave the blocks reserved for
+    collection free.
+    """
     cfg = st.cfg[0]
     if cfg.pslc != pslc.STATIC or st.valid[block] == 0 or not pslc.is_pslc(st, block):
         return gc_victims.has_room(st, unit, block)

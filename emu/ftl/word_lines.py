@@ -1,8 +1,8 @@
 """Program units (word lines): the pages of a block that are programmed together.
 
-Owns the arithmetic of program units ("lines": the pages of a word line, of one plane or of all
-planes of a unit) and the order in which writes fill them. Does not own the buffering of
-incomplete lines (word_line_buffer.py) or time.
+Owns the arithmetic of program units ("lines": the pages of a word line in one plane or in all
+planes of a unit) and the order in which writes fill lines. Does not own the buffering of
+incomplete lines (word_line_buffer.py) or the time of programs.
 Source: one-shot programming of a word line (ISSCC papers on 3D
 NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbors.
 

@@ -218,8 +218,9 @@ def place_or_queue(st, waiting, tid):
 
 @cold
 def merge(st, tid):
-    """Start a read-modify-write if the write covers only part of the valid sectors of its page.
-    Return True if the old page is read first."""
+    """Start a read-modify-write if write ``tid`` does not cover all valid sectors of its page.
+    Return True if the old page is read first.
+    """
     txn = st.txn[tid]
     if txn.role == Role.MERGING:
         return False

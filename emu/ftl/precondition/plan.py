@@ -37,7 +37,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Layout of a drive, its writes and its garbage collection."""
+    """Parameters of a steady state: drive layout, garbage collection and write frequencies."""
 
     units: int
     """Number of units (planes, or dies with super-blocks).
@@ -68,7 +68,7 @@ class Plan:
     level_wear: bool = False
     """True: open the free block with the fewest erases. False: open the block freed first."""
     regions: tuple[Region, ...] = (Region(1.0, 1.0),)
-    """Regions of the footprint, in order of LPN."""
+    """Regions of the footprint (the overwritten logical pages), in order of LPN."""
     sequential: bool = False
     """True: overwrite the footprint repeatedly in order. False: overwrite it at random."""
     unit_of: np.ndarray | None = None
