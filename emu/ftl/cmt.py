@@ -131,8 +131,8 @@ def table_sizes(
 
 @njit
 def evict(st, dev, cache):
-    """Evict the least recently used entry of cache ``cache`` and return it as index + 1, unlinked
-    from all lists. If the entry is dirty, its translation page is written back.
+    """Evict the least recently used entry of cache ``cache`` and return the index + 1 of the entry,
+    which is then in no list. If the entry is dirty, write back its translation page.
     """
     eid = int(st.maps[cache].oldest)
     entry = st.entry[eid - 1]

@@ -70,7 +70,8 @@ def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int]
 
 @njit
 def find_mapped(l2p, p2l, valid, block_pages, found):
-    """Count into ``found`` the mapped pages of each block that has a valid page.
+    """Count the mapped pages of each block that has a valid page, and store the counts in ``found``
+    (int64[blocks]).
 
     The scan covers physical pages, so it reads only the written entries of a large drive's maps. No
     logical page is counted twice, because its map entry names one physical page.

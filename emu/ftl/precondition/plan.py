@@ -164,7 +164,6 @@ class Plan:
         if room[unit] <= pages[unit]:
             raise InputError(
                 f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
-                f"{self.unit_pages} pages, "
-                f"of which {self.low} stay free: collection would gain no space; must be "
-                f"below {room[unit]} pages"
+                f"{self.unit_pages} pages, with {self.low} blocks kept free: collection would gain "
+                f"no space; must be below {room[unit]} pages"
             )
