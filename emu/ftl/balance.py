@@ -1,6 +1,6 @@
 """Quantities of flash management for the conservation laws: blocks, open blocks, lists, counts.
 
-Owns the quantities that are defined between any two events, and those of an idle drive. Does not
+Owns the quantities that are defined between any two events or in an idle drive. Does not
 own the laws (engine/core/conservation.py), or the quantities of the page map and of the counters
 (invariants.py).
 Source: the state of a block is stored twice: in its state field and in the structure that uses the

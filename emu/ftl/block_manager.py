@@ -56,8 +56,9 @@ def move_most_worn_to_head(st, unit):
 
 @cold
 def gc_is_urgent(st, unit):
-    """Return True if collection is urgent in unit ``unit`` or in a unit that shares its command
-    path: a unit of its die, or of its chip if the chip takes one command at a time."""
+    """Return True if collection is urgent in unit ``unit``, in another unit of its die, or in
+    another unit of its chip if the chip takes one command at a time.
+    """
     cfg = st.cfg[0]
     if st.pool[unit].free_n < cfg.gc_hard:
         return True
@@ -148,8 +149,9 @@ def has_unreserved_block(st, unit):
 
 @njit
 def fits_internal_write(st, unit, stream):
-    """Return True if a write of the FTL may use a page of a stream that collection also fills,
-    without taking a page reserved for collection.
+    """Return True if an internal write of the FTL may allocate a page of stream ``stream``.
+
+    Collection also fills this stream, and the write must not take a page reserved for collection.
     """
     if st.front[stream, unit].block < 0:
         return has_unreserved_block(st, unit)

@@ -1,4 +1,4 @@
-"""Entries of the cached mapping table: lookup, order of use, and their dirty marks.
+"""Entries of the cached mapping table: lookup, LRU order and dirty marks.
 
 Owns the lists and hash chains of the cached entries. Does not own misses and evictions (cmt.py) or
 translation pages on flash (translation_pages.py).
@@ -38,7 +38,7 @@ def find(st, dev, lpn):
 
 @inline
 def cache_of(st, dev, lpn):
-    """Return the index in ``st.maps`` of the cache that holds the entry of a logical page."""
+    """Return the index in ``st.maps`` of the cache for the entry of a logical page."""
     return dev if st.cfg[0].map_caches == 1 else zone_of(st, lpn)
 
 

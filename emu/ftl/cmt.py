@@ -131,8 +131,8 @@ def table_sizes(
 
 @njit
 def evict(st, dev, cache):
-    """Evict the least recently used entry of cache ``cache`` and return it as index + 1, unlinked
-    from all lists. If the entry is dirty, its translation page is written back.
+    """Evict the least recently used entry of cache ``cache`` and return the index + 1 of the entry,
+    which is then in no list. If the entry is dirty, write back its translation page.
     """
     eid = int(st.maps[cache].oldest)
     entry = st.entry[eid - 1]
@@ -150,7 +150,7 @@ def evict(st, dev, cache):
 
 @njit
 def insert(st, dev, lpn):
-    """Insert a clean entry for a logical page that has none, and return it as index + 1.
+    """Insert a clean entry for a logical page without an entry. Return the index + 1 of the entry.
 
     If the cache is full, evict another entry.
     """
@@ -248,8 +248,8 @@ def count_move(st, dev, lpn):
 def serve_waiters(st, dev, tvpn):
     """Serve the transactions that wait for translation page ``tvpn`` after the page has been read.
 
-    Each transaction uses its mapping entries at once, so no entry is lost if the cache has no room
-    for all of them.
+    Each transaction uses its mapping entries at once, so no entry is lost if the cache is too small
+    for the entries of all transactions.
     """
     cfg = st.cfg[0]
     page = st.tpage[dev * cfg.tpages + tvpn]

@@ -310,7 +310,7 @@ def on_own_program_done(st, tid, unit):
 
 @inline
 def map_host_write(st, tid):
-    """Map the pages of a host write that has been programmed, and log it."""
+    """Map the pages of a host write that has been programmed, and log the program."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.placed == 0:

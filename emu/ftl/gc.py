@@ -133,8 +133,9 @@ def queue_of(st, txn):
 
 @apart
 def collect(st, dev, unit, bid):
-    """Read the next valid pages of victim ``bid``, or end its collection. Return True if the block
-    has become free at once."""
+    """Read the next valid pages of victim ``bid``, or end the collection if no valid page is left.
+    Return True if the block has become free at once.
+    """
     cfg = st.cfg[0]
     block = st.block[bid]
     while block.moving < cfg.gc_window:
@@ -213,8 +214,8 @@ def set_up_move(st, tid, dev, lpn, ppn, block):
 def pick_up(st, tid, inside):
     """Read a page of a victim into the controller for move transaction ``tid``.
 
-    If ``inside`` is set and the next page of the destination stream lies in the same plane, move
-    the page by copy-back instead.
+    If ``inside`` is set and the next page of the destination stream is in the same plane, move the
+    page by copy-back instead.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -246,8 +247,9 @@ def pick_up(st, tid, inside):
 
 @njit
 def erase_or_free(st, dev, unit, bid):
-    """Erase or free block ``bid``, which has no valid page and no pending read. Return True if it
-    is free (or retired) at once."""
+    """Erase or free block ``bid``, which has no valid page and no pending read. Return True if the
+    block is free or retired at once, without an erase.
+    """
     cfg = st.cfg[0]
     block = st.block[bid]
     readmit_host(st, bid)
@@ -261,9 +263,9 @@ def erase_or_free(st, dev, unit, bid):
 
 @njit
 def resume_after_read(st, dev, ppn):
-    """Complete a host or map read of page ``ppn``.
+    """Complete a host or map read of physical page ``ppn``.
 
-    If it was the last pending read of its block, resume the collection that waits for it.
+    After the last pending read of the block, resume the collection that waits for the read.
     """
     bid = page_map.block_at(st, dev, ppn)
     block = st.block[bid]

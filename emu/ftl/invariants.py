@@ -70,10 +70,11 @@ def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int]
 
 @njit
 def find_mapped(l2p, p2l, valid, block_pages, found):
-    """Count into ``found`` the mapped pages of each block that has a valid page.
+    """Count the mapped pages of each block that has a valid page, and store the counts in ``found``
+    (int64[blocks]).
 
-    The scan goes over physical pages, so it reads only the written part of a large drive's maps. No
-    logical page is counted twice, because its entry names one physical page.
+    The scan covers physical pages, so it reads only the written entries of a large drive's maps. No
+    logical page is counted twice, because its map entry names one physical page.
     """
     for block in range(valid.size):
         if valid[block] == 0:

@@ -125,8 +125,8 @@ def pad_line(st, head, rule):
 
 @njit
 def pad_streams(st, dev, first, behind, rule):
-    """Pad all waiting word lines of streams ``first`` to ``behind - 1`` and count them in counter
-    ``rule``. Return True if any word line was padded.
+    """Pad all waiting word lines of streams ``first`` to ``behind - 1``. Increment counter ``rule``
+    for each padded word line. Return True if any word line was padded.
     """
     cfg = st.cfg[0]
     any_padded = False
@@ -170,7 +170,7 @@ def pad_before_close(st, dev, unit, block):
 
 @cold
 def count_fua_pages(st, tid):
-    """Count the pages of fetched write command ``tid`` if it completes on flash (FUA)."""
+    """Count the pages of fetched write command ``tid`` if the command completes on flash (FUA)."""
     txn = st.txn[tid]
     if txn.kind == ROW and st.row[txn.row].fua != 0 and st.cfg[0].cache_writes == 0:
         st.dev[txn.dev].fua += txn.n

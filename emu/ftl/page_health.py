@@ -87,9 +87,10 @@ def note_first_program(st, tid):
 
 @njit
 def shifted_rate_of(st, block, ppn):
-    """Return the part of the bit error rate of page ``ppn`` of block ``block`` that is due to
-    shifted charge. Reads are divided by the planes of the unit, since each read disturbs the block
-    of one plane."""
+    """Return the bit error rate of page ``ppn`` of block ``block`` that is due to shifted charge
+    (retention and read disturb). The read count is divided by the number of planes of the unit,
+    because each read disturbs the block of one plane.
+    """
     quality = st.quality[block]
     reads = float(st.block[block].reads) / st.cfg[0].unit_planes
     return rber.shifted_rate(
@@ -99,8 +100,8 @@ def shifted_rate_of(st, block, ppn):
 
 @njit
 def lost_sectors(st, block, dev, ppn):
-    """Return the mask of the sectors (one bit each) of a physical page in block ``block`` whose
-    data had been lost before the page was programmed.
+    """Return the mask (one bit per sector) of the lost sectors of a physical page in ``block``: the
+    data of these sectors had been lost before the page was programmed.
     """
     return st.lost[dev, ppn] if st.quality[block].marks > 0 else 0
 
@@ -108,7 +109,7 @@ def lost_sectors(st, block, dev, ppn):
 @njit
 def kept_rate(st, block, dev, ppn):
     """Return the bit error rate that the data of a physical page in block ``block`` already had
-    when the page was programmed, because copy-back moved them without ECC.
+    when the page was programmed. Copy-back moves data without correction by ECC.
     """
     if st.cfg[0].copyback == 0 or st.quality[block].marks == 0:
         return 0.0

@@ -189,7 +189,7 @@ def count_programmed(st, dev, ppn, count):
 
 @inline
 def is_locked(st, dev, lpn):
-    """Return True if a logical page lies in a victim block and has not been moved yet."""
+    """Return True if logical page ``lpn`` is in a victim block and has not been moved yet."""
     entry = int(st.l2p[dev, lpn])
     return entry != 0 and st.block[block_at(st, dev, entry - 1)].state == VICTIM
 

@@ -7,9 +7,9 @@ borrowed native blocks). Does not own the folding of pSLC blocks (pslc_folding.p
 blocks).
 
 A block is in pSLC mode from its opening to its erase if the stream that fills it is
-``cfg.pslc_stream``. It keeps the addresses of a native block and uses only the first ones, one page
-per word line. Its page offsets (``txn.page``) follow the native offsets. So tables by page have an
-entry for each mode, and no command combines pages of both modes.
+``cfg.pslc_stream``. It keeps the page addresses of a native block and uses one page per word line,
+at the first addresses. Its page offsets (``txn.page``) follow the native offsets. So tables by page
+have an entry for each mode, and no command combines pages of both modes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """pSLC folding: pages of several full pSLC blocks move to one native block.
 
-Owns the trigger of a fold, the selection of the block to fold, and the check for room. Does not
-own the moves, which garbage collection executes (gc.py), or the pSLC blocks (pslc.py).
+Owns the trigger of a fold, the selection of the block to fold, and the check for free space. Does
+not own the moves, which garbage collection executes (gc.py), or the pSLC blocks (pslc.py).
 Source: Samsung, TurboWrite, and Micron, "Optimizing Client SSD Performance Through Dynamic Write
 Acceleration", 2014 (data are moved while the drive is idle, or when no pSLC block is left).
 """
@@ -63,8 +63,10 @@ def start_fold(st, unit, rests):
 
 @cold
 def has_room(st, unit, block):
-    """Return True if native blocks have room for the valid pages of block ``block``. A block of the
-    fixed pSLC region returns no native block, so the blocks kept for collection must remain."""
+    """Return True if the native blocks of unit ``unit`` suffice for the valid pages of ``block``. A
+    fold of the fixed pSLC region frees no native block, so it must leave the blocks reserved for
+    collection free.
+    """
     cfg = st.cfg[0]
     if cfg.pslc != pslc.STATIC or st.valid[block] == 0 or not pslc.is_pslc(st, block):
         return gc_victims.has_room(st, unit, block)

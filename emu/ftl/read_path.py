@@ -63,7 +63,7 @@ def fetch(st, tid, entry):
 
 @cold
 def fetch_again(st, tid):
-    """Send read ``tid`` to its die after it has waited for its page to be moved."""
+    """Send read ``tid`` to its die after garbage collection has moved the page of the read."""
     entry = int(st.l2p[st.txn[tid].dev, st.txn[tid].lpn])
     if st.cfg[0].slots == 1:
         fetch(st, tid, entry)

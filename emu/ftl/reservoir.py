@@ -9,7 +9,7 @@ collection moves nothing; one plane of four is idle, with occasional wear leveli
 The paper does not publish the method. Here, the roles of a block's planes rotate by one each time
 the block has been erased ``rotate`` times. Every super-page is rewritten in every step, so its
 pages change planes when it is programmed into a block that has rotated since. The pages move one by
-one from register to register over the die's bus, those next to an idle plane first.
+one from register to register over the die's bus; pages next to an idle plane move first.
 """
 
 from __future__ import annotations

@@ -12,28 +12,28 @@ A die programs one super-page after the other. A power loss can therefore tear o
 that the die was programming. Torn super-pages of earlier power losses also remain if the die has
 programmed no whole super-page since. Rules:
 
-- A version is complete if the records of all planes are whole and agree, each in its place. If the
-  planes of a block have changed roles (reservoir.py), all must have rotated by the same number. The
-  newest version by sequence number must also have data that match their checksums. If they do not,
-  the version counts as torn, and the next newest is checked. Among the versions before that one,
-  every torn one has been replaced by a whole one: the torn super-page was the cursor, so it is the
-  first to be programmed again.
-- A die programs its record when all stripes of a step and their parities are programmed. One whole
-  record of a step on any die means that the step is done. Versions newer than the last step done
-  belong to a step under way. They can be ignored (the step is undone) if all super-pages exist at
-  the last step done.
+- A version is complete if the records of all planes are whole, agree, and are on the right planes.
+  If the planes of a block have changed roles (reservoir.py), all must have rotated by the same
+  number. The newest version by sequence number must also have data that match their checksums. If
+  the data do not match, the version counts as torn, and recovery checks the next newest version.
+  Older torn versions need no check: a torn super-page is programmed again first after recovery, so
+  a whole version has replaced it.
+- A die programs its commit record when all stripes of a step and their parities are programmed. One
+  whole commit record of a step on any die means that the step is done. Versions newer than the last
+  completed step belong to the current step. Recovery can ignore these versions (undo the step) if
+  flash holds all super-pages of the last completed step.
 - The drive restarts an undone step with a sequence number of the next attempt (ATTEMPT). This
-  identifies the versions of earlier attempts, whole or torn, when the step can no longer be undone.
-  It continues after the last version that is kept. The blocks filled since then are erased again
-  one by one, so undoing takes no space, however often the power fails.
+  number identifies the versions of earlier attempts, whole or torn, when the step can no longer be
+  undone. The drive continues after the last version that is kept. It erases the blocks filled since
+  then one by one, so undoing takes no space, regardless of the number of power losses.
 - The place after the last non-blank place may have been partly programmed and still read as
-  blank. In the open block it is padded: programmed with arbitrary data, so that the next recovery
-  sees it. Nothing else distinguishes it from a blank place after repeated power losses. Other
-  blocks need no padding, because blocks are erased again before they are entered: they may be half
-  erased.
+  blank. In the open block, recovery pads this place: it programs arbitrary data, so that the next
+  recovery does not take the place for blank after repeated power losses. Other blocks need no
+  padding, because each block is erased again before the die enters it.
 - If super-pages change their die (paths/on_die/wear_leveling.py), two dies may hold whole versions
-  of the same super-page. The newer one counts. Both may be of the same step, so the sequence
-  number, which is assigned per device, decides. The older one counts if the newer one is torn.
+  of the same super-page. The version with the higher sequence number counts, because both
+  may be of one step and sequence numbers are assigned per device. If that version is torn, the
+  other version counts.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
 
 
 def can_undo(scan: DieScan, expected: Sequence[int], step: int) -> bool:
-    """Return True if step ``step`` can be undone: flash holds the result of step ``step`` - 1 of
-    every super-page in ``expected``.
+    """Return True if step ``step`` can be undone, because flash holds the result of step ``step`` -
+    1 for every super-page in ``expected``.
     """
     found = scan.newest(step - 1)
     return all(sp in found and found[sp].step == step - 1 for sp in expected)

@@ -51,7 +51,8 @@ def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
     except OSError as error:
         raise InputError(
             f"system.devices: the page maps of {shape[0]} drives take {size / 1e9:.4g} GB of "
-            f"address space, which this machine does not have ({error.strerror})"
+            f"address space, more than this machine has ({error.strerror}); use fewer or smaller "
+            "drives"
         ) from error
     advice = "MADV_HUGEPAGE" if size <= HUGE_BYTES else "MADV_NOHUGEPAGE"
     if hasattr(mmap, advice):

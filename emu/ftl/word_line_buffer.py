@@ -206,8 +206,9 @@ def on_padding_programmed(st, tid):
 
 @njit
 def on_first_pass_done(st, unit, head):
-    """Complete the first pass over a line. Start the second pass over the line before it, and the
-    second pass over this line if no line follows."""
+    """Complete the first pass over the line that begins with program ``head``. Start the second
+    pass over the previous line, and the second pass over this line if no line follows.
+    """
     cfg = st.cfg[0]
     txn = st.txn[head]
     dev = txn.dev
@@ -236,7 +237,7 @@ def start_second_pass(st, unit, head):
 
 @njit
 def complete_padding_line(st, unit, head):
-    """Complete a line that contains only padding; it needs no second pass."""
+    """Complete a line that contains only padding and needs no second pass."""
     replace(st, unit, head, -1)
     st.dev[st.txn[head].dev].lines -= 1
     while head >= 0:

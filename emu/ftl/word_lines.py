@@ -1,8 +1,8 @@
 """Program units (word lines): the pages of a block that are programmed together.
 
-Owns the arithmetic of program units ("lines": the pages of a word line, of one plane or of all
-planes of a unit) and the order in which writes fill them. Does not own the buffering of
-incomplete lines (word_line_buffer.py) or time.
+Owns the arithmetic of program units ("lines": the pages of a word line in one plane or in all
+planes of a unit) and the order in which writes fill lines. Does not own the buffering of
+incomplete lines (word_line_buffer.py) or the time of programs.
 Source: one-shot programming of a word line (ISSCC papers on 3D
 NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbors.
 
@@ -71,8 +71,8 @@ def unit_in_turn(st, dev, stream):
 @cold
 def next_turn(st, dev, unit, stream, front, count):
     """Advance stream ``stream`` to the next unit if the ``count`` pages just allocated in unit
-    ``unit``, at its write frontier ``front``, complete a stripe, or if the unit had no room
-    (``count`` = 0).
+    ``unit`` (write frontier of stream ``front``) complete a stripe, or if no page could be
+    allocated (``count`` = 0).
     """
     cfg = st.cfg[0]
     if count > 0 and is_inside_stripe(st, st.front[front, unit]):

@@ -1,6 +1,6 @@
 """Write path: allocation of flash pages to host writes and translation pages.
 
-Owns the order in which writes try units, the read part of read-modify-write, and the queues of
+Owns the order in which writes try units, the reads of read-modify-writes, and the queues of
 writes that wait for garbage collection. Does not own page allocation and the mapping table
 (page_map.py) or the completion of programs (completion.py).
 Source: page-level mapping with out-of-place writes; update reads and locked pages as in MQSim.
@@ -218,8 +218,9 @@ def place_or_queue(st, waiting, tid):
 
 @cold
 def merge(st, tid):
-    """Start a read-modify-write if the write covers only part of the valid sectors of its page.
-    Return True if the old page is read first."""
+    """Start a read-modify-write if write ``tid`` does not cover all valid sectors of its page.
+    Return True if the old page is read first.
+    """
     txn = st.txn[tid]
     if txn.role == Role.MERGING:
         return False

@@ -1,7 +1,7 @@
 """Error messages of a simulation.
 
 Owns SimulationError and the messages for the error codes of compiled code.
-Does not own the detection of errors (events.fail and its callers).
+Does not own the detection of errors (events.fail and the callers of events.fail).
 Source: none. Project rule: an error about bad input is one line that names the key, its value and
 the allowed values; a run whose totals do not balance fails.
 """

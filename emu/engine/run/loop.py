@@ -1,4 +1,4 @@
-"""Event loop, and the start of plan rows.
+"""Event loop and start of plan rows.
 
 Owns the start of every kind of row, the budget of transactions and the event loop, which handles
 events in order of time. Does not own the routes inside a device (engine/run/datapath.py) or the
@@ -303,7 +303,9 @@ def start_dma_down(st, rid, tid):
 
 @njit
 def start_isp_io(st, rid, tid):
-    """Start an ISP read or write of the conventional namespace, bypassing front end and NVMe."""
+    """Start a read or write of the conventional namespace by the ISP, which bypasses front end and
+    NVMe.
+    """
     cfg = st.cfg[0]
     row = st.row[rid]
     txn = st.txn[tid]
@@ -388,8 +390,8 @@ def on_channel_event(st, bus):
 def drain(st, tid):
     """Do all work that takes no simulated time.
 
-    Advance transaction ``tid`` (if >= 0), then the other transactions that can advance, then writes
-    that waited for a free block, then ready rows. Finally grant the channels.
+    Advance transaction ``tid`` (if >= 0), then the other transactions that can advance. Then retry
+    writes that waited for a free block, and start ready rows. Finally grant the channels.
     """
     reg = st.reg[0]
     while reg.error == 0:

@@ -61,10 +61,10 @@ def take_part(st, rid):
 
 @njit
 def start_die(st, rid, tid):
-    """Start an operation on the reservoir, given by logical super-page (``row.lpn``).
+    """Start the operation of row ``rid`` on a super-page of the reservoir.
 
-    The function derives the die and the physical super-page. SCAN and PAD are given by physical
-    super-page (see :func:`start_by_place`).
+    ``row.lpn`` is the logical super-page, from which the function derives the die and the physical
+    super-page. SCAN and PAD name a physical super-page instead (see :func:`start_by_place`).
     """
     cfg = st.cfg[0]
     row = st.row[rid]
@@ -178,7 +178,7 @@ def start_help(st, rid, tid):
 
 @cold
 def start_by_place(st, rid, tid):
-    """Start a reservoir operation (SCAN or PAD) given by physical super-page.
+    """Start a reservoir operation (SCAN or PAD) on a physical super-page.
 
     ``row.lpn`` counts the physical super-pages round-robin over the dies.
     """

@@ -60,8 +60,8 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
     without = write_frontier.fill(arrays.handle(), 0, int(zone.first_lpn), count, stream)
     if without:
         raise InputError(
-            f"precondition: {without} of {count} logical pages do not fit on flash: "
-            f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
+            f"precondition: {without} of {count} logical pages do not fit on flash "
+            f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
         )
     whole_pages(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + count))
     _lay_map(arrays, cfg, int(zone.first_lpn), count)
@@ -75,8 +75,8 @@ def _lay_map(arrays: Arrays, cfg: Config, lpn: int, count: int) -> None:
         without = cmt.fill_translation_pages(arrays.handle(), 0, lpn, count)
         if without:
             raise InputError(
-                f"precondition: {without} translation pages do not fit on flash: "
-                f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
+                f"precondition: {without} translation pages do not fit on flash "
+                f"(ftl.over_provisioning={cfg.ftl.over_provisioning}; use a larger value)"
             )
 
 

@@ -37,7 +37,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Layout of a drive, its writes and its garbage collection."""
+    """Parameters of a steady state: drive layout, garbage collection and write frequencies."""
 
     units: int
     """Number of units (planes, or dies with super-blocks).
@@ -68,7 +68,7 @@ class Plan:
     level_wear: bool = False
     """True: open the free block with the fewest erases. False: open the block freed first."""
     regions: tuple[Region, ...] = (Region(1.0, 1.0),)
-    """Regions of the footprint, in order of LPN."""
+    """Regions of the footprint (the overwritten logical pages), in order of LPN."""
     sequential: bool = False
     """True: overwrite the footprint repeatedly in order. False: overwrite it at random."""
     unit_of: np.ndarray | None = None
@@ -143,7 +143,7 @@ class Plan:
             parts = [getattr(region, name) for region in self.regions]
             if abs(sum(parts) - 1) > 1e-9 or min(parts) < 0:
                 raise InputError(
-                    f"regions: {name} is {parts}; must be at least 0 each and 1 in total"
+                    f"regions: {name} is {parts}; each value must be at least 0, the sum must be 1"
                 )
         if min(min(region.user_front, region.moved_front) for region in self.regions) < 0:
             raise InputError("regions: user_front and moved_front must be at least 0")
@@ -164,7 +164,6 @@ class Plan:
         if room[unit] <= pages[unit]:
             raise InputError(
                 f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
-                f"{self.unit_pages} pages, "
-                f"{self.low} blocks of them kept free: collection would gain no space; must be "
-                f"below {room[unit]} pages"
+                f"{self.unit_pages} pages, with {self.low} blocks kept free: collection would gain "
+                f"no space; must be below {room[unit]} pages"
             )

@@ -6,9 +6,10 @@ collection (ftl/gc.py).
 Source: page-level mapping; victim selection as in ftl/policies.py: Van Houdt (SIGMETRICS 2013),
 Kawaguchi et al. (USENIX 1995), MQSim's RANDOM_PP.
 
-Pages of a unit are *labels*, numbered from 0, region by region. `where[label]` is the slot of a
-label, `who[slot]` the label last written to a slot; a slot is valid while the two agree. A slot is
-block << shift | page: blocks are padded to a power of two, so that no access needs a division.
+Logical pages of a unit are *labels*, numbered from 0, region by region. Physical pages are *slots*.
+`where[label]` is the slot of a label, `who[slot]` the label last written to a slot. A slot is valid
+while `where[who[slot]] == slot`. The number of a slot is block << shift | page: blocks are padded
+to a power of two, so that no access needs a division.
 """
 
 from __future__ import annotations
