@@ -115,7 +115,7 @@ def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
 
 
 def _filled_up(lpns: I64, pages: int, wanted: int, rng: np.random.Generator) -> I64:
-    """Return ``wanted`` pages, ascending: ``lpns`` and other random pages from 0 to ``pages`` - 1."""
+    """Return ``wanted`` pages, ascending: ``lpns``, and random other pages below ``pages``."""
     if len(lpns) >= wanted:
         return lpns
     others = np.setdiff1d(np.arange(pages), lpns)
