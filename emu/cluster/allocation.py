@@ -1,8 +1,8 @@
-"""Batches of a cluster: published, given by the user, or by one of three rules that tune.
+"""Batches of a cluster: published, given by the user, or tuned by one of three allocators.
 
-Owns the choice among these and the step time that follows. Does not own the rules (batch_tuner.py,
-throughput_allocator.py), published batches (networks.py) or the cluster (cluster.py). Every command
-asks this module, also the simulated path (paths/data_parallel.py).
+Owns the choice among these batches and the resulting step time. Does not own the allocators
+(batch_tuner.py, throughput_allocator.py), published batches (networks.py) or the cluster
+(cluster.py). Every command and the simulated path (paths/data_parallel.py) use this module.
 Source: STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
 """
 
@@ -42,15 +42,19 @@ BY_OVERHEAD = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How the batches are chosen; the fields after ``allocator`` are parameters of the
-    allocators."""
+    """Parameters of the choice of batches.
+
+    ``allocator``: an element of ALLOCATORS, used if ``batch`` is "tuned". ``margin``,
+    ``reference``: parameters of "paper" (batch_tuner.tuning). ``method``, ``most_micro_batches``,
+    ``overhead``, ``most_batch``: parameters of "best" (throughput_allocator.plan).
+    """
 
     batch: str = TUNED
     """One of BATCHES ("paper" or "tuned"), or GIVEN."""
     host_batch: int | None = None
     drive_batch: int | None = None
-    """If ``batch`` is GIVEN: batch of every drive; ``host_batch`` is that of every host. If
-    ``host_batch`` is None, Algorithm 1 tunes the host's batch to the given batch of the drives."""
+    """If ``batch`` is GIVEN: ``drive_batch`` is the batch of every drive, and ``host_batch`` that
+    of every host. If ``host_batch`` is None, Algorithm 1 tunes it to ``drive_batch``."""
     allocator: str = ALLOCATORS[0]
     margin: float = MARGIN
     reference: str = "slowest"
@@ -67,8 +71,12 @@ class Rules:
 
 @dataclass(frozen=True)
 class Allocation:
-    """For each kind of node: the samples of a node between two exchanges, and the number of
-    micro-batches that they form."""
+    """Batches of a cluster and the resulting times; tuples have one value per kind of node.
+
+    ``samples``: samples of one node between two exchanges. ``pieces``: number of micro-batches that
+    these samples form. ``counts``: number of nodes. Times are in seconds per exchange. ``risk``:
+    how the batches may affect accuracy, in words.
+    """
 
     name: str
     samples: tuple[int, ...]
@@ -98,16 +106,16 @@ class Allocation:
 
 
 def check_batches(given: Mapping[str, int | None], name: str) -> None:
-    """Raise InputError for a batch that is out of range. ``given``: batch by kind of node;
-    ``name``: name of the option in the message, with "{}" for the kind of node."""
+    """Raise InputError unless every batch is None or from 1 to ROOM. ``given``: batch by kind of
+    node; ``name``: name of the option in the message, with "{}" for the kind of node."""
     for node, batch in given.items():
         if batch is not None and not 1 <= batch <= ROOM:
             raise InputError(f"{name.format(node)} {batch}: must be from 1 to {ROOM}")
 
 
 def check_cores_taken(taken: float, name: str) -> None:
-    """Raise InputError unless the number of a host's cores that other programs use leaves a part
-    of a core free. ``name``: name of the option in the message."""
+    """Raise InputError unless ``taken``, the number of a host's cores that other programs use, is
+    at least 0 and less than CORES. ``name``: name of the option in the message."""
     if not 0 <= taken < CORES:
         raise InputError(
             f"{name} {taken:g}: must be at least 0 and less than the host's {CORES} cores"
@@ -148,7 +156,7 @@ def _allocation(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocat
 
 @dataclass(frozen=True)
 class _Spent:
-    """Seconds of each step in which no node computes gradients."""
+    """Times of a step in which no node computes gradients: exchange and weight update, seconds."""
 
     exchange_s: float
     update_s: float
@@ -172,7 +180,8 @@ def _holds(kind: Kind, batch: int) -> bool:
 
 
 def _published(fleet: Fleet, spent: _Spent) -> Allocation:
-    """Return the allocation with the published batches."""
+    """Return the allocation with the published batches. Raises InputError if none are published
+    or memory does not hold them."""
     names = " and ".join(kind.name for kind in fleet.kinds if not kind.host)
     if fleet.published is None:
         raise InputError(f"batch {PAPER!r}: no batches are published for this model on {names}; "
@@ -186,8 +195,8 @@ def _published(fleet: Fleet, spent: _Spent) -> Allocation:
 
 
 def _check_memory(kind: Kind, batch: int, what: str, right: str) -> None:
-    """Raise InputError if ``batch`` does not fit into the memory of a node of this kind. ``what``
-    and ``right``: where the batch comes from, and what would be right."""
+    """Raise InputError if ``batch`` does not fit into the memory of a node of this kind. ``what``:
+    origin of the batch, for the message. ``right``: advice at the end of the message."""
     if not _holds(kind, batch):
         limit = kind.engine.limit
         raise InputError(f"{what}: memory of {kind.name} holds a batch of {limit}; {right}")
@@ -220,7 +229,7 @@ def _given(fleet: Fleet, rules: Rules, spent: _Spent) -> Allocation:
 
 
 def _fixed(fleet: Fleet, name: str, batches: tuple[int, ...], spent: _Spent) -> Allocation:
-    """Return the allocation with these batches, one for each kind of node."""
+    """Return the allocation called ``name`` with these batches, one for each kind of node."""
     took = [
         kind.loaded.seconds(batch) if batch else 0.0
         for kind, batch in zip(fleet.kinds, batches, strict=True)
@@ -276,15 +285,16 @@ def _best(fleet: Fleet, rules: Rules, name: str, spent: _Spent) -> Allocation:
 def _spread(
     fleet: Fleet, present: list[int], values: tuple[int, ...], absent: int
 ) -> tuple[int, ...]:
-    """Return one value per kind of node: ``values`` for the kinds that are present, ``absent`` for
-    the others."""
+    """Return one value per kind of node: the element of ``values`` for each kind with an index in
+    ``present``, and ``absent`` for kinds without nodes."""
     of_kind: Mapping[int, int] = dict(zip(present, values, strict=True))
     return tuple(of_kind.get(i, absent) for i in range(len(fleet.kinds)))
 
 
 def recruited(fleet: Fleet) -> throughput_allocator.Plan | None:
-    """Return the equal-time plan with the most samples per second, which may use only some of the
-    drives. None if the drives are of several kinds, or fewer than the hosts.
+    """Return the plan with equal step times and the most samples per second, which may use only
+    some of the drives. Returns None if there are several kinds of drives, or fewer drives than
+    hosts.
     """
     present = [kind for kind in fleet.kinds if kind.count]
     if [kind.host for kind in present] != [True, False] or present[0].count > present[1].count:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from ondie.emu.units import InputError, known_names
 
 MARGIN = 0.2
-"""Default margin: the other engines' step time exceeds that of the reference engine by this
-fraction, so the reference is idle for it."""
+"""Default margin: the step time of the other engines exceeds that of the reference engine by this
+fraction. The reference engine is idle in the meantime."""
 MOST_BATCH = 1 << 53
 """Largest allowed batch, 2^53; above it, a float does not represent all integers."""
 
@@ -87,8 +87,8 @@ class Engine:
 
     @property
     def best(self) -> int:
-        """Measured batch with the highest speed (the smallest of several), reduced to the memory
-        limit if it exceeds that."""
+        """Measured batch with the highest speed (the smallest of several), but at most the memory
+        limit."""
         return min(
             max(self.points, key=lambda point: (point[1], -point[0]))[0], self.limit or MOST_BATCH
         )
@@ -123,8 +123,8 @@ def slowest(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> i
 def most_influential(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
     """Return the index of the engine kind with the largest total speed.
 
-    The total is the speed at the best batch x the count (1 of each by default). The first wins if
-    several are equal.
+    The total speed is the speed at the best batch x the count (default: 1 engine of each kind). If
+    several kinds are equal, the first is returned.
     """
     each = count_each(engines, counts)
     return max(range(len(engines)), key=lambda i: (engines[i].speed(engines[i].best) * each[i], -i))
@@ -134,13 +134,13 @@ REFERENCES: dict[str, Callable[[Sequence[Engine], Sequence[int] | None], int]] =
     "slowest": slowest,
     "influential": most_influential,
 }
-"""Rules by which STANNIS selects the reference engine, which keeps its best batch: name -> function
-that returns its index."""
+"""Rules by which STANNIS selects the reference engine, which keeps its best batch: by name, the
+function that returns the engine's index."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Batches by Algorithm 1, one per engine, and the values they were derived from."""
+    """Batches by Algorithm 1, one per engine, with the reference, target time and step times."""
 
     batches: tuple[int, ...]
     reference: int
@@ -151,7 +151,7 @@ class Tuning:
     seconds: tuple[float, ...]
     """Time of each engine's batch, seconds."""
     limited: tuple[bool, ...]
-    """True for each engine whose batch is reduced by its memory limit."""
+    """True for each engine whose batch is reduced by the engine's memory limit."""
 
 
 def tuning(
@@ -218,7 +218,7 @@ def reference_batch(
 
     The result is the largest batch for which :func:`tune` gives an engine of ``speed`` (samples per
     second) at most ``batch``, and at least 1. Example: batch 315 at speed 32.3 and reference speed
-    3.08 give 25, for which the other engine gets 315 again.
+    3.08 give 25.
     """
     for name, value in (("batch", batch), ("speed", speed), ("reference speed", reference_speed)):
         if not (math.isfinite(value) and value > 0):

@@ -1,10 +1,10 @@
-"""Builds a cluster from presets: hosts, drives of one or several kinds, links, memory and power.
+"""Construction of a cluster from presets: hosts, drives of one or several kinds, links, power.
 
 Owns the conversion of configuration and workload into a cluster. Does not own the cluster's arrays
 (cluster.py), the workload's speeds (workload.py) or the time of an all-reduce
 (collectives/allreduce.py).
-Source: the presets' constants. Their power comes from the papers' servers: host.compute_power
-includes idle drives; a computing drive adds its controller and cores.
+Source: the presets' constants. Power constants come from the papers' servers: host.compute_power
+includes idle drives; a computing drive adds the power of its controller and cores.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def assemble(
     slowdown: str | None = None,
     cores_taken: float = 0.0,
 ) -> Fleet:
-    """Build a cluster of ``hosts`` hosts that share the drives evenly.
+    """Return a cluster of ``hosts`` hosts, each with an equal part of the drives.
 
-    All hosts use the first preset's [host]. ``reads``: include the time that the emulated flash
-    needs to read samples. ``slowdown``: name of a host's slowdown model (load/slowdowns.py);
-    default: that of the first preset's server. ``cores_taken``: cores of every host that other
-    programs use all the time. Raises InputError for negative drive counts, fewer than one host, an
-    unknown model, or a host without a core.
+    ``drives``: (preset, number of drives) of each kind. All hosts use [host] of the first preset.
+    ``allreduce``: an element of collectives.multi_server.CLUSTER_ALGORITHMS. ``reads``: include the
+    time that the emulated flash needs to read samples. ``slowdown``: name of a host's slowdown
+    model (load/slowdowns.py); default: the model of the first preset's server. ``cores_taken``:
+    number of cores of every host that other programs use all the time. Raises InputError for
+    negative drive counts, fewer than one host, an unknown model, or a host without a free core.
     """
     if hosts < 1:
         raise InputError(f"{hosts} hosts: must be at least 1")
@@ -112,8 +113,9 @@ def assemble_network(
     slowdown: str | None = None,
     cores_taken: float = 0.0,
 ) -> Fleet:
-    """Return a host with ``drives`` drives that trains a network of the papers, with samples in
-    memory. ``slowdown``, ``cores_taken`` and errors are as in :func:`assemble`.
+    """Return a cluster of one host and ``drives`` drives of the preset ``cfg`` that trains the
+    network ``name`` of the papers. Reading samples takes no time. ``slowdown``, ``cores_taken`` and
+    errors are as in :func:`assemble`.
     """
     return assemble(
         of_network(name, [cfg]), [(cfg, drives)], reads=False, slowdown=slowdown,

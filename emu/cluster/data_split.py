@@ -1,12 +1,12 @@
 """Data split: the number of samples that each node trains on, per step and per epoch.
 
-Owns Eq. 1, private data that stay on their own drive and are leveled with public data or by
+Owns Eq. 1, the leveling of private data (which stay on one drive) with public data or by
 repetition, and the split of one global batch. Does not own batch sizes (batch_tuner.py), the order
 in which samples are taken (epoch.py) or the location of samples on flash (paths/data_parallel.py).
 Source: STANNIS (DAC 2020), Eq. 1: Dataset_i = BS_i / sum(BS) x Dataset, steps = Dataset / sum(BS);
-unequal private parts are leveled with public data, or private data are repeated.
+unequal amounts of private data are leveled with public data, or private data are repeated.
 
-All quantities are whole samples, int64, one value per node. No loop runs over nodes.
+All quantities are numbers of whole samples, int64, one value per node. No loop runs over nodes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ import numpy as np
 from ondie.emu.units import INT64_MAX, InputError, known_names
 
 LEVELING = ("public", "repeat")
-"""Methods to level unequal private parts: "public" uses public data alone; "repeat" also repeats
-private data where public data do not suffice."""
+"""Methods to level unequal amounts of private data: "public" uses public data alone; "repeat" also
+repeats private data if public data do not suffice."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Numbers of samples of one epoch by node; arrays are int64[nodes]."""
+    """Number of samples of each node in one epoch; arrays are int64[nodes]."""
 
     private: np.ndarray
-    """Private samples of each node, which no other node may use."""
+    """Number of private samples of each node, which no other node may use."""
     public: np.ndarray
+    """Number of public samples that each node trains on."""
     repeated: np.ndarray
-    """Number of private samples that each node trains on a second time or more."""
+    """Number of repeated uses of private samples by each node."""
     steps: Fraction
     """Number of steps of the epoch: dataset / sum(BS), as an exact fraction. With repeated samples
     it is the largest ratio of private samples to BS of any node."""
     left: int
-    """Number of public samples that rounding in Eq. 1 leaves to the next epoch; fewer than the
-    nodes."""
+    """Number of public samples that no node uses in this epoch; with Eq. 1 they are the rounding
+    remainder, which is less than the number of nodes."""
 
     @property
     def samples(self) -> np.ndarray:
@@ -47,11 +48,10 @@ class Split:
 
 
 def largest_remainder(total: int, weights: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Split ``total`` in proportion to ``weights`` into integers that add up to ``total``,
-    int64[nodes].
+    """Return integers in proportion to ``weights`` that add up to ``total``, int64[nodes].
 
-    The samples left after rounding down go to the nodes with the largest remainders; ties go to the
-    earlier node.
+    Samples that remain after rounding down go to the nodes with the largest remainders, and to the
+    lower node number if remainders are equal.
     """
     shares, whole = checked_batches("weight", weights)
     if total < 0:
@@ -68,13 +68,13 @@ def split(
     private: Sequence[int] | np.ndarray,
     leveling: str = "public",
 ) -> Split:
-    """Split an epoch over ``public`` samples and ``private[i]`` samples that stay with node i.
+    """Split an epoch with ``public`` samples, and ``private[i]`` samples that stay on node i.
 
-    Each node gets the floor of its share of Eq. 1: first its private samples, then public samples
-    that level it with the other nodes. If a node has more private samples than its share,
-    ``leveling`` "repeat" lengthens the epoch to fit them. The other nodes fill their shares with
-    public samples and repetitions; the public samples are distributed so that no node repeats its
-    private data more often than needed.
+    Each node gets the floor of its quota by Eq. 1, which is proportional to its batch: first its
+    private samples, then public samples. If a node has more private samples than its quota,
+    ``leveling`` "repeat" lengthens the epoch to fit them. The other nodes then fill their quotas
+    with public samples and repetitions; public samples are distributed so that private data are
+    repeated equally often on all nodes.
 
     Raises InputError for negative counts and for private data that cannot be leveled.
     """
@@ -112,19 +112,21 @@ def split(
 
 
 def levelled(own: np.ndarray, batches: np.ndarray, public: int, steps: int) -> np.ndarray:
-    """Distribute ``public`` samples to level (own + given) / batches over all receiving nodes.
+    """Return the number of public samples for each node, int64[nodes], in total ``public``.
 
-    No node exceeds ``steps`` batches. Returns the public samples of each node, int64[nodes].
+    They equalize (own + given) / batches over all nodes that receive public samples. ``own``:
+    private samples of each node. No node exceeds ``steps`` batches.
     """
     return _raised(own, batches, steps * batches - own, public)
 
 
 def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: int) -> np.ndarray:
-    """Distribute public samples to level the passes over private data, (goal - given) / own.
+    """Return the number of public samples for each node, int64[nodes], with equal repetition.
 
-    The level holds for all nodes that receive any. No node gets more than ``room``; the total is
-    ``public``, or all room if that is less. Returns int64[nodes]. Raises InputError if nodes
-    without private data, which have nothing to repeat, need more public samples.
+    They equalize the passes over private data, (goal - given) / own, over all nodes that receive
+    public samples. ``own``: private samples; ``goal``: samples that a node trains on. Node i gets
+    at most ``room[i]``; the total is ``public``, or the sum of ``room`` if that is less. Raises
+    InputError if nodes without private data, which cannot repeat any, need more public samples.
     """
     given = np.where(own == 0, room, 0)
     spare = public - int(given.sum())
@@ -140,8 +142,9 @@ def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: 
 
 def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) -> np.ndarray:
     """Return the integers nearest to max(0, level x rate - base), at most ``room``, int64[nodes].
-    The level is chosen such that they add up to ``total``, or to all room if that is less than
-    ``total``. Entries with rate = 0 are 0.
+
+    The level is the number for which they add up to ``total``, or to the sum of ``room`` if that is
+    less than ``total``. Entries with rate = 0 are 0.
     """
     given = np.zeros(len(base), np.int64)
     at = np.flatnonzero(rate > 0)
@@ -154,7 +157,7 @@ def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) ->
     among = at[: last + 1]
     level = (total + sums[last]) / weights[last]
     given[among] = np.clip(np.floor(level * rate[among] - base[among]), 0, room[among])
-    # Distribute what rounding and full nodes leave over, lowest level first.
+    # Distribute the samples that rounding and full nodes left over, lowest level first.
     while missing := total - int(given.sum()):
         free = room[at] - given[at] if missing > 0 else given[at]
         there = at[free > 0][: abs(missing)]
@@ -169,8 +172,8 @@ def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) ->
 
 
 def longest(own: np.ndarray, batches: np.ndarray) -> Fraction:
-    """Return the number of steps of the node that needs the most steps for its private samples; 0
-    if no node has private samples. Nodes with batch 0 are ignored.
+    """Return the largest number of steps, own / batches, that a node needs for its private samples
+    ``own``; 0 if no node has private samples. Nodes with batch 0 are ignored.
     """
     at = np.flatnonzero((batches > 0) & (own > 0))
     if not len(at):
@@ -185,7 +188,8 @@ def longest(own: np.ndarray, batches: np.ndarray) -> Fraction:
 
 
 def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.ndarray, int]:
-    """Return one value per node as int64[nodes], and their sum, which is more than 0."""
+    """Return ``values`` as int64[nodes], and their sum, which is more than 0. ``what``: name of a
+    value in messages. Raises InputError for negative, fractional, only zero or too large values."""
     numbers = whole_numbers(what, values)
     whole = int(numbers.sum())
     if whole <= 0:
@@ -218,8 +222,8 @@ def check_leveling(leveling: str) -> None:
 
 
 def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return a copy as int64[nodes]. Raises InputError for fractions and, with the node, for
-    negative values."""
+    """Return a copy of ``values`` as int64[nodes]. ``what``: name of a value in messages. Raises
+    InputError for fractions and for negative values."""
     given = np.asarray(values if len(values) else np.zeros(0, np.int64))
     if given.ndim != 1 or given.dtype.kind not in "iu":
         wrong = given[given != np.floor(given)] if given.dtype.kind == "f" else given
@@ -233,7 +237,7 @@ def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def _shares(total: int, weights: np.ndarray, whole: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the floors of total x weights / whole and the remainders (times whole), exactly.
+    """Return the floors of total x weights / whole, and their remainders x whole, int64[nodes].
 
     With total = rounds x whole + remainder, the product remainder x weights fits into 64 bits if
     whole x weights does.

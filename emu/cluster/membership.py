@@ -1,6 +1,6 @@
 """Membership events: the times at which nodes join, leave or die.
 
-Owns these events and their file. Does not own their consequences (training_sim.py, epoch.py).
+Owns these events and their CSV file. Does not own their effects (training_sim.py, epoch.py).
 Source: none; STANNIS and HyperTune have a constant set of nodes.
 """
 
@@ -22,8 +22,8 @@ COLUMNS = ("seconds", "node", "event")
 class Member:
     """One membership event of one node.
 
-    A node that joins is absent before; a node that leaves does so between two steps; a node that
-    dies does not finish its current step.
+    ``seconds``: virtual time. ``event``: an element of EVENTS. A node is absent before it joins. A
+    node leaves between two steps. A node that dies does not finish its current step.
     """
 
     seconds: float
@@ -52,8 +52,8 @@ def number_of_node(text: str) -> int:
 
 
 def read(path: Path) -> tuple[Member, ...]:
-    """Return the events in a CSV file with the header ``seconds,node,event``. Raises InputError
-    that names the line."""
+    """Return the events in a CSV file with the header ``seconds,node,event``. Raises InputError,
+    with the line number, for an invalid line."""
     out = []
     for number, cells in rows(path, COLUMNS):
         place = f"{path}, line {number}"
@@ -77,8 +77,8 @@ def read(path: Path) -> tuple[Member, ...]:
 def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, ...]:
     """Return the events in the order of their times.
 
-    Raises InputError for an invalid event. Nodes must exist and must not be hosts; a node must be
-    absent to join, and present to leave or die.
+    Raises InputError if a time is negative or not finite, if a node is not one of the drives,
+    ``hosts`` to ``nodes`` - 1, if a present node joins, or if an absent node leaves or dies.
     """
     out = sorted(events, key=lambda event: event.seconds)
     there: dict[int, bool] = {}

@@ -47,9 +47,10 @@ class Data:
 
 @dataclass
 class Simulation:
-    """One simulated training.
+    """Simulated training of a cluster.
 
-    ``batches``: int64[nodes], including those of nodes that join later.
+    ``batches``: batch of each node, int64[nodes], including nodes that join later. ``events``:
+    membership events. ``tuner``: HyperTune's controller; None: batches do not change.
     """
 
     fleet: Fleet
@@ -190,8 +191,11 @@ class Simulation:
         self._observe(step, at, steps, counts, end - begin, left, counted)
 
     def _seconds(self, counts: np.ndarray) -> np.ndarray:
-        """Return the time of all micro-batches of each node in seconds, float64[nodes]; their sizes
-        differ by at most one sample."""
+        """Return the total time of each node's micro-batches in seconds, float64[nodes].
+
+        ``counts``: samples of each node, int64[nodes]. The sizes of a node's micro-batches differ
+        by at most one sample.
+        """
         assert self.pieces is not None
         small, larger = np.divmod(counts, self.pieces)
         if not larger.any():
@@ -210,7 +214,7 @@ class Simulation:
     # --- membership and batches
 
     def _between(self, step: int) -> None:
-        """Apply the joins and departures that are due by now.
+        """Apply the joins and departures whose time is not later than the current virtual time.
 
         A node that dies between two steps is detected in the next step.
         """
@@ -231,8 +235,8 @@ class Simulation:
             self.history.note(step, self.now, event.event, f"node {event.node}")
 
     def _deaths(self, until: float) -> list[membership.Member]:
-        """Return the events of nodes that die until the time ``until``. Joins and departures stay
-        queued, because they take effect between two steps.
+        """Remove from the queue and return the deaths up to time ``until`` (s). Joins and
+        departures stay queued, because they take effect between two steps.
         """
         out: list[membership.Member] = []
         later: list[membership.Member] = []
@@ -251,10 +255,8 @@ class Simulation:
         self._resplit(before)
 
     def _resplit(self, before: int) -> None:
-        """Apply a change of the total batch, which was ``before``.
-
-        Samples that were read ahead are discarded. The learning rate changes by the rule of
-        HyperTune (linear by default).
+        """Discard the samples that were read ahead, and adapt the learning rate to the new total
+        batch by HyperTune's rule (linear by default). ``before``: previous total batch, samples.
         """
         self._reader[:] = self.now
         factor = int(self._wanted().sum()) / before
@@ -265,8 +267,8 @@ class Simulation:
         self, step: int, at: int, steps: int, counts: np.ndarray, seconds: np.ndarray,
         left: np.ndarray, counted: np.ndarray,
     ) -> None:  # fmt: skip
-        """Report the observations of step ``at`` of an epoch of ``steps`` to HyperTune, and apply
-        the change that it returns."""
+        """Report the observations of step ``at`` of an epoch of ``steps`` steps to HyperTune, and
+        apply the change that the controller returns."""
         if self.tuner is None:
             return
         speed = np.divide(counts, seconds, out=np.full(len(counts), np.nan), where=counted)

@@ -1,9 +1,9 @@
 """Workload of a cluster: a network of the papers or any trace, with a speed for each kind of node.
 
-Owns the conversion of both into one description. Does not own published speeds (networks.py) or the
-cluster (build.py).
-Source: networks.toml for the networks of STANNIS and HyperTune. For a trace: its own forward and
-backward times on the host, and the preset's ratio of training speeds for its drives.
+Owns the conversion of networks and traces into this description. Does not own published speeds
+(networks.py) or the cluster (build.py).
+Source: networks.toml for the networks of STANNIS and HyperTune. For a trace: the trace's forward
+and backward times on the host, and the preset's ratio of training speeds for the drives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ and as counted."""
 
 @dataclass(frozen=True)
 class Workload:
-    """Description of a training for the nodes of a cluster."""
+    """Training of one model by a cluster: sizes, numbers of samples, and speed of each node."""
 
     name: str
     params: int
@@ -41,6 +41,7 @@ class Workload:
     private: int
     """Number of private samples of all drives together."""
     host: Engine
+    """Speed curve of a host."""
     drives: tuple[Engine, ...]
     """Speed curve of each kind of drive."""
     updates_s: tuple[float, ...]
@@ -59,9 +60,9 @@ class Workload:
 def of_network(name: str, presets: Sequence[Config]) -> Workload:
     """Return the workload of one of NETWORKS on a host with drives of these presets.
 
-    The speeds are those of training steps and include the update. Sizes, batches and the host's
-    speed are those of the paper that published the network on the first preset. Raises InputError
-    for unknown networks and unpublished values.
+    Speeds are published for whole training steps, so they include the update. Sizes, batches and
+    the host's speed come from the paper that trained the network on the first preset. Raises
+    InputError for unknown networks and unpublished values.
     """
     drive = presets[0].system.name
     first, engines, notes = network(name, drive if drive in servers(name) else None), [], []
@@ -113,10 +114,9 @@ def of_trace(
 ) -> Workload:
     """Return the workload of a trace's first step; batches as in emulated_engine.traced.
 
-    ``timed``: the trace has the times of this device (compute/training.py). Raises InputError if
-    the trace lacks the forward and backward time or a known update kernel, if
-    a preset's drives cannot train, or if weights, states and gradient do not fit the drive's
-    memory.
+    ``timed``: the times in the trace already apply to this device (compute/training.py). Raises
+    InputError if the forward and backward time is unknown, if no update kernel is known, if a
+    preset's drives cannot train, or if weights, states and gradient exceed a drive's memory.
     """
     if not timed:
         trace, _ = training.timed(trace, presets[0])
@@ -168,8 +168,8 @@ def is_network(name: str) -> bool:
 
 
 def trains_network(trace: Trace) -> bool:
-    """Return True if a trace is the synthetic trace of a network of the papers. Its number of
-    parameters may differ from the papers' rounded number by ROUNDED.
+    """Return True if a trace is the synthetic trace of a network of the papers. The trace's number
+    of parameters may differ from the published, rounded number by the fraction ROUNDED.
     """
     if trace.name not in NETWORKS or not trace.attrs.get("synthetic"):
         return False

@@ -39,7 +39,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Loop:
-    """Rule that says when the requests of a trace are submitted.
+    """Rule for the submission times of the requests of a trace.
 
     A closed loop keeps ``depth`` requests outstanding and ignores the timestamps. In an open loop
     (``depth`` is None), each request arrives at its timestamp divided by ``speed``.
@@ -52,10 +52,10 @@ class Loop:
 def loop_of(
     trace: BlockTrace, cfg: Config, queue_depth: int | None = None, speed: float | None = None
 ) -> Loop:
-    """Return the rule of a replay: a queue depth, or else the timestamps divided by ``speed``.
+    """Return the loop of a replay: closed with ``queue_depth``, else open with ``speed``.
 
-    With neither, a trace without timestamps keeps as many requests outstanding as the host's queue
-    holds.
+    If neither is given, the loop is open at speed 1. For a trace without timestamps, it is closed
+    with the depth of the host's queue.
     """
     if queue_depth is not None:
         return Loop(queue_depth)
@@ -68,11 +68,11 @@ def loop_of(
 class BlockReplayed:
     """Result of a block replay.
 
-    requests: REQUEST[n], the requests of the trace in its order, with all times. done: result of
+    requests: REQUEST[n], the requests in the order of the trace, with all times. done: result of
     the player. half: the counters at the start of the second half, None if requests were split.
-    busy: utilization by resource as a share of the simulated time. moved: bytes that crossed the
-    channels and each station, by resource. notes: changes to the trace.
-    config: the configuration that ran.
+    busy: utilization by resource, as fractions of the simulated time. moved: bytes that crossed the
+    channels and each station, by resource. notes: remarks on changes to the trace and on reads of
+    unwritten pages. config: the configuration that ran.
     """
 
     requests: np.ndarray
@@ -97,12 +97,13 @@ def replay_block(
 ) -> BlockReplayed:
     """Replay the trace on one drive of configuration ``cfg``.
 
-    The drive is first preconditioned by ``kind`` (apply.PRECONDITIONS). ``footprint``: refuse
-    requests past the end of the drive, or wrap them. ``halves``: copy the counters at the start of
-    the second half. ``progress`` is called with the number of commands done and the clock in ps.
+    ``kind``: preconditioning of the drive before the replay (apply.PRECONDITIONS). ``footprint``:
+    "refuse" or "wrap" requests past the end of the drive. ``halves``: copy the counters at the
+    start of the second half. ``progress`` is called with the number of completed commands and the
+    clock in ps.
 
-    Raises InputError for a trace that does not fit, or a drive without room; TraceError for a
-    request larger than the drive.
+    Raises InputError for a trace that does not fit, a drive without enough spare blocks, or too
+    little memory. Raises TraceError for a request larger than the drive.
     """
     cfg = of_replay(cfg)
     trace, notes = fitted(trace, capacity(cfg), footprint)
@@ -144,32 +145,32 @@ def replay_block(
 
 
 FEWEST_BLOCKS = 16
-"""Blocks that the host must fill on each unit for a write amplification in steady state.
+"""Number of blocks that the host must fill on each unit for a write amplification in steady state.
 
-A run that ends with one free block per unit more or less than it began with has moved the pages for
-it: of k blocks that the host filled, this changes the write amplification by up to 1 / k of it.
-Collection of all units begins at about the same time, and a busy drive keeps more blocks free.
+The number of free blocks per unit may differ by one between the start and the end of a run. If the
+host fills k blocks per unit, this changes the write amplification by a fraction of up to 1 / k.
 """
 
 
 def least_pages(cfg: Config, kind: str) -> int:
-    """Return the pages that the host must program for the write amplification of a replay to
-    describe the steady state; 0 for a drive that is not preconditioned to it."""
+    """Return the number of pages that a replay must program for the host before its write
+    amplification describes the steady state; 0 if ``kind``, the preconditioning, is not "steady".
+    """
     geometry = Geometry.of(cfg)
     return FEWEST_BLOCKS * geometry.units * geometry.block_pages if kind == "steady" else 0
 
 
 def written_pages(trace: BlockTrace, page_bytes: int) -> int:
-    """Return the most pages that the writes of the trace can map."""
+    """Return an upper bound of the number of pages that the writes of the trace map."""
     sizes = trace.size[trace.op == WRITE]
     return int((sizes // page_bytes + 2).sum())
 
 
 def of_replay(cfg: Config) -> Config:
-    """Return ``cfg`` for a replay: with one drive and no host time per request.
+    """Return ``cfg`` with the changes for a replay: one drive, and no host time per request.
 
-    The requests of a block trace were recorded after the host time. A value of host.io_submit that
-    the user has set is kept.
+    Block traces are recorded below the page cache, after the host has spent this time. A value of
+    host.io_submit that the user has set is kept.
     """
     changes: dict[str, Any] = {"system.devices": 1}
     if cfg.leaf("host.io_submit").source != "set":
@@ -184,11 +185,11 @@ def capacity(cfg: Config) -> int:
 
 
 def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, list[str]]:
-    """Return the trace with whole sectors within a drive of ``size`` bytes, and notes on the
-    changes.
+    """Return the trace rounded to whole sectors within a drive of ``size`` bytes, and remarks on
+    the changes.
 
-    ``footprint``: "refuse" raises InputError for a request past the end of the drive, "wrap" takes
-    its offset modulo the size. Raises InputError also for a trace of several devices.
+    ``footprint``: "refuse" raises InputError for a request past the end of the drive; "wrap" takes
+    the request's offset modulo ``size``. Raises InputError also for a trace of several devices.
     """
     if footprint not in FOOTPRINTS:
         raise InputError(f"footprint {footprint!r}: use {' or '.join(FOOTPRINTS)}")
@@ -213,9 +214,8 @@ def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, li
 
 
 def whole_sectors(trace: BlockTrace) -> BlockTrace:
-    """Extend reads and writes to whole sectors and shrink TRIMs to the whole sectors inside.
-
-    A TRIM without a whole sector is dropped.
+    """Return the trace with reads and writes extended to whole sectors, and with each TRIM shrunk
+    to the whole sectors inside it. A TRIM that contains no whole sector is dropped.
     """
     end = trace.offset + trace.size
     odd = (trace.offset % SECTOR_BYTES != 0) | (end % SECTOR_BYTES != 0)
@@ -243,10 +243,10 @@ def whole_sectors(trace: BlockTrace) -> BlockTrace:
 
 
 def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
-    """Set ftl.partial_pages to "sectors" if requests cover parts of pages; return notes on this.
+    """Return ``cfg`` (ftl.partial_pages = sectors if requests cover parts of pages), and remarks.
 
-    With "sectors", a write reads the rest of the old page, and only the requested sectors leave a
-    die. A value that the user has set is kept.
+    With "sectors", a write of part of a page reads the remaining sectors of the old page, and a
+    read transfers only the requested sectors from the die. A value that the user has set is kept.
     """
     page, data = mapping_unit(cfg), trace.op <= WRITE
     parts = data & ((trace.offset % page != 0) | (trace.size % page != 0))
@@ -263,9 +263,9 @@ def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
 
 
 class Commands:
-    """Commands of at most ``most`` bytes that are made from the requests of a trace.
+    """NVMe commands of at most ``most`` bytes for the requests of a trace.
 
-    `chunks` splits the requests, and `merged` combines the commands to requests again.
+    `chunks` splits the requests into commands, and `merged` combines commands into requests.
     """
 
     def __init__(self, trace: BlockTrace, most: int, loop: Loop) -> None:
@@ -278,6 +278,7 @@ class Commands:
             self._check_times()
 
     def _check_times(self) -> None:
+        """Raise InputError if the trace has no timestamps or the speed is out of range."""
         if not self.trace.timed:
             raise InputError(
                 f"{self.trace.source}: the trace has no timestamps; use --queue-depth N"
@@ -295,8 +296,8 @@ class Commands:
         return int(self.pieces.sum())
 
     def accesses(self, page_bytes: int) -> touched_fill.Accesses:
-        """Return the mapped pages of ``page_bytes`` that the commands access. A write that is split
-        is as many writes."""
+        """Return the logical pages of ``page_bytes`` that each command accesses; TRIMs count as
+        accesses, FLUSHes do not."""
         data = self.trace.op != FLUSH
         pieces = self.pieces[data]
         rows = np.repeat(np.flatnonzero(data), pieces)
@@ -337,8 +338,8 @@ class Commands:
     def merged(self, done: np.ndarray) -> np.ndarray:
         """Return the requests of the trace, REQUEST[n], from their completed commands ``done``.
 
-        A request lasts from the first start to the last end of its commands. ``done`` itself is
-        returned if no request was split.
+        A request starts with the first and ends with the last of its commands. If no request was
+        split, the result is ``done`` without a copy.
         """
         if len(done) == len(self.pieces):
             return done
@@ -353,10 +354,11 @@ class Commands:
 
 
 def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
-    """Return the utilization of each resource as shares of the simulated time ``ps``.
+    """Return the utilization of each resource as fractions of the simulated time ``ps``.
 
-    The values of a resource are the mean and the maximum over its members (such as dies), and the
-    part of the mean that garbage collection used. Resources that were never busy are omitted.
+    "mean" and "most" are the mean and the maximum over the members of a resource (such as dies).
+    "collection" is the fraction of "mean" due to garbage collection, as a fraction of the time.
+    Resources that were never busy are omitted.
     """
     geometry, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
     use = arrays.use.astype(np.float64) / max(ps, 1)

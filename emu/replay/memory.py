@@ -1,6 +1,6 @@
-"""Memory that a replay will use, what it used, and what the machine has.
+"""Memory of a replay: estimated use, measured use, and memory available on this machine.
 
-Owns the estimate, the measurement, and the refusal of a replay that cannot fit. Does not own the
+Owns the estimate, the measurement, and the error for a replay that does not fit. Does not own the
 tables (ftl/tables.py).
 Source: record widths of the tables; Linux, Documentation/filesystems/proc.rst (MemAvailable, VmHWM)
 and Documentation/admin-guide/cgroup-v2.rst.
@@ -19,14 +19,14 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, fmt_bytes
 
 PROGRAM_BYTES = 800 << 20
-"""Program, its first compilation, and tables that do not depend on the number of pages."""
+"""Bytes of the program, its first compilation, and tables that do not grow with the pages."""
 REQUEST_BYTES = 140
-"""Bytes per request: of the trace, of its record, and of its latency for the statistics."""
+"""Bytes per request: its columns in the trace, its REQUEST record, and its latency."""
 SECTOR_MASK_BYTES = 8
 
 
 def mapped_bytes(cfg: Config) -> int:
-    """Return the bytes of memory of a mapped unit: map, reverse map, and mask of its sectors."""
+    """Return the bytes of memory per mapped page: map, reverse map, and mask of valid sectors."""
     width = tables.map_dtype(Geometry.of(cfg).physical_pages)().itemsize
     return 2 * width + SECTOR_MASK_BYTES * (cfg.ftl.partial_pages == "sectors")
 
@@ -36,10 +36,10 @@ def needed_bytes(
 ) -> int:
     """Return an estimate of the peak memory of a replay in bytes.
 
-    kind: preconditioning. requests: number of commands. written_pages: pages that the trace may
-    write. filled_pages: pages that "fill" maps; None: all logical pages, as "steady" does. Random
-    addresses touch up to a memory page of each table for a mapped page, which the estimate does not
-    count.
+    kind: preconditioning. requests: number of commands. written_pages: number of pages that the
+    trace may write. filled_pages: number of pages that "fill" maps; None: all logical pages, as
+    "steady" does. With random addresses each mapped page can occupy a whole memory page of each
+    table; the estimate does not include this.
     """
     pages = tables.logical_pages(cfg, Geometry.of(cfg))
     mapped = min(written_pages, pages) if kind == "none" else pages
@@ -68,8 +68,8 @@ def available_bytes() -> int | None:
 def peak_rss_bytes() -> int:
     """Return the peak resident memory of this process so far, in bytes.
 
-    The peak of getrusage includes that of the process that started this one; it is used only where
-    /proc does not say.
+    It is VmHWM of /proc/self/status. Without /proc, it is ru_maxrss of getrusage, which includes
+    the peak of the process that started this one.
     """
     with contextlib.suppress(OSError, ValueError):
         text = Path("/proc/self/status").read_text(encoding="ascii")
@@ -82,8 +82,8 @@ def peak_rss_bytes() -> int:
 def check_memory(
     cfg: Config, kind: str, requests: int, written_pages: int, filled_pages: int | None = None
 ) -> None:
-    """Raise InputError if a replay needs more memory than is available; the message names what
-    would fit. The arguments are those of needed_bytes()."""
+    """Raise InputError if a replay needs more memory than is available; the message proposes
+    options with which the replay fits. The arguments are those of needed_bytes()."""
     needed = needed_bytes(cfg, kind, requests, written_pages, filled_pages)
     available = available_bytes()
     if available is None or needed <= available:

@@ -1,7 +1,7 @@
 """Replay of host requests on a drive, with the start and end time of each request.
 
-Owns loading queue pairs from sources of requests, collecting completed requests, and the checks of
-a finished replay. Does not own the sources (mqsim/, block_trace.py), the event loop
+Owns the loading of requests into queue pairs, the collection of completed requests, and the checks
+of a finished replay. Does not own the sources (mqsim/, block_trace.py), the event loop
 (engine/run/driver.py) or statistics (statistics.py).
 Source: closed loops keep a number of requests outstanding, open loops issue requests at their
 arrival time.
@@ -33,9 +33,10 @@ COPIED = ("arrival", "offset", "size", "op", "stream")
 class Source:
     """Source of the requests of one queue pair.
 
-    ``chunks``: REQUEST[n], with arrivals in order. ``depth``: maximum number of outstanding
-    requests. ``closed``: a request arrives when fewer are outstanding; otherwise it arrives at its
-    arrival time. No request is issued before ``start_ps`` or after ``stop_ps``.
+    ``chunks``: arrays REQUEST[n], in the order of arrival. ``depth``: maximum number of outstanding
+    requests. ``closed``: if True, a request arrives as soon as fewer than ``depth`` are
+    outstanding; if False, it arrives at its arrival time. No request is issued before ``start_ps``
+    or after ``stop_ps``. ``count``: expected number of requests, for which memory is reserved.
     """
 
     chunks: Iterator[np.ndarray]
@@ -52,11 +53,12 @@ class Source:
 class Replayed:
     """Result of a replay.
 
-    ``requests``: REQUEST[n] for each source, in its order, of all issued requests. ``counters``:
-    counters by name (counters.COUNTERS). ``half``: the counters at the requested completion.
-    ``loop_s``: wall time of the event loop alone; ``loop_cpu_s``: its processor time. ``warmed_s``:
-    wall time of compiling the loop, or loading it from the cache, beforehand. ``unserved``: numbers
-    of issued reads and writes of each source that never completed, if the run was allowed to stall.
+    ``requests``: issued requests of each source, REQUEST[n], in the order of the source.
+    ``counters``: counters by name (counters.COUNTERS). ``half``: the counters at the completion
+    that `Player.run` was asked for. ``loop_s``, ``loop_cpu_s``: wall and processor time of the
+    event loop. ``warmed_s``: wall time of compiling the loop, or loading it from the cache.
+    ``unserved``: numbers of issued reads and writes of each source that never completed; nonzero
+    only if the run was allowed to stall.
     """
 
     requests: list[np.ndarray]
@@ -71,7 +73,8 @@ class Replayed:
 
 
 class RequestFeed:
-    """Loads requests of sources into the queue pairs of a drive, and collects completed requests.
+    """Loader of requests from sources into the queue pairs of a drive, and collector of the
+    completed requests.
 
     ``arrays``: the drive, which has one queue pair for each source. ``state``: the state of the
     engine that `Driver` holds.
@@ -88,7 +91,7 @@ class RequestFeed:
         """Number of requests collected so far, by source."""
         self._rest: list[np.ndarray | None] = [None] * len(sources)  # of a chunk loaded in part
         self._done = [np.full(source.count, np.zeros((), REQUEST)) for source in sources]
-        """Collected requests, and spare room; written once, so that its memory is in use."""
+        """Collected requests of each source, followed by spare entries."""
         for number, source in enumerate(sources):
             pair = arrays.pair[number : number + 1]
             pair["depth"], pair["closed"] = source.depth, source.closed
@@ -148,8 +151,9 @@ class RequestFeed:
             pair["loaded"][source] += len(part)
 
     def _places(self, source: int, first: int, count: int) -> Iterator[tuple[slice, slice]]:
-        """Yield the places of requests ``first`` to first + count - 1 of queue pair ``source`` in
-        the table of requests, as slices of it and of these requests: two where the ring wraps."""
+        """Yield, for requests ``first`` to ``first`` + ``count`` - 1 of queue pair ``source``,
+        pairs of a slice of the request table and the matching slice of 0 to ``count`` - 1. There
+        are two pairs if the ring wraps."""
         done = 0
         while done < count:
             at = (first + done) & (self.ring - 1)
@@ -183,10 +187,10 @@ class RequestFeed:
         self.collected[source] = tail
 
     def give_up(self) -> list[tuple[int, int]]:
-        """Collect the completed requests behind outstanding ones as well; return the numbers of
-        outstanding reads and writes of each source.
+        """Collect all completed requests, including those issued after an outstanding request, and
+        return the numbers of outstanding reads and writes of each source.
 
-        Call it once, at the end of a run with requests that never complete.
+        Call this once, at the end of a run with requests that never complete.
         """
         self.collect()
         left = []
@@ -212,9 +216,9 @@ class RequestFeed:
 
 
 class Player(Driver):
-    """Runs the requests of sources on a drive.
+    """Simulation of a drive that processes the requests of sources.
 
-    ``arrays``: the drive, built with one queue pair for each source.
+    ``arrays``: state of the drive, built with one queue pair for each source.
     """
 
     def __init__(self, arrays: Arrays, cfg: Config, sources: Sequence[Source]) -> None:
@@ -234,10 +238,10 @@ class Player(Driver):
         """Simulate until all requests are done, and return the result.
 
         ``half``: number of completions at which the counters are copied. ``progress`` is called
-        with the number of requests done and the clock in ps. ``may_stall``: the run may end while
-        writes wait for a free block that collection never makes; the result then has the requests
-        that are done. Raises InputError for a full drive, or a request past its end; Imbalance if a
-        conservation law fails.
+        with the number of completed requests and the clock in ps. ``may_stall``: allow the run to
+        end while writes wait for a free block that garbage collection never provides; the result
+        then has only the completed requests. Raises InputError for a full drive, or for a request
+        past the end of the drive. Raises Imbalance if a conservation law fails.
         """
         self._half, self._progress = half, progress
         warmed_s = self.warm_up()
@@ -261,9 +265,9 @@ class Player(Driver):
         )
 
     def supply(self) -> bool:
-        """Load requests if a queue pair has issued all loaded ones; return True if so.
+        """Load more requests if a queue pair has issued all loaded requests; return True if so.
 
-        Also copies the counters when the requested number of requests is done.
+        Also copy the counters once the requested number of requests has completed.
         """
         drained = self.feed.drained
         if drained:
@@ -276,9 +280,8 @@ class Player(Driver):
     def batch_limit(self) -> int:
         """Return the maximum number of events to handle before `supply` is called again.
 
-        The counters are copied when half of the requests are complete. Until then, the limit is at
-        most the number of completions that are left to that half, because each completion takes at
-        least one event.
+        Until the counters have been copied, the limit is at most the number of completions that are
+        missing for the copy, because each completion takes at least one event.
         """
         if self._half is None or self._half_counters is not None:
             return super().batch_limit()
@@ -305,6 +308,7 @@ class Player(Driver):
         return time.perf_counter() - begin
 
     def _counters(self) -> dict[str, int]:
+        """Return the counters by name, summed over the rows of ``arrays.count``."""
         total = self.arrays.count.sum(axis=0)
         total[counters.GATHERED_MOST] = self.arrays.count[:, counters.GATHERED_MOST].max()
         return {name: int(values) for name, values in zip(counters.COUNTERS, total, strict=True)}

@@ -37,9 +37,8 @@ LINES = 1 << 16
 
 
 def check_log_path(path: Path) -> None:
-    """Raise InputError or TraceError if the log cannot be written to ``path``.
-
-    The name must end in one of ENDINGS.
+    """Raise InputError or TraceError if the log cannot be written to ``path``, or if the file name
+    does not end in one of ENDINGS.
     """
     if not path.name.endswith(ENDINGS):
         raise InputError(f"--log {path}: use a file name that ends in {' or '.join(ENDINGS)}")
@@ -58,6 +57,7 @@ def write(requests: np.ndarray, path: Path) -> None:
 
 
 def _write_csv(requests: np.ndarray, path: Path) -> None:
+    """Write requests (REQUEST[n]) as CSV, compressed by the ending of ``path``."""
     with Target(path) as file:
         file.write(",".join(LOG_COLUMNS) + "\n")
         for at in range(0, len(requests), LINES):
@@ -70,6 +70,7 @@ def _write_csv(requests: np.ndarray, path: Path) -> None:
 
 
 def _write_hdf5(requests: np.ndarray, path: Path) -> None:
+    """Write requests (REQUEST[n]) as HDF5, one compressed data set per column."""
     import h5py  # a replay without this log need not import it
 
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")

@@ -5,7 +5,7 @@ Owns the fields of `--json`, for MQSim's workloads and for replayed traces. Does
 Hyndman, Fan, The American Statistician 50(4), 1996, type 7, with linear interpolation.
 
 With n requests, the second half consists of the completions from number n // 2 on, in order of
-completion. Its time is that from the first of these completions to the last.
+completion. The duration of the second half is the time from its first to its last completion.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FLASH_COUNTS = (
 )
 """Counters that a run must provide: pages read, pages programmed and blocks erased."""
 INTERNAL_WRITES = ("gc_writes", "map_writes", "fold_writes", "padding_writes", "failed_writes")
-"""Counters of pages programmed for other reasons than a write of the host; 0 if a run lacks one.
+"""Counters of pages programmed for other reasons than a host write; a missing counter means 0.
 
-A failed program wears its page, and padding completes a word line or a flash page.
+Failed programs count, too. Padding pages complete a word line or a flash page.
 """
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 REQUEST_KINDS = {"all": None, "read": READ, "write": WRITE}
@@ -55,14 +55,14 @@ def statistics(
 ) -> dict[str, Any]:
     """Return the statistics of a run as `--json` writes them; None where a divisor is zero.
 
-    requests: REQUEST[n] for each flow, all with their times. flash: the counters FLASH_COUNTS, and
-    possibly more, in pages of ``page_bytes``. half: the counters at the first completion of the
-    second half, if known. least_pages: pages programmed for the host below which a write
-    amplification would depend on where the run starts; it is then None. since: start of a latency.
-    "start" is the entry into the submission queue (MQSim's device response time); "arrival" is the
-    arrival at the host (MQSim's end-to-end delay). Needs 30 bytes of memory for each request in
-    addition to ``requests``. Raises SimulationError for a request without completion, or times out
-    of order.
+    requests: completed requests of each flow, REQUEST[n]. flash: FLASH_COUNTS and other counters,
+    in pages of ``page_bytes``. half: these counters at the first completion of the second half, if
+    known. least_pages: smallest number of pages programmed for the host at which a write
+    amplification is reported; below that it is None. since: field of REQUEST at which a latency
+    begins: "start", the entry into the submission queue (MQSim's device response time), or
+    "arrival", the arrival at the host (MQSim's end-to-end delay). Needs 30 bytes of memory per
+    request in addition to ``requests``. Raises SimulationError for a request without completion, or
+    with times out of order.
     """
     _check(requests, flash)
     end = _joined([flow["end"] for flow in requests])
@@ -110,6 +110,7 @@ def statistics(
 
 
 def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
+    """Raise SimulationError for missing counters, no requests, or requests with invalid times."""
     missing = [name for name in FLASH_COUNTS if name not in flash]
     if missing:
         raise SimulationError(f"the run has no counters for {', '.join(missing)}")
@@ -134,7 +135,7 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
 def _second_half(end: I64) -> npt.NDArray[np.bool_]:
     """Return a mask of the second half: completions number n // 2 or later, bool[n].
 
-    ``end``: time of each completion. Equal times are ordered by request.
+    ``end``: time of each completion, ps, int64[n]. Equal times are ordered by request number.
     """
     count = len(end)
     place = count // 2
@@ -147,14 +148,14 @@ def _second_half(end: I64) -> npt.NDArray[np.bool_]:
 
 
 def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return the columns of all flows one after the other; the column itself if there is one."""
+    """Return the concatenated columns of all flows; with one flow, its column without a copy."""
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _bytes_of(
     flow: np.ndarray, ops: Sequence[int], part: npt.NDArray[np.bool_] | None = None
 ) -> int:
-    """Return the bytes of the requests of a flow whose operation is in ``ops``.
+    """Return the total size in bytes of those requests of a flow whose operation is in ``ops``.
 
     ``part``: mask of the requests that count; None for all.
     """
@@ -168,6 +169,7 @@ def _bytes_of(
 
 
 def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
+    """Return IOPS and bandwidth (bytes/s) of ``size`` bytes in ``ps``; None if ``ps`` is 0."""
     if ps <= 0:
         return {"iops": None, "bandwidth_bytes_per_s": None}
     return {
@@ -177,14 +179,15 @@ def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
 
 
 def _ns(ps: int) -> float:
+    """Return a time given in ps in ns, as an integer if that is exact."""
     return ps // 1000 if ps % 1000 == 0 else ps / 1000
 
 
 def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return the summary of latencies of all requests, of reads and of writes.
+    """Return the summary of the latencies of all requests, of reads and of writes, by name; None
+    for a name without requests.
 
-    A kind without requests has None. latency: int64[n], ps. op: operation of each request (READ,
-    WRITE, ...).
+    latency: ps, int64[n]. op: operation of each request (READ, WRITE, ...).
     """
     out: dict[str, Any] = {}
     for kind, wanted in REQUEST_KINDS.items():
@@ -208,12 +211,12 @@ def summary(latency: I64) -> dict[str, float]:
 def writes(
     flash: Mapping[str, int], written: int, page_bytes: int, least_pages: int = 0
 ) -> dict[str, Any]:
-    """Return the bytes that the host wrote and that were programmed, and their ratios.
+    """Return the bytes that the host wrote, the bytes that were programmed, and two ratios.
 
-    "waf" is bytes programmed over bytes written. "page_write_ratio" is pages programmed over pages
-    programmed for the host, the write amplification of MQSim, which counts a write of part of a
-    page as a page. Either is None if its divisor is 0, or if fewer than ``least_pages`` pages were
-    programmed for the host.
+    "waf" is bytes programmed divided by bytes written. "page_write_ratio" is pages programmed
+    divided by pages programmed for the host: MQSim's write amplification, which counts a write of
+    part of a page as a page. A ratio is None if its divisor is 0, or if fewer than ``least_pages``
+    pages were programmed for the host. ``written``: bytes that the host wrote.
     """
     pages = flash["user_writes"]
     programmed = pages + sum(flash.get(name, 0) for name in INTERNAL_WRITES)

@@ -36,14 +36,15 @@ SUITES: dict[str, Callable[[Progress], list[Row]]] = {
     "closed-forms": closed_form_rows,
     "rates": rate_rows,
 }
-"""Suites that run if no suite is named."""
+"""Functions that return the rows of a suite, by its name; they run if no suite is named."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """Suite that runs only if it is named: rows(progress, **options), and its option names.
+    """Suite that runs only if it is named or with ALL.
 
-    ``ready``: raises InputError if what the suite needs without options is absent.
+    ``rows``: function (progress, **options) that returns the rows. ``options``: names of the
+    options. ``ready``: function that raises InputError if files that the suite needs are absent.
     """
 
     rows: Callable[..., list[Row]]
@@ -68,12 +69,11 @@ NAMED: dict[str, Named] = {
 def run(
     name: str | None, progress: Progress = None, options: Mapping[str, Any] | None = None
 ) -> list[Row]:
-    """Run one suite, all of SUITES if ``name`` is None, or every suite if it is ALL.
+    """Run one suite, all of SUITES if ``name`` is None, or every suite if ``name`` is ALL, and
+    return the rows.
 
-    Return the rows.
-
-    ``options``: options of a suite in NAMED. Raises InputError for an unknown name, for options of
-    anything but a suite in NAMED, and with ALL, before any suite runs, if one of them is not ready.
+    ``options``: options of a suite in NAMED. Raises InputError for an unknown name, and for options
+    with other suites. With ALL, raises InputError before any suite runs if a suite is not ready.
     """
     if name in NAMED:
         return NAMED[name].rows(progress, **(options or {}))
@@ -100,7 +100,7 @@ def run(
 
 
 def _check_ready() -> None:
-    """Raise InputError if a suite in NAMED lacks what it needs."""
+    """Raise InputError if files that a suite in NAMED needs are absent."""
     for suite, named in NAMED.items():
         try:
             named.ready()

@@ -41,7 +41,7 @@ class Protection:
     repair: str
     """Implementation with on-die update."""
     impossible: str = ""
-    """Reason why this drive cannot have it; empty if it can."""
+    """Reason why this drive cannot have this protection; empty if it can."""
 
 
 NOTHING: dict[str, Any] = {
@@ -156,7 +156,7 @@ class Repaired:
     bare: Stage
     """Update stage without protections."""
     baseline_s: float | None
-    """Update stage of serial host offload on the same drive (s); None if it does not fit."""
+    """Update stage of serial host offload on the same drive (s); None if it cannot run."""
     params: int
     reason: str = ""
     """Reason why this protection cannot run."""
@@ -219,7 +219,7 @@ def ablation(
     options: Options | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> list[Repaired]:
-    """Simulate the first step of a trace with each protection.
+    """Simulate the first step of a trace with each protection, and return one result for each.
 
     Raises InputError if the device or the model cannot run on-die update without protections, or if
     the configuration already sets a protection.

@@ -1,6 +1,6 @@
 """Simulated update stages compared with closed forms: `ondie validate closed-forms`.
 
-Owns these rows. Does not own the arithmetic of the closed forms (paths/closed_form.py).
+Owns the rows of this suite. Does not own the closed forms (paths/closed_form.py).
 Source: named in the rows.
 """
 

@@ -1,7 +1,8 @@
-"""Rows of drives that one can buy: the figures of their data sheets, simulated.
+"""Commercial drives: figures of their data sheets compared with the simulation.
 
-Owns the drives, the tolerance and the rows. Does not own the workloads (analysis/headlines.py), the
-data sheets (the table [datasheet] of each preset) or the rule of their constants (docs/drives.md).
+Owns the list of drives, the tolerance and the rows. Does not own the workloads
+(analysis/headlines.py), the data sheets (the table [datasheet] of each preset) or the rules for the
+choice of constants (docs/drives.md).
 Source: data sheets of Samsung 970 PRO, 970 EVO and PM9A3, Micron 7450 and 7500, Intel D5-P4320; the
 fit row is NVMeVirt's measurement of the 970 PRO (FAST 2023).
 """
@@ -17,7 +18,7 @@ from ondie.emu.units import fmt_bytes
 DRIVES = ("970-pro", "970-evo", "pm9a3", "7450", "7500", "p4320")
 """Presets of drives with a data sheet, in the order of their tables."""
 TOLERANCE = 0.15
-"""Of the headlines of the drive that is calibrated."""
+"""Relative tolerance of the figures that are checked."""
 SHOWN_UNITS = {
     "bytes_per_s": ("MB/s", 1e6),
     "iops": ("kIOPS", 1e3),
@@ -25,7 +26,7 @@ SHOWN_UNITS = {
     "mw": ("W", 1e3),
     "bytes": ("TB", 1e12),
 }
-"""Unit of the rows of each base unit, and its size."""
+"""Unit that the rows show for each base unit, and its size in base units."""
 
 
 def drives_rows(progress: Progress = None) -> list[Row]:

@@ -7,8 +7,8 @@ Source: HyperTune (HeydariGorji et al.).
 
 Fitted: the speed of one of three equal nodes and its slowdown (to 93.4, 75.6 and 53.3 img/s), the
 command time of Laguna's tunnel (to 99.83 img/s), the slowdown of its host (to 49.26 img/s), the
-powers of its server (to 13.2 and 5.4 J/img) and the speed of ShuffleNet (to 2.82x). The published
-numbers that these do not decide are the speeds after HyperTune and ShuffleNet's 1.45x.
+powers of its server (to 13.2 and 5.4 J/img) and the speed of ShuffleNet (to 2.82x). Only the
+published speeds after HyperTune and ShuffleNet's 1.45x do not follow from these fits.
 
 The host with 36 Lagunas is the cluster of `ondie stannis` with the preset laguna. The three equal
 nodes have no preset; their speed and their link are those of cluster/load/contention.py.
@@ -45,13 +45,12 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.validate.hypertune_trigger import NOISE, trigger_rows
 
 TRIALS = 40
-"""Runs with different noise; each row is their mean."""
+"""Number of runs with different noise; each row is the mean of these runs."""
 BEFORE, AFTER = 20, 100
 """Number of steps before and after other programs take cores."""
 EPOCH = 1000
-"""Steps of an epoch with the tuned batches: no run reaches the last steps, which share the
-remainder of the epoch and therefore have smaller batches. The position in the epoch, on which Eq. 2
-depends, is the subject of trigger_rows."""
+"""Number of steps of an epoch with the tuned batches, so large that no run reaches the smaller last
+steps. The rows of trigger_rows vary the position in the epoch, on which Eq. 2 depends."""
 ABSENCE_S = 360.0
 """Time for which other programs take the cores of two nodes (s)."""
 DOCUMENT = "HyperTune (HeydariGorji et al.)"
@@ -86,21 +85,23 @@ LAGUNA, DRIVES = "laguna", 36
 WITH_LAGUNAS, WITH_LAGUNAS_TAKEN = 99.83, 49.26
 """Published speeds of the host with 36 Lagunas (img/s), and with TAKEN cores of the host taken."""
 TAKEN = 6
-"""Cores that other programs take of the host with Lagunas."""
+"""Number of cores that other programs take from the host with Lagunas."""
 CARRIED = 100 / 180
-"""Share of the tuned batch that Fig. 6 shows with 6 of 8 cores taken of one of three nodes."""
+"""Fraction of the tuned batch in Fig. 6 if other programs take 6 of 8 cores of one of three nodes.
+"""
 GIVEN = "HyperTune; the speed of the host alone is an input (cluster/networks.toml)"
 HOST_SPEED = "networks.shufflenet.laguna.host_speed"
 SPEEDS = {8: 93.4, 4: 75.6, 2: 53.3}
-"""Published speeds of three nodes without HyperTune (img/s), by the cores that are left."""
+"""Published speeds of three nodes without HyperTune (img/s), by the number of free cores of one."""
 CONSTANTS = {
     8: "contention.THREE", 4: "contention.THREE_4_LEFT", 2: "contention.THREE_2_LEFT",
 }  # fmt: skip
-"""Constants of the fit rows of three nodes, by the cores that are left."""
+"""Constants of the fit rows of three nodes, by the number of free cores of one node."""
 PRINTED = {4: (140, 85.8, 14), 2: (100, 83.7, 57)}
-"""Batch, img/s and gain (%) after HyperTune, by the cores that are left."""
+"""Published batch, img/s and gain (%) after HyperTune, by the number of free cores of one node."""
 TOLERANCES = {4: (0.02, AFTER_FOUR, 2), 2: (0.06, AFTER_SIX, 10)}
-"""Tolerance of the speed, its reason, and points of the gain, by the cores that are left."""
+"""Tolerance of the speed, the reason for it, and tolerance of the gain in percentage points, by the
+number of free cores of one node."""
 EXACT = 1e-9
 """Tolerance of sums of floating-point numbers."""
 LAGUNAS = (
@@ -145,7 +146,7 @@ RETURN = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """Means over TRIALS runs, and the spread of the batch."""
+    """Means over TRIALS runs; ``batch`` is the batch of node 0 at the end."""
 
     batch: float
     spread: float
@@ -167,7 +168,8 @@ class Trained:
 
     @staticmethod
     def of(published: Published) -> Trained:
-        """Return the three nodes: they read nothing, and their synchronization time is constant."""
+        """Return the published cluster of three equal nodes, which read nothing and whose
+        synchronization time is constant."""
         (batch,), (speed,), (count,) = published.batches, published.speeds, published.counts
         engine = Engine("published", ((batch, speed),))
         kind = Kind("host", count, engine, CORES, published.slowdown.ratio, host=True)
@@ -179,16 +181,17 @@ class Trained:
     def of_network(
         name: str, *, drives: int = DRIVES, batch: str = PAPER, taken: int = 0
     ) -> Trained:
-        """Return a host and Lagunas as `ondie stannis` has them.
+        """Return the cluster of a host and Lagunas that `ondie stannis` simulates.
 
-        ``batch``: allocation.BATCHES. ``taken``: cores of the host for which batches are chosen.
+        ``batch``: element of allocation.BATCHES. ``taken``: number of the host's cores that are
+        assumed to be taken when batches are tuned.
         """
         fleet = assemble_network(name, load_preset(LAGUNA), drives, cores_taken=taken)
         return Trained(fleet, fleet.by_kind(list(chosen(fleet, Rules(batch=batch)).samples)))
 
     @property
     def everyone(self) -> np.ndarray:
-        """All nodes, bool[nodes]."""
+        """Mask of all nodes as present, bool[nodes]."""
         return np.ones(self.fleet.nodes, bool)
 
     @property
@@ -202,7 +205,8 @@ class Trained:
         return self.fleet.exchange(self.everyone).seconds
 
     def controller(self, least: np.ndarray | int = 1) -> HyperTune:
-        """Return HyperTune with the speeds of the nodes; ``least``: smallest batches."""
+        """Return a HyperTune controller for these nodes; ``least``: smallest batches,
+        int64[nodes] or one for all."""
         speeds = self.batches / self.fleet.seconds(self.batches)
         engines = [kind.engine for kind in self.fleet.kinds]
         return HyperTune(
@@ -291,7 +295,7 @@ def by_hand(trained: Trained, left: int) -> tuple[float, float]:
 
 
 def three_rows() -> Iterator[Row]:
-    """Yield the rows of three equal nodes, also at both ends of the network's range."""
+    """Yield the rows of three equal nodes, over the assumed network and both ends of its range."""
     fleet = Trained.of(three_nodes())
     for left, rate in SPEEDS.items():
         text = f"three nodes, {CORES - left} of 8 cores of one node taken"
@@ -315,7 +319,8 @@ def three_rows() -> Iterator[Row]:
 
 
 def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator[Row]:
-    """Yield the batch and the speed against closed forms, and rows that are not published."""
+    """Yield the rows that compare batch and speed with closed forms, and rows without a published
+    value. ``closed``: (batch, speed in img/s)."""
     for name, expected, value, unit in (
         ("batch, closed form", closed[0], found.batch, ""),
         ("speed, closed form", closed[1], found.rate, "img/s"),
@@ -419,7 +424,7 @@ def shufflenet_rows() -> Iterator[Row]:
 
 
 def least_batch(trained: Trained) -> int:
-    """Return the smallest batch of the host: the share of its tuned batch that Fig. 6 shows."""
+    """Return the smallest batch of the host: its tuned batch times CARRIED."""
     return round(CARRIED * int(trained.batches[0]))
 
 

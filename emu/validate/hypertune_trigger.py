@@ -2,7 +2,7 @@
 
 Owns the rows of false changes and of the delay of a change. Does not own the decisions
 (cluster/hypertune/controller.py) or the published runs (hypertune.py).
-Source: none; nothing of this is published. Expected values are properties that HyperTune must have.
+Source: none; no values are published. Expected values are properties that HyperTune must have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ondie.emu.cluster.measurement_noise import Noise
 
 SUITE = "hypertune"
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
-"""Noise of every run with decisions: 5 % of a speed, 2 points of a share of cores."""
+"""Noise of every run with decisions: 5 % of a speed, and 0.02 of a fraction of free cores."""
 QUIET = (
     "own property, not published: no decline, 5 % noise: 1,000 epochs of 100 steps; a change would "
     "end an epoch"

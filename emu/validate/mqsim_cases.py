@@ -10,14 +10,13 @@ recorded, it also has requests/NAME.*.npz (trace_flow.read_recorded). A run with
 is compared with the statistics of the recorded requests. A run with own addresses is compared with
 the statistics of MQSim's whole run.
 
-Rows with a tolerance are checks, except those that follow from inputs or from another row:
+Rows with a tolerance are checks, except these rows, which follow from inputs or from another row:
 - the number of requests, if the workload states it;
-- the rate of an open loop, which its arrivals determine;
-- the mean latency of a closed loop, the queue depth over the rate (Little's law);
-- the latencies of reads or of writes, if there are no others: those of all requests;
-- of the mean latencies of all requests, of reads and of writes, one, by the numbers of both;
-- the number of collections, the pages written over the pages of a block, with the write
-  amplification.
+- the rate of an open loop, which the arrivals determine;
+- the mean latency of a closed loop, which is the queue depth divided by the rate (Little's law);
+- the latencies of reads or of writes if all requests are reads or all are writes;
+- one of the mean latencies of all requests, of reads and of writes, which follows from the others;
+- the number of collections, which follows from the write amplification.
 """
 
 from __future__ import annotations
@@ -97,7 +96,8 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Case:
-    """One case. ``expected``: MQSim's result. ``recorded``: file of requests; None if none."""
+    """Validation case. ``expected``: MQSim's result in cases.json. ``recorded``: file of recorded
+    requests; None if there is none."""
 
     name: str
     description: str
@@ -183,7 +183,7 @@ _RESULT = ("served", "iops", "all", "read", "write", "gc_executions", "last_half
 
 
 def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list[Case]:
-    """Return the cases of a folder; ``only``: the names of the wanted ones, default all.
+    """Return the cases of a folder; ``only``: names of the cases to return, default all.
 
     Raises InputError (one line) for a folder without cases, an unknown name, or a case without a
     result.
@@ -279,7 +279,8 @@ def own_rows(
 def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
     """Add the rows of write amplification and collections.
 
-    The second half is checked if both programs report it, else the whole run; the rest is shown.
+    The rows of the second half are checked if both programs report it, else those of the whole run;
+    all other rows are shown.
     """
     theirs, allowed = case.expected, case.tolerance
     half, mine = theirs["last_half"], ours["second_half"]
@@ -308,8 +309,8 @@ def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rows:
-    """Collects the rows of one run of one case. ``way``: 0 for addresses
-    recorded from MQSim, 1 for addresses that this simulator draws."""
+    """Builder of the rows of one run of one case. ``way``: 0 for addresses recorded from MQSim, 1
+    for addresses that this simulator draws. ``allowed``: tolerances."""
 
     def __init__(
         self, case: str, run: str, way: int, allowed: Tolerance, flows: Sequence[Flow]
@@ -400,9 +401,10 @@ def recorded_rows(
     """Compare a run with recorded addresses with the same requests of MQSim's run.
 
     Rates count completions up to the last arrival, because MQSim's run continues after it and this
-    run ends. Requests are ordered by arrival, and by completion if they arrive together. Rows by
-    request: the share of requests that are equal at the same place in both runs, and for these the
-    share whose latencies differ by at most 1 % and 5 %, and the mean and largest difference.
+    run ends. Requests are ordered by arrival, then by completion. Further rows compare the requests
+    one by one: the fraction of requests that are equal at the same position in both runs, the
+    fraction of these whose latencies differ by at most 1 % and 5 %, and the mean and largest
+    difference.
     """
     theirs, ours = _ordered(recorded.records()), _ordered(np.concatenate(list(requests)))
     if len(theirs) != len(ours):

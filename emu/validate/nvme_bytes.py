@@ -1,7 +1,7 @@
 """Bytes per parameter of each path, counted at the device: `ondie validate bytes`.
 
-Owns these rows. Does not own the paths (ondie.emu.paths). Each path plans what its source moves, so
-the rows are identities: the device counts no more and no less than the plan.
+Owns the rows of this suite. Does not own the paths (ondie.emu.paths). Each path plans the transfers
+of its source, so the rows are identities: the device must count exactly the planned bytes.
 Source: DeepSpeed's NVMe optimizer swapper; OptimStore (HPCA 2023); Smart-Infinity (HPCA 2024).
 """
 

@@ -31,15 +31,15 @@ PARAMS = (1 << 26) - (1 << 16)
 """Parameters of the simulated model: two blocks of Adam's super-pages on every die of R1 and of R2,
 minus one stripe on half of the dies.
 
-Few models fill all dies equally. Half of the dies reach their next block one round apart from the
-others, so in lockstep each of their erases delays all dies."""
+Few models fill all dies equally. With this number, half of the dies reach their next block one
+round later, so in lockstep the erases of each half delay all dies."""
 SOURCE = "OptimStore, HPCA 2023"
 NOTES = "OptimStore (HPCA 2023, pp. 611-623), from notes on the paper without section numbers"
 UPDATE_SHARE = 0.93
-"""Share of the update in GPT2-6.7B's iteration under DeepSpeed NVMe. This input determines the time
-of forward and backward."""
+"""Fraction of the update in the iteration time of GPT2-6.7B under DeepSpeed NVMe. This input
+determines the time of forward and backward."""
 FORWARD_SHARE = 1 / 3
-"""Share of forward in forward and backward [assumed]: a backward pass costs two forward passes."""
+"""Time of forward / time of forward and backward [assumed]: backward takes twice as long."""
 LIFETIME_PARAMS = 10.3e9
 LIFETIME_STEPS, LIFETIME_YEARS = 12.4e6, 9.4
 DISPATCHES = ("lockstep", "free", "double_buffered")
@@ -48,12 +48,12 @@ BUS_VALUES = (1, 0.5)
 processing elements)."""
 WAITING = {"reads": 0.195, "writes": 0.66}
 DEPTHS = (12, 48)
-"""Numbers of blocks in flight, besides the preset's number, for which the wait for the channel is
-simulated."""
+"""Numbers of blocks in flight for which the wait for the channel is simulated, in addition to the
+preset's number."""
 BLOCK = 1 << 16
 PATHS = ("host_offload", "in_storage", "on_die", "chip_level")
 GEOMETRY = ("flash.channels", "flash.dies_per_channel", "flash.page", "flash.bus")
-"""Keys of R1 that were chosen so that the speedups come out."""
+"""Keys of R1 whose values were fitted to the published speedups."""
 PRESETS = {"R1": "optimstore-r1", "R2": "optimstore-r2"}
 
 
@@ -82,9 +82,10 @@ def _named(preset: str, row: Row) -> Row:
 
 
 def _rows(source: str) -> Callable[..., Row]:
-    """Return a function that makes rows of one source.
+    """Return a function that returns a row with the given source.
 
-    Its arguments: name, kind, published, found, unit, tolerance; by name: place, constants.
+    Its arguments are name, kind, published, found, unit, tolerance, and the keywords place and
+    constants.
     """
     return partial(_row, f"{SOURCE}; {source}")
 
@@ -151,7 +152,8 @@ def _published(cfg: Config) -> Iterator[Row]:
 
 
 def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
-    """Yield the energy ratios with each reading of the host's power. None is published."""
+    """Yield the energy ratios for each interpretation of the host's power; the paper does not state
+    which one it uses."""
     row = _rows(
         "energy of the update stage, drive and host. Host powers were chosen to meet 3.6x if a "
         "host that updates draws its busy power for the whole stage; but while its CPU waits for "
@@ -183,9 +185,10 @@ def _run(path: str, cfg: Config, trace: Trace, **options: str) -> Ledger:
 
 
 def iteration(cfg: Config) -> tuple[Trace, Ledger]:
-    """Return the trace and ledger of the baseline's iteration with an update share of UPDATE_SHARE.
+    """Return the trace and ledger of a baseline iteration in which the update takes the fraction
+    UPDATE_SHARE of the time.
 
-    The share covers everything except forward and backward, including the time by which gradient
+    The update here is everything except forward and backward, including the time by which gradient
     writes exceed backward.
     """
     trace = model("adam", PARAMS)
@@ -254,8 +257,8 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
 
 
 def deepstore_budget(cfg: Config) -> str:
-    """Return the arithmetic of DeepStore's 1.1x next to OptimStore's 2.8x, both in lockstep: times
-    of one stripe on every die of a channel."""
+    """Return the text that derives whether DeepStore's 1.1x and OptimStore's 2.8x can both hold in
+    lockstep, from the times of one stripe on every die of a channel."""
     flash, ways = cfg.flash, cfg.flash.dies_per_channel
     page = (flash.page_bytes / flash.bus_bytes_per_s + flash.t_command_ps / PS_PER_S) * 1e6
     passes = 5 * flash.page_bytes / flash.bus_bytes_per_s * 1e6
@@ -279,8 +282,8 @@ def deepstore_budget(cfg: Config) -> str:
 
 
 def queue_budget(cfg: Config) -> str:
-    """Return the pages in flight per channel at which reads and writes wait for the published
-    shares, if the channel is always busy."""
+    """Return the text that derives the number of pages in flight per channel at which reads and
+    writes wait for the published fractions of time, if the channel is always busy."""
     flash = cfg.flash
     page = flash.page_bytes / flash.bus_bytes_per_s * 1e6
     found = {

@@ -8,12 +8,12 @@ speed of the baseline over 1 to 10 drives (check with 1 and 2 drives, where the 
 drives on the shared link and the fitted CPU take the time of the fit). Its repository: buffers and
 sub-groups.
 
-Fitted to the first: forward and backward time per parameter (here), host.adam, host.gradient_copy
-and host.top_k (in the preset), and which published rates are those of the in-storage processor's
-path (isp.flash, isp.flash_write). Totals and speedups follow from the phases. Runs
-without a published number here have rows of kind "shown"
-with a null published value. Forward and backward time without I/O is assumed proportional to the
-parameters, for every model and optimizer. Every page of every run is simulated; nothing is sampled.
+Fitted to the run with 6 drives: forward and backward time per parameter (here), host.adam,
+host.gradient_copy and host.top_k (in the preset), and the assignment of published rates to the
+in-storage processor's path (isp.flash, isp.flash_write). Totals and speedups follow from the
+phases. Runs without a published number have rows of kind "shown" with a null published value.
+Forward and backward time without I/O is assumed proportional to the number of parameters, for every
+model and optimizer. Every page of every run is simulated; no pages are sampled.
 
 The rates of Fig. 14, 2.78 and 1.63 GB/s, are those of Smart-Infinity's own modules: pread and
 pwrite between the SSD and the FPGA's memory, on files opened with O_SYNC. They are the rates of the
@@ -67,8 +67,8 @@ CONSTANTS = {
     "SU+O": (FORWARD, (BACKWARD, "host.gradient_copy"), ("isp.flash_write",)),
     "SU+O+C": (FORWARD, (BACKWARD, "host.top_k"), ("isp.flash_write",)),
 }
-"""Constants that were chosen so that the forward, backward and update times of a variant come
-out. With the handler's overlap, faster reads (isp.flash) change the update by less than 1 %."""
+"""Constants that were fitted to the forward, backward and update times of each variant. With the
+handler's overlap, faster reads (isp.flash) change the update by less than 1 %."""
 LINK_BYTES = {"base": 32.0, "SU": 8.0, "SU+O+C": 4.08}
 """Bytes per parameter and step on the shared link."""
 BUFFERS = 40
@@ -77,7 +77,8 @@ repository."""
 OPTIMIZERS = ("adam", "momentum", "adagrad")
 DRIVES = range(1, 11)
 BASE_SPEED = {1: 1.0, 2: 1.546, 4: 2.228, 6: 2.255, 8: 2.257, 10: 2.268}
-"""Speed of the baseline over the baseline with one drive, by drives: 4.0 G parameters."""
+"""Published speed of the baseline relative to one drive, by number of drives, for 4.0 G
+parameters."""
 BASE_TOLERANCE = 0.1
 READ = (
     "seconds: the printed total with 6 drives x the printed ratios of speeds. Tolerance 10 %: the "
@@ -104,16 +105,16 @@ OUTSIDE = (
     "25.1 = 1.74 times as fast as one, 0.87 of its rate each; two simulated drives are twice as "
     "fast"
 )
-"""Source of the speed with fewer drives than LINK_BOUND."""
+"""Source text of the speed rows with fewer drives than LINK_BOUND."""
 SAVING = 0.1
 """Threshold of the knee: the first number of drives at which one more drive saves less than this
-share of the step. The paper prints no threshold: "does not scale beyond 4 SSDs"."""
+fraction of the step time. The paper prints no threshold: "does not scale beyond 4 SSDs"."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Run of the paper: parameters, drives, optimizer, and the compressed gradient's size in
-    percent."""
+    """Run of the paper: numbers of parameters and drives, optimizer, and size of the compressed
+    gradient in percent of the gradient (0: no compression)."""
 
     params: int = 4_000_000_000
     drives: int = 6
@@ -121,13 +122,13 @@ class Case:
     compression: float = 2.0
 
     def asked(self) -> str:
-        """Describe the run of all variants, for the title of its rows."""
+        """Return a description of the run without a variant, for the sources of its rows."""
         drives = "1 SmartSSD" if self.drives == 1 else f"{self.drives} SmartSSDs"
         share = f"compression {self.compression:g} %" if self.compression else "no compression"
         return f"{self.params / 1e9:.10g} G parameters on {drives}, {self.optimizer}, {share}"
 
     def words(self, variant: str) -> str:
-        """Describe the run of a variant."""
+        """Return a description of the run of a variant, for the names of rows."""
         drives = "1 drive" if self.drives == 1 else f"{self.drives} drives"
         size = f"{self.params / 1e9:.10g}"
         size += ".0" if "." not in size else ""
@@ -353,8 +354,8 @@ def base_rows(totals: dict[int, float], fit: Case) -> list[Row]:
 
 
 def budget(params: int) -> str:
-    """Return the arithmetic of the baseline's update with one drive: bytes over the drive's rates,
-    and for comparison over the rates of the in-storage processor's path."""
+    """Return the text that derives the baseline's update time with one drive, at the drive's rates
+    and, for comparison, at the rates of the in-storage processor's path."""
     cfg = load_preset("smartssd")
     read, written = 16 * params, 12 * params
     moved = {

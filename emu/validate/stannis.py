@@ -6,8 +6,8 @@ them (cluster/), the simulated path (paths/data_parallel.py) or the rows of othe
 Source: STANNIS (DAC 2020): Table I, Table II, Eq. 1, and the order of the networks in Fig. 7.
 
 Fitted: the command time of the tunnel (to 2.7x), the server's power (to Table II at 4 and 24
-drives, and at 0 drives on the other machine), and which of the printed speeds tune (to 315). The
-published fact that these do not decide is the order of the networks in Fig. 7. All other rows
+drives, and at 0 drives on the other machine), and the choice among the printed speeds for tuning
+(to 315). Only the order of the networks in Fig. 7 does not follow from these fits. All other rows
 follow from Table I by arithmetic.
 """
 
@@ -50,12 +50,12 @@ BASELINE_J = 13.10
 """Table II without Newports (J per image); measured on another machine."""
 PUBLIC, PRIVATE = 72_000, 12_000
 ROUNDS = 10_000
-"""Rounds after which Algorithm 1 as printed is stopped."""
+"""Number of rounds after which Algorithm 1 as printed is stopped."""
 RING_DRIVES = (2, 4, 6, 12, 24)
 FADED = 0.025
 """Threshold of the knee: the number of drives from which one more drive lengthens the all-reduce by
-less than this share. The threshold is not published. With an increase of 1/(n (n + 2)), 0.025 puts
-the knee at 6 drives, 0.03 at 5 and 0.02 at 7."""
+less than this fraction. The threshold is not published. With an increase of 1/(n (n + 2)), 0.025
+puts the knee at 6 drives, 0.03 at 5 and 0.02 at 7."""
 DRIVE_W = 0.919
 """Increase of the server's power with each Newport that trains, from Table II at 4 and 24 (W)."""
 OTHER_DRIVES_W = 94.0
@@ -70,7 +70,7 @@ SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
 
 
 def stannis_rows(progress: Progress) -> list[Row]:
-    """Return all rows, those of the paper first."""
+    """Return all rows of the suite; the rows of the paper are first."""
     cfg = load_preset(PRESET)
     parts: list[Callable[[], Iterator[Row]]] = [
         partial(_tuning, cfg), _ceilings, partial(_speedups, cfg), partial(_energy, cfg), _split,
@@ -101,9 +101,10 @@ def speed(cfg: Config, net: Network, drives: int, *, exchange: bool = True) -> f
 
 
 def _rows(source: str) -> Callable[..., Row]:
-    """Return a function that makes rows of one source.
+    """Return a function that returns a row with the given source.
 
-    Its arguments: name, kind, expected, found, unit, tolerance; by name: place, constants.
+    Its arguments are name, kind, expected, found, unit, tolerance, and the keywords place and
+    constants.
     """
     return partial(_row, f"{SOURCE}; {source}")
 

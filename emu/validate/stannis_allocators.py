@@ -1,6 +1,6 @@
 """Throughput of other allocations on the engines and ring of Stannis, and their risk to accuracy.
 
-Owns these rows of `ondie validate stannis`. Does not own the allocator
+Owns the rows of these allocations in `ondie validate stannis`. Does not own the allocator
 (cluster/throughput_allocator.py) or the all-reduce (cluster/collectives/).
 Source: none for the allocations. The engines are those of STANNIS (DAC 2020), Table I, at their
 published batches or smaller ones; no speed is extrapolated beyond the published batches.
@@ -20,16 +20,16 @@ from ondie.emu.cluster.throughput_allocator import Plan, plan
 
 SUITE = "stannis"
 OVERHEAD = 0.1
-"""Largest share of the time for synchronization in the plans that synchronize less often."""
+"""Largest fraction of the time for synchronization in the plans that synchronize less often."""
 MOST_STEPS = 64
 LARGEST_BATCH = 8192
 """Largest batch that kept ImageNet's accuracy with a scaled learning rate (Goyal et al. 2017)."""
 IMAGES = 84_000
-"""Images of an epoch."""
+"""Number of images of an epoch."""
 LEAST_GAIN = {"mobilenetv2": 1.10}
-"""Required gain of equal times over Stannis' allocation."""
+"""Required ratio of samples/s with equal step times to Stannis' allocation, by network."""
 LEAST_RARER = {"inceptionv3": 1.3}
-"""Required gain of fewer synchronizations over equal times."""
+"""Required ratio of samples/s with fewer synchronizations to equal step times, by network."""
 ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
@@ -66,7 +66,7 @@ def beyond_rows(
 
 @dataclass(frozen=True)
 class Found:
-    """Plans of one network."""
+    """Plans of one network by name, and the speeds that they are compared with."""
 
     net: Network
     batch: int

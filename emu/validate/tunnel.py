@@ -4,8 +4,9 @@ Owns these rows. Does not own the cost model (nvme/tunnel/cost.py, cluster/colle
 simulation (tunnel_packets.py) or the constants (presets).
 Source: STANNIS (DAC 2020), HyperTune; rick-heig/nvme_csd for the open equivalent.
 
-Fitted: the command time of each drive, to the effective rate of its ring. No row is a check: all
-others are arithmetic, the cost model against the relays' own state machines, or not published.
+Fitted: the command time of each drive, to the effective rate of its ring. No row is a check. All
+other rows are arithmetic, compare the cost model with the relays' state machines, or have no
+published value.
 
 MobileNetV2 has 3.47 M parameters in STANNIS and 3.4 M in HyperTune (cluster/networks.toml).
 """
@@ -37,8 +38,8 @@ PAPERS = {
         "99.83 img/s at 36 Lagunas, which is 1.82 s of synchronization per step of 720 images",
     ),
 }  # fmt: skip
-"""Drives, rate of the ring per link (bytes/s), document, and the printed numbers that give the
-rate."""
+"""By preset: number of drives, rate of the ring per link (bytes/s), document, and the printed
+numbers from which the rate follows."""
 CONSTANTS = ("tunnel.command",)
 SYNCHRONIZED = 1.82
 SPEEDUP = 2.7
@@ -63,7 +64,7 @@ THREADS = (1, 2, 4, 8)
 
 
 def tunnel_rows(progress: Progress) -> list[Row]:
-    """Return all rows."""
+    """Return all rows of the suite."""
     parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
     rows: list[Row] = []
     for i, part in enumerate(parts):

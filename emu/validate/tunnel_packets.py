@@ -72,7 +72,7 @@ class Outcome:
 
 
 def run(transfers: Sequence[Transfer], drives: int, cost: TunnelCost) -> Outcome:
-    """Run all transfers from time 0 on, with open tunnels."""
+    """Simulate all transfers from time 0 on, with open tunnels, and return the results."""
     return _Run(transfers, drives, cost).outcome()
 
 
@@ -272,7 +272,7 @@ class _Run:
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Grant free cores to the threads that wait for one, first come first served."""
+        """Grant free cores to waiting threads in the order in which they became ready."""
         while self._cores and self._waiting:
             thread = self._waiting.popleft()
             work, then = thread.jobs.popleft()

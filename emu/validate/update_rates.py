@@ -1,6 +1,6 @@
 """Update rates of the preset optimstore-r1: `ondie validate rates`.
 
-Owns these rows. Does not own the preset. Source: OptimStore (HPCA 2023).
+Owns the rows of this suite. Does not own the preset. Source: OptimStore (HPCA 2023).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns the split of a plan into the rows before, within and after the update stage, and the difference
 between the totals at its start and end. Does not own the totals (engine/run/system.py,
 analysis/ledger.py) or the energy constants (analysis/energy.py).
-Source: none. A fence separates the three parts, so the run takes as long as an unsplit one. Weights
-that are transferred while other weights are updated belong to the stage.
+Source: none. A fence separates the three groups of rows, so the split does not change the time of
+the run. Weights that are transferred while other weights are updated belong to the stage.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Stage:
 
     @property
     def whole_stage_j(self) -> float:
-        """Energy of drive and host (J), with one power of the host for the whole stage: that of a
-        busy host if the host updates, else that of a waiting one."""
+        """Energy of drive and host (J), with a constant power of the host: that of a busy host if
+        the host updates, else that of a waiting host."""
         parts = self.energy.by_component
         power = sum(parts.get(name, (0.0,) * 3)[1] for name in (HOST_BUSY, HOST_WAITING))
         return self.host_j - power + self.host_w * self.seconds

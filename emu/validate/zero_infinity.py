@@ -1,10 +1,10 @@
 """ZeRO-Infinity's bytes and times compared with the simulation's: `ondie validate zero`.
 
-All rows are identities: the path plans the bytes of DeepSpeed's swapper, which the device counts;
-the links are set to the measured rates; the times are those of closed forms.
+No row is a check. The path plans the bytes of DeepSpeed's swapper, and the device counts them. The
+links are set to the measured rates. Times are compared with closed forms.
 
-Owns these rows, and the measurement of a drive's rate when it only reads or only writes. Does not
-own the path (paths/offload/path.py).
+Owns the rows of this suite, and the measurement of a drive's rate when it only reads or only
+writes. Does not own the path (paths/offload/path.py).
 Source: DeepSpeed's NVMe swappers; DeepNVMe's published rates.
 """
 
@@ -84,7 +84,7 @@ TRAFFIC = (
 
 
 def counted(case: Traffic) -> dict[str, float]:
-    """Return the bytes per parameter by the drives' counters, before and in the update."""
+    """Return the bytes per parameter that the drives count, by the field names of Traffic."""
     cfg = load_preset("optimstore-r1", case.settings)
     options = Options(format=case.format, offload=case.offload)
     run = Run(case.path.name, cfg, model(case.op, PARAMS), options, payload=False)
@@ -157,7 +157,7 @@ DRIVES = (
     Drives("8 x gen5", 8, 48, 26),
 )
 RATES = ("4 Gparam/s", "0.4 Gparam/s")
-"""Rates of CPU Adam: that of a large server, and one that makes the CPU the bottleneck."""
+"""Rates of CPU Adam: the rate of a large server, and a rate at which the CPU is the bottleneck."""
 INPUTS = (
     "DeepNVMe's measured rates of all drives together (DeepSpeed); the links of the emulated "
     "drives are set to them, and the rows return them"
@@ -271,8 +271,8 @@ class Timed:
         return Timed(name, cfg, read, rate(cfg, command.WRITE, 12 * n, 4 * n))
 
     def rows(self, *forms: str | None) -> Iterator[Row]:
-        """Yield a row for each closed form named; None stands for both pipelined forms, whose rows
-        are shown without a tolerance."""
+        """Yield a row for each element of ``forms``, a key of FORMS. None yields shown rows for
+        both pipelined forms, without a tolerance."""
         n = TIMED_PARAMS
         cpu = host_cpu.update_ps(self.cfg, n, host_cpu.ADAM_BYTES) / 1e12
         stages = 16 * n / self.read, cpu, 12 * n / self.write

@@ -6,8 +6,8 @@ that are summed.
 Source: ring: Patarasuk and Yuan 2009, as in Horovod. Star: every drive sends its gradient to the
 host, which sums them and sends the sum to every drive.
 
-Additions on the drives are included in the tunnels' effective rate. Additions on the host are
-counted where it adds whole gradients, which it does after it has received all of them.
+Additions on the drives are included in the tunnels' effective rate. Additions on the host take time
+only with tree and star, where the host adds whole gradients after it has received all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ondie.emu.units import InputError, known_names
 
 ALGORITHMS = ("ring", "tree", "star")
 WAIT_PS = 1000
-"""Resolution, in ps, with which the time that a relay thread waits for a core is searched."""
+"""Resolution (ps) of the search for the time that a relay thread waits for a core."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ class Allreduce:
     host_dram_bytes: int
     """Bytes of host DRAM traffic: messages that pass through the host, and the host's additions."""
     wait_ps: int
-    """Time, in ps, that a relay thread waits for a core before each of its turns, if the relay
-    limits a ring."""
+    """Time (ps) that a relay thread waits for a core before each time that it runs."""
     limited_by: str
     """Bottleneck: "tunnel up", "tunnel down", "host relay" or "uplink"."""
     joules: dict[str, float]
@@ -68,12 +67,12 @@ def exchange(
     cost: TunnelCost | Sequence[TunnelCost],
     which: np.ndarray | None = None,
 ) -> Allreduce:
-    """Return the all-reduce of ``n_bytes`` over a host and ``drives`` drives that all start at the
-    same time.
+    """Return the results of an all-reduce of ``n_bytes`` over a host and ``drives`` drives that all
+    start at the same time.
 
-    ``cost``: the drives' tunnels; if they differ, ``which`` gives the tunnel of each drive,
-    int64[drives]. Raises InputError for an unknown kind. O(1) for ring and star of identical
-    drives, else O(drives).
+    ``kind``: an element of ALGORITHMS. ``cost``: cost of the drives' tunnels; if they differ,
+    ``which`` gives the index of each drive's tunnel in ``cost``, int64[drives]. Raises InputError
+    for an unknown kind. O(1) for ring and star with identical drives, else O(drives).
     """
     links = Links(drives, cost, which)
     if n_bytes < 0:
@@ -96,7 +95,11 @@ class Sent(NamedTuple):
 
 
 class Took(NamedTuple):
-    """Time that a group of messages takes (ps), and its bottleneck."""
+    """Time of a group of messages, ps.
+
+    ``ps``: total time. ``name``: the bottleneck. ``tunnel_ps``: time of the longest message.
+    ``relay_ps``: time that the host's relay needs for all messages.
+    """
 
     ps: int
     name: str
@@ -105,8 +108,10 @@ class Took(NamedTuple):
 
 
 def _together(links: Links, sent: Sequence[Sent]) -> Took:
-    """Return the time of messages that start at the same time and each use a separate tunnel. It is
-    the time of the longest message, or of all messages on a shared resource, whichever is longer.
+    """Return the time of messages that start at the same time, each through a separate tunnel.
+
+    It is the longest of: the longest message, the relay time of all messages, and the time of all
+    messages on the uplink.
     """
     last = max((one.message for one in sent), key=lambda message: message.end_ps)
     took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
@@ -138,8 +143,9 @@ def _by_kind(links: Links, messages: Sequence[Message], n_bytes: int) -> list[Se
 def _result(
     kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
 ) -> Allreduce:
-    """Return the all-reduce with its totals. ``ps``: times until the host and until the last drive
-    have the sum."""
+    """Return the results with totals over the messages ``sent``. ``ps``: times until the host and
+    until the last drive have the sum. ``name``: bottleneck. ``host_dram``: bytes of the host's
+    additions."""
 
     def total(of: str) -> int:
         return sum(getattr(one.message, of) * one.number for one in sent)
@@ -173,13 +179,12 @@ def _result(
 
 
 def _ring(n_bytes: int, links: Links) -> Allreduce:
-    """Return the ring all-reduce. Its slowest hop, or the relay of all hops, determines the time of
-    a ring step.
+    """Return the results of the ring all-reduce. The slowest hop, or the relay of all hops,
+    determines the time of a ring step.
 
-    If the relay limits the ring, its threads wait for cores until the tunnels take as long as the
-    relay. The longer the threads wait, the more packets accumulate for one command, and the less
-    time the relay takes in total. The wait is shorter downward than upward, because the upward
-    direction has two relay turns; downward messages therefore need more commands.
+    If the relay limits the ring, the relay threads wait for cores, and more packets accumulate for
+    one command, so that the relay needs less time in total. Search for the waiting time with which
+    the tunnels take as long as the relay.
     """
     nodes = links.drives + 1
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
@@ -206,8 +211,8 @@ def _ring(n_bytes: int, links: Links) -> Allreduce:
 
 
 def _slower(links: Links, piece: int, wait_ps: int) -> bool:
-    """Return True if the relay takes longer than the tunnels in a ring step whose relay threads
-    wait ``wait_ps``."""
+    """Return True if the relay takes longer than the tunnels in a ring step with ``piece`` bytes
+    per message, when relay threads wait ``wait_ps`` for a core."""
     waiting = links.waiting(wait_ps)
     took = _together(waiting, _step(waiting, piece))
     return took.relay_ps > took.tunnel_ps
@@ -236,8 +241,8 @@ def _step(links: Links, piece: int) -> list[Sent]:
 
 
 def _star(n_bytes: int, links: Links) -> Allreduce:
-    """Return the star all-reduce: all gradients go up, the host adds them, and the sum goes down.
-    Drives do not send to each other."""
+    """Return the results of the star all-reduce: every drive sends its gradient to the host, which
+    adds all gradients and sends the sum to every drive."""
     up = _by_kind(links, links.up(n_bytes), n_bytes)
     down = _by_kind(links, links.down(n_bytes), n_bytes)
     first, last = _together(links, up), _together(links, down)
@@ -249,8 +254,8 @@ def _star(n_bytes: int, links: Links) -> Allreduce:
 
 
 def _tree(n_bytes: int, links: Links) -> Allreduce:
-    """Return the tree all-reduce: partial sums go up the tree, and the sum goes down. A shared
-    resource takes at least the time of all messages on it.
+    """Return the results of the tree all-reduce: partial sums are sent up the tree, and the sum is
+    sent down. The time is at least that of all messages on the uplink.
     """
     nodes, which, kinds = links.drives + 1, links.which, len(links.costs)
     top = np.arange(1, 1 + min(links.drives, tree.CHILDREN))

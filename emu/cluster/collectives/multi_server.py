@@ -1,10 +1,10 @@
 """All-reduce of a whole cluster: drives through their server's tunnels, servers over a network.
 
-Owns the connection of servers. Does not own the all-reduce within one (allreduce.py) or its tunnels
-(tunnels.py).
+Owns the all-reduce between servers. Does not own the all-reduce within one server (allreduce.py) or
+the tunnels (tunnels.py).
 Source: ring: one ring through all nodes, server after server (Patarasuk and Yuan 2009). Tree and
-star: every server sums its own gradients, the servers exchange the sums in a ring over the network,
-and each server distributes the total down the same way.
+star: every server sums the gradients of its nodes, the servers exchange these sums in a ring over
+the network, and each server distributes the total to its drives by the tree or star.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ class Exchanged:
 
 
 class Exchanging:
-    """All-reduce of ``n_bytes`` among the present nodes, hosts first.
+    """Function from the present nodes, bool[nodes], hosts first, to their all-reduce of
+    ``n_bytes``.
 
-    Drive j, counted over all kinds, belongs to server j mod hosts. ``network``: link between
-    servers. ``kind``: one of CLUSTER_ALGORITHMS; "best" selects the fastest. Raises InputError for
-    an unknown kind.
+    ``drives``: (preset, number of drives) of each kind. Drive j, counted over all kinds, belongs to
+    server j mod hosts. ``network``: link between servers. ``kind``: one of CLUSTER_ALGORITHMS;
+    "best" selects the fastest. Raises InputError for an unknown kind.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Exchanging:
 
     def _servers(self, there: np.ndarray) -> list[tuple[tuple[int, ...], int]]:
         """Return a list of (number of drives of each kind, number of servers with exactly these
-        drives)."""
+        drives). ``there``: the drives that are present, bool[drives]."""
         at = np.flatnonzero(there)
         shape = (self.hosts, max(len(self._costs), 1))
         counts = np.zeros(shape, np.int64)

@@ -1,7 +1,7 @@
-"""Ring all-reduce: sender, size and order of its messages.
+"""Ring all-reduce: sender, size and order of the messages.
 
-Owns the number of ring steps, the piece that moves in each step, and their order. Does not own
-links and rates (the tunnel of the configuration) or the values that are summed.
+Owns the number of ring steps, the bytes that a node sends in each step, and the order of the
+messages. Does not own links and rates (the tunnel of the configuration) or the summed values.
 Source: Patarasuk and Yuan 2009, bandwidth-optimal all-reduce, as in Horovod, which STANNIS uses.
 With n nodes, n - 1 steps sum the n pieces around the ring, and n - 1 steps distribute the sums;
 nodes send while they receive.
@@ -30,8 +30,8 @@ def sender(hop: np.ndarray, nodes: int) -> np.ndarray:
 
 def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the two hops that each hop waits for, int64 each; -1 in the first ring step. The first
-    one delivers the data to the sender. The second one is the sender's previous hop, because a node
-    sends one message at a time (it sends and receives concurrently).
+    hop delivers the data to the sender. The second is the sender's previous hop, because a node
+    sends one message at a time.
     """
     behind = np.where(hop % nodes > 0, hop - nodes - 1, hop - 1)
     before = hop - nodes

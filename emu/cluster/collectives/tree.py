@@ -1,7 +1,7 @@
-"""All-reduce by a binary tree: gradients are summed up to the host, the sum goes back down.
+"""All-reduce by a binary tree: partial sums are sent up to the host, and the sum is sent down.
 
-Owns the senders and receivers, and the time when each node has its data. Does not own the cost of a
-message (nvme/tunnel/cost.py).
+Owns the senders and receivers, and the time at which each node has its data. Does not own the cost
+of a message (nvme/tunnel/cost.py).
 Source: the binary tree of MPI's collectives (Thakur, Rabenseifner and Gropp 2005): whole messages,
 level by level. The parent of node i is (i - 1) // 2, so the host, node 0, is the root. Messages
 from two children share the downward direction of their parent's tunnel. The parent's messages to
@@ -23,7 +23,7 @@ CHILDREN = 2
 
 
 def levels(nodes: int) -> list[np.ndarray]:
-    """Return the nodes of each level of the tree, in the order of their distance from the root."""
+    """Return the node numbers of each level of the tree, int64 each, from the root on."""
     found, first = [], 0
     while first < nodes:
         found.append(np.arange(first, min(CHILDREN * first + 1, nodes)))
@@ -38,7 +38,7 @@ def parents(nodes: np.ndarray) -> np.ndarray:
 
 class Edges(NamedTuple):
     """Times of one message between two drives, ps; int64[kinds, kinds] by kind of sender and
-    receiver."""
+    receiver: upward transfer, downward body and tail (cost.Message), and relay."""
 
     up: np.ndarray
     body: np.ndarray
@@ -71,8 +71,8 @@ class Relay:
         self.free = 0
 
     def serve(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
-        """Return the completion times of messages that arrive at ``start`` and need ``work`` of the
-        relay, ps, int64[n]."""
+        """Return the completion times of messages that arrive at ``start`` and occupy the relay for
+        ``work``; all int64[n], ps."""
         order = np.argsort(start, kind="stable")
         done = np.empty_like(start)
         done[order] = queue(np.maximum(start[order], self.free), work[order])
@@ -81,16 +81,16 @@ class Relay:
 
 
 def queue(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """Return the completion times of jobs that are served in the order of arrival, along the first
-    axis."""
+    """Return the completion times of jobs that one server processes one after the other, in the
+    order of the first axis. ``arrival`` (ascending) and ``work``: ps, int64 of one shape."""
     ahead = np.cumsum(work, axis=0)
     return np.maximum.accumulate(arrival - (ahead - work), axis=0) + ahead
 
 
 def seconds_ps(n_bytes: int, links: Links, shared: bool) -> tuple[int, int]:
     """Return the times (ps) until the host and until the last drive have the sum. ``shared``:
-    include the host's relay, which serves one level after the other; otherwise assume that the
-    relay has enough threads.
+    include the host's relay, which serves one tree level after the other. If False, the relay is
+    assumed to have enough threads.
     """
     nodes, which = links.drives + 1, links.which
     edges = Edges.of(links, n_bytes)
@@ -116,8 +116,9 @@ def _with_host(
     ready: np.ndarray,
     relay: Relay | None,
 ) -> None:
-    """Send a message between the host and each of its children, each through a separate tunnel.
-    ``ready`` holds the start times on entry and the arrival times on return, ps.
+    """Send a message between the host and each child ``top``, each through a separate tunnel.
+
+    ``ready``: times of all nodes, ps; the start times of ``top`` become the arrival times.
     """
     start = ready[top]
     mine = [messages[kind] for kind in which[top - 1]]

@@ -24,8 +24,8 @@ reads, one write."""
 class Links:
     """Tunnels of all drives of one host.
 
-    ``costs``: one per kind of drive; ``which``: kind of each drive, int64[drives]. The relay
-    threads and the shared link must be equal in all costs.
+    ``cost``: one tunnel cost, or one per kind of drive; ``which``: kind of each drive,
+    int64[drives]. All costs must have equal relay threads and uplinks; else InputError is raised.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class Links:
 
 
 def sum_ps(n_bytes: int, gradients: int, host_dram: int) -> int:
-    """Return the time in which the host adds ``gradients`` received gradients to its sum, ps."""
+    """Return the time in which the host adds ``gradients`` received gradients of ``n_bytes`` each
+    to its sum, ps. ``host_dram``: memory bandwidth, bytes per second; 0: unlimited."""
     moved = SUM_PASSES * n_bytes * gradients
     return -(-moved * PS_PER_S // host_dram) if host_dram else 0
 

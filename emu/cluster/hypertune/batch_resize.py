@@ -1,6 +1,6 @@
 """Batch resizing: the batch for a node that trains slower than it was tuned for.
 
-Owns the rules: proportional, Eq. 3 corrected, and Eq. 3 as printed. Does not own the time of a
+Owns the rules: proportional, Eq. 3 corrected, and Eq. 3 as printed. Does not own the decision to
 resize (controller.py) or the measurement of curves (cluster/throughput_benchmark.py).
 Source: HyperTune (HeydariGorji et al.), Eq. 3 and the third of its methods. The printed Eq. 3 has
 its weights swapped, and it inverts the curve of an uninterrupted node, which is nearly flat. The
@@ -59,8 +59,8 @@ class Curves:
         return out
 
     def inverse(self, speeds: np.ndarray, literal: bool) -> np.ndarray:
-        """Return the batch at which an uninterrupted node has the given speeds, by Eq. 3,
-        float64[n].
+        """Return the real-valued batch at which each uninterrupted node has the given speed
+        (samples/s), by Eq. 3, float64[n].
 
         Interpolates between the two measured points around a speed, on the rising part of the
         curve; outside it, returns the nearest point. ``literal``: use the weights as the paper

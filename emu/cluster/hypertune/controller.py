@@ -83,7 +83,7 @@ class Change:
     learning_rate: float
     """Factor by which the learning rate is multiplied."""
     ends_epoch: bool
-    """True if the rest of this epoch's plan is dropped and a new epoch starts."""
+    """True if the remaining samples of this epoch are dropped and a new epoch starts."""
 
     @property
     def after(self) -> np.ndarray:
@@ -95,10 +95,11 @@ class Change:
 class HyperTune:
     """Controller that observes n nodes and resizes their batches; O(n) array work per step.
 
-    ``batches`` int64[n] and ``speeds`` float64[n]: as tuned without other load; speeds are samples
-    per second of a node's own computation. ``engines``, ``kinds`` int64[n]: the tuner's curves and
-    the curve of each node (batch_resize.Curves). ``least``, ``most``: limits of a node's batch;
-    default 1 and the tuned batch. ``cores``: share of its cores that a node was tuned with.
+    ``batches`` int64[n], ``speeds`` float64[n]: tuned batches, and the compute speeds (samples/s)
+    that they were tuned to, without other load. ``engines``, ``kinds`` int64[n]: the tuner's curves
+    and the curve of each node (batch_resize.Curves). ``least``, ``most``: limits of a node's batch;
+    default: 1 and the tuned batch. ``cores``: fraction of a node's cores that were free when the
+    node was tuned.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class HyperTune:
 
     @property
     def margin(self) -> np.ndarray:
-        """Margin that the decline of each node's recent mean must exceed, float64[n]."""
+        """Smallest relative decline of each node's recent mean that counts, float64[n]."""
         return self._expected.margin
 
     def observe(
@@ -160,9 +161,9 @@ class HyperTune:
     ) -> Change | None:
         """Process the observations of step ``step`` (from 0) of an epoch of ``steps``.
 
-        ``speed``: samples per second of each node's own computation, without synchronization and
-        waiting, float64[n]. ``cpu``: share of the node's cores that other programs leave free, 0 to
-        1, float64[n]. NaN means not observed. Returns None if nothing changes.
+        ``speed``: compute speed of each node (samples/s), without synchronization and waiting,
+        float64[n]. ``cpu``: fraction of the node's cores that other programs leave free, 0 to 1,
+        float64[n]. NaN means not observed. Returns the new batches, or None if none changes.
         """
         self._check(step, steps, speed, cpu)
         ratio = speed / self._unloaded
@@ -185,8 +186,9 @@ class HyperTune:
     def _resize(
         self, shrink: np.ndarray, grow: np.ndarray, recent: np.ndarray, cores: np.ndarray
     ) -> Change | None:
-        """Return new batches for the nodes to shrink and to grow if the change is large enough,
-        else None. With the literal index, five consecutive flags always cause a change.
+        """Return new batches for the nodes in ``shrink`` and ``grow``, bool[n], if a change is
+        large enough, else None. With the literal index, five consecutive flags always cause a
+        change. ``recent``: mean speed ratios; ``cores``: mean fractions of free cores, float64[n].
         """
         tuned = grow & self._expected.as_tuned(cores, recent)
         ratio = np.where(tuned, 1.0, recent)
@@ -235,8 +237,8 @@ class HyperTune:
 
 
 def _every(what: str, values: np.ndarray, good: np.ndarray, right: str) -> None:
-    """Raise InputError that names the first node whose value is not in ``good``; ``right``
-    describes the allowed values."""
+    """Raise InputError, with the first node number, unless ``good`` is True for all nodes, bool[n].
+    ``what``: name of the value; ``right``: the allowed values, in words."""
     if not good.all():
         at = int(np.argmin(good))
         raise InputError(f"node {at}: {what} {values[at]}; must be {right}")

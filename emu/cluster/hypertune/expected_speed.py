@@ -1,4 +1,4 @@
-"""Expected speed of each node, its uncertainty, and the share of cores that it was observed with.
+"""Expected speed of each node, its uncertainty, and the fraction of free cores that belongs to it.
 
 Owns the reference against which declines and growth are measured, and its margins. Does not own the
 observations (slowdown_detector.py) or the decision (controller.py).
@@ -21,9 +21,10 @@ from ondie.emu.cluster.hypertune.slowdown_detector import RECENT, WINDOW, Window
 class Expectation:
     """Expected speeds and margins of n nodes, all float64[n].
 
-    ``cores``: share of its cores that each node was tuned with. ``noise``, ``cpu_noise``: standard
-    deviation of one observation of a speed (relative) and of a share of cores. The mean of recent
-    observations may deviate by ``sigmas`` standard errors, and by ``least``.
+    ``cores``: fraction of each node's cores that were free when the node was tuned. ``noise``,
+    ``cpu_noise``: standard deviation of one observation of a speed (relative) and of a fraction of
+    free cores. The mean of recent observations may deviate by the larger of ``sigmas`` standard
+    errors and ``least``.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Expectation:
         self._age = np.zeros(nodes, np.int64)
         self.margin = self._off(noise, self._samples)
         self.cores_margin = float(self._off(cpu_noise, np.array(RECENT)))
-        """Increase of a node's share of free cores that noise does not explain."""
+        """Smallest increase of a node's fraction of free cores that noise does not explain."""
 
     def _off(self, noise: float, samples: np.ndarray) -> np.ndarray:
         """Return the largest difference that noise is expected to cause between a recent mean and a
@@ -73,8 +74,9 @@ class Expectation:
     def expect(
         self, nodes: np.ndarray, ratio: np.ndarray, cores: np.ndarray, tuned: np.ndarray
     ) -> None:
-        """Set the expectation of ``nodes`` to these recent means; all arrays are [k]. For nodes in
-        ``tuned``, set it to the values that they were tuned with.
+        """Set the expected speed ratio and free cores of ``nodes`` to the recent means ``ratio``
+        and ``cores``; all arrays have the shape [k]. Where ``tuned`` is True, set them to the
+        values that the node was tuned with.
         """
         self.ratio[nodes] = np.where(tuned, 1.0, ratio)
         self.cores[nodes] = np.where(tuned, self._tuned_cores[nodes], cores)

@@ -20,7 +20,7 @@ import numpy as np
 DECLINE, REMAINING, THRESHOLD = 0.7, 0.3, 0.20
 """Weights of the two terms of Eq. 2, and its threshold."""
 FLAGS, WINDOW, RECENT = 5, 10, 5
-"""Number of consecutive flags that make a decline; number of steps in the window; number of recent
+"""Number of consecutive flags that cause a resize; number of steps in the window; number of recent
 steps that are averaged."""
 
 
@@ -31,18 +31,18 @@ def index(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
 
 
 def literal(decline: np.ndarray, step: int, steps: int) -> np.ndarray:
-    """Return the nodes that Eq. 2 flags as printed, bool[n]; ``decline`` is that of this step
-    alone."""
+    """Return True for each node that Eq. 2, as printed, flags in step ``step`` of ``steps``,
+    bool[n]. ``decline``: relative decline in this step alone, float64[n]."""
     return index(decline, step, steps) > THRESHOLD
 
 
 def gated(
     decline: np.ndarray, margin: np.ndarray, step: int, steps: int, window: int = WINDOW
 ) -> np.ndarray:
-    """Return the nodes that declined by more than ``margin`` while Eq. 2 may exceed its threshold,
-    bool[n].
+    """Return True for each node that declined by more than ``margin`` while Eq. 2 may exceed its
+    threshold, bool[n].
 
-    ``decline``: decline of the recent mean.
+    ``decline``: relative decline of the recent mean, float64[n]. ``window``: steps in the window.
     """
     dated = max(step - window + 1, 0)
     return (decline > margin) & (index(decline + margin, dated, steps) > THRESHOLD)

@@ -1,6 +1,6 @@
 """Core contention: training speed of a node on the cores that other programs leave free.
 
-Owns the curve from free cores to speed, the derivation of a node's compute time from the speed of a
+Owns the curve of speed over free cores, the derivation of a node's compute time from the speed of a
 synchronous step, and the two published curves. Does not own the load over time (trace.py,
 on_off.py) or batches (hypertune/controller.py).
 Source: HyperTune (HeydariGorji et al.): 93.4, 75.6, 53.3 img/s of three equal nodes; 33.4, 99.83,
@@ -18,7 +18,7 @@ from ondie.emu.cluster.collectives import ring
 from ondie.emu.units import InputError
 
 CORES = 8
-"""Cores of a node of the published runs."""
+"""Number of cores of a node in the published runs."""
 BATCH, DRIVE_BATCH, LAGUNAS = 180, 15, 36
 GRADIENT_BYTES = 4 * 3_400_000
 """Bytes of MobileNetV2's parameters in FP32, as HyperTune counts them."""
@@ -32,11 +32,12 @@ THREE, THREE_4_LEFT, THREE_2_LEFT = 93.4, 75.6, 53.3
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Speed over the share of free cores: ``points`` of (share, speed / speed with all cores).
+    """Speed by fraction of free cores: ``points`` of (fraction, speed / speed with all cores).
 
-    The time of a sample is linear in 1 / share between points, as by Amdahl's law, and beyond the
-    last point with the preceding slope; (1, 1) is an implicit point. Raises InputError for shares
-    or ratios outside 0 to 1, for equal shares, and if fewer cores would be faster.
+    The time of a sample is linear in 1 / fraction between points, as by Amdahl's law. Below the
+    smallest fraction it continues with the slope of the nearest segment. (1, 1) is an implicit
+    point. Raises InputError for fractions or ratios outside 0 to 1, for equal fractions, and if
+    fewer cores would be faster.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -61,8 +62,8 @@ class Slowdown:
             )
 
     def ratio(self, share: np.ndarray) -> np.ndarray:
-        """Return the speed at a share of free cores relative to that with all cores, float64;
-        ``share``: 0 to 1, any shape."""
+        """Return the speed with the fraction ``share`` of the cores free, relative to the speed
+        with all cores, float64. ``share``: 0 to 1, any shape."""
         share = np.asarray(share, np.float64)
         bad = ~((share >= 0) & (share <= 1))
         if bad.any():
@@ -104,7 +105,7 @@ def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
 
 
 TCP = 1448 / 1538
-"""Payload share of a full Ethernet frame with TCP timestamps, including preamble and gap."""
+"""Payload fraction of a full Ethernet frame with TCP timestamps, preamble and gap included."""
 ETHERNET = Link("1 Gb/s Ethernet", TCP * 1e9 / 8)
 """Link of the three nodes [assumed]; the paper does not name the network.
 
@@ -116,17 +117,17 @@ SLOW = Link(
     "rest of the step of a node alone at 33.4 img/s",
     ring.steps(3) * ring.piece_bytes(GRADIENT_BYTES, 3) / (3 * BATCH / THREE - BATCH / ALONE),
 )
-"""Slow end of the range of the network: the ring takes 0.39 s, the rest of a step if the three
-nodes are equal to the host of the other runs."""
+"""Slow end of the range of the network: the ring takes 0.39 s. That is the step time minus the
+compute time if the three nodes are as fast as the host of the other runs."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """Published cluster: batches, speeds and slowdown as fitted here.
+    """Published cluster with fitted compute speeds and slowdown.
 
-    It has the tuned batches and the compute speeds (samples/s) of its kinds of nodes, the count of
-    each kind, the synchronization time of a step (s), and the slowdown model of the interrupted
-    node.
+    ``batches``, ``speeds``, ``counts``: tuned batch, compute speed (samples/s) and number of nodes
+    of each kind. ``sync_s``: synchronization time of a step, seconds. ``slowdown``: slowdown model
+    of the node that other programs interrupt.
     """
 
     batches: tuple[int, ...]
@@ -144,9 +145,9 @@ class Published:
 
 
 def three_nodes(link: Link = ETHERNET) -> Published:
-    """Return three equal nodes over ``link``: 3 x 180 samples in 5.782 s.
+    """Return the published cluster of three equal nodes: 3 x 180 samples in 5.782 s.
 
-    The ring's part of that time is not compute time of a node.
+    The compute time of a node is that time minus the ring all-reduce over ``link``.
     """
     sync_s = link.ring_s(GRADIENT_BYTES, 3)
     whole, half, quarter = (
@@ -157,10 +158,11 @@ def three_nodes(link: Link = ETHERNET) -> Published:
 
 
 def host_and_lagunas(margin: float = 0.2) -> Published:
-    """Return a host with 36 Lagunas: 720 samples in 7.212 s, of which 5.389 s are the host's own.
+    """Return the published cluster of a host with 36 Lagunas: 720 samples in 7.212 s, of which the
+    host computes for 5.389 s.
 
-    A Laguna's own speed is not published; by the rule that tuned them, the host's batch takes (1 +
-    margin) times as long as theirs. The host's curve includes the cost of its relays.
+    The speed of a Laguna is not published. By the tuning rule, the host's batch takes (1 + margin)
+    times as long as a Laguna's. The host's curve includes the cost of relaying messages.
     """
     samples = BATCH + LAGUNAS * DRIVE_BATCH
     host_s = BATCH / ALONE

@@ -1,11 +1,10 @@
 """On-off load: other programs repeatedly take cores from every node; drawn while time advances.
 
-Owns the loaded intervals (spells) of each node, without a time limit, and the completion time of
-work under them. Does not own load that is known in advance (trace.py) or the cost of a taken core
-(contention.py).
+Owns the free and loaded intervals (spells) of each node, without a time limit, and the completion
+time of work under them. Does not own load that is known in advance (trace.py) or the cost of a
+taken core (contention.py).
 Source: none; an alternating renewal process with exponential spells. A spell depends only on the
-seed, the node and its number, so every run with the same seed has the same spells and none is
-stored.
+seed, the node and the spell's number, so equal seeds give equal spells, and no spell is stored.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ class Spells:
     def pace(
         self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> SpellPace:
-        """Return the relative speed over time of nodes with these ``cores``, int64[nodes]; ``pace``
-        is as in trace.Pace."""
+        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes];
+        ``pace``: function as in trace.Pace."""
         return SpellPace(self, cores, pace)
 
     def until(self, seconds: float, cores: np.ndarray) -> Load:
@@ -100,8 +99,8 @@ class Spells:
 
 
 class SpellPace:
-    """Relative speed of every node over time, like trace.Pace. Only the spell at the last queried
-    start is stored for each node. Query times must not decrease.
+    """Relative speed of every node over time, with the interface of trace.Pace. For each node, only
+    the spell at the last queried start is stored. Query times must not decrease.
     """
 
     def __init__(
@@ -122,12 +121,13 @@ class SpellPace:
         self._pace, self._row = _table(self._cores, pace)
 
     def left(self) -> np.ndarray:
-        """Return the share of free cores of each node at its last queried start."""
+        """Return the fraction of free cores of each node at its last queried start,
+        float64[nodes]."""
         out: np.ndarray = 1 - self._taken / self._cores
         return out
 
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
-        """Return the completion times, float64[nodes], of work that begins at ``start``.
+        """Return the completion times (s), float64[nodes], of work that begins at ``start``.
 
         ``work``: seconds at full speed. Raises InputError if more spells than the limit are needed.
         """

@@ -2,7 +2,7 @@
 
 Owns the names and the default of each kind of server. Does not own the curves (contention.py), the
 load over time (trace.py, on_off.py) or the cluster that applies a curve (cluster/build.py).
-Source: HyperTune (HeydariGorji et al.) for both measured curves; it names no curve of a drive.
+Source: HyperTune (HeydariGorji et al.) for both measured curves; it has no curve for a drive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def slowdown(name: str) -> Slowdown:
 
 
 def of_host(drive: str) -> str:
-    """Return the name of the default slowdown model of a host with drives of one kind. If HyperTune
-    did not measure a host with these drives, it is that of one of three equal nodes.
+    """Return the name of the default slowdown model of a host whose drives have the preset
+    ``drive``; THREE_NODES if HyperTune did not measure a host with these drives.
     """
     return _OF_A_HOST.get(drive, THREE_NODES)

@@ -38,8 +38,8 @@ class Load:
 
     @staticmethod
     def read(path: Path) -> Load:
-        """Return the load in a CSV file with the header ``seconds,node,cores``. Raises InputError
-        that names the line."""
+        """Return the load in a CSV file with the header ``seconds,node,cores``. Raises InputError,
+        with the line number, for an invalid line."""
         lines = rows(path, COLUMNS)
         found: list[tuple[float, int, float]] = []
         for number, cells in lines:
@@ -63,8 +63,8 @@ class Load:
         return "\n".join(lines) + "\n"
 
     def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
-        """Return the relative speed over time of nodes with these ``cores``, int64[nodes]; ``pace``
-        is as in Pace."""
+        """Return the relative speed over time of nodes with ``cores`` cores, int64[nodes];
+        ``pace``: function as in Pace."""
         return Pace(self, cores, pace)
 
     def check(self, cores: np.ndarray) -> None:
@@ -86,8 +86,8 @@ class Load:
 class Pace:
     """Relative speed of every node over time, piecewise constant; 1 while all cores are free.
 
-    ``pace(left, node)``: speed of node ``node`` when a share ``left`` of its cores is free;
-    float64[k] from float64[k] and int64[k]. Query times must not decrease.
+    ``pace(left, node)``: relative speed of node ``node[i]`` while the fraction ``left[i]`` of its
+    cores is free; float64[k] from float64[k] and int64[k]. Query times must not decrease.
     """
 
     def __init__(
@@ -119,12 +119,13 @@ class Pace:
         seconds at full speed."""
 
     def left(self) -> np.ndarray:
-        """Return the share of free cores of each node at its last queried start."""
+        """Return the fraction of free cores of each node at its last queried start,
+        float64[nodes]."""
         out: np.ndarray = self._left[self._now]
         return out
 
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
-        """Return the completion times, float64[nodes], of work that begins at ``start``.
+        """Return the completion times (s), float64[nodes], of work that begins at ``start``.
 
         ``work``: seconds at full speed. The time is infinity if no core is freed again.
         """
@@ -144,8 +145,8 @@ class Pace:
         reached: np.ndarray,
         passes: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> np.ndarray:
-        """Return, for each node, the last piece from piece ``at`` on whose entry in ``column``
-        passes the test ``passes``, int64[nodes]."""
+        """Return the index of a piece of constant speed for each node, int64[nodes]: advance from
+        piece ``at`` while ``passes(column[next piece], reached)`` is true."""
         at = at.copy()
         moving = np.flatnonzero(at < self._last)
         while len(moving):

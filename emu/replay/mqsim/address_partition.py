@@ -1,9 +1,9 @@
 """Address partition: the addresses of each flow of a scenario.
 
-Owns the partition of the drive's sectors among flows, and their pages. Does not own the mapping of
-a page to flash (to_engine.py).
-Source: MQSim's partition of logical addresses: a flow has its share of each plane that it lists,
-rounded down per plane, and the ranges of the flows are consecutive. Its host interface splits
+Owns the partition of the drive's sectors among flows, and the pages of each flow. Does not own the
+mapping of a page to flash (to_engine.py).
+Source: MQSim's partition of logical addresses: the flows that list a plane get equal parts of its
+sectors, rounded down, and the ranges of the flows are consecutive. MQSim's host interface splits
 requests at page boundaries of the whole drive, also for a flow that begins inside a page.
 """
 
@@ -19,7 +19,7 @@ from ondie.emu.replay.mqsim.workload_xml import FlowParameters
 
 @dataclass(frozen=True)
 class Range:
-    """Range of sectors on the drive, from ``first`` to ``last``; both belong to the range."""
+    """Range of sectors on the drive, from ``first`` to ``last`` inclusive."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class Range:
     def base(self, page: int) -> int:
         """Return the first sector of the page in which the range begins.
 
-        The sector may precede the range. ``page``: sectors of a page.
+        The sector may precede the range. ``page``: number of sectors per page.
         """
         return self.first - self.first % page
 

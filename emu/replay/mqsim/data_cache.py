@@ -1,4 +1,4 @@
-"""Configuration of MQSim's data cache: its sizes, and the requests that each flow caches.
+"""Configuration of MQSim's data cache: sizes, and the types of requests that each flow caches.
 
 Owns the meaning of Data_Cache_* and Device_Level_Data_Caching_Mode. Does not own the cache
 (nvme/mqsim_cache.py).
@@ -27,9 +27,8 @@ KEPT = {
 
 
 def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
-    """Return the sizes of the data cache, or of each flow's part.
-
-    None if no flow uses the cache.
+    """Return the sizes of the data cache, or of each flow's cache if it is partitioned; None if no
+    flow uses the cache.
     """
     if not any(KEPT[flow.parameters.device_level_data_caching_mode] for flow in flows):
         return None
@@ -47,9 +46,9 @@ def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
 
 
 def divide(arrays: Arrays, flows: Sequence[Flow]) -> None:
-    """Set the caching mode and the cache of each flow.
+    """Assign a caching mode and a cache to each flow, in ``arrays``.
 
-    Also mark all pages that the drive contains at the start as programmed.
+    Also mark all pages that hold data at the start as programmed.
     """
     if arrays.cfg["cache"][0] == 0:
         return

@@ -2,7 +2,8 @@
 
 Owns the derived numbers: mean lengths, deviations, fractions of time. Does not own counting
 (nand/scheduler_statistics.py) or the format (device_xml.py).
-Source: MQSim's result file; its definitions where they deviate from the name of an item.
+Source: MQSim's result file. Where MQSim's definition of an item differs from its name, the
+definition is used.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Queue:
-    """One queue of a chip; lengths in transactions, times in ps.
+    """Statistics of one queue of a chip; lengths in transactions, times in ps.
 
-    deviation: None if the queue was longer than the lengths whose time is kept.
+    entered, left: number of transactions that entered and left. deviation: standard deviation of
+    the length as MQSim computes it; None if the queue was LENGTHS or longer. mean_wait: None if no
+    transaction left.
     """
 
     entered: int
@@ -36,7 +39,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Chip:
-    """Fractions of the run in which a chip executes, transfers, and does both."""
+    """Fractions of the simulated time in which a chip executes, transfers, and does both."""
 
     execution: float
     transfer: float
@@ -94,9 +97,12 @@ def read(arrays: Arrays, channels: int, end_ps: int) -> DeviceStatistics:
 
 
 def _queue(use: np.record, lengths: I64, end_ps: int) -> Queue:
-    """Return the numbers of one queue. As in MQSim, the time since its last change counts to no
-    length, and the deviation is the root of the sum, over the lengths n up to the longest, of
-    (n t / T - mean)**2, where t is the time at length n and T that of the run."""
+    """Return the statistics of one queue, as MQSim computes them.
+
+    The time since the last change of the length is not counted. The deviation is the square root of
+    the sum, over the lengths n up to the longest, of (n t / T - mean)**2. Here t is the time at
+    length n, and T is the time of the run.
+    """
     longest = int(use["longest"])
     shares = np.arange(min(longest + 1, LENGTHS)) * lengths[: longest + 1] / end_ps
     mean = float(shares.sum())

@@ -1,9 +1,8 @@
-"""The part SSDDevice of MQSim's result file, and the file's layout.
+"""The element SSDDevice of MQSim's result file, and the file's layout.
 
 Owns names, order and number formats. Does not own the numbers (device_statistics.py, counters) or
-the part Host (result_xml.py).
-Source: MQSim's result file. Numbers without a transaction to divide by are written as MQSim writes
-them.
+the element Host (result_xml.py).
+Source: MQSim's result file. Means over zero transactions are written as MQSim writes them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ondie.emu.replay.statistics import PS_PER_US
 
 CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
 NO_MEAN = str(1 << 63)
-"""MQSim's mean waiting time of a queue without transactions: not-a-number as an integer."""
+"""Mean waiting time that MQSim writes for a queue without transactions: NaN cast to an integer."""
 NOT_A_NUMBER = "-nan"
 OTHER_QUEUES = {
     "Mapping_Read_TR_Queue": scheduler.MAP_READS,
@@ -37,20 +36,19 @@ NEVER_ISSUED = (
     "Issued_Flash_Interleaved_Erase_CMD",
     "Issued_Flash_Interleaved_Multiplane_Erase_CMD",
 )
-"""Commands that no run of MQSim's files issues here: interleaved, and copy-back, which is refused.
-"""
+"""Names of commands that this emulator never issues: interleaved, and copy-back (rejected)."""
 OF_STREAM = ("Turnaround", "Execution", "Transfer", "Waiting")
 
 
 class Lines:
-    """Lines of a file in MQSim's layout: tabs for the depth, one value or element per line."""
+    """Lines of an XML file in MQSim's layout: indented by tabs, one value or element per line."""
 
     def __init__(self) -> None:
         self.lines = ['<?xml version="1.0" encoding="us-ascii"?>']
         self.open: list[str] = []
 
     def begin(self, tag: str) -> None:
-        """Open an element that contains others."""
+        """Open an element that contains other elements."""
         self.lines.append("\t" * len(self.open) + f"<{tag}>")
         self.open.append(tag)
 
@@ -75,7 +73,8 @@ class Lines:
 
 
 def host_interface(out: Lines, device: DeviceStatistics, one_stream: bool) -> None:
-    """Write the times of the host's transactions, for each flow or (SATA) for all together."""
+    """Write the mean times of the host's transactions (us), for each flow, or for all flows
+    together if ``one_stream`` (SATA) is True."""
     out.begin("SSDDevice.HostInterface")
     out.values({"Name": "SSDDevice.HostInterface"})
     for i, stream in enumerate(device.streams):
@@ -99,7 +98,8 @@ def host_interface(out: Lines, device: DeviceStatistics, one_stream: bool) -> No
 
 
 def commands(device: DeviceStatistics) -> dict[str, str]:
-    """Return the numbers of flash commands, and of translation pages queued to be programmed."""
+    """Return the numbers of issued flash commands, and of translation pages that were queued for a
+    program, by MQSim's names."""
     counts = {}
     for name, (single, several) in zip(OPERATIONS, device.issued, strict=True):
         counts[f"Issued_Flash_{name}_CMD"] = str(int(single))
@@ -109,11 +109,11 @@ def commands(device: DeviceStatistics) -> dict[str, str]:
 
 
 def lookups(device: DeviceStatistics, counters: Mapping[str, int], ideal: bool) -> dict[str, str]:
-    """Return the look-ups of the mapping as MQSim counts them.
+    """Return the numbers of look-ups in the mapping table by MQSim's names.
 
-    ``ideal``: the whole mapping is in DRAM; each page of the host and each moved page is a hit. As
-    in MQSim, CMT_Misses are only misses that need no read of a translation page, and a moved page
-    whose entry is not cached counts only in Total_CMT_Queries.
+    ``ideal``: the whole table is in DRAM, so each page of the host and each moved page is a hit. As
+    in MQSim, CMT_Misses excludes misses that read a translation page, and a moved page whose entry
+    is not cached counts only in Total_CMT_Queries.
     """
     (read, read_miss, read_other), (write, write_miss, write_other), moves = (
         map(int, row) for row in device.lookup
@@ -139,7 +139,7 @@ def lookups(device: DeviceStatistics, counters: Mapping[str, int], ideal: bool) 
 
 
 def scheduler_queues(out: Lines, device: DeviceStatistics) -> None:
-    """Write the queues of the chips."""
+    """Write the statistics of the transaction queues of all chips."""
     out.begin("SSDDevice.TSU")
     for name, first in (
         ("User_Read_TR_Queue", scheduler.READS),
@@ -161,12 +161,13 @@ def scheduler_queues(out: Lines, device: DeviceStatistics) -> None:
 
 
 def _chips(device: DeviceStatistics) -> Iterator[tuple[str, tuple[Queue, ...]]]:
-    """Return channel and number of each chip, as in MQSim's names, with its queues."""
+    """Yield "channel@chip" for each chip, as in MQSim's names, and the chip's queues."""
     for i, queues in enumerate(device.queues):
         yield f"{i // device.chips}@{i % device.chips}", queues
 
 
 def _queue(name: str, queue: Queue) -> dict[str, str]:
+    """Return the attributes of a queue's element; waiting times in us."""
     mean = NO_MEAN if queue.mean_wait is None else str(int(queue.mean_wait) // PS_PER_US)
     return {
         "Name": name,
@@ -181,8 +182,8 @@ def _queue(name: str, queue: Queue) -> dict[str, str]:
 
 
 def flash_chips(out: Lines, device: DeviceStatistics) -> None:
-    """Write the fractions of time of the chips. As in MQSim, a chip that executes without a
-    transfer counts as idle."""
+    """Write the fractions of time in which each chip executes, transfers and is idle. As in MQSim,
+    a chip that executes without a transfer counts as idle."""
     for i, chip in enumerate(device.of_chips):
         idle = 1 - chip.overlap - chip.transfer
         out.element(

@@ -1,7 +1,7 @@
-"""One line that says how a run without --quirks differs from MQSim's, and by how much.
+"""Remark of one line on the differences between a run without --quirks and MQSim's run.
 
-Owns the effect of each quirk that --quirks reproduces, on a run that is done. Does not own the list
-of quirks (quirks.py).
+Owns the effect on a completed run of each quirk that --quirks reproduces. Does not own the list of
+quirks (quirks.py).
 Source: MQSim's source; the amounts follow from the parameters and the counters of the run.
 """
 
@@ -20,7 +20,7 @@ OPEN = "by an amount that depends on the load"
 
 @dataclass(frozen=True)
 class Ran:
-    """A run: its files, counters with MQSim's names, and the time of its end (ps)."""
+    """A completed run: its drive and scenario, counters with MQSim's names, and end time (ps)."""
 
     drive: Drive
     scenario: Scenario
@@ -28,12 +28,12 @@ class Ran:
     end_ps: int
 
     def count(self, name: str) -> int:
-        """Return a counter, 0 if the run has none of this name."""
+        """Return the counter ``name``; 0 if the run has no such counter."""
         return self.counters.get(name, 0)
 
 
 def line(ran: Ran) -> str | None:
-    """Return the line for a run without --quirks; None if MQSim's run would be the same."""
+    """Return the remark for a run without --quirks; None if no quirk changes MQSim's results."""
     effects = []
     for quirk in quirks.met(ran.drive, ran.scenario):
         if quirk.treatment == quirks.ASKED and (effect := EFFECTS[quirk.name](ran)):
@@ -135,4 +135,5 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "one_sector": _fixed("it fills one sector of a page: fewer reads before overwrites"),
     "polling": _fixed(f"turns of the priority classes pass on busy chips, too: latencies {OPEN}"),
 }
-"""For each quirk that --quirks reproduces, its effect on a run; None if it has none."""
+"""For each quirk that --quirks reproduces, the function that describes its effect on a run, or
+returns None if it has no effect."""

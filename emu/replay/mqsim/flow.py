@@ -40,8 +40,8 @@ class Flow:
     def chunks(self) -> Iterator[np.ndarray]:
         """Return the requests of the flow from the first one, as arrays REQUEST[n].
 
-        n is from 1 to MAX_CHUNK. Each call returns the same requests; in a closed loop with a stop,
-        they never end. The caller may change the arrays.
+        n is from 1 to MAX_CHUNK. Each call returns identical requests; in a closed loop with a stop
+        time, the sequence is infinite. The caller may change the arrays.
         """
         return self.source()
 
@@ -57,10 +57,8 @@ def total(flows: Sequence[Flow]) -> int | None:
 
 
 def half_way(flows: Sequence[Flow]) -> int | None:
-    """Return the number of completions after which the counters are copied for the second half.
-
-    The first completion of the second half is included. None if the number of requests is not known
-    beforehand.
+    """Return the number of completions after which the counters are copied for the second half,
+    including its first completion; None if the number of requests is not known beforehand.
     """
     number = total(flows)
     return None if number is None else number // 2 + 1

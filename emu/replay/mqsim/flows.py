@@ -1,7 +1,8 @@
 """Construction of the flows of a scenario on a drive.
 
-Owns the choice of the kind of each flow. Does not own the kinds (synthetic_flow.py, trace_flow.py).
-Source: MQSim's host, which makes a flow of each parameter set, in the file's order.
+Owns the choice between a synthetic and a trace flow. Does not own these flows (synthetic_flow.py,
+trace_flow.py).
+Source: MQSim's host, which makes a flow from each parameter set, in the order of the file.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ def flows(
 ) -> list[Flow]:
     """Return the flows that the scenario describes, checked against the drive.
 
-    Trace files are searched in the current folder, as by MQSim, then in the folder of the workload
-    and in `folders`. Raises InputError or TraceError, one line, for a scenario that cannot run.
+    `quirks`: names of the quirks to reproduce. Trace files are searched in the current folder, as
+    in MQSim, then in the folder of the workload, then in `folders`. Raises InputError or TraceError
+    for a scenario that cannot run.
     """
     check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)
@@ -51,7 +53,7 @@ def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list
     """Return the scenario's flows with recorded requests instead of generated ones.
 
     Closed-loop flows keep their queue depth; the other flows use the recorded arrival times. Raises
-    InputError for requests that do not fit.
+    InputError for requests of a flow that the scenario lacks, or outside the flow's addresses.
     """
     check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)

@@ -1,14 +1,14 @@
-"""MQSim's random victim selection, drawn from its generator among the blocks it considers safe.
+"""MQSim's random victim selection, drawn from MQSim's generator among the blocks that are safe.
 
 Owns RGA, RANDOM, RANDOM_P and RANDOM_PP as victim selection policies. Does not own greedy and FIFO
 (ftl/policies.py), the generator (mrg32k3a.py) or the start of garbage collection
 (ftl/gc_victims.py).
 Source: MQSim's source; RGA is d-choices (Van Houdt, SIGMETRICS 2013), where free blocks are drawn
-as well, and a draw without a block worth collecting is lost.
+as well, and a selection fails if no drawn block has an invalid page.
 
-A useless draw of the random policies is repeated, or the request for a victim fails, as in MQSim.
-``st.lots``: state of the generator int64[6], then the number of invalid pages that RANDOM_PP
-requires, then 1 where draws are repeated, then space for the draws of RGA.
+If the random policies draw a block without an invalid page, the draw is repeated or, as in MQSim,
+the selection fails. ``st.lots``: state of the generator int64[6], then the number of invalid pages
+that RANDOM_PP requires, then 1 if draws are repeated, then space for the draws of RGA.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_REPEATS = 100
 def safe(st, b):
     """Return True if block ``b`` is neither being written nor being collected.
 
-    Where draws are not repeated, this ignores programs of garbage collection, as MQSim does.
+    If draws are not repeated, programs of garbage collection in flight are ignored, as in MQSim.
     """
     block = st.block[b]
     if block.state == FREE:
@@ -89,9 +89,9 @@ def drawn(st, unit, full, least):
     """Draw a victim at random: a safe block of plane ``unit`` with at least ``least`` invalid
     pages.
 
-    ``full``: the block must be full. After as many draws as the plane has blocks, the last block is
-    taken. If that has no invalid page, draws are repeated until a block has one, if the
-    configuration repeats draws; otherwise -1 is returned.
+    ``full``: the block must also be full. After as many draws as the plane has blocks, take the
+    last drawn block. If it has no invalid page, and if the configuration repeats draws, draw until
+    a block has one. Returns -1 if no block is found.
     """
     cfg = st.cfg[0]
     first = first_block(st, unit)

@@ -2,14 +2,13 @@
 
 Owns the selection of pages and the frequency of their writes. Does not own the resulting flash
 state (ftl/precondition/per_stream.py).
-Source: MQSim's preconditioning: the pages that the flow's own requests touch first, up to the
-wanted number; of a trace, pages that are read before those that are written; missing pages are
-chosen at random.
+Source: MQSim's preconditioning: the pages that the flow's requests touch first, up to the wanted
+number. For a trace, pages that are read are taken before pages that are only written. Missing pages
+are chosen at random.
 
-It applies to flows that precondition.py cannot place as MQSim does: traces, and flows that occupy
-nearly all of their pages, of which MQSim takes nine tenths, and here all can be taken. Half of the
-blocks at which garbage collection starts are free; since one block is collected for each block that
-fills, that number remains constant.
+This module is used for flows that precondition.py cannot place as MQSim does: traces, and flows
+that occupy nearly all of their pages. MQSim fills only nine tenths of the latter; this module fills
+all of them.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]
 CROWDED = 1.1
-"""Least ratio of the pages of a range to the wanted pages at which pages are drawn one by one.
-
-With fewer pages in the range, drawing takes too long.
+"""Smallest ratio of the pages of a range to the wanted pages at which pages are drawn one by one;
+below it, drawing would take too long.
 """
 
 
@@ -77,9 +75,9 @@ def _synthetic(
 
 
 def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
-    """Return the hot and the cold region of the occupied pages ``lpns``.
+    """Return the hot and the cold region of the occupied pages ``lpns``, int64[n].
 
-    The first pages, a share ``hot`` of ``room`` pages, get 1 - ``hot`` of the writes.
+    The first ``hot`` x ``room`` pages get the fraction 1 - ``hot`` of the writes.
     """
     share = float((lpns < room * hot).mean())
     if not 0 < share < 1:
@@ -88,10 +86,11 @@ def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
 
 
 def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
-    """Return the first ``wanted`` distinct pages that the flow's requests touch, in ascending
-    order.
+    """Return the first ``wanted`` distinct pages that the flow's requests touch, ascending,
+    int64[at most wanted].
 
-    The requests of a trace end; of a trace, pages that are read come before those that are written.
+    ``page``: bytes of a page. ``pages``: pages of the flow. For a flow with a known number of
+    requests (a trace), pages that are read are preferred to pages that are only written.
     """
     base = flow.range.base(page // 512) * 512
     seen = np.zeros(pages, np.bool_)
@@ -116,7 +115,7 @@ def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
 
 
 def _filled_up(lpns: I64, pages: int, wanted: int, rng: np.random.Generator) -> I64:
-    """Return ``wanted`` pages: ``lpns``, completed by other pages that are chosen at random."""
+    """Return ``wanted`` pages, ascending: ``lpns``, and random other pages below ``pages``."""
     if len(lpns) >= wanted:
         return lpns
     others = np.setdiff1d(np.arange(pages), lpns)

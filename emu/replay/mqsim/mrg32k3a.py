@@ -1,15 +1,16 @@
 """MRG32k3a: the random number generator of a flow.
 
-Owns the generator, its seeding, and exponential and normal numbers. Does not own their use
+Owns the generator, its seeding, and exponential and normal random numbers. Does not own their use
 (synthetic_flow.py).
 Source: P. L'Ecuyer, Operations Research 47(1), 1999 (MRG32k3a, figure 1, jumps by powers of the
 matrix); Marsaglia, Bray, SIAM Review 6(3), 1964 (polar method).
 
 MQSim draws its requests from this generator, with one stream each for types, addresses, sizes and
-intervals, so that a seed gives identical requests here. It seeds by jumping ahead (seed // 200 + 1)
-* 2^(seed mod 200) steps, but squares the matrices in 64 bits, where a product of two residues
-overflows: its starting points are not those of the true jump. They are kept, because they only
-decide which random numbers are drawn. Seeds 1 and 200, 2 and 201, ... also coincide as in MQSim.
+intervals, so that a seed gives identical requests here. MQSim seeds by jumping ahead (seed // 200 +
+1) * 2^(seed mod 200) steps, but squares the matrices in 64 bits, where a product of two residues
+overflows. The resulting start states differ from those of the exact jump. They are reproduced here,
+because they only decide which random numbers are drawn. As in MQSim, seeds 1 and 200, 2 and 201,
+... give equal states.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _STEPS: tuple[tuple[int, Matrix], ...] = (
 def start(seed: int) -> State:
     """Return the state of the generator for ``seed``, 0 or more: int64[6].
 
-    The state has the last three residues of each of the two components.
+    The state consists of the last three residues of each of the two components.
     """
     jumps, squarings = seed // 200 + 1, seed % 200
     state = np.zeros(6, np.int64)
@@ -77,6 +78,7 @@ def _product(a: Matrix, b: Matrix, m: int) -> Matrix:
 
 
 def _wrapped(x: int) -> int:
+    """Return ``x`` wrapped around to a signed 64-bit integer."""
     return (x + 2**63) % 2**64 - 2**63
 
 

@@ -1,13 +1,13 @@
-"""MQSim's parameters as data: name, unit, range and default of each, and their parser.
+"""Descriptions of MQSim's parameters (name, unit, range, default), and the parser of their values.
 
-Owns P, the annotation of a dataclass field, and reading the elements of one set into such a
-dataclass. Does not own the list of parameters (ssdconfig.py, workload_xml.py) or their combined
-meaning (to_engine.py).
+Owns P, the annotation of a dataclass field, and the reading of XML elements into such a dataclass.
+Does not own the list of parameters (ssdconfig.py, workload_xml.py) or their combined meaning
+(to_engine.py).
 Source: the names, units and built-in values of MQSim's parameter sets (A. Tavakkol et al., 2018).
 
-The following are errors here, where MQSim's reader is lenient ("8k" is 8, "750.5" is 750, "no" is
-true, the last of two values counts, unknown parameters are skipped, missing ones keep an undefined
-value).
+This reader raises errors where MQSim's reader is lenient: MQSim reads "8k" as 8, "750.5" as 750 and
+"no" as true, uses the last of two values, skips unknown parameters, and leaves missing parameters
+undefined.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def parameters(cls: type[Any]) -> tuple[Parameter, ...]:
 
 @dataclass
 class Values:
-    """Content of a set of elements: values by attribute, line of each, missing parameters."""
+    """Values of a parameter set: values and line numbers by attribute, and missing parameters."""
 
     where: str
     values: dict[str, Any]
@@ -108,10 +108,11 @@ def read(
     skipped: Mapping[str, str] = {},
     elsewhere: Mapping[str, str] = {},
 ) -> Values:
-    """Return the values of `elements`, each of which must be one of `known`, at most once.
+    """Return the values of `elements`; each must have the name of a parameter in `known`.
 
-    `skipped`: names of elements that MQSim and this reader skip. `elsewhere`: names that belong to
-    another set, and the name of that set. Raises InputError, one line, for any other name.
+    `where`: file, for messages. `skipped`: names of elements that MQSim and this reader skip.
+    `elsewhere`: names that belong to another set, and the name of that set. Raises InputError for
+    any other name, for a repeated name, and for an invalid value.
     """
     by_name = {name: key for key in known for name in (key.p.name, *key.p.aliases)}
     values: dict[str, Any] = {}
@@ -141,8 +142,8 @@ def read(
 def complete(found: Values, line: int, matters: Callable[[Parameter], bool], else_: str) -> None:
     """Set missing parameters without effect to their default.
 
-    Raises InputError for the first missing parameter that has an effect. `else_` describes what
-    MQSim does if it has no default.
+    Raises InputError for the first missing parameter for which `matters` returns True. `line`: line
+    of the set. `else_`: end of the message if the parameter has no default.
     """
     wanted = [key for key in found.missing if matters(key) and not key.p.ignored]
     if wanted:
@@ -160,7 +161,8 @@ _REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def parse(parameter: Parameter, text: str, place: str) -> Any:
-    """Return the value of a parameter in the field's unit; InputError states the allowed values."""
+    """Return the value of a parameter in the field's unit. Raises InputError, with ``place`` and
+    the allowed values, for an invalid ``text``."""
     p, kind = parameter.p, parameter.type
 
     def bad(why: str = "") -> InputError:

@@ -1,9 +1,8 @@
 """Enabled_Preconditioning: initial content of a drive, placed as MQSim does.
 
-Owns which flows can be placed in this way, and their order. Does not own the draws
-(precondition_draws.py), the distributions (precondition_blocks.py) or the steady state of a drive
-that was actually written (initial_occupancy.py), which is used where MQSim cannot fill the drive as
-configured.
+Owns the decision whether the flows can be placed in this way, and their order. Does not own the
+draws (precondition_draws.py), the distributions (precondition_blocks.py) or the steady state of
+initial_occupancy.py, which is used if MQSim cannot fill the drive as configured.
 Source: MQSim's preconditioning. Quirks reproduced: nine_tenths, one_sector.
 """
 
@@ -33,11 +32,11 @@ def laid(
     pages: Sequence[int],
     quirks: frozenset[str],
 ) -> bool:
-    """Place the pages that the flows hold before the run; return True if this is possible.
+    """Place the pages that the flows occupy before the run, as MQSim does; return True on success.
 
-    ``pages``: number of logical pages of each flow. Returns False, with nothing changed, if a flow
-    is a trace, needs nearly all of its pages or more than fit, or if so few blocks would stay free
-    that no write could be placed.
+    ``pages``: number of logical pages of each flow. ``quirks``: names of the quirks to reproduce.
+    Returns False, without any change, if a flow is a trace, if a flow occupies nearly all of its
+    pages or more than fit, or if too few blocks would stay free for host writes.
     """
     found: list[tuple[Synthetic, np.ndarray]] = []
     page = drive.page_capacity_bytes // SECTOR_BYTES
@@ -85,7 +84,7 @@ def laid(
 
 
 def _nothing(arrays: Arrays) -> bool:
-    """Return False, and mark no sector as written."""
+    """Clear the marks of written sectors, and return False."""
     marked = np.flatnonzero(arrays.sectors[0, : int(arrays.cfg.lpns[0])])
     arrays.sectors[0, marked] = 0
     return False
@@ -94,10 +93,11 @@ def _nothing(arrays: Arrays) -> bool:
 def _share(
     drive: Drive, cfg: Config, parameters: Synthetic, most: float
 ) -> precondition_blocks.F64 | None:
-    """Return the share of blocks with 0, 1, ... valid pages for a flow, [pages per block + 1].
+    """Return the fraction of blocks with 0, 1, ... valid pages for a flow, float64[pages per block
+    + 1].
 
-    It depends on the flow's addresses and on the drive's victim selection policy. ``most``: largest
-    occupancy of all flows. None if the model has no solution.
+    The distribution depends on the flow's addresses and on the drive's victim selection policy.
+    ``most``: largest occupancy of all flows, 0 to 1. None if the model has no solution.
     """
     fill = parameters.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
     low, blocks = cfg.ftl.gc_low_blocks + 1, drive.block_no_per_plane

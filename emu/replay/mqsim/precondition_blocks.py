@@ -1,7 +1,7 @@
 """Blocks of a preconditioned drive: number of valid pages per block, and placement of the pages.
 
-Owns the distribution of valid pages by victim selection policy and address distribution, and the
-placement in each plane. Does not own the selection of a flow's pages (precondition_draws.py).
+Owns the distribution of valid pages for each victim selection policy and address distribution, and
+the placement in each plane. Does not own the selection of a flow's pages (precondition_draws.py).
 Source: MQSim's preconditioning; B. Van Houdt, SIGMETRICS 2013 (mean-field model of d-choices,
 random choice in closed form); greedy is modeled as the best of 30. Hot and cold addresses are
 modeled as the uniform distribution stretched about its mean.
@@ -27,11 +27,12 @@ STEP, CLOSE, STEPS = 1e-3, 1e-10, 10_000
 
 
 def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: float) -> F64 | None:
-    """Return the share of blocks with 0 .. ``pages`` valid pages under uniform writes, [pages + 1].
+    """Return the fraction of blocks with 0 to ``pages`` valid pages under uniform writes,
+    float64[pages + 1]; None if the closed form of RANDOM_PP has no solution.
 
-    ``fill``: valid pages over all pages of a plane. ``low``: free blocks at which collection
-    starts. ``most``: largest occupancy of a flow, which decides whether MQSim's formula for
-    RANDOM_PP applies. None if the closed form of RANDOM_PP has no solution.
+    ``fill``: valid pages / all pages of a plane. ``low``: number of free blocks at which collection
+    starts. ``most``: largest occupancy of a flow, 0 to 1, from which the invalid pages that
+    RANDOM_PP requires follow.
     """
     rho = fill / (1 - low / blocks)
     if policy in ("RANDOM", "RANDOM_P"):
@@ -43,11 +44,11 @@ def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: f
 
 
 def _choices(pages: int, rho: float, d: int) -> F64:
-    """Return the share of blocks by valid pages if collection takes the best of ``d`` random
-    blocks.
+    """Return the fraction of blocks by valid pages, float64[pages + 1], if collection takes the
+    best of ``d`` random blocks.
 
-    Solves the mean-field model by Euler steps of w[i], the share of blocks with at least i valid
-    pages. ``rho``: valid pages over the pages of blocks in use.
+    Solves the mean-field model by Euler steps of w[i], the fraction of blocks with at least i valid
+    pages. ``rho``: valid pages / pages of blocks in use.
     """
     numbers = np.arange(pages + 1)
     start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in numbers])
@@ -67,10 +68,8 @@ def _choices(pages: int, rho: float, d: int) -> F64:
 
 
 def _random(pages: int, rho: float) -> F64:
-    """Return the share of blocks by valid pages if collection takes a random block.
-
-    The shares are differences of the shares of blocks with at most i valid pages. ``rho``: valid
-    pages over the pages of blocks in use.
+    """Return the fraction of blocks by valid pages, float64[pages + 1], if collection takes a
+    random block. ``rho``: valid pages / pages of blocks in use.
     """
     total = np.zeros(pages + 1)
     for i in range(pages + 1):
@@ -81,10 +80,9 @@ def _random(pages: int, rho: float) -> F64:
 
 
 def _random_some(pages: int, rho: float, least: int) -> F64 | None:
-    """Return the share of blocks by valid pages if collection takes a random block among some.
-
-    A block can be taken if it has at least ``least`` invalid pages. ``rho``: valid pages over all
-    pages. None if the closed form has no solution.
+    """Return the fraction of blocks by valid pages, float64[pages + 1], if collection takes a
+    random block with at least ``least`` invalid pages; None if the closed form has no solution.
+    ``rho``: valid pages / all pages.
     """
     harmonic = sum(1 / j for j in range(least + 1, pages + 1))
     a = pages - least - pages * harmonic
@@ -104,10 +102,10 @@ def _random_some(pages: int, rho: float, least: int) -> F64 | None:
 
 
 def stretched(share: F64, hot: float) -> F64:
-    """Return the share of blocks by valid pages for hot and cold addresses.
+    """Return the fraction of blocks by valid pages for hot and cold addresses, float64[pages + 1].
 
-    The first addresses, a share ``hot``, get 1 - ``hot`` of the writes. The result is ``share``,
-    the distribution for uniform writes, stretched about its mean.
+    The hot fraction ``hot`` of the addresses gets 1 - ``hot`` of the writes. The result is
+    ``share``, the distribution for uniform writes, stretched about its mean.
     """
     pages = len(share) - 1
     ratio = math.sqrt((1 - hot) / hot)
@@ -119,7 +117,8 @@ def stretched(share: F64, hot: float) -> F64:
 
 
 def in_order(pages: int, rho: float) -> F64:
-    """Return the share of blocks by valid pages for sequential writes: blocks are full or empty."""
+    """Return the fraction of blocks by valid pages, float64[pages + 1], for sequential writes: the
+    fraction ``rho`` of the blocks is full, and the other blocks are empty."""
     share = np.zeros(pages + 1)
     share[0], share[pages] = 1 - rho, rho
     return share
@@ -128,7 +127,7 @@ def in_order(pages: int, rho: float) -> F64:
 def moved_to(share: F64, mean: float) -> F64:
     """Return the distribution ``share`` shifted by whole pages, so that its mean is about ``mean``.
 
-    ``mean``: valid pages over the pages of a block. The share of full blocks does not change.
+    ``mean``: valid pages / pages of a block. The fraction of full blocks does not change.
     """
     pages = len(share) - 1
     now = float((share * (np.arange(pages + 1) / pages)).sum())
@@ -148,8 +147,8 @@ def moved_to(share: F64, mean: float) -> F64:
 def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
     """Return the number of valid pages of each block, descending, int64[blocks].
 
-    At most ``goal`` blocks with the distribution ``share`` get ``wanted`` pages in total. None if
-    the pages do not fit.
+    At most ``goal`` blocks, whose valid pages are distributed as ``share``, get ``wanted`` pages in
+    total. None if the pages do not fit.
     """
     pages = len(share) - 1
     number = (share * goal).astype(np.int64)
@@ -176,7 +175,8 @@ def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
 class Plane:
     """Pages of a flow in one plane before the run.
 
-    lpns: logical page numbers from 0, ascending. valid: number of valid pages of each block.
+    stream: number of the flow. unit: number of the plane. lpns: logical pages, numbered from 0
+    within the flow, ascending. valid: number of valid pages of each block.
     """
 
     stream: int
@@ -191,9 +191,8 @@ def planned(
     """Return the placement of the pages ``lpns`` in the planes of a stream; None if they do not
     fit.
 
-    ``lpns``: int64[n], numbered from 0 within the stream, ascending. ``share``: float64[pages + 1],
-    the share of the blocks that hold each number of valid pages. ``part``: share of each plane
-    that belongs to the stream.
+    ``lpns``: int64[n], numbered from 0 within the stream, ascending. ``share``: fraction of blocks
+    by valid pages, float64[pages + 1]. ``part``: fraction of each plane that belongs to the stream.
     """
     geometry = Geometry.of(cfg)
     zone = arrays.zone[stream]

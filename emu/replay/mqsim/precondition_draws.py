@@ -3,9 +3,10 @@
 Owns the draws. Does not own the handling of flows for which draws do not suffice
 (initial_occupancy.py), the generator of requests (synthetic_flow.py) or the placement of the pages
 (precondition_blocks.py).
-Source: MQSim's preconditioning: the flow's own generators, started from their seeds, up to one
-sector before the end of the flow's working set, until the wanted number of pages has been touched;
-hot pages in order, where all hot pages are wanted. Quirks reproduced: nine_tenths, one_sector.
+Source: MQSim's preconditioning. It draws requests from the flow's generators, started from their
+seeds, until they have touched the wanted number of pages. Addresses end one sector before the end
+of the flow's working set. If all hot pages are wanted, they are taken in order without draws.
+Quirks reproduced: nine_tenths, one_sector.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from ondie.kernels.jit import njit
 
 I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
-"""Share of the hot region above which addresses are treated as uniform."""
+"""Fraction of hot addresses above which the addresses are treated as uniform."""
 CROWDED = 1.1
-"""Least ratio of the pages of a range to the wanted pages at which pages are drawn.
-
-With fewer pages in the range, drawing takes too long.
+"""Smallest ratio of the pages of a range to the wanted pages at which pages are drawn; below it,
+drawing would take too long.
 """
 MOST_FILLED = 0.9
-"""Share of such a range that MQSim fills."""
+"""Fraction of the range that MQSim fills if the ratio is below CROWDED."""
 
 
 def distribution(parameters: Synthetic) -> str:
@@ -48,7 +48,7 @@ def distribution(parameters: Synthetic) -> str:
 class _Space:
     """Range of sectors from which addresses are drawn.
 
-    ``first``, ``last``: sectors. ``page``: sectors of a page.
+    ``first``, ``last``: first and last sector. ``page``: number of sectors per page.
     """
 
     first: int
@@ -59,16 +59,18 @@ class _Space:
 
     @property
     def base(self) -> int:
+        """Number of the first page of the range, counted from the start of the drive."""
         return self.first // self.page
 
     @property
     def top(self) -> int:
+        """Number of the last available page of the range."""
         return self.last // self.page - self.beyond
 
     def widened(self, share: float) -> None:
         """Extend the range to all addresses of the flow.
 
-        ``share``: the working set as a share of these addresses.
+        ``share``: the working set as a fraction of these addresses.
         """
         self.last = self.first + int(float(self.last - self.first) / share)
         self.beyond = 0
@@ -83,17 +85,17 @@ def touched(
     quirks: frozenset[str],
     skew: int = 0,
 ) -> bool:
-    """Find the logical pages that a flow holds before the run, and mark their sectors.
+    """Draw the logical pages that a flow holds before the run, and mark their sectors.
 
-    ``page``: sectors of a page. ``wanted``: number of pages; a few more are marked if the last
-    request covers several. ``sectors``: int64[pages of the flow], zeros at the start, one bit for
-    each sector. A page that is found gets the bit of the first sector of each request, or of each
-    part of a request, that touches it, as in MQSim. Page 0 is that in which the flow begins. With
-    the quirk one_sector, parts of requests are those of pages that begin at the first aligned
-    sector of the flow. ``skew``: sectors at which the flow begins in its first page, if pages are
-    numbered from there (command_split.first_piece_is_skewed). Returns False, with nothing marked,
-    if ``wanted`` is nearly all pages of the range; with the quirk nine_tenths, nine tenths of the
-    range are then found.
+    ``page``: sectors per page. ``wanted``: number of pages; a few more are marked if the last
+    request covers several pages. ``sectors``: int64[pages of the flow], initially 0; bit i of an
+    element marks sector i of the page. As in MQSim, each request marks only its first sector in
+    every page that it touches. Page 0 contains the first sector of the flow; with the quirk
+    one_sector, page 0 begins at the first aligned sector of the flow. ``skew``: sector of page 0 at
+    which the flow begins, if pages are numbered from there (command_split.first_piece_is_skewed).
+
+    Returns False, with nothing marked, if ``wanted`` is nearly all pages of the range. With the
+    quirk nine_tenths, nine tenths of the range are marked instead.
     """
     shape = synthetic_flow.shape_of(flow.stream, parameters, flow.range, frozenset(), flow.name)
     header = shape[0]
@@ -138,7 +140,8 @@ def touched(
 
 @dataclasses.dataclass(frozen=True)
 class _Pages:
-    """Pages of a flow: sectors of a page, sector at which page 0 begins, `touched`'s arguments."""
+    """Pages of a flow: sectors per page, sector at which page 0 begins, and the arguments ``skew``
+    and ``sectors`` of `touched`."""
 
     sectors_of_page: int
     start: int
@@ -146,7 +149,8 @@ class _Pages:
     sectors: I64
 
     def mark(self, requests: np.ndarray, count: int, wanted: int) -> int:
-        """Mark the sectors of requests; see the function mark."""
+        """Mark the sectors of ``requests``, REQUEST[n]; return the number of marked pages. See the
+        function `mark`."""
         page = self.sectors_of_page
         return int(mark(self.sectors, requests, self.start, page, self.skew, count, wanted))
 
@@ -184,10 +188,10 @@ def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, page
 def mark(sectors, requests, first, page, skew, count, wanted):
     """Mark the sectors of requests until ``wanted`` pages are marked; return the number of pages.
 
-    ``requests``: REQUEST[n]. ``first``: sector at which page 0 begins. ``page``: sectors of a page.
-    ``skew``: if above 0, the last ``skew`` sectors of a page are its first bits, and the others
-    follow after ``page`` bits. ``count``: number of pages marked before. All pages of the last
-    request are marked. Pages behind the end of ``sectors`` are counted, but not marked.
+    ``requests``: REQUEST[n]. ``first``: sector at which page 0 begins. ``page``: sectors per page.
+    ``skew``: if above 0, the last ``skew`` sectors of a page have the bits from 0 on, and its other
+    sectors the bits from ``page`` on. ``count``: number of pages marked before. All pages of the
+    last request are marked. Pages beyond the end of ``sectors`` are counted, but not marked.
     """
     for i in range(requests.shape[0]):
         if count >= wanted:

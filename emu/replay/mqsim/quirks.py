@@ -1,8 +1,8 @@
 """Table of MQSim's deviations from its parameters (quirks).
 
-Owns the list: the behavior of MQSim, the correct behavior, whether it can be reproduced here, and
-the runs to which it applies. Does not own the implementation: each module implements its quirks by
-name. Source: MQSim's source at its published state of October 2022, and runs of it.
+Owns the list: the behavior of MQSim, the correct behavior, whether --quirks reproduces the former,
+and the runs to which the quirk applies. Does not own the implementation: each module implements its
+quirks by name. Source: MQSim's source at its published state of October 2022, and runs of it.
 
 Without --quirks a run is correct. With --quirks, the quirks marked ASKED are reproduced. KEPT
 quirks are always reproduced: users rely on them as the meaning of a parameter. NAMED quirks are not
@@ -396,9 +396,8 @@ QUIRKS: tuple[Quirk, ...] = (
 
 
 def obeyed(asked: bool) -> frozenset[str]:
-    """Return the names of the quirks that must be reproduced.
-
-    ``asked``: whether --quirks is given.
+    """Return the names of the quirks that --quirks reproduces if ``asked`` is True (--quirks is
+    given), else an empty set.
     """
     return frozenset(quirk.name for quirk in QUIRKS if asked and quirk.treatment == ASKED)
 

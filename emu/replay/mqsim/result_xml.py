@@ -1,12 +1,13 @@
-"""Results in MQSim's format: text lines, result file, log of response times.
+"""Results in MQSim's format: lines of text, the result file, and the log of response times.
 
 Owns the assignment of this project's counters to MQSim's names. Does not own the statistics of the
 drive (device_xml.py), the numbers of `--json` (replay/statistics.py) or writing to disk.
 Source: MQSim's result file: names, units, nesting.
 
-Items that the simulation has not counted are omitted. Device response time: from the submission
-queue to the completion at the host; end-to-end delay: from the host's request on. As in MQSim both
-are in whole us; bytes and rates have six decimals.
+Items that the simulation has not counted are omitted. The device response time lasts from the entry
+into the submission queue to the completion at the host. The end-to-end delay lasts from the arrival
+at the host to that completion. As in MQSim, both are in whole us; bytes and rates have six
+decimals.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ COUNTS = {
     "Total_GC_Executions": "collections",
     "Total_WL_Executions": "levelings",
 }
-"""This project's counter for each of MQSim's counts that has one."""
+"""Name of this project's counter for each of MQSim's items that has one."""
 
 
 def flow_lines(
@@ -56,7 +57,8 @@ def flow_lines(
 ) -> list[str]:
     """Return two lines for each flow: the number of requests, then both mean times (us).
 
-    ``unserved``: number of further requests of each flow that never complete.
+    ``requests``: completed requests of each flow, REQUEST[n]. ``unserved``: number of further
+    requests of each flow that never complete.
     """
     lines = []
     for i, (flow, done) in enumerate(zip(flows, requests, strict=True)):
@@ -74,9 +76,8 @@ def flow_lines(
 
 
 def total_lines(requests: Sequence[np.ndarray], counters: Mapping[str, int]) -> list[str]:
-    """Return the lines of the whole run: requests, time of the last completion, flash operations.
-
-    Flash operations have the names of the result file.
+    """Return the lines of text for the whole run: requests, time of the last completion, and flash
+    operations with the names of the result file.
     """
     count = sum(map(len, requests))
     end = max(int(done["end"].max()) for done in requests)
@@ -96,7 +97,7 @@ def result_file(
     """Return the content of the result file of one scenario.
 
     ``unserved``: numbers of further reads and writes of each flow that never complete; MQSim counts
-    them as requests. ``device``: statistics of ``drive``; without them, the file has no parts
+    them as requests. ``device``: statistics of ``drive``; without them, the file has no elements
     HostInterface, TSU and FlashChips. Quirk reproduced: whole_seconds.
     """
     out = Lines()

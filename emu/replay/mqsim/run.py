@@ -2,8 +2,8 @@
 
 Owns the sequence: read, check, run each scenario, count, format. Does not own the simulation, which
 is passed as a function, or the command line (cli/commands/mqsim.py).
-Source: MQSim's command line, its scenarios one after the other on a fresh drive each, its names of
-result files.
+Source: MQSim's command line and names of result files. As in MQSim, scenarios run one after the
+other, each on a fresh drive.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from ondie.emu.replay.statistics import statistics
 class Run(NamedTuple):
     """Result of a simulation.
 
-    requests: REQUEST[n] per flow, in the order of the flow, with all times. counters: at least
-    statistics.FLASH_COUNTS, and those of result_xml.COUNTS that are counted. half: the counters at
+    requests: completed requests of each flow, REQUEST[n], in the order of the flow. counters:
+    statistics.FLASH_COUNTS, and counters of result_xml.COUNTS if available. half: the counters at
     completion number half_way(flows), None if that number is not known. warmed_s: wall time of
     compilation, which is not part of the simulation. unserved: numbers of issued reads and writes
-    of each flow that never complete, empty if all do. device: statistics of the drive, if kept.
+    of each flow that never complete; empty if all complete. device: statistics of the drive, None
+    if not recorded.
     """
 
     requests: list[np.ndarray]
@@ -55,9 +56,9 @@ Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
 class Outcome:
     """Results of one scenario.
 
-    statistics: content of --json. text: lines in MQSim's terms. files: the result file, and logs of
-    response times if the drive's file requests them. difference: line that says how MQSim's results
-    differ, None if they do not or with --quirks.
+    statistics: content of --json. text: lines of text with MQSim's names. files: content of the
+    result file, and of logs of response times if the drive enables them, by path. difference:
+    remark on the differences to MQSim's results; None if there are none, or with --quirks.
     """
 
     scenario: Scenario
@@ -70,7 +71,8 @@ class Outcome:
 def read_pair(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
-    """Read both files and check each scenario against the drive. Raises InputError, one line."""
+    """Return the drive and the scenarios of both files, each scenario checked against the drive.
+    Raises InputError for an invalid file or scenario."""
     drive, scenarios = read_files(ssdconfig, workload_)
     for scenario in scenarios:
         check(drive, scenario)
@@ -80,18 +82,19 @@ def read_pair(
 def read_files(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
-    """Read both files; `check` checks a scenario. Raises InputError, one line."""
+    """Return the drive and the scenarios of both files, not checked against each other (see
+    `check`). Raises InputError for an invalid file."""
     return drives.read_drive(ssdconfig), workload_xml.read_workload(workload_)
 
 
 def check(drive: Drive, scenario: Scenario) -> None:
-    """Raise InputError if a scenario cannot run on the drive, with its first reason, one line."""
+    """Raise InputError, with the first reason, if a scenario cannot run on the drive."""
     workload_xml.check_scenario(scenario, drive)
     supported.check_supported(drive, scenario)
 
 
 def remarks(scenario: Scenario) -> list[str]:
-    """Return the remarks for the user before a scenario runs: parameters without effect."""
+    """Return the remarks that the user sees before a scenario runs, on ignored parameters."""
     ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
     return lines + [f"ignored: {note}" for note in scenario.skipped]
@@ -158,7 +161,7 @@ def run_scenario(
 
 
 def base_name(scenario: Scenario) -> str:
-    """Return the path of the workload file up to its last point, as MQSim does."""
+    """Return the path of the workload file up to the last dot of the file name, as MQSim does."""
     folder, name = os.path.split(scenario.source)
     return os.path.join(folder, name.rpartition(".")[0] or name)
 

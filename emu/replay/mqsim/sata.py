@@ -1,9 +1,9 @@
 """HostInterface_Type SATA: one queue for all flows, and a drive that does not distinguish them.
 
 Owns the change of the flows by this interface. Does not own the queue (nvme/sata_hba.py).
-Source: MQSim's source: its SATA interface has one stream over all planes and addresses, of class
-HIGH, with the first flow's cache; the host's adapter takes SATA_Processing_Delay for each request
-and each completion.
+Source: MQSim's source. Its SATA interface has one stream over all planes and addresses, of priority
+class HIGH, with the caching mode of the first flow. The host's adapter takes SATA_Processing_Delay
+for each request and each completion.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""ssdconfig.xml: MQSim's host and device as one frozen record, in SI and integer units.
+"""ssdconfig.xml: the parameters of MQSim's host and device as one frozen record.
 
-Owns Drive, its reading, and the geometry that follows from it. Does not own workloads
+Owns Drive, the reader of the file, and the geometry of the drive. Does not own workloads
 (workload_xml.py) or the translation to the engine (to_engine.py).
-Source: MQSim's Execution_Parameter_Set: names, units, built-in values; the ranges are those that
-are meaningful for a drive.
+Source: MQSim's Execution_Parameter_Set: names, units and built-in values. The allowed ranges are
+those that are meaningful for a drive.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ HOST_SET, DEVICE_SET, FLASH_SET = (
 
 @dataclass(frozen=True)
 class Drive:
-    """The parameters of ssdconfig.xml as fields with the name in lower case.
-
-    Times are in ps, and rates per second.
+    """Parameters of ssdconfig.xml, one field per parameter; the field has the parameter's name in
+    lower case, followed by the unit. Times are in ps.
     """
 
     # fmt: off
@@ -255,7 +254,7 @@ class Drive:
         }
 
     def plane_sectors(self, share: int) -> int:
-        """Return the number of sectors in a plane that each flow can address.
+        """Return the number of sectors in a plane that each of ``share`` flows can address.
 
         ``share``: number of flows that use the plane.
         """
@@ -283,10 +282,10 @@ SETS: dict[str, tuple[Parameter, ...]] = {
 
 
 def read_drive(path: str | os.PathLike[str]) -> Drive:
-    """Read the drive of an ssdconfig.xml.
+    """Return the drive that the file ssdconfig.xml at ``path`` describes.
 
-    Raises InputError, one line, with file, line, parameter, value and the allowed values; a
-    parameter may be missing only where it has no effect.
+    Raises InputError, with file, line, parameter, value and the allowed values, for an invalid
+    file. A parameter may be missing only if it has no effect.
     """
     where = os.fspath(path)
     root = read_document(where, _ROOT)
@@ -321,7 +320,8 @@ def _known_sets(root: Element, where: str) -> None:
 
 
 def _matters(attribute: str, said: dict[str, Any]) -> bool:
-    """Return True if a parameter has an effect given the other parameters."""
+    """Return True if the parameter ``attribute`` has an effect; ``said``: the values of the
+    parameters in the file, by attribute."""
     match attribute:
         case "sata_processing_delay_ps":
             return said.get("host_interface_type") == "SATA"
@@ -407,7 +407,7 @@ def spelled_out(drive: Drive) -> dict[str, Any]:
 def scenario_drive(drive: Drive, number: int) -> Drive:
     """Return the drive of scenario `number`, counted from 1.
 
-    In MQSim, the seed grows by 2 with each scenario.
+    As in MQSim, the seed increases by 2 with each scenario.
     """
     return dataclasses.replace(drive, seed=drive.seed + 2 * (number - 1))
 

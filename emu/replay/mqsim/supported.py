@@ -16,9 +16,10 @@ from ondie.emu.replay.mqsim.workload_xml import Scenario
 
 @dataclass(frozen=True)
 class Refusal:
-    """A feature that is rejected: its parameter, when it is rejected, and what is supported.
+    """A feature that is rejected.
 
-    `words`: a phrase that names the supported values.
+    `attribute`: field of Drive. `refused`: returns True for a run that uses the feature. `words`: a
+    phrase that names the supported values.
     """
 
     attribute: str

@@ -1,12 +1,12 @@
 """Synthetic flows: types, sizes, addresses and arrival times of requests, drawn from a seed.
 
-Owns the compiled generator and its Flow. Does not own the random numbers (mrg32k3a.py) or the clock
-of the closed loop (the simulation).
-Source: MQSim's synthetic flow: order of the draws, the distributions and the behavior at the edges
-of the address range.
+Owns the compiled generator of requests and its Flow. Does not own the random numbers (mrg32k3a.py)
+or the arrival times in a closed loop (the simulation).
+Source: MQSim's synthetic flow: order of the draws, distributions, and behavior at the edges of the
+address range.
 
-Each request draws its type, then its size, then its address. With h the share of the hot region,
-RANDOM_HOTCOLD sends (100 - h) % of the requests to the first h % of the working set. STREAMING
+Each request draws its type, then its size, then its address. If the hot region is h % of the
+working set, RANDOM_HOTCOLD sends (100 - h) % of the requests to these first h %. STREAMING
 starts at a random address and continues from the end of each request. A Poisson arrival is a whole
 number of ns after the previous one.
 """
@@ -62,8 +62,8 @@ SHAPE = np.dtype(
 def fill(out, shape, rng, spare):
     """Draw as many requests as ``out`` (REQUEST[n]) holds, and write them to ``out``.
 
-    ``shape``: SHAPE[1], parameters and state of the flow. ``rng``: int64[6, 6], a generator for
-    each use. ``spare``: float64[1], see mrg32k3a.normal.
+    ``shape``: SHAPE[1], parameters and state of the flow. ``rng``: int64[6, 6], state of a
+    generator for each purpose (TYPE to INTERVAL). ``spare``: float64[1], see mrg32k3a.normal.
     """
     header = shape[0]
     first = header["first"]
@@ -138,7 +138,7 @@ def fill(out, shape, rng, spare):
 def synthetic_flow(
     stream: int, parameters: Synthetic, range_: Range, quirks: frozenset[str], where: str
 ) -> Flow:
-    """Return the flow of `parameters` on the addresses `range_`; `where` is the prefix of an error.
+    """Return the flow of `parameters` on the addresses `range_`; error messages begin with `where`.
 
     Quirks reproduced: whole_rate, negative_sizes, address_alias. Raises InputError for requests
     that do not fit the addresses.
@@ -228,10 +228,9 @@ def _interval(parameters: Synthetic, quirks: frozenset[str], where: str) -> floa
 
 
 def generators(parameters: Synthetic) -> np.ndarray:
-    """Return the initial state of the generator of each use, int64[6, 6].
+    """Return the initial states of the generators for each purpose (TYPE to INTERVAL), int64[6, 6].
 
-    The generators of the uses that the flow needs have consecutive seeds from ``parameters.seed``
-    on.
+    The purposes that the flow needs have consecutive seeds from ``parameters.seed`` on.
     """
     uses = [TYPE, ADDRESS]
     if parameters.address_distribution == "RANDOM_HOTCOLD":
@@ -279,7 +278,7 @@ def _chunks(
 def alias(out: np.ndarray) -> None:
     """Change the offsets of requests as MQSim's quirk address_alias does.
 
-    MQSim puts the upper half of a 64-bit sector number back one bit too low.
+    MQSim restores the upper half of a 64-bit sector number one bit too low. ``out``: REQUEST[n].
     """
     sector = out["offset"] // SECTOR_BYTES
     out["offset"] = ((sector & 0xFFFFFFFF) | (sector >> 32 << 31)) * SECTOR_BYTES

@@ -1,7 +1,7 @@
 """Translation of MQSim's drive and flows to this project's engine.
 
-Owns the meaning that each parameter of MQSim has in this engine. Does not own files (ssdconfig.py,
-workload_xml.py), requests (flow.py) or the engine. Source: MQSim's source; its command times follow
+Owns the conversion of each parameter of MQSim to this engine. Does not own files (ssdconfig.py,
+workload_xml.py), requests (flow.py) or the engine. Source: MQSim's source. Its command times follow
 from the NV-DDR2 constants tCS 20, tWC 25, tWB 100, tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6,
 tWPSTH 15 ns.
 """
@@ -51,11 +51,11 @@ of two pages in 64 bits."""
 MOST_REQUESTS = 65535
 """Maximum number of outstanding requests of an open loop."""
 MOST_TRANSACTIONS = 1 << 20
-"""Maximum number of transactions for the requests of open loops; they take 128 MiB."""
+"""Maximum number of transactions for the requests of open loops; this number takes 128 MiB."""
 STOP = 10
-"""Number of free blocks of a plane below which the host writes of MQSim wait.
+"""Number of free blocks of a plane below which host writes wait in MQSim.
 
-It is also the maximum number of concurrent collections.
+It is also the maximum number of concurrent garbage collections in a plane.
 """
 TR_MORE = 20 * PS_PER_NS
 """Time that MQSim adds to every array read (ps)."""
@@ -70,7 +70,7 @@ ABSENT: dict[str, Value] = {
     "ftl.mapping_unit": 0,
     "cache.mode": "off",
 }
-"""What the preset has and MQSim's drive has not, or has in another form (data_cache.py)."""
+"""Values that disable features of the preset which MQSim's drive lacks or has in another form."""
 STEADY = {
     "GREEDY": "greedy",
     "RGA": "d_choices",
@@ -86,7 +86,7 @@ The keys are values of GC_Block_Selection_Policy.
 
 
 def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
-    """Return MQSim's drive as a configuration of this project."""
+    """Return MQSim's drive with ``streams`` write streams as a configuration of this project."""
     rate = drive.channel_transfer_rate_hz * drive.flash_channel_width_bytes
     if "channel_rates_rounded" in quirks:
         per_byte = 1000 // (drive.channel_transfer_rate_hz // 10**6)  # of each byte of the width
@@ -192,9 +192,8 @@ def _host_order(drive: Drive, quirks: frozenset[str]) -> str:
 
 
 def _more(drive: Drive, what: str) -> tuple[int, int]:
-    """Return how much longer a middle and an upper page take than the lowest page (ps).
-
-    ``what``: "read" or "program".
+    """Return the additional times of a middle and of an upper page over a lower page (ps), at
+    least 0. ``what``: "read" or "program".
     """
     low, middle, upper = (
         getattr(drive, f"page_{what}_latency_{kind}_ps") for kind in ("lsb", "csb", "msb")
@@ -203,9 +202,9 @@ def _more(drive: Drive, what: str) -> tuple[int, int]:
 
 
 def cycles(planes: int) -> dict[int, np.ndarray]:
-    """Return the time (ps) of command and address cycles by operation, int64[planes + 1].
+    """Return the times (ps) of command and address cycles of each operation, int64[planes + 1].
 
-    Index n is the time of a command on n planes; index 0 is 0.
+    Element n is the time of a command on n planes; element 0 is 0.
     """
     numbers = np.arange(1, planes + 1)
     ns = {
@@ -219,7 +218,7 @@ def cycles(planes: int) -> dict[int, np.ndarray]:
 def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
     """Return the configuration and the arrays of a drive that is ready to run the flows.
 
-    The drive is divided into zones of the flows and filled as Enabled_Preconditioning says.
+    The drive has one zone per flow, and is filled if Enabled_Preconditioning is true.
     """
     streams = sata.streams(drive, flows)
     unused = len(flows) - len(streams)
@@ -272,8 +271,8 @@ def _per_translation_page(drive: Drive) -> int:
 def _first_pages(drive: Drive, pages: Sequence[int]) -> list[int]:
     """Return the number of the first logical page of each flow.
 
-    With a cached mapping table each flow begins at a translation page, because the flows of MQSim
-    have separate translation pages.
+    With a cached mapping table, each flow begins at the boundary of a translation page, because
+    the flows of MQSim have separate translation pages.
     """
     step = 1 if drive.ideal_mapping_table else _per_translation_page(drive)
     first = [0]
@@ -283,9 +282,10 @@ def _first_pages(drive: Drive, pages: Sequence[int]) -> list[int]:
 
 
 def _map_caches(drive: Drive, streams: int, quirks: frozenset[str]) -> tuple[int, int]:
-    """Return the number of caches of the mapping table and their capacity in bytes, all together.
+    """Return the number of caches of the mapping table, and their total capacity in bytes.
 
-    ``streams``: number of flows with a separate mapping table. There is one cache, or one for each.
+    ``streams``: number of flows with a separate mapping table. The number of caches is 1 or
+    ``streams``.
     """
     if drive.ideal_mapping_table:
         return 1, 0
@@ -297,14 +297,14 @@ def _map_caches(drive: Drive, streams: int, quirks: frozenset[str]) -> tuple[int
 
 
 def zone_start(drive: Drive, flow: Flow) -> int:
-    """Return the position on the drive, in bytes, at which the first page of the flow begins."""
+    """Return the offset on the drive, in bytes, at which the first page of the flow begins."""
     return flow.range.base(drive.page_sectors) * 512
 
 
 def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]) -> int:
     """Return the number of bytes by which a flow begins inside a page, for quirk pages_of_flows.
 
-    Returns 0 without the quirk, with a data cache, and for pages of which two have more than 64
+    Returns 0 without the quirk, with SATA or a data cache, and for pages of more than MOST_NUMBERED
     sectors.
     """
     if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
@@ -317,9 +317,9 @@ def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]
 def outstanding(flows: Sequence[Flow], sectors: int) -> int:
     """Return the number of transactions that the requests of open loops can need at the same time.
 
-    A drive that is slower than the arrivals can then queue all of them. A request needs two
-    transactions and one for each page (``sectors`` sectors) that a request of mean size touches; a
-    request of a trace counts as one page.
+    With this number, a drive that is slower than the arrivals can queue all requests. A request
+    needs two transactions, and one for each page that a request of mean size touches; a request of
+    a trace counts as one page. ``sectors``: sectors per page.
     """
     wanted = 0
     for flow in flows:
@@ -358,7 +358,7 @@ def _zones(
     pages: Sequence[int],
     first: Sequence[int],
 ) -> None:
-    """Assign to each flow its part of the addresses and the planes that it lists."""
+    """Assign to each flow its range of addresses and the planes that it lists, in ``arrays``."""
     order = arrays.turn
     channels, chips = drive.flash_channel_count, drive.chip_no_per_channel
     planes, dies = drive.plane_no_per_die, drive.die_no_per_chip
@@ -386,11 +386,11 @@ def _zones(
 
 
 def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) -> None:
-    """Open three blocks of each stream in every plane, in which writing starts.
+    """Open three blocks of each stream in every plane: one for host writes, one for translation
+    pages, and one for garbage collection.
 
-    The blocks are for host writes, for translation pages, some of which are already written, and
-    for garbage collection. As many blocks are reserved for flows without a stream; those stay
-    empty.
+    Three further blocks per plane stay reserved and empty for each of ``unused`` flows without a
+    stream. Some translation pages are already written at the start.
     """
     streams = len(pages)
     per_page = _per_translation_page(drive)
@@ -436,7 +436,7 @@ def simulate(
 ) -> Run:
     """Simulate the flows on the drive; ``quirks``: names of the quirks to reproduce.
 
-    ``progress`` is called with the number of requests done and the clock in ps.
+    ``progress`` is called with the number of completed requests and the clock in ps.
     """
     done, device = watched(drive, flows, quirks, progress)
     return Run(
@@ -465,7 +465,7 @@ def watched(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Replayed, DeviceStatistics]:
-    """Simulate the flows on the drive; return the result of the player and of the drive."""
+    """Simulate the flows on the drive; return the player's result and the drive's statistics."""
     cfg, arrays = prepared(drive, flows, quirks)
     scheduler_statistics.watch(arrays, Geometry.of(cfg), len(arrays.zone))
     sources = [
@@ -479,7 +479,7 @@ def watched(
         )
         for i, flow in enumerate(flows)
     ]
-    # Of simultaneous events, that of the flow with the highest number is first.
+    # Of simultaneous events, the event of the flow with the highest number is processed first.
     done = Player(arrays, cfg, sources[::-1]).run(
         half_way(flows), progress, may_stall="stalled_writes" in quirks
     )

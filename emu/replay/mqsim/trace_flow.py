@@ -1,7 +1,8 @@
 """Trace flows: MQSim's traces, and requests recorded from a run of MQSim.
 
-Owns the search for a trace file, the percentage of it that is executed, the number of replays, and
-addresses outside the flow's range. Does not own the format of a trace (ondie.traces.block).
+Owns the search for a trace file, the executed percentage of a trace, the number of repetitions, and
+the treatment of addresses outside the flow's range. Does not own the format of a trace
+(ondie.traces.block).
 Source: MQSim's trace-based flow.
 """
 
@@ -33,8 +34,8 @@ _COMPRESSED = ("", ".gz", ".xz")
 def find_trace(name: str, folders: Sequence[str | os.PathLike[str]], place: str) -> Path:
     """Return the path of the trace that File_Path names, plain or compressed.
 
-    ``folders`` are searched in order. Raises InputError, which begins with ``place``, if no file
-    exists.
+    ``name``: value of File_Path. ``folders`` are searched in order. Raises InputError, which begins
+    with ``place``, if no file exists.
     """
     tried = [Path(folder) / (name + end) for folder in folders for end in _COMPRESSED]
     for path in tried:
@@ -52,9 +53,9 @@ def trace_flow(
     where: str,
     folders: Sequence[str | os.PathLike[str]],
 ) -> Flow:
-    """Return the flow of a trace on the addresses `range_`; `where` is the prefix of an error.
+    """Return the flow of a trace on the addresses `range_`; error messages begin with `where`.
 
-    Sectors of the trace count from the first sector of the flow; those beyond the flow's size are
+    Sectors of the trace count from the first sector of the flow; sectors beyond the flow's size are
     taken modulo that size. Quirks reproduced: nanoseconds, whole_trace_rounds, short_modulus,
     address_alias. Raises TraceError for a file that cannot be read, InputError for requests that do
     not fit.
@@ -111,10 +112,10 @@ def _records(stream: int, arrival: I64 | int, offset: I64, size: I64, op: np.nda
 def _inside(
     offset: I64, size: I64, range_: Range, quirks: frozenset[str], path: str
 ) -> tuple[I64, tuple[str, ...]]:
-    """Return offsets within the flow's range (bytes on the drive), and notes on the changes.
+    """Return the offsets on the drive (bytes), moved into the flow's range, and remarks on changes.
 
-    ``offset``, ``size``: bytes, counted from the start of the flow. Raises InputError for a request
-    that is too large.
+    ``offset``, ``size``: bytes, counted from the start of the flow, int64[n]. ``path``: file, for
+    messages. Raises InputError for a request that is too large.
     """
     notes = []
     most = min(range_.sectors, MOST_SECTORS)
@@ -183,10 +184,10 @@ _NAMES = ("arrival_ns", "latency_ns", "lba", "sectors", "is_read")
 
 
 def read_recorded(path: str | os.PathLike[str]) -> Recorded:
-    """Read recorded requests from an .npz file.
+    """Return the recorded requests of an .npz file.
 
-    Columns: arrival_ns, latency_ns, lba and sectors (of 512 B), is_read and optionally flow. Raises
-    InputError for another kind of file, or invalid columns.
+    Its columns are arrival_ns, latency_ns, lba and sectors (of 512 B), is_read, and optionally
+    flow. Raises InputError for another kind of file, or for invalid columns.
     """
     where = os.fspath(path)
     columns = _load(where)
@@ -236,8 +237,8 @@ def recorded_flow(
 ) -> Flow:
     """Return a flow that repeats the recorded requests of one flow.
 
-    The requests are issued in order with `depth` outstanding, or at their arrival if `depth` is
-    None. Raises InputError for a request outside the addresses of the flow.
+    The requests are issued in order with `depth` outstanding, or at their recorded arrival times if
+    `depth` is None. Raises InputError for a request outside the addresses of the flow.
     """
     rows = np.flatnonzero(recorded.stream == stream)
     offset, size = recorded.offset[rows], recorded.size[rows]

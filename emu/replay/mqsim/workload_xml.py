@@ -1,7 +1,7 @@
-"""workload.xml: MQSim's scenarios and their flows as frozen records, in SI and integer units.
+"""workload.xml: MQSim's scenarios and their flows as frozen records.
 
-Owns Synthetic, TraceBased, Scenario, their reading, and their checks against a drive. Does not own
-the requests of a flow (synthetic_flow.py, trace_flow.py).
+Owns Synthetic, TraceBased, Scenario, the reader of the file, and the checks of a scenario against a
+drive. Does not own the requests of a flow (synthetic_flow.py, trace_flow.py).
 Source: MQSim's IO_Flow_Parameter_Set.
 """
 
@@ -56,7 +56,7 @@ class FlowParameters:
 
     @property
     def planes(self) -> set[tuple[int, int, int, int]]:
-        """The planes of the flow, each as (channel, chip, die, plane)."""
+        """Planes of the flow, each as (channel, chip, die, plane)."""
         return {
             (channel, chip, die, plane)
             for channel in self.channel_ids
@@ -145,9 +145,10 @@ class TraceBased(FlowParameters):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Flows that run concurrently.
+    """Flows that run concurrently on one drive.
 
-    `number` counts from 1. `lines`: line of the file at which each flow starts.
+    `number`: number of the scenario in the file, from 1. `source`: path of the file. `lines`: line
+    of the file at which each flow starts.
     """
 
     number: int
@@ -164,10 +165,10 @@ class Scenario:
 
 
 def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
-    """Read the scenarios of a workload.xml, which run one after the other.
+    """Return the scenarios of the file workload.xml at ``path``, which run one after the other.
 
-    Raises InputError, one line, with file, line, parameter, value and the allowed values. A
-    parameter may be missing only where it has no effect.
+    Raises InputError, with file, line, parameter, value and the allowed values, for an invalid
+    file. A parameter may be missing only if it has no effect.
     """
     where = os.fspath(path)
     root = read_document(where, _ROOT)
@@ -261,10 +262,10 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
 
 
 def check_scenario(scenario: Scenario, drive: Drive) -> None:
-    """Raise InputError, one line, for a scenario that the drive cannot run.
+    """Raise InputError for a scenario that the drive cannot run.
 
-    Reasons are ids that the drive does not have, caches that are too small, and planes without room
-    for the blocks of all flows.
+    Reasons are ids that the drive does not have, an unsupported cache, caches that are too small,
+    and planes with too few blocks for all flows.
     """
     for at, flow in enumerate(scenario.flows):
         where = scenario.place(at)

@@ -26,9 +26,9 @@ _NAMESPACES = ("xmlns", "xmlns:", "xsi:", "xsd:", "xml:")
 
 @dataclass
 class Element:
-    """An element of a document.
+    """An element of an XML document.
 
-    name; line: line of its start; text: text without surrounding blanks; children.
+    line: number of the line at which it starts. text: text without surrounding blanks.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Element:
 def read_document(path: str | os.PathLike[str], root: str) -> Element:
     """Return the root element of a file, which must be named `root`.
 
-    Raises InputError, one line with file and line number, for a file that cannot be read, is not
-    XML, has another root, a document type, attributes, or text next to elements.
+    Raises InputError, with file and line number, for a file that cannot be read, is not XML, or has
+    another root, a document type, attributes, or text next to elements.
     """
     where = os.fspath(path)
     data = _bytes(where)
@@ -104,7 +104,7 @@ def _bytes(where: str) -> bytes:
 
 
 class _Tree:
-    """Builds a tree of Elements from the events of the parser expat."""
+    """Builder of a tree of Elements from the events of the parser expat."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -151,9 +151,9 @@ class _Tree:
 
 
 def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Iterator[Element]:
-    """Yield the children that hold a value; the names in `folders` are omitted.
+    """Yield the children of ``element`` that hold a value; omit the names in ``folders``.
 
-    Raises InputError for another child that has elements inside.
+    Raises InputError, with file ``where`` and line, for any other child that contains elements.
     """
     for child in element.children:
         if child.name in folders:

@@ -26,7 +26,7 @@ STEPS, PIECES = 1 << 17, 8
 class Anchors:
     """Memory times: per copied cache line, and per link of a pointer chase (ns).
 
-    Each address of the chase is stored in the previous line.
+    In a pointer chase, each address is read from the previous cache line.
     """
 
     copy_ns: float

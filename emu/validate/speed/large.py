@@ -59,8 +59,8 @@ def large_rows(plan: Plan) -> list[Row]:
 def measure(size: int) -> None:
     """Run the workload on the 32 TB drive and print its time and memory as JSON.
 
-    Writes ``size`` bytes sequentially in requests of 1 MiB, then reads 4 x MAX_CHUNK random pages
-    of them.
+    The workload writes ``size`` bytes sequentially in requests of 1 MiB, then reads 4 x MAX_CHUNK
+    random pages of the written bytes.
     """
     begin = time.perf_counter()
     cfg = load_preset("gen4-tlc", HUGE)

@@ -51,8 +51,8 @@ def speed_rows(
 ) -> list[Row]:
     """Return rows of the operations per second and of the time per operation.
 
-    The rates are compared with ``target`` (pages/s; None: no target), the time with memory's times.
-    ``cpu_per_s``: operations per second of CPU time.
+    The rates are compared with ``target`` (pages/s; None: no target), and the time with the memory
+    times ``anchors``. ``cpu_per_s``: operations per second of CPU time.
     """
     ns = 1e9 / per_s
     beside = per_s / target if target else 1.0

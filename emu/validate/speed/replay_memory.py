@@ -24,21 +24,21 @@ from ondie.kernels.bench.run import Row
 from ondie.traces.block_model import READ, WRITE, BlockTrace
 
 SPAN_BYTES = 64 << 30
-"""The addresses are uniform over this much of the drive."""
+"""Size of the range of the drive over which addresses are uniform."""
 REQUEST_BYTES = 4096
 CONSTANT_BYTES = 1 << 30
 UNIT_BYTES = 24
-"""Bound: a constant, and bytes per mapped unit for map, reverse map and validity."""
+"""Bytes of the bound per mapped unit, for map, reverse map and validity."""
 DEPTH = 32
 
 
 def replay_memory_rows(plan: Plan) -> list[Row]:
-    """Return the peak memory of replays on each preset, each in a process of its own.
+    """Return rows of the peak memory of replays on each preset; each replay runs in a new process.
 
-    2 M requests (20,480 if ``plan.quick``), three of ten of them reads, go to 64 GiB of an empty
-    drive, to 64 GiB of a filled one, and to all addresses of an empty one. The rows compare the
-    peak with a constant and 24 B per mapped unit. A replay that would be refused here has a row
-    with the estimate of its memory.
+    2 M requests (20,480 if ``plan.quick``), 30 % of them reads, address 64 GiB of an empty drive,
+    64 GiB of a filled drive, and all of an empty drive. The rows compare the peak memory with 1 GiB
+    and 24 B per mapped unit. If a replay does not fit this machine's memory, its row shows the
+    estimate of its memory.
     """
     count = 20_480 if plan.quick else 2_000_000
     rows = []
@@ -65,7 +65,7 @@ def replay_memory_rows(plan: Plan) -> list[Row]:
 
 
 def bound_bytes(mapped_units: int) -> int:
-    """Return the bytes of memory that a replay that maps so many units may take."""
+    """Return the largest allowed memory (bytes) of a replay that maps ``mapped_units`` units."""
     return CONSTANT_BYTES + UNIT_BYTES * mapped_units
 
 
@@ -92,7 +92,7 @@ def measure(preset: str, kind: str, count: int, span: int) -> None:
 
 
 def random_requests(count: int, span: int) -> BlockTrace:
-    """Return requests of 4 KiB, three of ten of them reads, uniform over ``span`` bytes."""
+    """Return ``count`` requests of 4 KiB, 30 % of them reads, uniform over ``span`` bytes."""
     rng = np.random.default_rng(16)
     zeros = np.zeros(count, np.int64)
     return BlockTrace(

@@ -2,8 +2,7 @@
 
 Owns the drives and workloads of these measurements. Does not own rows (plan.py) or the memory
 reference (anchors.py).
-Source: none. Pages and writes are 4 KiB, so every write is one page. If the maps fit the CPU
-caches, so does all other state.
+Source: none. Pages and writes are 4 KiB, so every write is one page.
 """
 
 from __future__ import annotations
@@ -84,9 +83,10 @@ DEPTH = 256
 
 
 def flash_rows(plan: Plan, memory: Memory) -> list[Row]:
-    """Return the rates of channels and dies without FTL.
+    """Return rows of the operations per second of channels and dies without FTL.
 
-    256 planes, half of the operations are programs, and every operation uses one plane.
+    The drive has 256 planes. Half of the operations are programs, and half are reads. Every
+    operation uses one plane.
     """
     n = 1_000_000 if plan.quick else 8_000_000
     best = best_cpu = float("inf")
@@ -156,7 +156,8 @@ def page_operations(count: dict[str, int]) -> int:
 def ftl_rows(
     plan: Plan, memory: Memory, name: str, settings: tuple[str, ...], target: float | None
 ) -> list[Row]:
-    """Return the page operations per second under uniform writes, and their write amplification."""
+    """Return rows of the page operations per second under uniform writes, and of the write
+    amplification."""
     cfg = load_preset("gen4-tlc", settings)
     n = 300_000 if plan.quick else 2_000_000
     best = best_cpu = 0.0

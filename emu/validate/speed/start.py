@@ -19,11 +19,11 @@ from ondie.kernels.bench.run import Row
 
 
 def start_rows(plan: Plan) -> list[Row]:
-    """Return the start times of each command that uses the engine, by wall time and CPU time.
+    """Return rows of the start time of each command that uses the engine, by wall and CPU time.
 
-    The first start of each command compiles the code that the initially empty cache lacks; the
-    cached start is the best of ``plan.repeat`` further ones. Total compilation time is the sum of
-    the differences.
+    The first start of a command compiles the code that the initially empty cache lacks. The cached
+    start is the best of ``plan.repeat`` further starts. The total compilation time is the sum of
+    the differences between first and cached starts.
     """
     first, again = {}, {}
     with tempfile.TemporaryDirectory() as folder:
