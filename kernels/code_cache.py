@@ -298,7 +298,7 @@ class CodeCache(_Cache):
         return found
 
     def _load(self, path: Path, context: Any) -> Any:
-        """Return the result of compilation in a file; None if the file is missing or damaged."""
+        """Return the compilation result that a file stores; None if it is missing or damaged."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:

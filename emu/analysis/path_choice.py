@@ -56,8 +56,8 @@ def batched(names: Sequence[str], options: Options) -> list[str]:
     for node, batch in given.items():
         if batch is not None and not found:
             raise InputError(
-                f"--{node}-batch {batch}: {', '.join(names)} train on no cluster; add "
-                f"{Stannis.name} to --paths, or remove this option"
+                f"--{node}-batch {batch}: applies to training on a cluster only, and "
+                f"--paths has {', '.join(names)}; add {Stannis.name}, or remove this option"
             )
     return found if any(given.values()) else []
 

@@ -1,15 +1,17 @@
-"""Priority classes as MQSim polls them: turns pass with looks at a chip, not with commands.
+"""Priority classes in MQSim's polling order: each look of the scheduler at a chip advances the
+turn, whether or not the chip gets a command.
 
 Owns the number of times that the scheduler has looked at each chip, and the turns of the classes
 that these looks advance. Does not own the turns that pass with commands (die.py), the selection of
 a queue (die_scheduler.py) or the grant of a channel (channel.py).
-Source: MQSim's transaction scheduling unit. It looks at the chips of an idle channel, in turn and
-up to the first that gets a command, when transactions are submitted and when a command or data have
-left the channel or an array operation has ended. At a look it asks for the class of the next user
-read, then for that of the next user write, even if the chip is busy.
+Source: MQSim's transaction scheduling unit. It looks at the chips of an idle channel after a
+submission, after a command or data have left the channel, and after an array operation has ended.
+It looks at the chips in turn and stops at the first that gets a command. Each look advances the
+class of the next user read, then that of the next user write, even if the chip is busy.
 
-``bus.looks`` counts the looks at all chips of a channel; while the channel is idle, those of the
-submissions since ``bus.since`` are added. A chip applies its looks when its queues change.
+``bus.looks`` counts the looks at all chips of a channel. While the channel is idle, the looks of
+the submissions since ``bus.since`` must be added. The turns of a chip are updated from this count
+before the queues of the chip change.
 """
 
 from __future__ import annotations

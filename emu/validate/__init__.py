@@ -106,6 +106,6 @@ def _check_ready() -> None:
             named.ready()
         except InputError as error:
             raise InputError(
-                f"ondie validate {ALL}: nothing was run, because {suite} cannot run: {error}; the "
-                "other suites run by their names"
+                f"ondie validate {ALL}: nothing was run, because {suite} cannot run: {error}; run "
+                "the other suites by name"
             ) from error

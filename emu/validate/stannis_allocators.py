@@ -53,7 +53,8 @@ RISK = (
 def beyond_rows(
     networks: list[Network], drives: int, ring_s: Callable[[Network, int], float]
 ) -> Iterator[Row]:
-    """Yield the speed rows of every network, then the risk rows of every network.
+    """Yield the rows of speed of every network, then the rows of effective batches, updates per
+    epoch and local steps of every network.
 
     ``ring_s(network, nodes)``: seconds of a ring all-reduce.
     """

@@ -125,9 +125,10 @@ REFUSED = [
     (("gpt-small", "--host-batch", "3"), "isp.kind = fpga"),
     (("gpt-small", "--drive-batch", "3", "--device", "gen4-tlc"), "no processor"),
     ((*CLUSTER, "--drive-batch", "3", "--paths", "host_offload,in_storage"),
-     "--drive-batch 3: host_offload, in_storage train on no cluster; add stannis to --paths"),
+     "--drive-batch 3: applies to training on a cluster only, and --paths has host_offload, "
+     "in_storage; add stannis"),
     ((*CLUSTER, "--drive-batch", "3", "--paths", "in_storage", "--sweep", "isp.cores=2,4"),
-     "train on no cluster"),
+     "training on a cluster only"),
 ]  # fmt: skip
 
 

@@ -111,13 +111,13 @@ class System(Driver):
         rest = write_frontier.fill(self.state, device, lpn, count, 0)
         if rest:
             raise InputError(
-                f"{rest} of {count} pages have no free block on device {device}; use fewer pages"
+                f"{rest} of {count} pages have no free block on device {device}; use fewer logical pages"
             )
         if self.arrays.cfg.map_entries[0] and cmt.fill_translation_pages(
             self.state, device, lpn, count
         ):
             raise InputError(
-                f"translation pages have no free block on device {device}; use fewer pages"
+                f"translation pages have no free block on device {device}; use fewer logical pages"
             )
         self.filled_pages += count
 

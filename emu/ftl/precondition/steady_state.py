@@ -188,7 +188,7 @@ def _sample(
             raise InputError(
                 f"unit {index}: {pages[index]} logical pages on {usable} blocks of "
                 f"{plan.unit_pages} pages: collection by {plan.policy} frees no more space; "
-                "use fewer pages"
+                "use fewer logical pages"
             )
         out.waf += (1 + (reg.moved[0] - moved) / (reg.user[0] - user)) / plan.units
         # Block i of those in use in the simulation is the i-th usable block of the drive's unit.

@@ -198,7 +198,7 @@ def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
     if said and said["served"] != said["generated"]:
         raise InputError(
             f"{peer}: {said['served']} of {said['generated']} requests served, so its time "
-            "is that of another workload; use a build with corrected collection"
+            "cannot be compared; use an MQSim build with corrected garbage collection"
         )
     return Run(
         ended.wall_s, ended.cpu_s, said.get("loop_wall_s"), said.get("loop_cpu_s"),
