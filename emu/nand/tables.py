@@ -19,22 +19,15 @@ from ondie.emu.nand.die import (
     order_table,
 )
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nand.timing import (
-    command_cycles,
-    gathers_super_pages,
-    timing_table,
-    word_line_pages,
-)
+from ondie.emu.nand.timing import command_cycles, timing_table, word_line_pages
 
 
 def set_programming_unit(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the unit of programming: a page, a super-page, or a word line of one or all planes of a
-    unit."""
+    """Set the unit of programming: a page, or a word line of one or all planes of a unit."""
     pages, slots = word_line_pages(cfg), geometry.slots
     together = geometry.unit_planes if cfg.flash.multi_plane else 1
-    gathers = pages > 1 or gathers_super_pages(cfg)
-    table.line = pages * together * slots if gathers else slots
-    table.stripe = pages * geometry.unit_planes * slots if gathers else slots
+    table.line = pages * together * slots if pages > 1 else slots
+    table.stripe = pages * geometry.unit_planes * slots if pages > 1 else slots
     table.passes = 2 if cfg.flash.programming == "two_pass" else 1
     table.gather = cfg.ftl.gather_time_ps
     table.worth = geometry.block_pages - table.passes * table.stripe

@@ -100,17 +100,6 @@ def word_line_pages(cfg: Config) -> int:
     return WORD_LINE.get(cfg.flash.cell, 1)
 
 
-def gathers_super_pages(cfg: Config) -> bool:
-    """Return whether pages that are programmed one by one wait for the other planes of their die:
-    a write-back cache lets them, because the host does not wait for the program."""
-    return (
-        cfg.flash.programming == "page"
-        and cfg.flash.multi_plane
-        and cfg.cache.mode in ("write_back", "read_write")
-        and cfg.ftl.placement != "static"
-    )
-
-
 def page_kinds(cfg: Config) -> np.ndarray:
     """Return the cell bit that each page holds, 0 = lowest, by page offset: int64[pages].
 

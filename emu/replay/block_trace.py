@@ -94,13 +94,15 @@ def replay_block(
     seed: int = 0,
     halves: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    before: Callable[[int, Config], None] | None = None,
 ) -> BlockReplayed:
     """Replay the trace on one drive of configuration ``cfg``.
 
     ``kind``: preconditioning of the drive before the replay (apply.PRECONDITIONS). ``footprint``:
     "refuse" or "wrap" requests past the end of the drive. ``halves``: copy the counters at the
     start of the second half. ``progress`` is called with the number of completed commands and the
-    clock in ps.
+    clock in ps. ``before`` is called with the number of pages that the commands write, and with the
+    configuration of the drive, before the drive is preconditioned.
 
     Raises InputError for a trace that does not fit, a drive without enough spare blocks, or too
     little memory. Raises TraceError for a request larger than the drive.
@@ -120,7 +122,10 @@ def replay_block(
     filled = None
     if kind == "fill" and touched_fill.rest_is_idle(arrays, cfg, accesses):
         filled = touched_fill.touched_pages(arrays, accesses)
-    check_memory(cfg, kind, len(commands), written_pages(trace, mapping_unit(cfg)), filled)
+    written = accesses.written_pages()
+    check_memory(cfg, kind, len(commands), written, filled)
+    if before is not None:
+        before(written, cfg)
     apply.precondition(arrays, cfg, kind, seed=seed, accesses=accesses)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
     source = Source(commands.chunks(), depth, loop.depth is not None, count=len(commands))
@@ -158,12 +163,6 @@ def least_pages(cfg: Config, kind: str) -> int:
     """
     geometry = Geometry.of(cfg)
     return FEWEST_BLOCKS * geometry.units * geometry.block_pages if kind == "steady" else 0
-
-
-def written_pages(trace: BlockTrace, page_bytes: int) -> int:
-    """Return an upper bound of the number of pages that the writes of the trace map."""
-    sizes = trace.size[trace.op == WRITE]
-    return int((sizes // page_bytes + 2).sum())
 
 
 def of_replay(cfg: Config) -> Config:

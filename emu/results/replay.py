@@ -21,7 +21,6 @@ from ondie.emu.config.config import Config, configuration
 from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.ftl import pslc
 from ondie.emu.ftl.precondition.apply import PRECONDITIONS
-from ondie.emu.nand.timing import gathers_super_pages
 from ondie.emu.nvme.request import REQUEST_NAMES
 from ondie.emu.replay import request_log
 from ondie.emu.replay.block_trace import (
@@ -31,9 +30,7 @@ from ondie.emu.replay.block_trace import (
     capacity,
     least_pages,
     loop_of,
-    of_replay,
     replay_block,
-    written_pages,
 )
 from ondie.emu.replay.mqsim.flash_counts import counters
 from ondie.emu.replay.statistics import statistics, summary
@@ -51,7 +48,8 @@ WORD_LINES = (
     "padding_pages", "padded_at_flush", "padded_at_rest", "padded_in_time", "second_pass_pages",
     "gathered_most",
 )  # fmt: skip
-"""Names of the counters in `word_lines` of `--json`, present if programs wait for others."""
+"""Names of the counters in `word_lines` of `--json`, which exists if flash.programming is not
+"page"."""
 MANAGEMENT = (
     "collections", "overruled_victims", "copyback_pages", "merge_read_pages", "trimmed_pages",
     "unmapped_pages", "wear_moves", "program_failures", "bad_blocks",
@@ -185,16 +183,28 @@ def replayed(
     footprint: str,
     seed: int,
     progress: Callable[[str, float], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> ReplayResult:
     """Replay a loaded trace on configuration ``cfg``. ``kind``: argument ``precondition`` of
-    :func:`replay`, which describes the other arguments.
+    :func:`replay`, which describes the other arguments. ``say`` is called with a remark that is
+    known before the drive is preconditioned, which may take minutes; the result does not repeat it.
 
     Raises InputError or TraceError, and SimulationError if the counts of requests and operations
     violate a conservation law.
     """
     began = time.perf_counter()
     share = None if progress is None else _share(progress, len(trace))
-    run = replay_block(trace, cfg, loop, kind=kind, footprint=footprint, seed=seed, progress=share)
+    foreseen: list[str] = []
+
+    def before(written: int, drive: Config) -> None:
+        if say is not None:
+            foreseen.extend(_too_few(drive, written * mapping_unit(drive), "at most ", kind))
+            for line in foreseen:
+                say(line)
+
+    run = replay_block(
+        trace, cfg, loop, kind=kind, footprint=footprint, seed=seed, progress=share, before=before
+    )
     data = statistics(
         [run.requests],
         counters(run.done.counters),
@@ -213,9 +223,9 @@ def replayed(
         data["errors"] = {name: run.done.counters[name] for name in ERRORS}
     if run.config.ftl.pslc != "off":
         data["pslc"] = _pslc(run)
-    if run.config.flash.programming != "page" or gathers_super_pages(run.config):
+    if run.config.flash.programming != "page":
         data["word_lines"] = {name: run.done.counters[name] for name in WORD_LINES}
-    short = foreseen(trace, cfg, kind) or _short(run, data, kind)
+    short = [] if foreseen else _short(run, data, kind)
     remarks = (*trace.notes, *run.notes, *_about(trace, loop), *short)
     return ReplayResult(data, run, (*remarks, *_failed(run), *_overruled(run)))
 
@@ -246,17 +256,6 @@ def _about(trace: BlockTrace, loop: Loop) -> list[str]:
     if loop.depth is not None and not trace.timed:
         return [f"the trace has no timestamps; {loop.depth} requests are kept outstanding instead"]
     return []
-
-
-def foreseen(trace: BlockTrace, cfg: Config, kind: str) -> list[str]:
-    """Return a remark if the writes of the trace are too few for a write amplification in steady
-    state: known before the drive is brought into that state, which may take minutes.
-
-    A page that a write touches in part counts as a whole one, so that the bytes are an upper bound.
-    """
-    cfg = of_replay(cfg)
-    unit = mapping_unit(cfg)
-    return _too_few(cfg, written_pages(trace, unit) * unit, "at most ", kind)
 
 
 def _short(run: BlockReplayed, data: Mapping[str, Any], kind: str) -> list[str]:

@@ -8,7 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
+from ondie.emu.cli.output import OutputOptions
 from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.ftl.precondition import apply
 from ondie.emu.replay import player as replay
 from ondie.emu.validate.speed.speed import WHOLE_PAGES
 from ondie.traces import block
@@ -216,6 +218,28 @@ def test_an_iolog_without_times_runs_in_a_closed_loop(capsys, tmp_path):
     assert "8 requests are kept outstanding" in again.err  # host.io_queue_depth
     refused(here(capsys, "replay", path, "--from", "fio", "--open", *settings(), "--quiet"),
             "a.log", "has no timestamps")  # fmt: skip
+
+
+def test_too_few_writes_for_steady_state_are_said_before_it(capsys, msr, tmp_path, monkeypatch):
+    """The remark comes before the drive is preconditioned, once; a refused replay has none."""
+    order = []
+    whole = apply.precondition
+    monkeypatch.setattr(
+        apply,
+        "precondition",
+        lambda *given, **more: order.append("steady") or whole(*given, **more),
+    )
+    monkeypatch.setattr(
+        OutputOptions, "remark", lambda self, line: order.append(line.partition(":")[0])
+    )
+    data = tmp_path / "a.json"
+    run(capsys, msr, "--from", "msr", "--precondition", "steady", "--json", data)
+    assert order == ["no write amplification", "steady"]
+    assert json.loads(data.read_text())["waf"] is None
+    order.clear()
+    assert here(capsys, "replay", msr, "--from", "msr", "--precondition", "steady",
+                *settings("flash.blocks_per_plane=12")).code == 2  # fmt: skip
+    assert order == []
 
 
 def test_a_drive_in_steady_state_collects(capsys, tmp_path, rng):

@@ -23,9 +23,6 @@ READ_PS = 18_296 * h.NS
 
 
 def bench(mode="write_back", pages=8, **changes):
-    """A die of one plane at a time; with ``flash__multi_plane``, cached pages wait for the other
-    plane."""
-    changes = {"flash__multi_plane": False} | changes
     return h.Bench(cache__mode=mode, cache__capacity=f"{4 * pages} KiB", **changes)
 
 
@@ -216,26 +213,6 @@ def test_so_many_on_their_way():
         b.nvme(queues.WRITE, lpn)
     lands_at(b, TAKEN + TO_FLASH)
     lands_at(b, TAKEN + TO_FLASH + h.PROGRAM)
-
-
-def test_cached_pages_of_both_planes_are_one_program():
-    """Two cached pages go to the two planes of a die with one program, when the second has come.
-    The link and the channel take their time twice, the array once."""
-    b = bench(cache__dirty_share=0, flash__multi_plane=True)
-    for lpn in (0, 2):
-        b.nvme(queues.WRITE, lpn)
-    lands_at(b, TAKEN + h.LINK + TO_FLASH + h.COMMAND + h.BUS, pages=2)
-    assert count(b, stats.ARRAY_PROGRAMS) == 1
-    assert count(b, stats.PADDING_PAGES) == 0
-
-
-def test_a_cached_page_alone_is_padded_to_both_planes():
-    """A write that waits for flash (FUA) does not wait for a page of the other plane: padding goes
-    through the encoder behind it, then over the channel."""
-    b = bench(flash__multi_plane=True)
-    padding = h.ENCODE + h.COMMAND + h.BUS
-    b.assert_ready_at(b.nvme(queues.WRITE, 0, fua=1), program_ps() + padding)
-    assert count(b, stats.PADDING_PAGES) == 1
 
 
 @pytest.mark.parametrize("mode", ["off", "write_back"])

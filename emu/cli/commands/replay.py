@@ -21,7 +21,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.replay import request_log
 from ondie.emu.replay.block_trace import Loop, loop_of
 from ondie.emu.results.files import check_apart
-from ondie.emu.results.replay import foreseen, replayed
+from ondie.emu.results.replay import replayed
 from ondie.emu.units import InputError
 from ondie.traces import block_edit
 from ondie.traces.block_model import BlockTrace
@@ -114,17 +114,12 @@ def run_replay(name: str, **values: Any) -> None:
         trace = given.read_requests(name, progress)
         if given.side_by_side:
             trace = block_edit.beside(trace)
-        loop = given.arrivals(trace, cfg)
-        said = foreseen(trace, cfg, given.kind)
-        for line in said:
-            given.remark(line)
         result = replayed(
-            trace, cfg, loop, kind=given.kind, footprint=given.footprint,
-            seed=given.seed, progress=progress,
+            trace, cfg, given.arrivals(trace, cfg), kind=given.kind, footprint=given.footprint,
+            seed=given.seed, progress=progress, say=given.remark,
         )  # fmt: skip
         for line in result.remarks:
-            if line not in said:
-                given.remark(line)
+            given.remark(line)
         if given.log_path is not None:
             request_log.write(result.run.requests, given.log_path)
         files = given.write_result(result)

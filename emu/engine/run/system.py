@@ -111,7 +111,8 @@ class System(Driver):
         rest = write_frontier.fill(self.state, device, lpn, count, 0)
         if rest:
             raise InputError(
-                f"{rest} of {count} pages have no free block on device {device}; use fewer logical pages"
+                f"{rest} of {count} pages have no free block on device {device}; use fewer logical "
+                "pages"
             )
         if self.arrays.cfg.map_entries[0] and cmt.fill_translation_pages(
             self.state, device, lpn, count

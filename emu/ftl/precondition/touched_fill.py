@@ -36,6 +36,10 @@ class Accesses:
     last: I64
     writes: npt.NDArray[np.bool_]
 
+    def written_pages(self) -> int:
+        """Return the number of pages that the writes cover; each write counts its pages."""
+        return int((self.last - self.first + 1)[self.writes].sum())
+
 
 def stripe_pages(arrays: Arrays) -> int:
     """Return the number of logical pages that a sequential write puts into a unit at a time."""
