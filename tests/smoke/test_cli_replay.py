@@ -238,7 +238,8 @@ def test_too_few_writes_for_steady_state_are_said_before_it(capsys, msr, tmp_pat
     assert json.loads(data.read_text())["waf"] is None
     order.clear()
     assert here(capsys, "replay", msr, "--from", "msr", "--precondition", "steady",
-                *settings("flash.blocks_per_plane=12")).code == 2  # fmt: skip
+                *settings("flash.channels=1", "flash.dies_per_channel=1",
+                          "flash.planes_per_die=1")).code == 2  # fmt: skip
     assert order == []
 
 
