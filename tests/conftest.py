@@ -59,11 +59,19 @@ def starts_workers(config: pytest.Config) -> bool:
     return bool(several) and not hasattr(config, "workerinput") and not config.option.collectonly
 
 
+def test_files_are_stored() -> bool:
+    """Whether pytest has stored all test files, or would not store them."""
+    if sys.dont_write_bytecode or sys.pycache_prefix is not None:
+        return True
+    tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    files = (ROOT / "tests").rglob("test_*.py")
+    return all((file.parent / "__pycache__" / f"{file.stem}.{tag}").exists() for file in files)
+
+
 def compile_once() -> None:
     """Store what every worker would compile for itself: the engines and, in a fresh checkout, the
     test files. A failure is shown, and the tests that use the engine fail with the same error."""
-    fresh = not any((ROOT / "tests").rglob("test_*-pytest-*.pyc"))
-    programs = (*ENGINES, COLLECTION) if fresh else ENGINES
+    programs = ENGINES if test_files_are_stored() else (*ENGINES, COLLECTION)
     running = [
         subprocess.Popen(
             [sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE,
