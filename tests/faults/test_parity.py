@@ -216,7 +216,7 @@ def test_a_parity_without_all_of_its_stripes_is_a_defect():
     planes = np.zeros((beside.planes, beside.page), np.uint8)
     records = np.zeros((beside.planes, 36), np.uint8)
     beside.join(0, planes, records)
-    with pytest.raises(SimulationError, match="lacks stripes"):
+    with pytest.raises(SimulationError, match="lacks some of its stripes"):
         beside.made(int(beside.guarded.parity[0]), 1, 1)
     with pytest.raises(SimulationError, match="twice"):
         beside.join(0, planes, records)
