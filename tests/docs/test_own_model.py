@@ -30,6 +30,7 @@ def command(start):
     return shlex.split(next(x for x in re.findall(r"^\$ ondie (.*)", TEXT, re.M) if start in x))
 
 
+@pytest.mark.soak
 def test_the_drive_is_compared(folder, capsys):
     words = command("compare gpt-small --device my-drive.toml")
     done = here(capsys, *words, "--out", "out")
@@ -92,6 +93,7 @@ def test_a_base_without_elements_lists_their_keys(folder, capsys):
         assert key in done.err
 
 
+@pytest.mark.soak
 def test_the_script_is_recorded(folder, capfd):
     pytest.importorskip("torch", reason="torch is not installed")
     for start in ("record run.h5", "record bare.h5"):

@@ -63,6 +63,7 @@ def test_the_window_falls_back_to_greedy(folder, capsys):
     assert replayed(capsys, "windowed.py:windowed")["waf"] < 1.3
 
 
+@pytest.mark.soak
 def test_an_interrupt_ends_an_endless_policy(folder):
     """The compiled loop never returns to Python, so that Python handles no signal."""
     compiled()

@@ -58,6 +58,7 @@ def assembler(functions):
     return of_set
 
 
+@pytest.mark.soak
 def test_every_file_compiles_alone_without_warnings(root, flags, tmp_path):
     """At -O1, which finds what -O3 warns of in a third of its time."""
     if COMPILER is None:

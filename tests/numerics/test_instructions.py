@@ -25,6 +25,7 @@ def programs(tmp_path_factory):
     return tmp_path_factory.mktemp("programs")
 
 
+@pytest.mark.soak
 def test_remeasured(tool, programs, counts):
     """One entry, or all; callgrind counts exactly, so 2 % is for the compiler."""
     for program in ("gcc", "valgrind"):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.smoke.commands import compiled, files
 
 
@@ -46,6 +48,7 @@ def on_a_terminal(folder, *arguments: str, interrupt_after_s: float | None = Non
     return process.returncode, out, seen.decode("utf-8", "replace")
 
 
+@pytest.mark.soak
 def test_the_bar_names_the_paths(tmp_path):
     code, out, seen = on_a_terminal(tmp_path, "mlp-fp16", "--out", "out", "--no-swing")
     assert code == 0
@@ -67,6 +70,7 @@ def test_an_interrupt_takes_the_bar_away(tmp_path):
     assert files(tmp_path) == []
 
 
+@pytest.mark.soak
 def test_a_reader_that_goes_away(tmp_path):
     """`ondie compare ... | head -1`: no traceback; the files are there."""
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "out"]

@@ -259,6 +259,7 @@ def test_a_price_has_no_say_in_time(name):
             assert a.energy != b.energy
 
 
+@pytest.mark.soak
 def test_an_end_at_which_a_path_cannot_run_has_no_value(tmp_path, capsys):
     """Without a reservoir there is no on-die path: n/a at that end, and shown before all others."""
     cfg = preset(tmp_path, {"ftl.reservoir_fraction": ("0.0", "0.5")})

@@ -59,7 +59,7 @@ def finals(monkeypatch) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("form", ["canonical", "torch"])
+@pytest.mark.parametrize("form", ["canonical", pytest.param("torch", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_traces_end_on_the_definition(finals, name, form):
     trace = traces.load(name)

@@ -208,7 +208,11 @@ def test_none_is_a_drive_as_it_was_built():
     [
         ("stady", {}, "'stady': must be one of none, fill, steady"),
         ("steady", {"ftl__over_provisioning": "0.01"}, "gain no space|gains nothing"),
-        ("fill", {"ftl__over_provisioning": "0.001"}, "ftl.over_provisioning=0.001; use a larger value"),
+        (
+            "fill",
+            {"ftl__over_provisioning": "0.001"},
+            "ftl.over_provisioning=0.001; use a larger value",
+        ),
     ],
 )
 def test_what_cannot_be(kind, changes, says):
