@@ -2,8 +2,9 @@
 
 Owns the hash chain of each bucket and the links of an LRU list. Does not own the contents of a slot
 or the head and tail of a list (ftl/cmt.py, nvme/data_cache.py).
-Source: none (chained hashing, doubly linked lists). Slots are numbered from 1; 0 is none. Tables of
-slots have fields lpn, chain, newer and older; ``buckets`` is int32[devices, power of two].
+Source: none (chained hashing, doubly linked lists). Slots are numbered from 1; 0 means no slot.
+``places`` is a table of slots with the fields lpn, chain, newer and older. ``buckets`` is
+int32[devices, power of two]: the first slot of each hash chain.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def unlist(buckets, places, dev, slot):
 
 @inline
 def follow(places, slot, last):
-    """Append slot ``slot``, which is in no list, after ``last``. Return True if the list was
-    empty.
+    """Append slot ``slot``, which is in no list, after ``last``, the newest slot of a list.
+
+    ``last`` is 0 for an empty list. Returns True if the list was empty.
     """
     places[slot - 1].newer = 0
     places[slot - 1].older = last

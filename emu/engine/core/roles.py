@@ -9,8 +9,8 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """Purpose of a transaction. The roles from REGISTERS on belong to operations of the controller
-    for on-die computation.
+    """Purpose of a transaction. The roles from REGISTERS on are those of operations that the
+    controller performs for on-die computation.
     """
 
     NONE = 0  # plain read, write or erase; a page that collection moves, if the owner is OWN
