@@ -18,10 +18,10 @@ from ondie.kernels.jit import cold
 
 @cold
 def start_idle(st, dev):
-    """Record the start of an idle period if the drive is idle, and start the timer.
+    """If drive ``dev`` is idle, record the start of an idle period and start the timer.
 
-    Called when a command has completed. If the timer is already running, only the start is
-    recorded.
+    Called when a command has completed. If the timer is already running, only the start of the idle
+    period is recorded.
     """
     dev_rec = st.dev[dev]
     if not idle.no_command(st, dev):
@@ -39,7 +39,9 @@ def start_idle(st, dev):
 
 @cold
 def start_timer(st, tid):
-    """Start the timer for the rest of the idle time."""
+    """Start the timer, transaction ``tid``, for the remaining part of the idle time
+    ``fold_idle``.
+    """
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
     station = stages.station(st, dev, stages.REST)
@@ -50,7 +52,10 @@ def start_timer(st, tid):
 
 @cold
 def on_expired(st, tid):
-    """Handle the expiry of the timer. Return True if the drive was idle for the whole time."""
+    """Handle the expiry of the timer. Return True if the drive was idle for all of ``fold_idle``.
+
+    If a command has completed meanwhile and the drive is idle again, restart the timer.
+    """
     dev = st.txn[tid].dev
     if idle.long_enough(st, dev):
         st.dev[dev].waking = 0

@@ -1,8 +1,8 @@
-"""Host requests: the record of block I/O, from the workload through the drive to the statistics.
+"""Host requests: the record of a block I/O request, used by workloads, drive and statistics.
 
-Owns the record. Does not own the sources of requests (replay/) or the commands that requests become
+Owns the record. Does not own the sources of requests (replay/) or the record of commands
 (command.py).
-Source: the terms of MQSim's host: arrival, enqueueing, completion.
+Source: MQSim's host model (terms: arrival, enqueueing, completion).
 """
 
 from __future__ import annotations
