@@ -260,7 +260,7 @@ def needs_die(st, tid):
 def select_next_of_lanes(st, first):
     """Select the next command of every plane of a die with independent plane reads.
 
-    ``first`` is the first lane of the die; otherwise like :func:`select_next`.
+    ``first``: DIE record of the first plane of the die. See :func:`select_next`.
     """
     cfg = st.cfg[0]
     first_rec = st.die[first]

@@ -226,7 +226,10 @@ def load_arrivals(
 
 
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
-    """Set ``first_out``, the rank at which ``channel.select_data_out`` ends its search."""
+    """Set ``first_out``, the best rank that a data-out phase of the jobs ``op`` can have.
+
+    ``channel.select_data_out`` ends its search at this rank.
+    """
     silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
     mapping = bool((arrays.job["queue"][: len(op)] == Q_MAP_READ).any())
     arrays.cfg["first_out"] = -1 if silent else 0 if mapping else 1

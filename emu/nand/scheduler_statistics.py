@@ -7,8 +7,8 @@ host's transactions. They are recorded only after a call of :func:`watch`. Does 
 Source: MQSim's result file. A chip has a queue for each kind of transaction, and for reads and
 writes of the host a queue for each priority class.
 
-A write waits in its queue from the time at which its page is allocated, even if the rest of an old
-page must be read first. An erase waits from the start of its collection.
+A write counts as waiting from the allocation of its page, even if other sectors of the old page
+must be read first. An erase counts as waiting from the start of the collection of its block.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ a READ or a PROGRAM.
 FETCH transfers a stripe from the registers to the controller. STORE programs this stripe, with
 parity that the controller has computed. KEEP programs a gradient into the planes that a super-page
 leaves empty. RECALL senses the gradient together with the super-page. BESIDE programs data that the
-controller has made (parity over dies, or the record of a step), at lower priority. LIFT reads a
+controller has made (parity over dies, or the record of a step) from the write queue. LIFT reads a
 super-page into DRAM. LAND programs it into another physical super-page, which may be on another
 die."""
 CYCLE_NAMES = (*OP_NAMES, "COPYBACK_IN", "SUSPEND", "RESUME", "STATUS", "OUT_FIRST", "OUT_NEXT")

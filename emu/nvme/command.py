@@ -1,7 +1,7 @@
 """Command record for host and internal commands, and the submission queue with its depth.
 
-Owns the command record and the admission of commands up to the queue depth. Does not own the
-execution of a command inside the device (command_split.py).
+Owns the records of commands and completions, and the admission of commands up to the queue depth.
+Does not own the execution of a command inside the device (command_split.py).
 Source: NVMe base specification (submission and completion queues).
 """
 

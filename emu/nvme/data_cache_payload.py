@@ -19,7 +19,7 @@ class CachedBytes:
 
     def __init__(self) -> None:
         self.pages: dict[int, np.ndarray] = {}
-        """Contents of the pages that the cache holds, by logical page number."""
+        """Bytes of the cached pages, uint8[page_bytes] each, by logical page number."""
         self._flying: dict[int, np.ndarray] = {}
 
     def follow(self, entry: events.LogEntry, store: PageStore) -> bool:

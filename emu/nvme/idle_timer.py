@@ -5,7 +5,8 @@ background work that follows (ftl/pslc_folding.py).
 Source: drives that start background work after an idle time, so that short gaps between commands
 remain available to the host.
 
-A drive has one timer. It is restarted if host commands came and completed before it expires.
+A drive has one timer. If host commands arrive and complete before it expires, it is restarted at
+its expiry.
 """
 
 from __future__ import annotations

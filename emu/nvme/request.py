@@ -18,7 +18,7 @@ MAX_CHUNK = 1 << 18
 """Maximum number of requests that a source returns at a time."""
 
 NOT_YET = -1
-"""Value of a time field of a request while the time is not known."""
+"""Value of a time field of a request until the time is known."""
 
 REQUEST = np.dtype(
     [

@@ -2,9 +2,9 @@
 
 Owns the tournament tree over the resources' next event times, the transaction pool, the stations,
 the log of moved bytes and the timeline. Does not own the handling of events (engine/run/loop.py).
-Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees); one leaf per exclusive resource was measured
-twice as fast as a binary heap. Of equal times, the lower leaf is first, so runs are reproducible
-byte for byte.
+Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees). One leaf per exclusive resource was measured
+twice as fast as a binary heap. If two event times are equal, the event of the lower leaf is first,
+so runs are reproducible byte for byte.
 """
 
 from __future__ import annotations
@@ -487,7 +487,7 @@ def rest(st, leaf):
 
 @njit
 def leave(st, station):
-    """Remove and return the first transaction of a station, whose service has ended."""
+    """Remove and return the first transaction of station ``station``. Its service has ended."""
     fifo = st.fifo[station]
     tid = fifo.head
     fifo.head = st.txn[tid].next

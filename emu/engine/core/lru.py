@@ -14,13 +14,13 @@ from ondie.kernels.jit import inline, njit
 
 @inline
 def bucket_of(buckets, lpn):
-    """Return the hash bucket of a logical page."""
+    """Return the index of the hash bucket of logical page ``lpn``."""
     return (lpn ^ (lpn >> 9) ^ (lpn >> 18)) & (buckets.shape[1] - 1)
 
 
 @inline
 def find(buckets, places, dev, lpn):
-    """Return the slot of a logical page, or 0 if the page has no slot."""
+    """Return the slot (from 1) of logical page ``lpn`` of device ``dev``, or 0 if it has none."""
     slot = int(buckets[dev, bucket_of(buckets, lpn)])
     while slot > 0 and places[slot - 1].lpn != lpn:
         slot = int(places[slot - 1].chain)

@@ -145,7 +145,7 @@ def make_ready(st, rid):
 
 @njit
 def complete(st, rid):
-    """Complete row ``rid``. Dependents without other dependencies become ready, in plan order."""
+    """Complete row ``rid``. Rows that depended only on this row become ready, in plan order."""
     reg = st.reg[0]
     row = st.row[rid]
     row.state = DONE

@@ -1,6 +1,6 @@
 """Counter-based random numbers: each depends on its key only, not on earlier draws.
 
-Owns the hash of (seed, page, erase count, read count), uniform numbers and binomial counts from it.
+Owns the hash of (seed, page, erase count, read count), and uniform and binomial random numbers.
 Does not own their use (nand/ecc.py, nand/bit_errors.py). Source: Steele, Lea, Flood, OOPSLA 2014
 (SplitMix64's mixer as a counter-based generator); Hörmann, J. Stat. Comput. Simul. 46, 1993 (BTRS);
 Kachitvichyanukul, Schmeiser, CACM 31(2), 1988 (inversion for small means).

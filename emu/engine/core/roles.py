@@ -1,8 +1,7 @@
 """Roles of a transaction: the purpose of a flash operation, in addition to its kind and owner.
 
-Owns the enumeration alone. Does not own the owners (events.OWN, ROW, REQUEST, CACHED) or the
-handlers that distinguish roles. Source: MQSim distinguishes these by one class per transaction
-source.
+Owns the enumeration only. Does not own the owners (events.OWN, ROW, REQUEST, CACHED) or the
+handlers that distinguish roles. Source: MQSim, which has one class per source of transactions.
 """
 
 from enum import IntEnum

@@ -107,7 +107,8 @@ FIELDS = (
 
 
 ALIKE = ("queue", "order")
-"""Tables whose number of columns is the same on every drive and a constant in compiled code."""
+"""Tables whose number of columns does not depend on the drive. It is a constant in compiled
+code."""
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
@@ -195,7 +196,7 @@ def _unbox(typ: StateType, obj: Any, cfg: Any) -> NativeValue:
 
 
 class Arrays:
-    """The state's arrays as plain attributes, for Python and for uncompiled code."""
+    """Arrays of the state as plain attributes, for Python code and for uncompiled runs."""
 
     def __init__(self, **arrays: np.ndarray) -> None:
         missing = set(FIELDS) ^ set(arrays)

@@ -40,7 +40,8 @@ class Message:
     notified: int
     """Number of notifications, by which the drive announces blocks to the host."""
     up_ps: int
-    """Time from the start until the host has the last block, ps; 0 for a message from the host."""
+    """Time from the start of the message until the host has received its last block, ps; 0 for a
+    message from the host."""
     down_ps: int
     """Total busy time of the downward tunnel, ps; 0 for a message to the host."""
     end_ps: int

@@ -96,7 +96,7 @@ class DeviceRelay:
         return self._out.blocks
 
     def events(self) -> list[Event]:
-        """Return the events since the last call."""
+        """Return the tunnel events (protocol.py) at the drive's end since the last call."""
         found, self._events = self._events, []
         return found
 

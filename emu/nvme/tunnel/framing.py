@@ -20,9 +20,10 @@ from ondie.emu.nvme import wire
 from ondie.emu.units import InputError
 
 HEADER = 2
-"""Bytes of the length in front of a packet."""
+"""Size in bytes of the length field in front of a packet."""
 READ_HEADER = 4
-"""Bytes at the head of the data of a receive command: the number of bytes that follow."""
+"""Size in bytes of the header in the data of a receive command, which holds the length of the
+block."""
 LONGEST = (1 << 8 * HEADER) - 1
 """Maximum length of a packet in bytes, equal to the maximum in an IP header."""
 LARGEST = 1 << 24

@@ -107,7 +107,10 @@ class HostRelay:
     # --- the host's side
 
     def open(self) -> None:
-        """Request a tunnel. Does nothing unless the tunnel is closed."""
+        """Start to open the tunnel; ``requests`` then returns the open command.
+
+        Has no effect unless the tunnel is closed.
+        """
         if self.state is State.CLOSED:
             self._reset()
             self._go("open")
@@ -135,7 +138,7 @@ class HostRelay:
         return self._out.blocks
 
     def events(self) -> list[Event]:
-        """Return the events since the last call."""
+        """Return the tunnel events (protocol.py) at the host's end since the last call."""
         found, self._events = self._events, []
         return found
 

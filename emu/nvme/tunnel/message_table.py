@@ -56,7 +56,10 @@ class Messages:
         return self._known[key]
 
     def places(self, kinds: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the table indices of messages with ``kinds`` and ``sizes`` (bytes), int64[n]."""
+        """Return the table indices, int64[n], of n messages; see :meth:`place`.
+
+        ``kinds``: directions, ``sizes``: bytes, one number per message.
+        """
         pairs, which = np.unique(np.stack([kinds, sizes]), axis=1, return_inverse=True)
         found = np.array([self.place(int(kind), int(count)) for kind, count in pairs.T], np.int64)
         return found[which.reshape(-1)]
