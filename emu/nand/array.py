@@ -1,7 +1,7 @@
 """Flash arrays: start, end and suspension of array operations.
 
 Owns the two lists of a channel in order of time (reads until data out; programs, erases and
-computations until their end), suspension and the registers behind an array. Does not own the choice
+computations until their end), suspension, and the use of a die's registers. Does not own the choice
 of the next operation (die_scheduler.py) or the channel (channel.py).
 Source: ONFI command sequences (cache read, cache program, copy-back, program and erase suspend).
 
@@ -24,8 +24,8 @@ from ondie.kernels.jit import cold, inline
 
 @inline
 def await_out(st, channel, tid):
-    """Insert ``tid`` into channel ``channel``'s data-out list, by the time at which its data are
-    ready.
+    """Insert transaction ``tid`` into the data-out list of channel ``channel``, ordered by the time
+    at which the data are ready.
     """
     bus = st.bus[channel]
     time = st.txn[tid].time
@@ -49,8 +49,8 @@ def await_out(st, channel, tid):
 
 @inline
 def await_done(st, channel, tid):
-    """Insert a program, erase or computation into channel ``channel``'s list of ends, by its
-    end.
+    """Insert transaction ``tid`` (a program, erase or computation) into the list of array
+    operations of channel ``channel``, ordered by end time.
     """
     bus = st.bus[channel]
     time = st.txn[tid].time
@@ -74,7 +74,9 @@ def await_done(st, channel, tid):
 
 @cold
 def unlist(st, channel, tid):
-    """Remove a suspended operation from the list of ends of channel ``channel``."""
+    """Remove the suspended operation ``tid`` from the list of channel ``channel`` in which it waits
+    for its end.
+    """
     bus = st.bus[channel]
     if st.cfg[0].status != 0:
         before = -1
@@ -172,8 +174,8 @@ def array_end(st, die, tid):
 
 @cold
 def release_die(st, die):
-    """Let the other planes of a die work again if plane ``die`` has exclusive use of the die and
-    its array and cache register are empty.
+    """End the exclusive use of a die by plane ``die`` if the array and the cache register of the
+    plane are empty. The other planes may then start reads.
     """
     die_rec = st.die[die]
     first_rec = st.die[die_rec.first]
@@ -183,9 +185,10 @@ def release_die(st, die):
 
 @cold
 def rest_power(st, die):
-    """Release the power of die ``die`` from the power budget, because its array is idle.
+    """Return the power of die ``die`` to the power budget, because its array is idle.
 
-    If the cache register holds the page of the next program, the die keeps the power for it.
+    If the cache register holds the page of the next program, the die keeps the power for that
+    program.
     """
     die_rec = st.die[die]
     if die_rec.cache < 0 or st.txn[die_rec.arr].op == READ:
@@ -197,11 +200,11 @@ def rest_power(st, die):
 
 @cold
 def notice_reads(st, channel):
-    """Process the operations in channel ``channel``'s data-out list that have finished in the
+    """Process the operations in the data-out list of channel ``channel`` that have finished in the
     array.
 
-    Each returns its share of the power budget. If the die has a cache register, read data move into
-    the register, and the array is free.
+    Each die returns its power to the power budget. If cache reads are on and the cache register is
+    free, read data move into the register, and the array is free.
     """
     cfg = st.cfg[0]
     now = st.reg[0].now
@@ -225,8 +228,8 @@ def notice_reads(st, channel):
 
 @cold
 def suspend(st, die, at):
-    """Suspend the program or erase of the die to which ``die`` belongs at time ``at`` (ps), the
-    start of the suspend command."""
+    """Suspend the program or erase on the die of record ``die`` at time ``at`` (ps), the start of
+    the suspend command."""
     cfg = st.cfg[0]
     if cfg.lanes > 1:
         first_rec = st.die[st.die[die].first]

@@ -1,4 +1,4 @@
-"""Bit errors in stored bytes: the wrong bits of a page reading, by seed.
+"""Bit errors in stored bytes: the positions of the wrong bits of a page read, drawn by seed.
 
 Owns masks of wrong bits, reads of stored pages with wrong bits, and the interface for codecs that
 correct real bytes. Does not own error rates (rber.py) or the number of wrong bits
@@ -22,16 +22,16 @@ from ondie.emu.units import InputError, quoted
 from ondie.kernels.jit import njit
 
 POSITIONS = 1 << 48
-"""Index, in a code word's random sequence, of the first number that draws a bit position.
+"""Index, in a code word's random sequence, of the first random number that selects a bit position.
 
-Lower numbers draw the number of wrong bits.
+Random numbers with lower indices determine the number of wrong bits.
 """
 
 
 @njit
 def scatter(mask, first, bits, key, count):
-    """Set ``count`` distinct random bits of ``mask`` uint8[...] among its ``bits`` bits from
-    ``first`` on.
+    """Set ``count`` distinct random bits of ``mask``, uint8[n]. They are chosen among the ``bits``
+    bits from bit ``first`` on, with random key ``key``.
     """
     for i in range(bits - count, bits):
         bit = first + below(key, POSITIONS + i, i + 1)
@@ -42,8 +42,11 @@ def scatter(mask, first, bits, key, count):
 
 @njit
 def code_mask(mask, code, key, level, rate):
-    """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits of one reading of a page with
-    ECC. Returns the number of wrong bits. Each code word has as many as ecc.page_errors counts.
+    """Fill ``mask``, uint8[page bytes], all zero, with the wrong bits of one read of a page with
+    ECC.
+
+    Returns the number of wrong bits. Each code word has the number of wrong bits that
+    ecc.page_errors counts.
     """
     total = np.int64(0)
     if rate < code.safe:
@@ -61,9 +64,8 @@ def code_mask(mask, code, key, level, rate):
 
 @njit
 def bare_mask(mask, key, rate):
-    """Fill ``mask`` like :func:`code_mask`, for a page without ECC.
-
-    Returns the number of wrong bits.
+    """Fill ``mask``, uint8[page bytes], all zero, with the wrong bits of one read of a page without
+    ECC. Return the number of wrong bits.
     """
     word = word_key(key, 0, -1)
     total = binomial(word, 8 * mask.shape[0], rate)
@@ -74,11 +76,11 @@ def bare_mask(mask, key, rate):
 def wrong_bits(
     page_bytes: int, rate: float, key: int, code: np.record | None = None, level: int = 0
 ) -> np.ndarray:
-    """Return the mask of a reading's wrong bits, uint8[page_bytes]; exclusive-or it with the data.
+    """Return the mask of the wrong bits of a page read, uint8[page_bytes].
 
-    ``code``: ecc.code(cfg)[0] for a page with ECC, read at retry ``level``; None for a page
-    without. ``key``: from rng.page_key. Raises InputError for a rate outside 0 to 1/2 or a code for
-    another page size.
+    The exclusive or of data and mask gives the data as read. ``code``: ecc.code(cfg)[0] for a page
+    with ECC, read at retry ``level``; None for a page without ECC. ``key``: from rng.page_key.
+    Raises InputError for a rate outside 0 to 1/2 or a code for another page size.
     """
     if not 0 <= rate <= MOST_RBER:
         raise InputError(f"raw bit error rate {quoted(rate)}: it must be from 0 to {MOST_RBER}")
@@ -97,11 +99,10 @@ def wrong_bits(
 
 
 def logged_bits(entry: events.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
-    """Return the mask of wrong bits, uint8[page_bytes], of a page that the engine could not
-    correct.
+    """Return the mask of wrong bits, uint8[page_bytes], of a logged page read.
 
-    Each code word has as many as its decoding counted (LOG_BAD). Without a code: the wrong bits of
-    a page read without ECC (LOG_RAW).
+    LOG_BAD: a page that the engine could not correct with ``code``; each code word has the number
+    of wrong bits that the decoder counted. LOG_RAW: a page read without ECC; ``code`` is None.
     """
     if code is None:
         return wrong_bits(page_bytes, entry.rate, entry.key)
@@ -109,18 +110,21 @@ def logged_bits(entry: events.LogEntry, code: np.record | None, page_bytes: int)
 
 
 def read_raw(store: PageStore, ppn: int, rate: float, seed: int, read: int) -> np.ndarray:
-    """Return a copy of a stored page with the wrong bits of a reading, uint8[page_bytes].
+    """Return a copy of a stored page with the wrong bits of a read without ECC, uint8[page_bytes].
 
-    The stored page does not change. The bits depend on (seed, ppn, sequence number of its
-    programming, ``read``) alone. For paths without ECC.
+    The stored page does not change. The wrong bits depend only on ``seed``, ``ppn``, the sequence
+    number of the page's program, and ``read``, the number of the read.
     """
     key = page_key(seed, ppn, store.sequence(ppn), read)
     return store.read(ppn) ^ wrong_bits(store.page_bytes, rate, key)
 
 
 def copy_back(store: PageStore, source: int, target: int, lpn: int, rate: float, seed: int) -> int:
-    """Move a page inside the die without ECC; return the number of wrong bits, which become
-    permanent. The checksum remains that of the correct bytes."""
+    """Copy a stored page from physical page ``source`` to ``target`` inside the die, without ECC.
+
+    Returns the number of wrong bits, which become permanent. The stored checksum remains the
+    checksum of the correct bytes.
+    """
     key = page_key(seed, source, store.sequence(source), 0)
     mask = wrong_bits(store.page_bytes, rate, key)
     store.move(source, target, lpn)
@@ -141,19 +145,22 @@ class Codec(Protocol):
     """Interface of an error-correcting code that works on the bytes of a page."""
 
     def encode(self, data: np.ndarray) -> np.ndarray:
-        """Return the check bytes (uint8, any length) of a page (uint8[page bytes])."""
+        """Return the check bytes, uint8[n] with any n, of a page, uint8[page bytes]."""
         ...
 
     def decode(self, raw: np.ndarray, check: np.ndarray) -> Decoded:
-        """Decode a reading, uint8[page bytes], with the check bytes read, which may have wrong
-        bits.
+        """Decode a page as read, ``raw``: uint8[page bytes]. ``check``: the check bytes as read.
+        Both may have wrong bits.
         """
         ...
 
 
 class Capability:
-    """A codec defined by its correction limit alone. Its check bytes are a copy of the data, which
-    it compares with the reading to count wrong bits. A real codec can replace it."""
+    """Codec that corrects up to ``limit`` wrong bits per code word, without a real code.
+
+    The check bytes are a copy of the data. The decoder compares them with the page as read to count
+    wrong bits. A real codec can replace this class.
+    """
 
     def __init__(self, codeword_bytes: int, limit: int) -> None:
         self.codeword_bytes = codeword_bytes

@@ -1,8 +1,8 @@
 """Channel scheduler: arbitration of the flash bus for commands, data out and data in.
 
 Owns channel grants and their phases. Does not own addresses (ftl/page_map.py), the choice of a
-die's next command (die_scheduler.py), the arrays (array.py), or the steps after a transfer
-(engine/run/datapath.py passes the finished transaction on).
+die's next command (die_scheduler.py), the arrays (array.py), or the stages of a transaction after
+its transfer (engine/run/datapath.py).
 Source: ONFI (one die at a time uses the bus; chip enable selects it); order of data out as in
 MQSim (mapping, user, garbage collection; by readiness).
 
@@ -60,10 +60,11 @@ from ondie.kernels.jit import apart, cold, inline
 
 @inline
 def select_data_out(st, channel):
-    """Select the next data out of channel ``channel``: (its predecessor in the list, transaction).
+    """Select the next data-out phase of channel ``channel``.
 
-    Order: phases without data (second command of a copy-back, status), then mapping reads, user
-    reads and garbage-collection reads; within a class by readiness. (-1, -1) if none is ready.
+    Returns (predecessor in the data-out list, transaction), or (-1, -1) if none is ready. Priority:
+    phases without data (second command of a copy-back, status), mapping reads, user reads,
+    garbage-collection reads; within a class, the earliest ready.
     """
     now = st.reg[0].now
     first = st.cfg[0].first_out
@@ -108,7 +109,7 @@ def next_set_bit(mask, turn):
 
 @apart
 def grant(st, channel):
-    """Grant the idle channel ``channel`` to the next die that requests it.
+    """Grant channel ``channel``, if it is idle, to the next die that requests it.
 
     Returns without a grant while an array operation that ends now has not been processed; the
     channel is granted after that.
@@ -146,7 +147,7 @@ def grant(st, channel):
 
 @cold
 def grant_others(st, channel):
-    """Grant channel ``channel`` to a data out, else to a data in.
+    """Grant channel ``channel`` to a data-out phase, else to a data-in phase.
 
     Called when the power budget allows none of the requested commands.
     """
@@ -175,9 +176,9 @@ def recheck_suspensions(st, channel):
 
 @inline
 def grant_requesting(st, channel, asks):
-    """Grant channel ``channel`` to a die of mask ``asks``, round robin.
+    """Grant channel ``channel`` to one of the dies in bit mask ``asks``, round robin.
 
-    Returns False if the power budget allows none of them.
+    Returns False if none of these dies may start an operation (power budget, priority classes).
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -201,7 +202,9 @@ def grant_requesting(st, channel, asks):
 
 @inline
 def changed_to_write(st, die):
-    """Return True if a look found a write on die ``die``, which may have requested a read."""
+    """Return True if MQSim's polling has selected a write on die ``die``, whose request may have
+    been for a read.
+    """
     return st.cfg[0].ranked == POLLED and st.die[die].pick == Q_WRITE
 
 
@@ -209,9 +212,9 @@ def changed_to_write(st, die):
 def has_power(st, die):
     """Return True if the power budget allows the next operation of die ``die``.
 
-    An operation holds its power from its first cycle on the channel until its array is done; a
-    copy-back holds it for both parts. A page in the cache register shares the power of the program
-    before it.
+    An operation holds power from its first cycle on the channel to the end of its array operation;
+    a copy-back holds power for both array operations. A page in the cache register shares the power
+    of the program before it.
     """
     die_rec = st.die[die]
     if die_rec.pick == MORE:
@@ -251,10 +254,10 @@ def hold_bus(st, channel, die, tid, phase, time):
 
 @inline
 def grant_out(st, channel, before, tid):
-    """Grant channel ``channel`` to the data out of ``tid``; ``before`` is its predecessor in the
-    list.
+    """Grant channel ``channel`` to the data-out phase of transaction ``tid``.
 
-    The pages of one multi-plane read follow one after the other.
+    ``before``: predecessor of ``tid`` in the data-out list, -1 = none. The next page of a
+    multi-plane read takes the position of ``tid`` in the list.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -294,9 +297,9 @@ def grant_out(st, channel, before, tid):
 
 @cold
 def out_ps(st, tid):
-    """Return the channel overhead of the data out of read ``tid``, in ps, without the data.
+    """Return the command time of the data-out phase of read ``tid`` in ps, without the data.
 
-    After a read of several planes each page must be selected first.
+    After a multi-plane read, the controller must select each page before its data out.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -312,8 +315,8 @@ def out_ps(st, tid):
 
 @inline
 def grant_command(st, channel, die):
-    """Grant channel ``channel`` to the command and address cycles of die ``die``'s next operation;
-    the array starts after them."""
+    """Grant channel ``channel`` to the command and address cycles of die ``die``'s next operation.
+    The array operation starts after these cycles."""
     now = st.reg[0].now
     tid, time, wait, array = start_command(st, die, now)
     hold_bus(st, channel, die, tid, COMMAND, time)
@@ -326,8 +329,8 @@ def grant_command(st, channel, die):
 def release_quietly(st, channel, die):
     """Mark the present phase of channel ``channel`` as quiet and release die ``die``.
 
-    The array works from the end of the phase and needs no channel meanwhile, so the end is an event
-    only if another request is pending on the channel.
+    The end of a quiet phase is an event only if another channel request is pending, because the
+    array operation that follows needs no channel.
     """
     bus = st.bus[channel]
     bus.quiet = 1
@@ -338,7 +341,7 @@ def release_quietly(st, channel, die):
 
 @inline
 def grant_in(st, channel, die):
-    """Grant channel ``channel`` to the data in of die ``die``: command, address and data of its
+    """Grant channel ``channel`` to a data-in phase of die ``die``: command, address and data of the
     next program or gradient, or of the next page of a word line."""
     die_rec = st.die[die]
     cfg = st.cfg[0]
@@ -382,9 +385,9 @@ def grant_in(st, channel, die):
 
 @cold
 def interrupt(st, channel):
-    """Interrupt the data transfer on channel ``channel`` to send commands.
+    """Interrupt the data transfer on channel ``channel`` to send the requested commands.
 
-    The transfer ends later by the time of the commands.
+    The commands delay the end of the transfer by their time on the channel.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -423,8 +426,8 @@ def interrupt(st, channel):
 def next_event_ps(st, channel):
     """Return the time of the next event of channel ``channel`` in ps, or NEVER if none is pending.
 
-    With ``watch`` 0, nothing outside the channel depends on the end of programs, and their ends are
-    processed when the channel is free.
+    If ``watch`` is 0, the end of a program is no separate event: it is processed when the channel
+    is free, because no code outside the channel depends on it.
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
@@ -457,7 +460,7 @@ def next_event_ps(st, channel):
 
 @cold
 def grant_now(st, channel):
-    """Grant channel ``channel`` now. At the end of the event the channel may be granted again."""
+    """Grant channel ``channel`` before the end of the event, when it may be granted again."""
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     grant(st, channel)
@@ -466,7 +469,7 @@ def grant_now(st, channel):
 
 @inline
 def finish_event(st):
-    """Finish an event: grant every touched channel and set the time of its next event."""
+    """Finish an event: grant every touched channel and set the next event time of each."""
     reg = st.reg[0]
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)

@@ -1,8 +1,8 @@
-"""Start of a command: dequeues the operation whose command a die gets next.
+"""Start of a command: dequeues the operation whose command is sent to a die next.
 
-Owns the dequeue, the check of the registers for optimizer operations, and the start where
-suspension, independent plane reads or a power budget is configured. Does not own the grant of the
-channel (channel.py) or the choice of the operation (die_scheduler.py).
+Owns the dequeue, the check of the registers for optimizer operations, and the start of commands
+with suspension, independent plane reads or a power budget. Does not own the grant of the channel
+(channel.py) or the choice of the operation (die_scheduler.py).
 Source: ONFI command cycles; OptimStore's register rules (Kim et al., HPCA 2023).
 """
 
@@ -41,8 +41,8 @@ from ondie.kernels.jit import cold, inline
 
 @cold
 def suspends_in_vain(st, die, at):
-    """Return True if the read of die ``die`` would suspend an operation at time ``at`` that
-    :func:`may_suspend` does not allow to be suspended then."""
+    """Return True if the read that die ``die`` requests would suspend an operation that must not be
+    suspended at time ``at`` (ps). See :func:`may_suspend`."""
     pick = st.die[die].pick
     if pick >= RESUME or READS >> pick & 1 == 0:
         return False
@@ -52,8 +52,8 @@ def suspends_in_vain(st, die, at):
 
 @inline
 def lane_to_suspend(st, die):
-    """Return the die or plane whose array operation must be suspended for a read of ``die``; -1 =
-    none.
+    """Return the DIE record whose array operation must be suspended for a read of ``die``, or -1 if
+    there is none.
     """
     die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
@@ -66,9 +66,10 @@ def lane_to_suspend(st, die):
 
 @inline
 def start_command(st, die, start):
-    """Dequeue the operation of die ``die`` whose command is sent at ``start``.
+    """Dequeue the operation of die ``die`` whose command is sent at ``start`` (ps).
 
-    Returns (transaction, ps on the channel, ps before the array starts, ps in the array).
+    Returns (transaction, time on the channel, wait before the array operation, time in the array);
+    times in ps.
     """
     cfg = st.cfg[0]
     if cfg.special != 0:
@@ -89,10 +90,10 @@ def start_command(st, die, start):
 
 @cold
 def use_registers(st, die, tid):
-    """Check and update die ``die``'s registers for an optimizer operation.
+    """Check and update the state of die ``die``'s registers for optimizer operation ``tid``.
 
-    Fails with E_REGISTER if they do not hold the operands of the operation, which means that the
-    plan is wrong.
+    Stops the run with error E_REGISTER if the registers do not hold the operands of the operation,
+    which means that the plan is wrong.
     """
     die_rec = st.die[die]
     op = st.txn[tid].op
@@ -114,8 +115,8 @@ def use_registers(st, die, tid):
 
 @cold
 def start_command_extended(st, die, start):
-    """Variant of :func:`start_command` for drives with suspension, independent plane reads or a
-    power budget.
+    """Start a command as :func:`start_command` does, on a drive with suspension, independent plane
+    reads or a power budget.
     """
     die_rec = st.die[die]
     cfg = st.cfg[0]

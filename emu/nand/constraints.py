@@ -1,8 +1,8 @@
 """Timing constraints of a configuration, as rows that can be printed and tested one by one.
 
-Owns the set of rules and the time of each. Does not own their enforcement (channel.py,
+Owns the set of constraints and the time of each. Does not own their enforcement (channel.py,
 die_scheduler.py, array.py) or the constants (timing.py, onfi.py).
-Source: ONFI command sequences; the format of the rows after Ramulator 2's tables of timing
+Source: ONFI command sequences. The format of the rows follows Ramulator 2's tables of timing
 constraints.
 """
 
@@ -22,12 +22,13 @@ NEXT = ("READ", "PROGRAM", "ERASE")
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Minimum time ``ps`` from ``after`` to the start of ``before`` on the channel.
+    """Minimum time ``ps`` from operation ``after`` to the start of operations ``before``.
 
-    Scope "channel": counted from the first cycle of ``after``, for every die of the channel.
-    Otherwise counted from its last cycle, within the scope: plane, die, chip or drive. ``wait``
-    lists the configuration leaves and sequences whose sum is ``ps``. Operations cover one plane and
-    one page unless their name says otherwise.
+    ``scope`` "channel": the time counts from the first cycle of ``after``, for every die of the
+    channel. Other scopes (plane, die, chip, drive): the time counts from the last cycle of
+    ``after``, for operations in that plane, die, chip or drive. ``wait`` names the configuration
+    keys and command sequences whose sum is ``ps``. Operations cover one plane and one page unless
+    their name states otherwise.
     """
 
     scope: str
@@ -38,17 +39,18 @@ class Constraint:
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """Key that identifies the rule: (scope, ``after``, ``before``)."""
+        """Key that identifies the constraint: (``scope``, ``after``, ``before``)."""
         return self.scope, self.after, self.before
 
 
 def timing_rows(cfg: Config) -> list[Constraint]:
-    """Return all rules of a configuration, those of the channel first."""
+    """Return all timing constraints of a configuration. The constraints of the channel are
+    first."""
     return [*_channel(cfg), *_array(cfg)]
 
 
 def _channel(cfg: Config) -> Iterator[Constraint]:
-    """Yield the rules for the time that each phase holds the channel."""
+    """Yield the constraints for the time that each phase holds the channel."""
     flash = cfg.flash
     cycles = timing.command_cycles(cfg)
     data = page_ps(cfg)
@@ -92,7 +94,7 @@ def _channel(cfg: Config) -> Iterator[Constraint]:
 
 
 def _array(cfg: Config) -> Iterator[Constraint]:
-    """Yield the rules for the time that arrays and registers are occupied."""
+    """Yield the constraints for the time that arrays and registers are occupied."""
     flash = cfg.flash
     unit = "chip" if flash.chip_busy == "per_chip" and flash.dies_per_chip > 1 else "die"
     alone = flash.plane_reads == "alone" and flash.planes_per_die > 1
@@ -138,7 +140,9 @@ def _array(cfg: Config) -> Iterator[Constraint]:
 
 
 def _behind(cfg: Config, op: str) -> tuple[str, ...]:
-    """Return the operations that wait for the array of a program or an erase (``op``)."""
+    """Return the operations that must wait until a program or an erase (``op``) has left the
+    array.
+    """
     if cfg.flash.status == "read":
         return ("STATUS",)
     passed = {"PROGRAM"} if op == "program" and cfg.flash.cache_program else set()
@@ -148,7 +152,8 @@ def _behind(cfg: Config, op: str) -> tuple[str, ...]:
 
 
 def _pages(cfg: Config) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]]:
-    """Yield (name, (terms, ps) of a read, (terms, ps) of a program) of each page type."""
+    """Yield (name suffix, (terms as text, ps) of a read, (terms as text, ps) of a program) for each
+    page type."""
     flash = cfg.flash
     read, program = flash.t_read_ps, flash.t_program_ps
     yield "", ("", read), ("", program)

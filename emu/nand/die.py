@@ -6,9 +6,10 @@ operations (array.py) or channel grants (channel.py).
 Source: queues and their order as in MQSim (mapping, garbage collection when urgent, user; reads
 before programs before erases); a die with cache and data registers as in ONFI.
 
-A record of DIE is a unit that takes one command at a time: a die; or each plane of a die with
-independent plane reads (the die's "lanes": values for the whole die lie in the first lane); or all
-dies of a chip, where a chip takes one command at a time (in the record of its first die).
+A record of DIE describes hardware that executes one command at a time. This is usually a die. With
+independent plane reads it is a plane, called a *lane* of the die; the record of the first lane also
+has the values for the whole die. If a chip executes one command at a time, it is the chip, and the
+record of its first die is used.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ QUEUES = 9
 RESUME, MORE = QUEUES, QUEUES + 1
 """Values of ``pick`` that are not queues.
 
-RESUME: continue the suspended program or erase. MORE: load the next page of a word line whose pages
-are loaded one after the other.
+RESUME: resume the suspended program or erase. MORE: load the next page of the word line that is
+being loaded.
 """
 ALL = (1 << QUEUES) - 1
 READS = 1 << Q_MAP_READ | 1 << Q_GC_READ | 1 << Q_READ
 URGENT_READS = 1 << Q_MAP_READ | 1 << Q_READ
-"""Mask of the reads that may suspend a program or an erase.
+"""Bit mask of the queues whose reads may always suspend a program or an erase.
 
-While garbage collection is urgent, its reads may do so as well.
+While garbage collection is urgent, garbage-collection reads may suspend, too.
 """
 HOST_QUEUES = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
 BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
@@ -52,13 +53,13 @@ _DIE = record_type(
     cache="i4",  # transaction whose data are in the cache register, or moving into it
     paused="i4",  # program or erase that is suspended
     waiting="i4",  # bit per queue that is not empty
-    want="i4",  # its channel request: NONE, COMMAND or IN
-    pick="i4",  # queue of that request, RESUME or MORE
+    want="i4",  # channel request: NONE, COMMAND or IN
+    pick="i4",  # queue of the channel request, RESUME or MORE
     on_bus="i4",
     gradients="i4",  # gradient pages loaded and not yet consumed
-    stripe="i4",  # 1: w, m, v lie in the data registers between BPR and BPP
-    bus="i4",  # its channel
-    at="i4",  # its position on the channel
+    stripe="i4",  # 1: the data registers hold w, m, v (between BPR and BPP)
+    bus="i4",  # channel of the die
+    at="i4",  # position of the die on the channel
     first="i4",  # first lane of its die; first die of its chip where that takes one command
     collecting="i4",  # garbage collections that block host work (in the first lane)
     urgent="i4",  # 1: garbage collection has priority over host work (in the first lane)
@@ -107,7 +108,7 @@ MAX_WAYS = 62
 
 
 def order_table() -> np.ndarray:
-    """Return the queue with the highest priority per mask of non-empty queues: int8[2, masks].
+    """Return the queue with the highest priority for each mask of non-empty queues: int8[2, masks].
 
     Row 1 applies while garbage collection is urgent, row 0 otherwise.
     """
@@ -155,13 +156,13 @@ def rank_of(st, tid):
 
 @inline
 def weight_of(rank):
-    """Return the number of turns of a priority class from 1 to 3 in a cycle of four rounds."""
+    """Return the number of turns of priority class ``rank`` (1 to 3) in a cycle of four rounds."""
     return 4 if rank == 1 else 2 if rank == 2 else 1
 
 
 @cold
 def promote(st, die, queue):
-    """Move the first transaction of the class whose turn it is to the head of queue ``queue``.
+    """Move the first transaction of the priority class that has the turn to the head of a queue.
 
     Class 0 always has priority. Classes 1 to 3 take weighted turns: class 1 in every round of a
     cycle of four, class 2 in rounds 2 and 1, class 3 in round 1.
@@ -198,7 +199,7 @@ def promote(st, die, queue):
 
 @cold
 def bring_forward(st, die, queue, chosen):
-    """Move the first transaction of class ``chosen`` to the head of queue ``queue``."""
+    """Move the first transaction of priority class ``chosen`` to the head of queue ``queue``."""
     before = -1
     tid = st.queue[die, 2 * queue]
     while rank_of(st, tid) != chosen:
@@ -215,8 +216,9 @@ def bring_forward(st, die, queue, chosen):
 
 @inline
 def planes_of(st, tid):
-    """Return the number of planes that a command uses, counted at one page offset (a word line has
-    pages at several offsets).
+    """Return the number of planes that the command of transaction ``tid`` uses.
+
+    Pages of a word line at other page offsets are not counted.
     """
     if st.cfg[0].slots > 1:
         return planes_at(st, tid)
@@ -233,8 +235,8 @@ def planes_of(st, tid):
 
 @cold
 def planes_at(st, tid):
-    """Variant of :func:`planes_of` for pages with several slots, if a transaction covers some of
-    them.
+    """Return the number of planes that the command of ``tid`` uses, as :func:`planes_of`, if a
+    flash page has several slots.
     """
     page = st.txn[tid].page
     planes = 0
@@ -250,10 +252,11 @@ def planes_at(st, tid):
 
 @cold
 def chip_record(st, tid):
-    """Return the DIE record of transaction ``tid``'s chip, where a chip takes one command at a
+    """Return the DIE record of transaction ``tid``'s chip, if a chip executes one command at a
     time.
 
-    Renumbers the transaction's planes: the planes of all dies of a chip are numbered consecutively.
+    Renumbers the planes of the transaction, because the planes of all dies of a chip are numbered
+    consecutively.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -264,7 +267,7 @@ def chip_record(st, tid):
 
 @cold
 def die_in_chip(st, die, tid):
-    """Return the die of chip record ``die`` on which transaction ``tid`` works."""
+    """Return the die on which transaction ``tid`` operates, within the chip of record ``die``."""
     cfg = st.cfg[0]
     return die + lowest_bit(st.txn[tid].planes) // cfg.planes * cfg.channels
 
@@ -274,8 +277,8 @@ def die_in_chip(st, die, tid):
 
 @cold
 def take_power(st, die, count):
-    """Set the power that die ``die`` holds to that of ``count`` planes (more or fewer than
-    before).
+    """Set the power that die ``die`` holds to the power of ``count`` planes, more or fewer than
+    before.
     """
     die_rec = st.die[die]
     dev = st.dev[die_rec.dev]
@@ -306,10 +309,10 @@ def touch_all(st, dev):
 
 @cold
 def can_power(st, die, count):
-    """Return True if die ``die`` may have power for ``count`` planes.
+    """Return True if the power budget of the device allows ``count`` planes for die ``die``.
 
-    The first die that is refused is served next: no other die gets more power before it does, so
-    that operations on many planes do not starve.
+    If the power does not suffice, the die is the next to get power: no other die gets more power
+    before it, so that operations on many planes do not starve.
     """
     die_rec = st.die[die]
     dev = st.dev[die_rec.dev]

@@ -7,11 +7,11 @@ in JESD230F and data sheets of 3D NAND: reads only, each in a separate plane.
 
 Suspension. A read of the host or of the mapping table suspends a program or an erase; a
 garbage-collection read does so only while garbage collection is urgent. An operation is not
-suspended if it has ``suspend_*_left`` or less left when the channel is granted, more than
-``max_suspends`` times, or while the cache register holds the next page. The array stops at the
-start of the suspend command; the operation pays t_resume before it continues. Meanwhile the die
-accepts only such reads, including later ones, and at most ``suspend_reads`` of them in a row. One
-operation at a time can be suspended.
+suspended in three cases: its remaining time when the channel is granted is ``suspend_*_left`` or
+less, it has been suspended ``max_suspends`` times, or the cache register holds the next page. The
+array stops at the start of the suspend command. The operation continues t_resume after the resume
+command. In between, the die accepts only reads that may suspend, including reads that arrive later,
+at most ``suspend_reads`` of them in a row. One operation at a time can be suspended.
 
 Independent plane reads. Every operation except a read of one plane needs the whole die: it waits
 until all planes are idle, and while it waits no plane starts another read. A plane holds one read
@@ -49,8 +49,8 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @inline
 def push(st, die, tid, queue):
-    """Append transaction ``tid`` to queue ``queue`` of die ``die``; run the scheduler if it was
-    empty.
+    """Append transaction ``tid`` to queue ``queue`` of die ``die``. If the queue was empty, run the
+    die scheduler.
     """
     if st.cfg[0].chip != 0:
         die = chip_record(st, tid)
@@ -156,9 +156,7 @@ def set_channel_request(st, die, want, pick):
 
 @njit
 def allowed_queues(st, die):
-    """Return the mask of the queues from which die ``die``, which is busy, may take an
-    operation.
-    """
+    """Return the bit mask of the queues from which the busy die ``die`` may take an operation."""
     die_rec = st.die[die]
     cfg = st.cfg[0]
     taken = die_rec.stripe != 0 or die_rec.gradients != 0  # the registers hold the optimizer's data
@@ -195,8 +193,11 @@ def allowed_queues(st, die):
 
 @cold
 def fits_open_block(st, working, tid):
-    """Return True if parity page or record ``tid`` goes to the block that the reservoir has open
-    after the program ``working``. Otherwise an erase comes between the two programs."""
+    """Return True if parity page or record ``tid`` can be programmed directly after the program
+    ``working``, into the block that the reservoir then has open.
+
+    Otherwise a block must be erased between the two programs.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     at = st.pool[txn.dev * cfg.dies + txn.lpn % cfg.dies].r_next + int(
@@ -207,8 +208,8 @@ def fits_open_block(st, working, tid):
 
 @inline
 def suspending_queues(st, die_rec):
-    """Return the mask of the queues whose reads may suspend a program or an erase, or run while one
-    is suspended."""
+    """Return the bit mask of the queues whose reads may suspend a program or an erase, or may run
+    while an operation is suspended."""
     cfg = st.cfg[0]
     if die_rec.paused >= 0 and cfg.suspend_reads > 0 and die_rec.served >= cfg.suspend_reads:
         return 0
@@ -217,8 +218,12 @@ def suspending_queues(st, die_rec):
 
 @inline
 def may_suspend(st, die_rec, at):
-    """Return True if the operation in the array may be suspended at time ``at`` (ps): a program or
-    an erase with enough time left and fewer than ``max_suspends`` suspensions."""
+    """Return True if the operation in the array of die record ``die_rec`` may be suspended at time
+    ``at`` (ps).
+
+    It must be a program or an erase with more than the configured remaining time and fewer than
+    ``max_suspends`` suspensions.
+    """
     cfg = st.cfg[0]
     txn = st.txn[die_rec.arr]
     if txn.op == PROGRAM:
@@ -242,7 +247,9 @@ def may_suspend(st, die_rec, at):
 
 @inline
 def needs_die(st, tid):
-    """Return True if transaction ``tid`` needs the whole die: it is not a read of one plane."""
+    """Return True if transaction ``tid`` needs the whole die, because it is not a read of one
+    plane.
+    """
     txn = st.txn[tid]
     return txn.op != READ or (
         txn.n > 1 and st.cfg[0].slots == 1
@@ -253,7 +260,7 @@ def needs_die(st, tid):
 def select_next_of_lanes(st, first):
     """Select the next command of every plane of a die with independent plane reads.
 
-    ``first`` is the first lane of the die; otherwise like :func:`select_next`.
+    ``first``: DIE record of the first plane of the die. See :func:`select_next`.
     """
     cfg = st.cfg[0]
     first_rec = st.die[first]
@@ -310,8 +317,9 @@ def select_next_of_lanes(st, first):
 
 @inline
 def select_plane_read(st, die, waiting):
-    """Return (queue, want) of a read that plane ``die`` can do alone; (-1, NONE) if there is
-    none.
+    """Select a read that plane ``die`` can execute independently. ``waiting``: mask of queues.
+
+    Returns (queue, COMMAND), or (-1, NONE) if there is no such read.
     """
     if waiting != 0:
         queue = int(st.order[st.die[st.die[die].first].urgent, waiting])
@@ -322,8 +330,11 @@ def select_plane_read(st, die, waiting):
 
 @inline
 def select_cached_program(st, die, waiting):
-    """Return (queue, want) of the program that may enter the cache register behind the operation
-    that occupies the die; (-1, NONE) if there is none."""
+    """Select a program whose data may enter the cache register while another program occupies the
+    die. ``waiting``: mask of queues.
+
+    Returns (queue, IN), or (-1, NONE) if there is no such program.
+    """
     cfg = st.cfg[0]
     die_rec = st.die[die]
     if st.txn[die_rec.arr].op == PROGRAM and cfg.cache_program != 0 and die_rec.cache < 0:
@@ -339,7 +350,10 @@ def select_cached_program(st, die, waiting):
 
 @njit
 def set_gc_priority(st, die, urgent):
-    """Set whether garbage collection on the die of lane ``die`` has priority over host work."""
+    """Set the priority of garbage collection on the die of lane ``die``.
+
+    ``urgent``: 1 if garbage collection has priority over host operations, else 0.
+    """
     die_rec = st.die[st.die[die].first]
     if die_rec.urgent != urgent:
         die_rec.urgent = urgent
@@ -348,8 +362,8 @@ def set_gc_priority(st, die, urgent):
 
 @cold
 def bar_host_work(st, die, change):
-    """Add ``change`` (+1 or -1) to the number of garbage collections that block host work on the
-    die of lane ``die``."""
+    """Add ``change`` (+1 or -1) to the number of garbage collections that block host operations on
+    the die of lane ``die``."""
     die_rec = st.die[st.die[die].first]
     die_rec.collecting += change
     select_next(st, st.die[die].first)

@@ -1,18 +1,21 @@
-"""Error correction: capability, latency and energy, with read retry.
+"""Error correction: capability and latency of ECC, with read retry.
 
 Owns the probability that a page cannot be corrected, the outcome of one read with its retries, and
-its cost. Does not own error rates (rber.py), real bytes (bit_errors.py) or the scheduling of
-retries.
+the array reads, decodings and decoding time that it takes. Does not own error rates (rber.py), real
+bytes (bit_errors.py) or the scheduling of retries (ftl/read_retry.py).
 Source: Chun et al., "RiF", HPCA 2024 (QC-LDPC on 4 KiB, limit and latency); Bates, "Latency in
 LDPC-based next-generation SSD controllers", Microsemi 2014 (1 us an iteration, 1 to 20 of them);
 Cai et al., Proc. IEEE 105(9), 2017 (hard decision, then retries, then soft decision).
 
-A code word is corrected when at most ``limit`` of its bits are wrong, a page when all of its code
-words are corrected: bounded-distance decoding, as the papers state capabilities. Bits are user
-bits; the spare bytes that hold parity are not transferred and have no errors. The steps of a read:
+A code word is corrected if at most ``limit`` of its bits are wrong (bounded-distance decoding, as
+in the papers). A page is corrected if all of its code words are corrected. Bits are user bits; the
+spare bytes that hold parity are not transferred and have no errors. A read has these steps, each of
+which follows if the previous step has failed:
 
-    hard decision at the default voltages -> up to ``retries`` times at shifted ones, each leaving
-    ``gain`` of the shifted errors -> soft decision over ``soft_reads`` more readings -> media error
+    1. hard decision at the default reference voltages
+    2. up to ``retries`` hard decisions at other voltages; each multiplies ``shifted`` by ``gain``
+    3. soft decision with ``soft_reads`` additional reads
+    4. media error
 """
 
 from __future__ import annotations
@@ -45,13 +48,13 @@ CODE = record_type(
 )
 NEVER_LOG = -60 * math.log(2)
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
-"""Outcome of a read: corrected by hard decision (at once or after retries), by soft decision, or
-media error."""
+"""Outcome of a read: corrected by hard decision, with or without retries (CORRECTED), corrected by
+soft decision (SOFT), or media error (UNCORRECTABLE)."""
 
 
 @njit
 def log_mass(n, k, p):
-    """Return log P(X = k) for X binomial of ``n`` and ``p``, 0 < p < 1."""
+    """Return log P(X = k) for a binomial X with parameters ``n`` and ``p``, 0 < p < 1."""
     return (
         math.lgamma(n + 1.0)
         - math.lgamma(k + 1.0)
@@ -63,7 +66,10 @@ def log_mass(n, k, p):
 
 @njit
 def _series_above(n, t, p):
-    """Return log P(X > t) from the masses above t, which decrease if t + 1 >= n p."""
+    """Return log P(X > t) for a binomial X (n, p) as a sum of P(X = k) over k > t.
+
+    The terms decrease, because t + 1 >= n p is required.
+    """
     odds = p / (1.0 - p)
     k = t + 1
     term = 1.0
@@ -77,7 +83,10 @@ def _series_above(n, t, p):
 
 @njit
 def _series_up_to(n, t, p):
-    """Return log P(X <= t) from the masses up to t, which decrease downwards if t + 1 < n p."""
+    """Return log P(X <= t) for a binomial X (n, p) as a sum of P(X = k) from k = t down.
+
+    The terms decrease, because t + 1 < n p is required.
+    """
     odds = (1.0 - p) / p
     k = t
     term = 1.0
@@ -91,10 +100,10 @@ def _series_up_to(n, t, p):
 
 @njit
 def log_above(n, t, p):
-    """Return log P(X > t) for X binomial of ``n`` and ``p``.
+    """Return log P(X > t) for a binomial X with parameters ``n`` and ``p``.
 
-    P is the probability that a code word of ``n`` bits has more than ``t`` wrong bits; its relative
-    error is below 1e-9 for n up to 2**20.
+    P is the probability that a code word of ``n`` bits has more than ``t`` wrong bits. The relative
+    error of P is below 1e-9 for n up to 2**20.
     """
     if p <= 0.0 or t >= n:
         return -math.inf
@@ -107,7 +116,9 @@ def log_above(n, t, p):
 
 @njit
 def log_up_to(n, t, p):
-    """Return log P(X <= t) for X binomial of ``n`` and ``p``; see :func:`log_above`."""
+    """Return log P(X <= t) for a binomial X with parameters ``n`` and ``p``. See
+    :func:`log_above`.
+    """
     if p <= 0.0 or t >= n:
         return 0.0
     if t < 0 or p >= 1.0:
@@ -126,7 +137,9 @@ def codeword_failure(n, t, p):
 
 @njit
 def page_failure(n, t, words, p):
-    """Return the probability that at least one of ``words`` code words cannot be corrected."""
+    """Return the probability that at least one of ``words`` code words cannot be corrected at RBER
+    ``p``. ``n``: bits of a code word; ``t``: correctable bits per code word.
+    """
     fails = codeword_failure(n, t, p)
     if fails >= 1.0:
         return 1.0
@@ -134,10 +147,11 @@ def page_failure(n, t, words, p):
 
 
 def code(cfg: Config) -> np.recarray:
-    """Return the code of a configuration: one record of CODE.
+    """Return the error-correcting code of a configuration: one record of CODE.
 
-    A mapping unit smaller than a page has separate code words and its share of the decoding time.
-    If ``errors.kind`` is none, a page is one code word without limit; its first read is correct.
+    The record applies to one mapping unit. A mapping unit smaller than a flash page has separate
+    code words and a proportional part of the decoding time. If ``errors.kind`` is "none", a page is
+    one code word in which all bits are correctable.
     """
     ecc = cfg.ecc
     made = records(CODE, 1)
@@ -168,8 +182,11 @@ def code(cfg: Config) -> np.recarray:
 
 
 def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Return the two rates in [0, 1/2], 2**-25 apart, between which ``holds`` turns from true to
-    false. The step is coarse enough that the last digit of a logarithm has no effect."""
+    """Return (low, high), 2**-25 apart in [0, 1/2]: ``holds`` is true at ``low``, false at
+    ``high``.
+
+    The interval is wide enough that the rounding of logarithms has no effect.
+    """
     low, high = 0.0, MOST_RBER
     for _ in range(24):
         middle = (low + high) / 2
@@ -179,16 +196,17 @@ def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:
 
 @njit
 def word_key(key, level, word):
-    """Return the random key of one code word's errors at one retry level."""
+    """Return the uint64 random key for the errors of code word ``word`` at retry ``level``."""
     return absorb(key, (level << 32) + word)
 
 
 @njit
 def page_errors(code, key, level, rate):
-    """Return the wrong bits of a page at retry ``level``, and those of its worst code word.
+    """Draw the number of wrong bits of a page at retry ``level`` and bit error rate ``rate``.
 
-    Below ``code.safe`` the errors are drawn for the whole page, because no code word reaches its
-    limit there, and the worst code word is given as 0.
+    Returns (wrong bits of the page, wrong bits of its worst code word). Below ``code.safe`` no code
+    word reaches the limit, so the wrong bits are drawn for the whole page and the second number is
+    0.
     """
     if rate < code.safe:
         return binomial(word_key(key, level, -1), code.words * code.bits, rate), np.int64(0)
@@ -203,11 +221,12 @@ def page_errors(code, key, level, rate):
 
 @njit
 def read_page(code, key, stable, shifted, scale):
-    """Read a page with retries: return (outcome, retries, wrong bits in the last reading).
+    """Draw the outcome of a page read with retries.
 
-    ``code``: a record of CODE; ``key``: from rng.page_key; ``stable`` and ``shifted``: from
-    rber.stable_rate and rber.shifted_rate; ``scale``: from rber.scales. Outcome: CORRECTED, SOFT or
-    UNCORRECTABLE. It depends on the arguments alone, not on the order or time of the reads.
+    Returns (CORRECTED, SOFT or UNCORRECTABLE; number of retries; wrong bits in the last hard
+    decision). ``code``: a record of CODE; ``key``: from rng.page_key; ``stable`` and ``shifted``:
+    from rber.stable_rate and rber.shifted_rate; ``scale``: from rber.scales. The result depends on
+    the arguments only, not on the order or time of the reads.
     """
     level = 0
     while True:
@@ -224,9 +243,9 @@ def read_page(code, key, stable, shifted, scale):
 
 @njit
 def senses(code, outcome, retries):
-    """Return the number of array readings that a page read takes.
+    """Return the number of array reads that a page read takes, including retries and soft reads.
 
-    Each reading has a command and a data out.
+    Each array read has a command and a data out on the channel.
     """
     if outcome == CORRECTED:
         return 1 + retries
@@ -237,7 +256,7 @@ def senses(code, outcome, retries):
 def decodes(code, outcome, retries):
     """Return the number of decodings that a page read takes.
 
-    Each decoding costs ``energy.ecc`` for each bit.
+    Each decoding consumes energy ``energy.ecc`` per bit.
     """
     if outcome == CORRECTED or code.soft_reads == 0:
         return 1 + retries
@@ -246,10 +265,10 @@ def decodes(code, outcome, retries):
 
 @njit
 def decode_ps(code, errors):
-    """Return the time of a successful decoding, in ps.
+    """Return the time of a successful hard decoding of a page with ``errors`` wrong bits, in ps.
 
-    The number of iterations grows with the errors: from ``decode`` for none to ``decode_limit`` for
-    the most that can be corrected.
+    The time grows linearly from ``decode`` without errors to ``decode_limit`` at the maximum number
+    of correctable bits.
     """
     most = code.words * code.limit
     return code.decode + (code.decode_limit - code.decode) * min(errors, most) // most
@@ -257,9 +276,9 @@ def decode_ps(code, errors):
 
 @njit
 def decoder_ps(code, outcome, retries, errors):
-    """Return the decoder time of a read with all its retries, in ps.
+    """Return the decoder time of a page read with ``retries`` retries, in ps.
 
-    A failed hard decoding takes ``decode_limit``.
+    ``errors``: wrong bits of the last hard decision. A failed hard decoding takes ``decode_limit``.
     """
     if outcome == CORRECTED:
         return retries * code.decode_limit + decode_ps(code, errors)

@@ -1,14 +1,14 @@
 """Geometry: numbers of channels, dies, planes, blocks and pages, and physical page numbers.
 
 Owns the numbering. Does not own the mapping table (ftl/page_map.py).
-Source: the usual hierarchy channel / die / plane / block / page. A super-block is the same block
-index in every plane of one die, a super-page the same page of a super-block (OptimStore's term,
-HPCA 2023). A unit is written and garbage-collected together: a die with its super-blocks, or a
-plane with its blocks.
+Source: the usual hierarchy channel / die / plane / block / page. A super-block consists of the
+blocks with one index in all planes of a die. A super-page consists of the pages with one offset in
+a super-block (OptimStore's term, HPCA 2023). A unit is written and garbage-collected as a whole: a
+die with its super-blocks, or a plane with its blocks.
 
-Where an entry of the mapping table covers less than a page of flash, that mapping unit is a *slot*
-of the page, and "page" means a slot here and in the mapping table. Consecutive slots lie in one
-page of flash, then in the next plane of the super-page, then in the next super-page.
+If an entry of the mapping table covers less than a flash page, this mapping unit is a *slot* of the
+flash page, and "page" means a slot here and in the mapping table. Consecutive slots are in one
+flash page, then in the next plane of the super-page, then in the next super-page.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Geometry:
     pages: int
     """Number of flash pages per block of a plane."""
     page_bytes: int
-    """Bytes of a page of the mapping table, which is a page of flash or one of its ``slots``."""
+    """Bytes of a mapping unit, which is a flash page or one of its ``slots``."""
     unit_planes: int
     """Number of planes of a unit: all planes of a die, or one."""
     chip_dies: int = 1
@@ -83,7 +83,7 @@ class Geometry:
 
     @property
     def block_pages(self) -> int:
-        """Number of pages of the mapping table per block of a unit."""
+        """Number of mapping units per block of a unit."""
         return self.pages * self.unit_planes * self.slots
 
     @property
@@ -97,7 +97,7 @@ class Geometry:
 
     @property
     def die_pages(self) -> int:
-        """Number of physical pages per die, conventional and reservoir together."""
+        """Number of mapping units per die, conventional and reservoir together."""
         return self.all_blocks * self.pages * self.planes * self.slots
 
     @property
@@ -111,7 +111,7 @@ class Geometry:
 
     @property
     def native_pages(self) -> int:
-        """Number of physical pages of native blocks, the final location of logical pages."""
+        """Number of mapping units in native blocks, the final location of logical pages."""
         return self.units * self.native_blocks * self.block_pages
 
     @property
@@ -123,10 +123,10 @@ class Geometry:
         return die % self.channels
 
     def turns(self, order: str) -> np.ndarray:
-        """Return the units in an order of channels, ways, dies and planes: int32[units].
+        """Return the numbers of all units in the order in which writes are allocated, int32[units].
 
-        The dimension of the first letter of ``order`` (Channel, Way, Die, Plane) varies fastest.
-        Planes count only where a unit has one plane.
+        ``order``: the letters C, W, D and P (channel, way, die, plane) in some order. The dimension
+        of the first letter varies fastest. P has no effect if a unit spans all planes of a die.
         """
         chips = self.ways // self.chip_dies
         sizes = {"C": self.channels, "W": chips, "D": self.chip_dies, "P": self.planes}
@@ -142,6 +142,6 @@ class Geometry:
 
 @cold
 def pages(st, ppn, count):
-    """Return the number of flash pages that hold the ``count`` slots from ``ppn`` on."""
+    """Return the number of flash pages that hold ``count`` slots from physical slot ``ppn`` on."""
     slots = st.cfg[0].slots
     return (ppn % slots + count - 1) // slots + 1

@@ -1,7 +1,7 @@
-"""Multi-plane commands: combination of separately queued operations.
+"""Multi-plane commands: combination of separately queued operations into one command.
 
 Owns the choice of a die's queued operations that form one command. Does not own operations that
-span planes from the start (ftl/page_map.py allocates those as a whole).
+span several planes when they are created (ftl/page_map.py allocates their pages as a whole).
 Source: ONFI multi-plane addressing: the same operation in different planes of one die at the same
 page offset.
 """
@@ -27,8 +27,8 @@ from ondie.kernels.jit import cold, inline, njit
 
 @cold
 def gather_all(st, die, tid, queue):
-    """Add queued operations to the command of ``tid``: from its queue ``queue``, then from the
-    other queues of the same kind. The power budget limits the number of planes."""
+    """Add queued operations to the command of ``tid``: from queue ``queue``, then from the other
+    queues with operations of that kind. The power budget limits the number of planes."""
     gather(st, die, tid, queue)
     if queue == Q_READ or queue == Q_GC_READ or queue == Q_MAP_READ:
         if queue != Q_READ:
@@ -43,13 +43,15 @@ def gather_all(st, die, tid, queue):
 
 @inline
 def same_priority(st, tid, unit):
-    """Return True if two host transactions have the same priority class."""
+    """Return True if host transactions ``tid`` and ``unit`` have one priority class."""
     return rank_of(st, tid) == rank_of(st, unit)
 
 
 @inline
 def may_join(st, tid):
-    """Return True if transaction ``tid`` may join a command of the FTL under polled classes."""
+    """Return True if transaction ``tid`` may join a command of the FTL while MQSim's polled
+    priority classes are in use (polling.py).
+    """
     return st.txn[tid].kind == OWN or rank_of(st, tid) == st.reg[0].companion
 
 
@@ -117,8 +119,11 @@ def gather(st, die, tid, queue):
 
 @njit
 def merge(st, tid, part):
-    """Merge the chain of mates of ``part`` into that of ``tid``, ordered by page offset: the pages
-    of one offset in several planes are adjacent."""
+    """Merge the chain of mates of transaction ``part`` into the chain of ``tid``.
+
+    The chain is ordered by page offset, so that the pages of one offset in several planes are
+    adjacent.
+    """
     at = tid
     while part >= 0:
         following = st.txn[part].mate

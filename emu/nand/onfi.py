@@ -3,12 +3,12 @@
 Owns the constants of NV-DDR2, NV-DDR3 and NV-LPDDR4 (LTT), MQSim's set of constants, and the
 command sequences. Does not own array times (presets) or channel grants (channel.py).
 Source: ONFI 5.0, tables 4-73 (NV-DDR2, NV-DDR3) and 4-77 (NV-LPDDR4) and section 5 (commands);
-values that ONFI leaves to the part: Micron's public model of an ONFI 4 MLC die; MQSim's channel for
-"MQSim".
+Micron's public model of an ONFI 4 MLC die for values that ONFI leaves to the vendor; MQSim's
+channel model for interface "MQSim".
 
-In each of these interfaces WE_n latches commands and addresses, one per tWC, at any data rate; only
+In each of these interfaces, WE_n latches one command or address byte per tWC at any data rate. Only
 the postamble depends on the timing mode (tRC, two transfers). A sequence holds the channel from its
-first command cycle to the end of tWB: the controller sends one sequence after the other.
+first command cycle to the end of tWB. The controller sends one sequence after the other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import InputError
 
 ADDRESS, ROW = 5, 3
-"""Number of address cycles: ADDRESS counts two column and three row cycles, ROW the row cycles."""
+"""Numbers of address cycles: ADDRESS = two column and three row cycles, ROW = three row cycles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Timing constant in ps with its source, and with a range if it depends on the flash part."""
+    """Timing constant in ps with its source.
+
+    ``low`` and ``high``: range in ps if the value depends on the vendor's flash die, else -1.
+    """
 
     ps: int
     source: str
@@ -61,8 +64,8 @@ NUMBERS: dict[str, Number] = {
 SUSPEND_CYCLES = 1 + ROW
 """Number of cycles of a suspend or resume command.
 
-Assumed: a command and the row address, which selects the die; vendors' sequences have one to four
-cycles.
+Assumption: one command cycle and the row address, which selects the die. The sequences of vendors
+have one to four cycles.
 """
 MQSIM = {
     name: _ns(value, "MQSim, built-in constants of its NV-DDR2 channel")
@@ -80,10 +83,11 @@ FASTEST = {
 
 
 def cycles(cfg: Config) -> dict[str, np.ndarray]:
-    """Return the channel times in ps, int64[planes + 1] each, by name as in timing.CYCLE_NAMES.
+    """Return the channel times in ps by name (timing.CYCLE_NAMES), int64[planes + 1] each.
 
-    ``flash.t_plane_busy`` (tDBSY, tPLxBSY) separates the planes of one command. Raises InputError
-    for a rate above the maximum of the interface.
+    Arrays are indexed by the number of planes of a command. ``flash.t_plane_busy`` (tDBSY, tPLxBSY)
+    separates the planes of one command. Raises InputError for a rate above the maximum of the
+    interface.
     """
     flash = cfg.flash
     count = np.arange(flash.planes_per_die + 1)
@@ -102,10 +106,12 @@ def cycles(cfg: Config) -> dict[str, np.ndarray]:
 
 
 def _onfi(busy: int, t_rc: int, count: np.ndarray) -> dict[str, np.ndarray | int]:
-    """Return the times of ONFI's sequences in ps.
+    """Return the times of ONFI's command sequences in ps, by name, for each number of planes in
+    ``count``.
 
     Reads: 00h, address, 32h or 30h for each plane; programs: 80h, address, data, 11h or 10h;
-    erases: 60h, row, D1h or D0h; copy-back: 00h .. 35h, then 85h .. 10h.
+    erases: 60h, row, D1h or D0h; copy-back: 00h .. 35h, then 85h .. 10h. ``busy``: t_plane_busy in
+    ps. ``t_rc``: cycle time of RE_n in ps.
     """
     ps = {name: number.ps for name, number in NUMBERS.items()}
     between = (count - 1) * (ps["tWB"] + busy)
@@ -136,10 +142,11 @@ def _onfi(busy: int, t_rc: int, count: np.ndarray) -> dict[str, np.ndarray | int
 
 
 def _mqsim(busy: int, count: np.ndarray) -> dict[str, np.ndarray | int]:
-    """Return the times of MQSim's sequences in ps.
+    """Return the times of MQSim's command sequences in ps, by name, for each number of planes in
+    ``count``.
 
-    Six cycles for the command and address of a read, four for an erase, five for a program and one
-    to close it. The second part of a copy-back takes as long as a program; a resume takes no time.
+    A read has six command and address cycles, an erase four, a program five and a final one. The
+    second sequence of a copy-back takes as long as a program. A resume takes no time.
     """
     ps = {name: number.ps for name, number in MQSIM.items()}
     between = (count - 1) * busy

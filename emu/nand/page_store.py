@@ -1,8 +1,8 @@
 """Page store: contents and out-of-band data of physical pages.
 
-Owns page contents in segments of 64 MiB of address space, committed page by page as they are
-written, in anonymous memory or in files of a folder. Does not own addresses (ftl/page_map.py) or
-time (channel.py).
+Owns page contents in segments of 64 MiB of address space, in anonymous memory or in files of a
+folder. Memory is committed only for pages that are written. Does not own addresses
+(ftl/page_map.py) or time (channel.py).
 Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum with every page; in the
 optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
 """
@@ -36,9 +36,10 @@ OOB = np.dtype(
 )
 ERASED, PROGRAMMED, TORN = range(3)
 """Values of ``written``, the state of the cells. TORN: power was lost during a program or an erase.
-A torn page may read like any other, and must be erased before the next program."""
+A torn page may read as valid, blank or damaged. It must be erased before the next program."""
 SPARE_BYTES = OOB.itemsize - 4
-"""Bytes of out-of-band data that are programmed; ``written`` is the cells' state, not data."""
+"""Bytes of out-of-band data that are programmed: all of OOB except ``written``, the state of the
+cells."""
 BLANK = -1
 """Value of ``lpn`` for a torn page that reads as erased."""
 
@@ -53,24 +54,27 @@ class Spare(NamedTuple):
 
 
 def out_of_band(spare: Spare, data: np.ndarray) -> np.ndarray:
-    """Return the out-of-band data of a page that holds ``data``, as its cells store them:
-    uint8[SPARE_BYTES]."""
+    """Return the out-of-band data of a page as the cells store them, uint8[SPARE_BYTES].
+
+    ``data``: bytes of the page, uint8[page_bytes], for the checksum.
+    """
     checksum = zlib.crc32(data.tobytes())
     held = np.array([(*spare, checksum, record_checksum(*spare, checksum), 0)], OOB)
     return held.view(np.uint8)[:SPARE_BYTES].copy()
 
 
 def record_checksum(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
-    """Return the checksum of an out-of-band record."""
+    """Return the checksum (seal) of an out-of-band record with these fields, a CRC-32."""
     return zlib.crc32(struct.pack("<qqqII", lpn, sequence, step, slot, checksum))
 
 
 class PageStore:
     """Page contents of one device, by physical page number.
 
-    With ``folder`` the segments are sparse files; without it they are in memory and end with the
-    process. Reading a page before it was programmed raises InputError. Bytes that do not match the
-    stored checksum (an injected fault) are returned as they are; :meth:`intact` detects them.
+    With ``folder``, the segments are sparse files. Without it, they are in memory and are lost when
+    the process ends. A read of a page that is not programmed raises InputError. A read does not
+    check the stored checksum, so it returns damaged bytes (an injected fault); :meth:`intact`
+    detects them.
     """
 
     def __init__(self, page_bytes: int, folder: Path | None = None) -> None:
@@ -104,7 +108,10 @@ class PageStore:
             return mmap.mmap(file.fileno(), size)
 
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
-        """Program a page with ``data`` uint8[page_bytes]. Raises InputError if it is not erased."""
+        """Program physical page ``ppn`` with ``data``, uint8[page_bytes], of logical page ``lpn``.
+
+        Raises InputError if the page is not erased.
+        """
         self._program(ppn, lpn, data, zlib.crc32(data.tobytes()))
 
     def _program(self, ppn: int, lpn: int, data: np.ndarray, checksum: int) -> None:
@@ -125,9 +132,10 @@ class PageStore:
     ) -> np.record:
         """Program a page of the reservoir with out-of-band data from its controller.
 
-        Returns the record. ``members``, uint8[SPARE_BYTES], only for a parity page: the exclusive
-        or of its members' out-of-band data, stored in the place of ECC parity, which these pages do
-        not have. Raises InputError if the page has not been erased.
+        Returns the out-of-band record, for changes. ``members``, for a parity page only: the
+        exclusive or of the out-of-band data of the pages that it protects, uint8[SPARE_BYTES],
+        stored instead of ECC parity, which these pages do not have. Raises InputError if the page
+        is not erased.
         """
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
@@ -140,13 +148,13 @@ class PageStore:
         return oob[at]
 
     def record(self, ppn: int) -> np.ndarray:
-        """Return the out-of-band data of a page as its cells hold them: uint8[SPARE_BYTES]."""
+        """Return the out-of-band data of a page as its cells store them, uint8[SPARE_BYTES]."""
         _, oob, at = self._segment(ppn)
         return oob[at : at + 1].view(np.uint8)[:SPARE_BYTES].copy()
 
     def members(self, ppn: int) -> np.ndarray:
-        """Return the exclusive or of the members' out-of-band data that a parity page holds:
-        uint8[SPARE_BYTES]. Raises InputError if the page is not programmed.
+        """Return the exclusive or of the out-of-band data of the pages that parity page ``ppn``
+        protects, uint8[SPARE_BYTES]. Raises InputError if the page is not programmed.
         """
         self.read(ppn)
         return self._members[ppn]
@@ -163,9 +171,9 @@ class PageStore:
         return oob[at]
 
     def spoil(self, ppn: int, done: bool = True) -> None:
-        """Overwrite a page without an erase, so that it reads neither as blank nor as whole.
+        """Overwrite a page without an erase, so that it reads neither as blank nor as valid.
 
-        If ``done`` is False, the overwrite has only begun: the page is marked as torn and keeps its
+        If ``done`` is False, the overwrite has only begun: the page is marked as torn but keeps its
         bytes.
         """
         record = self.torn(ppn)
@@ -176,8 +184,9 @@ class PageStore:
             record["slot"] = record["checksum"] = 0
 
     def spare(self, ppn: int) -> Spare | None | bool:
-        """Return the out-of-band data as a controller reads them: None if they are blank, False if
-        their checksum (seal) is wrong.
+        """Return the out-of-band data of a page as a controller reads them.
+
+        Returns None if the page is blank, and False if the checksum (seal) is wrong.
         """
         _, oob, at = self._segment(ppn)
         record = oob[at]
@@ -191,7 +200,7 @@ class PageStore:
         )
 
     def read(self, ppn: int) -> np.ndarray:
-        """Return a page's bytes, uint8[page_bytes] (a view: copy it before the next write).
+        """Return a page's bytes, uint8[page_bytes], as a view; copy it before the next write.
 
         Raises InputError if the page is not programmed.
         """
@@ -206,18 +215,22 @@ class PageStore:
         return bool(oob[at]["written"]) and zlib.crc32(pages[at].tobytes()) == oob[at]["checksum"]
 
     def owner(self, ppn: int) -> int:
-        """Return the logical page in the out-of-band data; -1 = the page is not programmed."""
+        """Return the logical page number in the out-of-band data, or -1 if the page is not
+        programmed.
+        """
         _, oob, at = self._segment(ppn)
         return int(oob[at]["lpn"]) if oob[at]["written"] else -1
 
     def sequence(self, ppn: int) -> int:
-        """Return the sequence number of the page's program, from 1; 0 = it is not programmed."""
+        """Return the sequence number of the page's program, from 1, or 0 if the page is not
+        programmed.
+        """
         _, oob, at = self._segment(ppn)
         return int(oob[at]["sequence"]) if oob[at]["written"] else 0
 
     def follow(self, entry: events.LogEntry, geometry: Geometry) -> bool:
-        """Apply an entry of the engine's log that concerns stored pages alone: a page moved by
-        garbage collection, or an erased super-block. Returns False for every other entry."""
+        """Apply an entry of the engine's log that changes stored pages only: a page moved by
+        garbage collection, or an erased block. Return False for every other kind of entry."""
         match entry.what:
             case events.LOG_MOVE:
                 self.move(entry.old, entry.ppn, entry.lpn)
@@ -228,8 +241,10 @@ class PageStore:
         return True
 
     def move(self, source: int, target: int, lpn: int) -> None:
-        """Copy a page to ``target`` as garbage collection does, with its checksum: a damaged page
-        remains detectable."""
+        """Copy physical page ``source`` to ``target``, as garbage collection does.
+
+        The checksum is copied, not computed, so that a damaged page remains detectable.
+        """
         data = self.read(source).copy()
         _, oob, at = self._segment(source)
         self._program(target, lpn, data, int(oob[at]["checksum"]))
@@ -242,10 +257,9 @@ class PageStore:
                 yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
 
     def erase(self, first_ppn: int, count: int, mask: int = -1, planes: int = 1) -> None:
-        """Erase ``count`` pages from ``first_ppn`` on; a page must be programmed before its next
-        read.
+        """Erase the pages among ``count`` pages from ``first_ppn`` on that are in selected planes.
 
-        Consecutive pages lie in consecutive planes, ``planes`` in all; bits of ``mask`` select the
+        Consecutive pages are in consecutive planes, modulo ``planes``. Bits of ``mask`` select the
         planes to erase.
         """
         which = np.array([mask >> plane & 1 for plane in range(planes)], bool)
@@ -265,12 +279,12 @@ class PageStore:
                     self._members.pop(ppn, None)
 
     def flip(self, ppn: int, byte: int, mask: int = 0xFF) -> None:
-        """Flip bits of one stored byte, as a raw bit error does."""
+        """Flip the bits ``mask`` of byte ``byte`` of a stored page, as raw bit errors do."""
         pages, _, at = self._segment(ppn)
         pages[at, byte] ^= mask
 
     def damage(self, ppn: int, mask: np.ndarray) -> None:
-        """Flip the stored bits that ``mask``, uint8[page_bytes], selects; the checksum stays.
+        """Flip the stored bits that ``mask``, uint8[page_bytes], selects. Keep the checksum.
 
         Raises InputError if the page is not programmed.
         """

@@ -1,14 +1,16 @@
 """Error protection of the optimizer's pages, which processing elements read on the die.
 
-Owns the wrong bits that remain after a code on the die or after the controller's ECC, and the wrong
-bits of a reading that represents several (``errors.exposure``). Does not own rates (rber.py), the
-reads of the pages (ftl/reservoir_reads.py) or the time of a code (compute/pe.py, ftl/transfers.py).
+Owns the wrong bits that remain after ECC on the die or in the controller, and the wrong bits of a
+simulated read that represents several reads (``errors.exposure``). Does not own error rates
+(rber.py), the reads of the pages (ftl/reservoir_reads.py) or the decoding time (compute/pe.py,
+ftl/transfers.py).
 Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as in ecc.py: a code
 word with more wrong bits than its code corrects stays unchanged.
 
-The wrong bits of a reading are drawn for the whole page, with the key of the reading, and do not
-depend on the code. If a reading represents ``exposure`` readings, a page without a code has the
-wrong bits of all of them; with a code, those of every code word that failed in any of them.
+The wrong bits of a read are drawn for the whole page, with the random key of the read, and do not
+depend on the code. If a simulated read represents ``exposure`` reads, a page without ECC has the
+wrong bits of all these reads. A page with ECC has the wrong bits of every code word that failed in
+any of these reads.
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ from ondie.emu.nand.rber import MOST_RBER
 from ondie.kernels.jit import njit
 
 WITHOUT_ECC = ("none", "nan_comparator")
-"""Values of pe.protection with which processing elements compute with pages as they are read."""
+"""Values of pe.protection with which processing elements use pages without error correction."""
 MANY = 64
-"""Largest number of failed readings per code word for which each failure is drawn separately.
+"""Maximum mean number of failures per code word for which each failure is drawn separately.
 
-Above it, the wrong bits of the page are drawn at one rate.
+Above this number, the wrong bits of the page are drawn at one rate.
 """
 
 
 def code(cfg: Config) -> tuple[int, int]:
-    """Return (bytes of a code word, correctable bits per code word); (0, 0) without a code."""
+    """Return (bytes of a code word, correctable bits per code word) of the optimizer's pages.
+
+    Returns (0, 0) without ECC.
+    """
     match cfg.pe.protection:
         case "on_die_ecc":
             return cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits
@@ -50,7 +55,7 @@ def clear_correctable(mask, word, limit):
     """Clear the correctable code words in ``mask``, the wrong bits of a page, uint8[page bytes].
 
     A code word has ``word`` bytes and is correctable with at most ``limit`` wrong bits. Returns the
-    number of wrong bits left.
+    number of remaining wrong bits, int64.
     """
     left = np.int64(0)
     for first in range(0, mask.shape[0], word):
@@ -67,8 +72,11 @@ def clear_correctable(mask, word, limit):
 
 @njit
 def draw_uncorrectable(key, bits, limit, rate):
-    """Draw the number of wrong bits of a code word of ``bits`` bits, given that it exceeds
-    ``limit``."""
+    """Draw the number of wrong bits (int64) of an uncorrectable code word of ``bits`` bits.
+
+    The distribution is binomial with bit error rate ``rate``, given that the number exceeds
+    ``limit``.
+    """
     u = uniform(key, 0) * codeword_failure(bits, limit, rate)
     k = limit + 1
     mass = math.exp(log_mass(bits, k, rate))
@@ -82,8 +90,12 @@ def draw_uncorrectable(key, bits, limit, rate):
 
 @njit
 def failures(mask, key, rate, word, limit, exposure):
-    """Fill ``mask`` with the wrong bits of the code words that fail in ``exposure`` readings of a
-    page. Returns the number of wrong bits."""
+    """Fill ``mask`` with the wrong bits of the code words that fail in ``exposure`` reads of a
+    page. Return the number of wrong bits.
+
+    ``mask``: uint8[page bytes], all zero. ``word``: bytes of a code word. ``limit``: correctable
+    bits per code word.
+    """
     own = mask.shape[0] // word
     count = own * exposure
     share = codeword_failure(8 * word, limit, rate)
@@ -112,9 +124,10 @@ def failures(mask, key, rate, word, limit, exposure):
 
 @njit
 def fill_mask(mask, key, rate, word, limit, exposure):
-    """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits that remain after a reading.
+    """Fill ``mask``, uint8[page bytes], all zero, with the wrong bits that remain after a read.
 
-    A code corrects the page if ``word`` > 0. Returns (wrong bits of the array, wrong bits left).
+    ``word``: bytes of a code word, 0 = no ECC. Returns (number of wrong bits that the array
+    returned, number of wrong bits after correction).
     """
     if word == 0:
         raw = bit_errors.bare_mask(mask, key, min(rate * exposure, MOST_RBER))
@@ -129,9 +142,9 @@ def fill_mask(mask, key, rate, word, limit, exposure):
 
 @njit
 def count_wrong_bits(key, rate, page, word, limit, exposure):
-    """Return the counts that :func:`fill_mask` returns for a page of ``page`` bytes.
+    """Return the two numbers that :func:`fill_mask` returns for a page of ``page`` bytes.
 
-    A mask is filled only if the counts depend on it.
+    The positions of the wrong bits are drawn only if the numbers depend on them.
     """
     if word == 0 or exposure == 1:
         raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST_RBER))
@@ -143,9 +156,9 @@ def count_wrong_bits(key, rate, page, word, limit, exposure):
 def wrong_bits(
     page_bytes: int, rate: float, key: int, word: int = 0, limit: int = 0, exposure: int = 1
 ) -> np.ndarray:
-    """Return the mask of the wrong bits that remain after a reading, uint8[page_bytes].
+    """Return the mask of the wrong bits that remain after a read, uint8[page_bytes].
 
-    Exclusive-or it with the data. ``key``: from rng.page_key.
+    The exclusive or of data and mask gives the data as read. ``key``: from rng.page_key.
     """
     mask = np.zeros(page_bytes, np.uint8)
     fill_mask(mask, np.uint64(key), rate, word, limit, exposure)
@@ -154,9 +167,10 @@ def wrong_bits(
 
 @njit
 def wrong_bits_by_step(keys, rate, page, word, limit, exposure):
-    """Return the numbers of wrong bits per step, for readings with ``keys`` uint64[steps,
-    readings]. The result, int64[steps, 2], has (wrong bits of the array, wrong bits left) for each
-    step.
+    """Return the number of wrong bits in the reads of each step, int64[steps, 2].
+
+    Columns: before and after correction. ``keys``: random keys of the reads, uint64[steps, reads].
+    Other arguments: see :func:`count_wrong_bits`.
     """
     found = np.zeros((keys.shape[0], 2), np.int64)
     for step in range(keys.shape[0]):

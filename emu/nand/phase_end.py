@@ -1,8 +1,8 @@
 """End of a phase on the channel: actions of a die after its command or data have crossed.
 
-Owns the end of command, data-in and data-out phases and of array operations. Does not own the
-grant of the channel (channel.py) or the steps after a transfer (engine/run/datapath.py).
-Source: ONFI: status and second command of a copy-back follow the array operation.
+Owns the end of command, data-in and data-out phases and of array operations. Does not own the grant
+of the channel (channel.py) or the stages after a transfer (engine/run/datapath.py).
+Source: ONFI: a status read, or the second command of a copy-back, follows the array operation.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def is_due(st, channel):
 
 @inline
 def next_finished(st, channel):
-    """Return the next finished command of channel ``channel`` as its first transaction, or -1.
+    """Process the next end of a phase or array operation on channel ``channel``.
 
-    The other transactions of the command follow by ``mate``. Call it as long as :func:`is_due`
-    holds.
+    Returns the first transaction of the command that has finished (the others follow by ``mate``),
+    or -1 if no command has finished. Call this function while :func:`is_due` returns True.
     """
     bus = st.bus[channel]
     now = st.reg[0].now
@@ -75,7 +75,7 @@ def next_finished(st, channel):
 def end_phase(st, channel):
     """End the present phase of channel ``channel``.
 
-    Return the transaction if it is done with the die (data out, or a gradient loaded), else -1.
+    Returns the transaction if the die has finished it (data out, or a gradient loaded), else -1.
     """
     bus = st.bus[channel]
     die = bus.die
@@ -130,11 +130,11 @@ def end_phase(st, channel):
 
 @cold
 def second_stage(st, die, tid):
-    """Continue a transaction other than a READ after its OUT phase.
+    """Continue transaction ``tid``, which is not a READ, after its OUT phase.
 
-    A copy-back is next programmed from the register, and the function returns -1. Any other
-    transaction is done and is returned: a program or an erase whose status has been read, a BPR or
-    ODC after its data out.
+    For a copy-back, start the program from the register and return -1. Any other transaction has
+    finished and is returned: a program or an erase whose status has been read, or a BPR or ODC
+    after its data out.
     """
     txn = st.txn[tid]
     if txn.op == COPYBACK:

@@ -1,17 +1,18 @@
-"""Priority classes in MQSim's polling order: each look of the scheduler at a chip advances the
-turn, whether or not the chip gets a command.
+"""Polled priority classes, as in MQSim: each poll of a chip advances the turn of the classes.
 
-Owns the number of times that the scheduler has looked at each chip, and the turns of the classes
-that these looks advance. Does not own the turns that pass with commands (die.py), the selection of
-a queue (die_scheduler.py) or the grant of a channel (channel.py).
-Source: MQSim's transaction scheduling unit. It looks at the chips of an idle channel after a
-submission, after a command or data have left the channel, and after an array operation has ended.
-It looks at the chips in turn and stops at the first that gets a command. Each look advances the
-class of the next user read, then that of the next user write, even if the chip is busy.
+The priority classes of user transactions take weighted turns. In MQSim, the scheduler advances the
+turn each time it polls a chip (a *look*), even if no command results.
 
-``bus.looks`` counts the looks at all chips of a channel. While the channel is idle, the looks of
-the submissions since ``bus.since`` must be added. The turns of a chip are updated from this count
-before the queues of the chip change.
+Owns the number of looks at each chip, and the turns that looks advance. Does not own turns that
+advance with commands (die.py), the selection of a queue (die_scheduler.py) or the grant of a
+channel (channel.py).
+Source: MQSim's transaction scheduling unit. It polls the chips of an idle channel, round robin up
+to the first chip that gets a command, in these cases: transactions are submitted, a command or data
+have left the channel, or an array operation has ended. A look determines the class of the next user
+read, then the class of the next user write, even if the chip is busy.
+
+``bus.looks`` counts the looks at all chips of a channel. While the channel is idle, the submissions
+since ``bus.since`` are added to it. The turns of a chip are updated before its queues change.
 """
 
 from __future__ import annotations
@@ -32,20 +33,23 @@ from ondie.emu.nand.die import (
 from ondie.kernels.jit import cold, inline, njit
 
 CLASSES, POLLED = 1, 2
-"""Values of ``cfg.ranked``: turns of the priority classes advance with commands, or with looks."""
+"""Values of ``cfg.ranked``: the turns of the priority classes advance with commands (CLASSES), or
+with polls of a chip (POLLED)."""
 ROUNDS = 4
 STATES = 3 * ROUNDS
-"""Number of states of the turns of three classes."""
+"""Number of (turn, round) states of the three classes that take turns."""
 LAST = 3
 ONLY_LAST = 1 << LAST
-"""The waiting classes if only class LAST waits."""
+"""Bit mask of the waiting classes if only class LAST waits."""
 FRESH = -1
 """Value of ``bus.since`` of a channel that became idle in this event."""
 
 
 @njit
 def looks_of(st, channel):
-    """Return the number of looks at the chips of channel ``channel`` until now."""
+    """Return the number of looks (scheduler polls) at the chips of channel ``channel`` until
+    now.
+    """
     bus = st.bus[channel]
     if bus.phase != NONE or bus.since == FRESH:
         return bus.looks
@@ -54,9 +58,10 @@ def looks_of(st, channel):
 
 @cold
 def submit(st, queue):
-    """Note a submission to queue ``queue``.
+    """Record the submission of a transaction to queue ``queue``.
 
-    The scheduler looks once at the end of the event, or at once for each mapping read.
+    The scheduler polls the chips once at the end of the event, and immediately for each mapping
+    read.
     """
     if queue == Q_MAP_READ:
         st.reg[0].submissions += 1
@@ -66,7 +71,7 @@ def submit(st, queue):
 
 @cold
 def end_submission(st):
-    """Look at the chips for the transactions that this event has submitted."""
+    """Poll the chips if this event has submitted transactions."""
     reg = st.reg[0]
     if reg.submitted != 0:
         reg.submitted = 0
@@ -75,8 +80,8 @@ def end_submission(st):
 
 @cold
 def look_again(st):
-    """Look at the chips of all idle channels. Return True if a chip had transactions without a turn
-    at the last look."""
+    """Poll the chips of all idle channels. Return True if the last look left user transactions
+    waiting because their class had no turn."""
     reg = st.reg[0]
     reg.submissions += 1
     left = reg.turnless != 0
@@ -91,15 +96,20 @@ def look_again(st):
 
 @cold
 def become_idle(st, channel):
-    """Note that channel ``channel`` is idle from the end of this event on, which takes a look."""
+    """Record that channel ``channel`` is idle from the end of this event on, which causes a look
+    at its chips.
+    """
     st.bus[channel].ended += 1
     st.bus[channel].since = FRESH
 
 
 @cold
 def end_array(st, channel):
-    """Note that an array operation on channel ``channel`` has ended, which takes a look if the
-    channel is idle. An array that ends together with a phase of the channel ends first."""
+    """Record the end of an array operation on channel ``channel``, which causes a look if the
+    channel is idle.
+
+    An array operation that ends together with a phase of the channel counts as ended before it.
+    """
     bus = st.bus[channel]
     if bus.phase == NONE and bus.since != FRESH:
         bus.ended += 1
@@ -107,9 +117,10 @@ def end_array(st, channel):
 
 @cold
 def look(st, channel):
-    """Look at the chips of the idle channel ``channel`` if a command, data or an array has ended.
+    """Poll the chips of the idle channel ``channel`` if a channel phase or an array operation has
+    ended.
 
-    Called at the end of an event if no data wait for the channel.
+    Called at the end of an event if no data-out phase waits for the channel.
     """
     bus = st.bus[channel]
     if bus.since == FRESH:
@@ -120,7 +131,7 @@ def look(st, channel):
 
 @cold
 def become_busy(st, channel):
-    """Note that channel ``channel`` is busy from now on."""
+    """Record that channel ``channel`` is busy from now on."""
     bus = st.bus[channel]
     bus.looks = looks_of(st, channel)
     bus.since = FRESH
@@ -129,12 +140,12 @@ def become_busy(st, channel):
 
 @njit
 def advance(turn, rounds, waiting, looks):
-    """Return the class whose turn it is, the rounds left of its cycle, and the number of looks that
-    found no class, after ``looks`` looks.
+    """Advance the turn of the priority classes by ``looks`` looks.
 
-    ``waiting``: a bit for each class that waits. Nothing changes while class 0 waits. If no class
-    waits, the turn ends at class 1. It also ends there if only class 3 waits and had the last turn,
-    because a look covers only four rounds of class 1.
+    Returns (class that has the turn, rounds left of its cycle, number of looks that found no
+    class). ``waiting``: bit mask of the classes that wait. Nothing changes while class 0 waits. If
+    no class waits, class 1 has the turn afterwards. A look covers only four rounds of class 1, so
+    it also ends at class 1, without a class found, if only class 3 waits and had the last turn.
     """
     if waiting & 1 != 0 or looks <= 0:
         return turn, rounds, 0
@@ -158,13 +169,18 @@ def advance(turn, rounds, waiting, looks):
 
 @inline
 def period(waiting):
-    """Return the number of looks after which the turns of the classes ``waiting`` repeat."""
+    """Return the number of looks after which the turns of the waiting classes repeat.
+
+    ``waiting``: bit mask of classes.
+    """
     return (waiting >> 1 & 1) * 4 + (waiting >> 2 & 1) * 2 + (waiting >> 3 & 1)
 
 
 @njit
 def waiting_classes(st, die, queue):
-    """Return a bit for each class with a transaction in queue ``queue`` of die ``die``."""
+    """Return the bit mask of the priority classes with a transaction in queue ``queue`` of die
+    ``die``.
+    """
     waiting = 0
     if st.die[die].waiting >> queue & 1:
         tid = st.queue[die, 2 * queue]
@@ -176,9 +192,9 @@ def waiting_classes(st, die, queue):
 
 @njit
 def turn_reads(st, die, waiting, looks):
-    """Advance the turns of the reads of die ``die`` by ``looks`` looks at ``waiting`` classes.
+    """Advance the turns of host reads on die ``die`` by ``looks`` looks.
 
-    Return the number of looks that found no class.
+    ``waiting``: bit mask of the waiting classes. Returns the number of looks that found no class.
     """
     die_rec = st.die[die]
     before = die_rec.round_read + ROUNDS
@@ -190,9 +206,9 @@ def turn_reads(st, die, waiting, looks):
 
 @njit
 def turn_writes(st, die, waiting, looks):
-    """Advance the turns of the writes of die ``die`` by ``looks`` looks at ``waiting`` classes.
+    """Advance the turns of host writes on die ``die`` by ``looks`` looks.
 
-    Return the number of looks that found no class.
+    ``waiting``: bit mask of the waiting classes. Returns the number of looks that found no class.
     """
     die_rec = st.die[die]
     before = die_rec.round_write + ROUNDS
@@ -204,7 +220,7 @@ def turn_writes(st, die, waiting, looks):
 
 @njit
 def look_in_vain(st, die, looks):
-    """Advance the turns of die ``die`` by ``looks`` looks after which it got no command."""
+    """Advance the turns of die ``die`` by ``looks`` looks at which the die got no command."""
     die_rec = st.die[die]
     held = die_rec.waiting
     mapping = held >> Q_MAP_READ & 1
@@ -230,13 +246,15 @@ def look_in_vain(st, die, looks):
 
 @inline
 def is_urgent(st, die):
-    """Return True if garbage collection on die ``die`` precedes user transactions."""
+    """Return True if garbage collection on die ``die`` has priority over user transactions."""
     return st.die[die].urgent != 0 or st.cfg[0].exclusive != 0
 
 
 @cold
 def catch_up(st, die):
-    """Apply the looks at die ``die`` since its queues last changed. Call it before they change."""
+    """Apply the looks at die ``die`` since the last change of its queues. Call this before a queue
+    changes.
+    """
     die_rec = st.die[die]
     looks = looks_of(st, die_rec.bus)
     if looks > die_rec.looks:
@@ -246,11 +264,11 @@ def catch_up(st, die):
 
 @cold
 def find_command(st, die):
-    """Look at die ``die``, which requests the idle channel. Return False if it gets no command.
+    """Poll die ``die``, which requests the idle channel. Return False if it gets no command.
 
-    First apply the looks before this one. The look may find another queue than ``pick``: a user
-    transaction is without a turn if only class 3 waits and had the last turn. The first transaction
-    of the class whose turn it is becomes the head of its queue.
+    Earlier looks are applied first. The look may select another queue than ``pick``, because a user
+    transaction has no turn if only class 3 waits and had the last turn. The first transaction of
+    the class that has the turn becomes the head of its queue.
     """
     die_rec = st.die[die]
     looks = looks_of(st, die_rec.bus)
@@ -281,10 +299,11 @@ def find_command(st, die):
 
 @njit
 def find_user_command(st, die, reads, writes, urgent):
-    """Return the queue of the user transaction whose turn it is on die ``die``, -1 if none is.
+    """Return the queue (Q_READ or Q_WRITE) of the user transaction that has the turn on die
+    ``die``, or -1 if none has.
 
-    ``reads``, ``writes``: the waiting classes. MQSim asks twice for the class of the next write
-    unless garbage collection is ``urgent``, and so takes two turns.
+    ``reads``, ``writes``: bit masks of the waiting classes. Unless garbage collection is
+    ``urgent``, MQSim determines the class of the next write twice and so advances two turns.
     """
     die_rec = st.die[die]
     if turn_reads(st, die, reads, 1) == 0:
@@ -300,8 +319,8 @@ def find_user_command(st, die, reads, writes, urgent):
 
 @cold
 def pass_over(st, channel, turn, last):
-    """Note that a look at the chips of ``channel`` began at position ``turn`` and found a command
-    at position ``last``. The dies after it were not looked at."""
+    """Record that a poll of the chips of ``channel`` began at position ``turn`` and found a command
+    at position ``last``. The dies at later positions were not polled."""
     looks = looks_of(st, channel)
     ways = st.way.shape[1]
     for i in range((last - turn) % ways + 1, ways):

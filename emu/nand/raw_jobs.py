@@ -1,10 +1,10 @@
 """Raw flash jobs: operations by physical address, without an FTL or a host.
 
-Owns the job list, its feeding into the dies' queues, the loop that runs one channel after the
-other, and the loop for jobs with arrival times. Does not own scheduling (channel.py,
+Owns the job list, the transfer of jobs into the dies' queues, the loop that runs one channel after
+the other, and the loop for jobs with arrival times. Does not own scheduling (channel.py,
 die_scheduler.py).
-Source: channels are independent unless an FTL, a host or a power budget couples them, so each can
-run to its end separately with the same completion times.
+Source: none. Channels are independent unless an FTL, a host or a power budget couples them. Each
+channel can therefore be simulated to its end separately with identical completion times.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ondie.kernels.jit import cold, inline, njit
 _JOB = record_type(
     end="i8",  # completion (data out, programmed or erased), ps; until then ~(its arrival)
     bus="i4",  # bytes that cross the channel
-    page="i4",  # page offset in its block; -1: no page type, and never combined with others
-    planes="i4",  # mask of its planes
+    page="i4",  # page offset in the block; -1: no page type, and never combined with other jobs
+    planes="i4",  # bit mask of the planes
     op="i1",  # timing.READ, PROGRAM, ERASE or COPYBACK
-    queue="i1",  # queue of its die
-    more="i1",  # following jobs that are programmed with it (its word line); -1: one of those
-    second="i1",  # 1: the second pass over a word line
+    queue="i1",  # queue of the die (die.py)
+    more="i1",  # number of following jobs programmed with this job (word line); -1: such a job
+    second="i1",  # 1: the second program pass over a word line
 )
 JOB = rounded_up(_JOB)
 FEED = record_type(next="i8", last="i8")
@@ -45,7 +45,7 @@ OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
 
 @inline
 def make_transaction(st, i):
-    """Create and return a transaction for job ``i``."""
+    """Create a transaction for job ``i`` and return its index."""
     job = st.job[i]
     tid = take_txn(st)
     txn = st.txn[tid]
@@ -65,9 +65,9 @@ def make_transaction(st, i):
 
 @inline
 def queue_job(st, die, i):
-    """Queue job ``i``, and those that are programmed with it, on die ``die``.
+    """Queue job ``i``, and the jobs that are programmed together with it, on die ``die``.
 
-    Returns the index of the next job.
+    Returns the index of the job after these.
     """
     job = st.job[i]
     tid = make_transaction(st, i)
@@ -97,10 +97,10 @@ def queue_next(st, die):
 
 @inline
 def complete(st, tid, again):
-    """Complete transaction ``tid`` and its mates, and feed their die one operation for each if
-    ``again``.
+    """Complete transaction ``tid`` and its mates (the transactions of one command).
 
-    Returns the number of jobs among them that were queued separately.
+    If ``again``, queue the next job of the die for each completed job. Returns the number of
+    completed jobs; jobs that are programmed together (JOB.more) count once.
     """
     time = st.reg[0].now
     if st.txn[tid].op != timing.READ and st.cfg[0].status == 0:
@@ -126,8 +126,9 @@ def complete(st, tid, again):
 def run(st, window, until):
     """Run jobs and return the number of completed operations.
 
-    ``window`` > 0: run all jobs with ``window`` operations queued per die. ``window`` 0: run the
-    jobs as they arrive, up to and including time ``until`` (ps); call it again with a later time.
+    ``window`` > 0: run all jobs and keep ``window`` operations queued per die. ``window`` = 0: run
+    the jobs at their arrival times, up to and including time ``until`` (ps). A further call with a
+    later time continues the run.
     """
     if window == 0 or st.cfg[0].power > 0:
         for die in range(st.feed.shape[0]):
@@ -159,10 +160,11 @@ def run(st, window, until):
 
 @njit
 def process_events(st, until, window):
-    """Process the events of all channels in order of time; return the number of completed jobs.
+    """Process the events of all channels in order of time, up to ``until`` (ps).
 
-    Jobs arrive by their time (``window`` 0) or as others complete. Jobs that arrive at one instant
-    are queued together, after the completions of that instant.
+    Returns the number of completed jobs. If ``window`` is 0, jobs are queued at their arrival
+    times; else each completed job is replaced by the next job of its die. Jobs that arrive at one
+    instant are queued together, after the completions of that instant.
     """
     reg = st.reg[0]
     feed = st.feed[0]
@@ -191,11 +193,12 @@ def process_events(st, until, window):
 
 
 def load(arrays: Arrays, die: np.ndarray, op: np.ndarray, **columns: np.ndarray) -> np.ndarray:
-    """Load the job list for :func:`run`, in the order of execution per die.
+    """Load the job list for :func:`run`. The jobs of a die are queued in the given order.
 
-    ``die``, ``op``: int[n]; further columns of JOB: ``bus`` bytes, ``page``, ``planes``, ``queue``,
-    ``more``, ``second``. Returns the order of the jobs in ``arrays.job`` (int64[n], stable by die).
-    Raises InputError for a die or an operation that does not exist, or too many jobs.
+    ``die``, ``op``: int[n]; ``columns``: further columns of JOB (``bus`` in bytes, ``page``,
+    ``planes``, ``queue``, ``more``, ``second``). Returns the permutation that sorts the jobs by die
+    as in ``arrays.job``, int64[n]. Raises InputError for a die or an operation that does not exist,
+    or for too many jobs.
     """
     record = _fill(arrays, die, op, columns)
     order = np.argsort(record, kind="stable")
@@ -211,7 +214,7 @@ def load_arrivals(
 ) -> np.ndarray:
     """Load jobs with arrival times ``at`` (int64[n], ps) for :func:`run` with ``window`` 0.
 
-    Otherwise like :func:`load`. Returns the order, stable by arrival.
+    Otherwise like :func:`load`. Returns the permutation that sorts the jobs by arrival, int64[n].
     """
     record = _fill(arrays, die, op, columns)
     arrays.job["end"][: len(at)] = ~np.asarray(at)
@@ -223,7 +226,10 @@ def load_arrivals(
 
 
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
-    """Set ``first_out``, the rank at which ``channel.select_data_out`` ends its search."""
+    """Set ``first_out``, the best rank that a data-out phase of the jobs ``op`` can have.
+
+    ``channel.select_data_out`` ends its search at this rank.
+    """
     silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
     mapping = bool((arrays.job["queue"][: len(op)] == Q_MAP_READ).any())
     arrays.cfg["first_out"] = -1 if silent else 0 if mapping else 1
@@ -236,10 +242,11 @@ def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
 
 
 def clear_watch(arrays: Arrays) -> None:
-    """Clear ``watch``: nothing outside the channels depends on the end of their operations.
+    """Clear ``watch`` of the configuration, because no code depends on the end of operations.
 
-    Ends are then processed when a channel is free, and busy times of dies and channels are not
-    recorded. Completion times do not change. No effect with overlap, interleaving or status reads.
+    The engine then processes the end of an operation when the channel is free, and does not record
+    the busy times of dies and channels. Completion times do not change. Has no effect if overlap,
+    interleaving or status reads are configured.
     """
     cfg = arrays.cfg
     if not (cfg["overlap"][0] or cfg["interleave"][0] or cfg["status"][0]):

@@ -1,7 +1,7 @@
 """Raw bit error rate (RBER) model of flash pages.
 
-Owns the formula over P/E cycles, retention, read disturb, cell mode and page type, and its
-constants as compiled code reads them. Does not own correction or retries (ecc.py).
+Owns the formula over P/E cycles, retention, read disturb, cell mode and page type, and the table of
+its constants for compiled code. Does not own correction or retries (ecc.py).
 Source: Kim, Choi, Min, "Design Tradeoffs for SSD Reliability", FAST 2019, section 2 (power laws);
 Chun et al., "RiF", HPCA 2024, figure 4 (when TLC crosses its ECC's limit); Cai et al., Proc. IEEE
 105(9), 2017 (errors lie at the read reference voltages; retention and disturb shift them).
@@ -15,8 +15,9 @@ The rate of a page is ``scale * (stable + shifted)``, with
     pressure = disturb * max(cycles, 1)**disturb_cycles_exponent
 
 and ``scale`` depends on cell mode and page type. A retry at other reference voltages reduces only
-``shifted``. FAST 2019 has ``cycles**m`` in ``leak``, so that a block without P/E cycles would never
-lose charge; with ``retention_cycles = 1`` this formula is that law from the first cycle on.
+``shifted``. The FAST 2019 formula has ``cycles**m`` in ``leak``, with which a block without P/E
+cycles never loses charge. With ``retention_cycles = 1``, this formula is proportional to
+``(1 + cycles)**m``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ RATES = record_type(
     disturb_reads="f8",
 )
 BITS = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
-"""Number of pages per word line (bits per cell) by cell mode. The pages are LSB, CSB, MSB, TSB."""
+"""Number of bits per cell, which is the number of pages per word line, by cell mode. The pages are
+named LSB, CSB, MSB, TSB."""
 REFERENCES = {
     "balanced": ((1,), (1, 2), (2, 3, 2), (4, 4, 4, 3)),
     "binary": ((1,), (1, 2), (1, 2, 4), (1, 2, 4, 8)),
@@ -53,13 +55,15 @@ REFERENCES = {
 bits per cell. The sum over the page types is 2**bits - 1, the number of gaps between the levels.
 """
 MOST_RBER = 0.5
-"""Upper limit of the rate: a bit that is wrong half of the time holds no information."""
+"""Upper limit of the bit error rate. A bit that is wrong with probability 1/2 carries no
+information."""
 
 
 def rates(cfg: Config) -> np.recarray:
     """Return the constants of a configuration: one record of RATES (rates per bit, times in days).
 
-    All rates are 0 if ``errors.kind`` is none; all but the floor are 0 if it is rate.
+    If ``errors.kind`` is "none", all rates are 0. If it is "rate", all rates except ``floor`` are
+    0.
     """
     made = records(RATES, 1)
     if cfg.errors.kind != "model":
@@ -75,8 +79,9 @@ def scales(cfg: Config) -> np.ndarray:
     """Return the scale factor of the rates, float64[5, 4]: cell mode (index into CELLS) by page
     type.
 
-    The page type with the most reference voltages has the factor of the mode, the others a factor
-    in proportion; page types that a mode lacks are NaN. All are 1 if ``errors.kind`` is rate.
+    The factor of a page type is proportional to its number of reference voltages. The page type
+    with the most reference voltages has the configured factor of the cell mode. Page types that a
+    mode lacks are NaN. All factors are 1 if ``errors.kind`` is "rate".
     """
     table = np.full((len(CELLS), 4), math.nan)
     modes = {cell: getattr(cfg.errors, cell.lower()) for cell in CELLS}
@@ -91,32 +96,37 @@ def scales(cfg: Config) -> np.ndarray:
 
 @njit
 def stable_rate(cfg, cycles):
-    """Return ``stable``, the part of the rate that retries do not reduce; ``cfg``: a record of
-    RATES.
+    """Return ``stable``, the part of the bit error rate that retries do not reduce.
+
+    ``cfg``: a record of RATES. ``cycles``: P/E cycles of the block.
     """
     return cfg.floor + cfg.wear * float(cycles) ** cfg.wear_exponent
 
 
 @njit
 def leak_rate(cfg, cycles):
-    """Return the retention coefficient of a block with ``cycles`` P/E cycles; it changes only at an
-    erase."""
+    """Return ``leak``, the retention coefficient of a block with ``cycles`` P/E cycles.
+
+    ``cfg``: a record of RATES. The value changes only at an erase.
+    """
     return cfg.retention * (1.0 + cycles / cfg.retention_cycles) ** cfg.retention_cycles_exponent
 
 
 @njit
 def pressure_rate(cfg, cycles):
-    """Return the read-disturb coefficient of a block with ``cycles`` P/E cycles; it changes only at
-    an erase."""
+    """Return ``pressure``, the read-disturb coefficient of a block with ``cycles`` P/E cycles.
+
+    ``cfg``: a record of RATES. The value changes only at an erase.
+    """
     return cfg.disturb * max(float(cycles), 1.0) ** cfg.disturb_cycles_exponent
 
 
 @njit
 def shifted_rate(cfg, leak, pressure, days, reads):
-    """Return the part of the rate due to shifted charge.
+    """Return ``shifted``, the part of the bit error rate due to retention and read disturb.
 
-    ``days``: days since the page was programmed; ``reads``: number of reads of its block since
-    then.
+    ``cfg``: a record of RATES. ``days``: days since the page was programmed. ``reads``: number of
+    reads of the block since then.
     """
     rate = 0.0
     if days > 0.0:
@@ -128,14 +138,14 @@ def shifted_rate(cfg, leak, pressure, days, reads):
 
 @njit
 def total_rate(stable, shifted, scale):
-    """Return the rate of a reading: both parts times ``scale``, at most MOST_RBER."""
+    """Return the bit error rate of a read: ``scale * (stable + shifted)``, at most MOST_RBER."""
     return min(MOST_RBER, scale * (stable + shifted))
 
 
 @njit
 def retry_rate(stable, shifted, scale, gain, level):
-    """Return the rate at retry ``level`` (0: first reading); each retry multiplies ``shifted`` by
-    ``gain``."""
+    """Return the bit error rate at retry ``level`` (0: first read). Each retry multiplies
+    ``shifted`` by ``gain``."""
     for _ in range(level):
         shifted *= gain
     return total_rate(stable, shifted, scale)
@@ -143,16 +153,21 @@ def retry_rate(stable, shifted, scale, gain, level):
 
 @njit
 def page_rate(cfg, scale, cycles, days, reads):
-    """Return the rate of a first read. The engine calls the parts instead and keeps the block's
-    coefficients."""
+    """Return the bit error rate of the first read of a page.
+
+    The engine does not call this function: it calls the functions above and stores the coefficients
+    of each block.
+    """
     shifted = shifted_rate(cfg, leak_rate(cfg, cycles), pressure_rate(cfg, cycles), days, reads)
     return total_rate(stable_rate(cfg, cycles), shifted, scale)
 
 
 def crossing_days(cfg: np.record, scale: float, cycles: float, limit: float) -> float:
-    """Return the days of retention after which an unread page reaches the rate ``limit``.
+    """Return the days of retention after which a page that is never read reaches the bit error rate
+    ``limit``.
 
-    0 if its rate is at or above the limit from the start, inf if the model has no retention loss.
+    Returns 0 if the rate is at or above the limit from the start, and inf if the model has no
+    retention loss.
     """
     room = limit / scale - stable_rate(cfg, cycles)
     leak = leak_rate(cfg, cycles)

@@ -1,13 +1,14 @@
-"""Statistics of the transaction scheduler and the chips, as MQSim's result file has them.
+"""Statistics of the transaction scheduler and the chips, as in MQSim's result file.
 
 Owns queue lengths, waiting times, issued commands, the busy time of chips and the times of the
-host's transactions. They are kept only after :func:`watch`. Does not own the queues (die.py), the
-scheduler (die_scheduler.py) or the format of the result file (replay/mqsim/device_xml.py).
-Source: MQSim's result file. A chip has a queue for each kind of transaction; reads and writes of
-the host have one for each priority class.
+host's transactions. They are recorded only after a call of :func:`watch`. Does not own the queues
+(die.py), the scheduler (die_scheduler.py) or the format of the result file
+(replay/mqsim/device_xml.py).
+Source: MQSim's result file. A chip has a queue for each kind of transaction, and for reads and
+writes of the host a queue for each priority class.
 
-A write waits in its queue from the time at which its page is allocated, even if the rest of an old
-page must be read first. An erase waits from the start of its collection.
+A write counts as waiting from the allocation of its page, even if other sectors of the old page
+must be read first. An erase counts as waiting from the start of the collection of its block.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ CLASSES = 4
 READS, WRITES = 0, CLASSES
 MAP_READS, MAP_WRITES, GC_READS, GC_WRITES, GC_ERASES = range(2 * CLASSES, 2 * CLASSES + 5)
 QUEUES = GC_ERASES + 1
-"""Queues of a chip: reads and writes of the host by priority class, then the others."""
+"""Number of queues of a chip: reads and writes of the host, one queue for each priority class;
+then mapping reads and writes, garbage-collection reads and writes, and erases."""
 LENGTHS = 4096
-"""Number of queue lengths whose time is kept; the last one stands for all longer queues too."""
+"""Number of queue lengths for which the time is recorded. The last one includes all longer
+queues."""
 
 HITS, READ_MISSES, OTHER_MISSES = range(3)
-"""Columns of ``lookup``; READ_MISSES are those that wait for the read of a translation page."""
+"""Columns of ``lookup``. READ_MISSES are the misses that wait for the read of a translation
+page."""
 EVICTED = -1
-"""Value of ``made`` of a write that the data cache evicts: no transaction of the host."""
+"""Value of ``made`` for a write of a page that the data cache evicts. Such a write is not counted
+as a transaction of the host."""
 
 QUEUE_USE = record_type(
     entered="i8",  # transactions that entered the queue
@@ -56,20 +61,20 @@ QUEUE_USE = record_type(
 )
 CHIP_USE = record_type(
     transfer="i8",  # time on the channel, ps
-    overlap="i8",  # of that, while one of its dies executes
+    overlap="i8",  # time on the channel while a die of the chip executes, ps
     execution="i8",  # time in which at least one of its dies executes, ps
     until="i8",  # end of the present execution
 )
 STREAM_USE = record_type(
     count="i8",  # completed transactions of the host
-    execution="i8",  # their time in the array, ps
-    transfer="i8",  # on the channel, ps
-    waiting="i8",  # the rest of the time since their request was split, ps
+    execution="i8",  # sum of the times in the array, ps
+    transfer="i8",  # sum of the times on the channel, ps
+    waiting="i8",  # sum of all other times since the request was split, ps
 )
 
 
 def tables() -> dict[str, np.ndarray]:
-    """Return the tables of a drive without these statistics."""
+    """Return the tables, by field of the state, of a drive that records no statistics."""
     return {
         "queue_use": records(QUEUE_USE, 1),
         "queue_ps": np.zeros((1, 1), np.int64),
@@ -83,13 +88,14 @@ def tables() -> dict[str, np.ndarray]:
 
 
 def watch(arrays: Arrays, geometry: Geometry, streams: int) -> None:
-    """Keep the statistics from now on, for one device and ``streams`` flows.
+    """Start to record the statistics, for one device and ``streams`` flows.
 
-    ``queue_use``: a record for each queue of each chip, chips of a channel adjacent. ``queue_ps``:
-    int64[queues, LENGTHS], time at each length. ``issued``: int64[3, 2], commands by operation, on
-    one plane and on several. ``lookup``: int64[3, 3], look-ups of a cached mapping by reads, writes
-    and moved pages: hits, misses that need a read, other misses. ``stream_use``: reads and writes
-    of each flow.
+    Replaces these tables of ``arrays``. ``queue_use``: a record for each queue of each chip; the
+    chips of a channel are adjacent. ``queue_ps``: int64[queues, LENGTHS], time at each length, ps.
+    ``issued``: int64[3, 2], number of commands; rows: read, program, erase; columns: on one plane,
+    on several planes. ``lookup``: int64[3, 3], look-ups in the cached mapping table; rows: reads,
+    writes, moved pages; columns: hits, misses that need a read, other misses. ``stream_use``: two
+    records per flow, reads and writes.
     """
     way, channel = np.divmod(np.arange(len(arrays.die)), geometry.channels)
     chips = -(-geometry.ways // geometry.chip_dies)
@@ -107,7 +113,10 @@ def watch(arrays: Arrays, geometry: Geometry, streams: int) -> None:
 
 @cold
 def slot_of(st, tid, die, queue):
-    """Return the index of the queue that transaction ``tid`` of queue ``queue`` waits in."""
+    """Return the index in ``queue_use`` of the queue in which transaction ``tid`` waits.
+
+    ``queue``: the queue of the transaction in the numbering of die.py.
+    """
     base = st.chip_at[die] * QUEUES
     rank = 0
     if st.cfg[0].ranked != 0 and (queue == Q_READ or queue == Q_WRITE):
@@ -127,7 +136,7 @@ def slot_of(st, tid, die, queue):
 
 @cold
 def enter_slot(st, slot):
-    """Count a transaction that enters queue ``slot`` now."""
+    """Count a transaction that now enters queue ``slot`` (an index into ``queue_use``)."""
     use = st.queue_use[slot]
     length = use.entered - use.left
     st.queue_ps[slot, min(length, LENGTHS - 1)] += st.reg[0].now - use.since
@@ -138,7 +147,7 @@ def enter_slot(st, slot):
 
 @cold
 def leave_slot(st, slot, entered):
-    """Count a transaction that leaves queue ``slot`` now; ``entered``: when it entered."""
+    """Count a transaction that now leaves queue ``slot``, which it entered at ``entered`` ps."""
     use = st.queue_use[slot]
     length = use.entered - use.left
     st.queue_ps[slot, min(length, LENGTHS - 1)] += st.reg[0].now - use.since
@@ -150,7 +159,7 @@ def leave_slot(st, slot, entered):
 
 @cold
 def on_push(st, tid, die, queue):
-    """Note that transaction ``tid`` is appended to queue ``queue`` of die ``die``."""
+    """Record that transaction ``tid`` is appended to queue ``queue`` of die ``die``."""
     txn = st.txn[tid]
     command = st.command[tid]
     if txn.op == ERASE and st.erase_since[txn.lpn] >= 0:
@@ -165,29 +174,33 @@ def on_push(st, tid, die, queue):
 
 @cold
 def on_merge(st, tid, die):
-    """Note that write ``tid`` on die ``die`` waits for the read of the rest of its page."""
+    """Record that write ``tid`` on die ``die`` waits for the read of the sectors of its page that
+    it does not contain.
+    """
     st.command[tid].allocated = st.reg[0].now
     enter_slot(st, slot_of(st, tid, die, Q_WRITE))
 
 
 @cold
 def on_collection(st, block, die):
-    """Note that the collection of block ``block`` on die ``die`` starts: its erase waits."""
+    """Record that the collection of block ``block`` on die ``die`` starts. The erase of the block
+    counts as waiting from now on.
+    """
     st.erase_since[block] = st.reg[0].now
     enter_slot(st, st.chip_at[die] * QUEUES + GC_ERASES)
 
 
 @cold
 def on_map_write(st, die):
-    """Note that a translation page waits to be programmed on die ``die``."""
+    """Record that a translation page waits to be programmed on die ``die``."""
     enter_slot(st, st.chip_at[die] * QUEUES + MAP_WRITES)
 
 
 @cold
 def on_bus(st, die, tid, phase, time):
-    """Note that transaction ``tid`` of die ``die`` holds the channel for ``time`` ps from now on.
+    """Record that transaction ``tid`` of die ``die`` holds the channel for ``time`` ps from now on.
 
-    At a command, its transactions leave their queues.
+    In a command phase, the transactions of the command leave their queues.
     """
     now = st.reg[0].now
     chip = st.chip_use[st.chip_at[die]]
@@ -217,8 +230,8 @@ def on_bus(st, die, tid, phase, time):
 
 @cold
 def on_array(st, die, tid, start, time):
-    """Note that the array of die ``die`` executes transaction ``tid`` from ``start`` for ``time``
-    ps."""
+    """Record that the array of die ``die`` executes transaction ``tid`` from ``start`` (ps) for
+    ``time`` ps."""
     chip = st.chip_use[st.chip_at[die]]
     chip.execution += max(start + time - max(start, chip.until), 0)
     chip.until = max(chip.until, start + time)
@@ -229,9 +242,11 @@ def on_array(st, die, tid, start, time):
 
 @cold
 def on_done(st, tid):
-    """Note that the die is done with transaction ``tid``. As in MQSim, a flow's writes that the
-    data cache takes are counted when they are cached, and their times when they are programmed at
-    once."""
+    """Record that the die has completed transaction ``tid``.
+
+    As in MQSim, a write that the data cache accepts is counted when it is cached. Its times are
+    added here, and only if its page was sent to flash at once.
+    """
     txn = st.txn[tid]
     if txn.kind != REQUEST and txn.kind != CACHED or txn.op != READ and txn.op != PROGRAM:
         return

@@ -1,7 +1,7 @@
-"""Tables of the flash array: dies, channels and their order.
+"""Tables of the flash array: dies, channels, queues and timing.
 
 Owns the initial values of these tables and the constants of the unit of programming. Does not own
-the timing table (timing.py) or blocks (ftl/tables.py).
+the content of the timing table (timing.py) or the tables of blocks (ftl/tables.py).
 Source: none.
 """
 
@@ -23,7 +23,10 @@ from ondie.emu.nand.timing import command_cycles, timing_table, word_line_pages
 
 
 def set_programming_unit(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the unit of programming: a page, or a word line of one or all planes of a unit."""
+    """Set the unit of programming in ``table``, the record of the integer configuration.
+
+    The unit of programming is a page, or a word line of one plane or of all planes of a unit.
+    """
     pages, slots = word_line_pages(cfg), geometry.slots
     together = geometry.unit_planes if cfg.flash.multi_plane else 1
     table.line = pages * together * slots if pages > 1 else slots

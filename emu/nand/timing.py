@@ -1,9 +1,10 @@
 """Timing table of flash operations.
 
-Owns, per operation: command time on the channel, direction of data on the channel, array time.
-Does not own the scheduling of operations (die_scheduler.py, channel.py).
-Source: ONFI 4.x command sequences; VPP, BPR, BPP, ODC after OptimStore (HPCA 2023): the gradient
-enters a page register and never the array, buffered reads and programs stay in the registers.
+Owns the command time on the channel, the direction of data on the channel and the array time of
+each operation. Does not own the scheduling of operations (die_scheduler.py, channel.py).
+Source: ONFI 4.x command sequences; VPP, BPR, BPP, ODC after OptimStore (HPCA 2023): a gradient
+enters a page register but not the array; the data of buffered reads and programs do not cross the
+channel.
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from ondie.emu.nand import onfi
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
 SCAN, PAD = 16, 17
-"""Further kinds of plan row: a READ (SCAN) and a BPP (PAD) of the reservoir by physical instead of
-logical super-page. Recovery uses them before it has a mapping table: SCAN transfers out-of-band
-data out, PAD programs the present contents of the registers.
+"""Kinds of plan row for recovery of the reservoir: a READ (SCAN) and a BPP (PAD) of a physical
+super-page. Recovery uses them before it has a mapping table. SCAN transfers out-of-band data out of
+the die. PAD programs the present contents of the registers.
 """
 OTHER = len(OP_NAMES)
 """Operation index of transactions that are not flash operations (compute, transfers)."""
 COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER + 6)
-"""Indices of further cycles on the channel: second part of a copy-back; suspend and resume of a
-program or an erase; status read; overhead of data out (OUT_FIRST), and additional overhead per page
-after a read of several planes (OUT_NEXT)."""
+"""Indices of command sequences that are not operations: second sequence of a copy-back; suspend and
+resume of a program or an erase; status read; overhead of data out (OUT_FIRST), and additional
+overhead per page after a multi-plane read (OUT_NEXT)."""
 RECALL, FETCH, STORE, KEEP, BESIDE, LIFT, LAND = range(20, 27)
 """Kinds of plan row for reservoir operations that involve the controller. The die executes each as
 a READ or a PROGRAM.
 
-FETCH transfers a stripe from the registers to the controller; STORE programs it from there with its
-parity. KEEP programs a gradient into the planes that the super-page leaves empty; RECALL senses it
-with the super-page. BESIDE programs data that the controller has made (parity over dies, or the
-record of a step) when the die has time. LIFT reads a super-page into DRAM; LAND programs it into
-another physical super-page, which may be on another die and replaces the old one."""
+FETCH transfers a stripe from the registers to the controller. STORE programs this stripe, with
+parity that the controller has computed. KEEP programs a gradient into the planes that a super-page
+leaves empty. RECALL senses the gradient together with the super-page. BESIDE programs data that the
+controller has made (parity over dies, or the record of a step) from the write queue. LIFT reads a
+super-page into DRAM. LAND programs it into another physical super-page, which may be on another
+die."""
 CYCLE_NAMES = (*OP_NAMES, "COPYBACK_IN", "SUSPEND", "RESUME", "STATUS", "OUT_FIRST", "OUT_NEXT")
 
 OP = record_type(
@@ -63,8 +65,8 @@ def timing_table(cfg: Config) -> np.recarray:
               COPYBACK_IN
     ========  ==============  =======  =======================  ========
 
-    The additional time of a page type is in :func:`page_times`. t_program is the time of a page; of
-    a word line if all its pages are programmed at once; of the first pass if there are two.
+    :func:`page_times` has the additional time of each page type. t_program is the time of a page,
+    of a whole word line if its pages are programmed at once, or of the first of two passes.
     """
     flash = cfg.flash
     table = records(OP, len(OP_NAMES))
@@ -77,11 +79,12 @@ def timing_table(cfg: Config) -> np.recarray:
 
 
 def command_cycles(cfg: Config) -> np.ndarray:
-    """Return the command and address cycles on the channel, int64[CYCLE_NAMES, planes + 1] in ps.
+    """Return the channel time of each command sequence in ps, int64[CYCLE_NAMES, planes + 1].
 
-    ``flash.interface`` "fixed": t_command per plane addressed; one t_command for ODC, suspend,
-    resume and status; none around data out, whose rate includes all overhead. Otherwise by the data
-    interface (onfi.py).
+    Columns: number of planes of the command. With ``flash.interface`` "fixed", a sequence takes
+    t_command per plane; ODC, suspend, resume and status take one t_command; data out has no
+    overhead, because the channel rate includes it. Otherwise the data interface determines the
+    times (onfi.py).
     """
     if cfg.flash.interface != "fixed":
         rows = onfi.cycles(cfg)
@@ -94,18 +97,22 @@ def command_cycles(cfg: Config) -> np.ndarray:
 
 
 def word_line_pages(cfg: Config) -> int:
-    """Return the number of pages that are programmed together: those of a word line, or one."""
+    """Return the number of pages of a plane that are programmed together: all pages of a word line,
+    or one page.
+    """
     if cfg.flash.programming == "page":
         return 1
     return WORD_LINE.get(cfg.flash.cell, 1)
 
 
 def page_kinds(cfg: Config) -> np.ndarray:
-    """Return the cell bit that each page holds, 0 = lowest, by page offset: int64[pages].
+    """Return the page type of each page as the bit of the cell that it holds: int64[pages], by page
+    offset in the block; 0 = lower page.
 
-    The page types alternate (also if all have the same latency): lower, (middle,) upper, ... over
-    the bits of the cell. Planar chips of two bits: even pages lower, odd upper; of three bits:
-    pages 0-5 lower, 6 and 7 middle, then pairs of lower, middle and upper in turn (MQSim's layout).
+    The page types alternate: lower, (middle,) upper, also if all have equal latencies. Planar chips
+    with two bits per cell: even pages are lower, odd pages upper. Planar chips with three bits:
+    pages 0 to 5 are lower, 6 and 7 middle, then pairs of lower, middle and upper pages alternate
+    (MQSim's layout).
     """
     page = np.arange(cfg.flash.pages_per_block)
     bits = WORD_LINE.get(cfg.flash.cell, 1)
@@ -115,10 +122,11 @@ def page_kinds(cfg: Config) -> np.ndarray:
 
 
 def page_times(cfg: Config) -> np.ndarray:
-    """Return the additional time of each page over the lowest page type: int64[3, pages] in ps.
+    """Return the additional array time of each page over the lower page type: int64[3, pages], ps.
 
-    By page offset; rows: read, program, and the second pass over the word line (relative to
-    t_program). With ``page_types`` "alike" every page has the read and program time of the lowest.
+    Columns: page offset in the block. Rows: read, program, second program pass over the word line
+    (relative to t_program). With ``page_types`` "alike", every page has the read and program time
+    of a lower page.
     """
     flash = cfg.flash
     bits = WORD_LINE.get(flash.cell, 1)

@@ -1,13 +1,13 @@
 """Torn pages: contents of pages whose program or erase is interrupted by a power loss.
 
-Owns the outcomes, page by page, by seed. Does not own the set of interrupted operations
-(analysis/power_loss/cut.py) or recovery (ftl/reservoir_recovery.py).
+Owns the random outcome of the interruption for each page. Does not own the set of interrupted
+operations (analysis/power_loss/cut.py) or recovery (ftl/reservoir_recovery.py).
 Source: Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011: a
 page whose program was cut may read as erased, with arbitrary contents, or intact; each page of a
 block whose erase was cut may read as before, as erased, or with arbitrary contents.
 
 Each plane of a multi-plane program has an independent outcome: one may be whole and another blank.
-This is the worse case: if all planes had the same outcome, any plane would reveal it.
+This is the harder case for recovery: with one common outcome, any plane would reveal it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 from ondie.emu.nand.page_store import BLANK, TORN, PageStore, Spare
 
 OUTCOMES = ("blank", "garbled", "sealed", "whole")
-"""Outcomes of a program, equally likely. blank: reads as erased; garbled: data and out-of-band data
-are wrong; sealed: out-of-band data are valid, data are not; whole: all is valid, but the completion
-was not reported."""
+"""Outcomes of an interrupted program, equally likely. blank: the page reads as erased; garbled:
+data and out-of-band data are wrong; sealed: out-of-band data are valid, data are wrong; whole: all
+data are valid, but the completion was not reported."""
 REMAINS = ("kept", "sealed", "blank", "garbled")
 """States of a page after an interrupted erase, equally likely. kept: reads as before; sealed:
 out-of-band data read as before, data do not; blank: reads as erased; garbled: reads neither as
@@ -58,7 +58,9 @@ def interrupt_program(
 
 
 def set_late_bits(data: np.ndarray, rng: np.random.Generator) -> None:
-    """Set random bits of ``data`` to 1: erased cells are 1, and some are not yet programmed."""
+    """Set random bits of ``data`` (uint8[n], in place) to 1, as in cells that are not programmed
+    yet. Erased cells read as 1.
+    """
     data |= rng.integers(0, 256, len(data), np.uint8)
 
 
@@ -68,7 +70,11 @@ def interrupt_erase(
     rng: np.random.Generator,
     outcome: str | None = None,
 ) -> None:
-    """Interrupt the erase of ``pages`` by a power loss. Draw outcomes if ``outcome`` is None."""
+    """Interrupt the erase of physical pages ``pages`` by a power loss.
+
+    ``outcome``: the outcome for all pages, one of REMAINS. If it is None, an outcome is drawn from
+    ``rng`` for each page.
+    """
     for ppn in pages:
         found = outcome or str(rng.choice(REMAINS))
         record = store.torn(ppn)

@@ -1,8 +1,8 @@
-"""Places of the data cache: lookup, lists in order of use, and eviction of clean pages.
+"""Slots of the data cache: lookup, lists in order of use, and eviction of clean pages.
 
-Owns the hash chains, and the lists of dirty, clean and spare places. Does not own the write-back of
+Owns the hash chains, and the lists of dirty, clean and free slots. Does not own the write-back of
 dirty pages (data_cache.py, mqsim_cache.py). Source: least recently used order, as in MQSim's
-Data_Cache_Manager.
+Data_Cache_Manager. Slots are numbered from 1 (variable ``place``); 0 means no slot.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ondie.kernels.jit import inline, njit
 
 @inline
 def find(st, dev, lpn):
-    """Return place + 1 of a logical page, or 0 if the page is not cached."""
+    """Return the cache slot of a logical page, from 1, or 0 if the page is not cached."""
     return lru.find(st.cbucket, st.cpage, dev, lpn)
 
 
 @njit
 def append(st, dev, place):
-    """Append a page that is in no list to the list of dirty or of clean pages."""
+    """Append cache slot ``place``, which is in no list, to the list of dirty or of clean pages."""
     cache = st.cache[dev]
     if st.cpage[place - 1].dirty != 0:
         if lru.follow(st.cpage, place, cache.last):
@@ -38,7 +38,9 @@ def append(st, dev, place):
 
 @njit
 def remove(st, dev, place):
-    """Remove a page that is not flying from the list of dirty or of clean pages."""
+    """Remove cache slot ``place``, which must not be flying, from the list of dirty or clean
+    pages.
+    """
     cache = st.cache[dev]
     page = st.cpage[place - 1]
     lru.bypass(st.cpage, place)
@@ -57,7 +59,10 @@ def remove(st, dev, place):
 
 @inline
 def touch(st, dev, place):
-    """Make a page that is read the most recently used one if it is clean and not flying."""
+    """Make the page in cache slot ``place`` the most recently used page.
+
+    Has no effect if the page is dirty or flying.
+    """
     page = st.cpage[place - 1]
     if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != place:
         remove(st, dev, place)
@@ -66,10 +71,10 @@ def touch(st, dev, place):
 
 @njit
 def take_place(st, dev, lpn):
-    """Return a place for a logical page that has none; the place is in no list yet.
+    """Assign a cache slot to a logical page that has none, and return the slot, which is in no
+    list.
 
-    The place is a free one, or that of the least recently used clean page. Returns 0 if there is
-    neither.
+    Takes a free slot, else evicts the least recently used clean page. Returns 0 if neither exists.
     """
     cfg = st.cfg[0]
     cache = st.cache[dev]
@@ -100,7 +105,9 @@ def take_place(st, dev, lpn):
 
 @inline
 def release_place(st, dev, place):
-    """Remove a page that is in no list from the cache and free its place."""
+    """Remove the page in cache slot ``place``, which is in no list, from the cache and free the
+    slot.
+    """
     lru.unlist(st.cbucket, st.cpage, dev, place)
     st.cpage[place - 1].newer = st.cache[dev].spare
     st.cache[dev].spare = place

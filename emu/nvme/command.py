@@ -1,7 +1,7 @@
 """Command record for host and internal commands, and the submission queue with its depth.
 
-Owns the command record and the admission of commands up to the queue depth. Does not own the
-execution of a command inside the device (command_split.py).
+Owns the records of commands and completions, and the admission of commands up to the queue depth.
+Does not own the execution of a command inside the device (command_split.py).
 Source: NVMe base specification (submission and completion queues).
 """
 
@@ -44,7 +44,7 @@ COMPLETION = np.dtype(
 
 @njit
 def wait_for_slot(st, dev, rid):
-    """Append row ``rid`` to the list of rows that wait because the queue depth is reached."""
+    """Append plan row ``rid`` to the rows of device ``dev`` that wait for the queue depth."""
     dev_rec = st.dev[dev]
     st.row[rid].next = -1
     if dev_rec.sq_head < 0:
@@ -56,7 +56,7 @@ def wait_for_slot(st, dev, rid):
 
 @njit
 def next_admissible(st, dev):
-    """Return the first waiting row, or -1 if none waits or the queue depth is reached."""
+    """Return the first waiting plan row, or -1 if none waits or the queue depth is reached."""
     dev_rec = st.dev[dev]
     if dev_rec.sq_head < 0 or dev_rec.outstanding >= st.cfg[0].queue_depth:
         return -1
@@ -65,7 +65,7 @@ def next_admissible(st, dev):
 
 @njit
 def admit_next(st, dev):
-    """Remove the first waiting row from the list and count it as outstanding."""
+    """Remove the first waiting plan row from the list and count it as an outstanding command."""
     dev_rec = st.dev[dev]
     dev_rec.sq_head = st.row[dev_rec.sq_head].next
     dev_rec.outstanding += 1

@@ -23,7 +23,7 @@ UNSUPPORTED = ("priority", "fence_token", "atomic_unit")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a device at the time of submission."""
+    """Limits that a device imposes on a batch of commands at the time of submission."""
 
     lpns: int
     """Number of logical pages of the device."""
@@ -32,7 +32,7 @@ class Limits:
     arrival: int
     """Earliest allowed arrival time, ps."""
     slots: int | None
-    """Number of pages of the caller's payload buffer; None = the device keeps no payload."""
+    """Number of pages of the caller's payload buffer; None = the device stores no payload."""
     payload_known: bool = False
     """True if the payload is stored elsewhere; ``payload_slot`` is then not checked."""
     streams: int = 1
@@ -40,7 +40,7 @@ class Limits:
 
 
 def check(commands: np.ndarray, limits: Limits) -> None:
-    """Raise InputError for the first rule that ``commands`` (command.COMMAND[n]) break.
+    """Check ``commands`` (command.COMMAND[n]). Raise InputError for the first rule that they break.
 
     The error names the first command that breaks the rule, the field, its value and the allowed
     values.

@@ -1,8 +1,8 @@
 """Command split: divides host commands into flash transactions.
 
-Owns the split of reads, writes and TRIM at page, super-page and mapping boundaries, and the part of
-a page that a command accesses. Does not own the stages between host and flash
-(engine/run/datapath.py) or the mapping table (ftl/page_map.py).
+Owns the split of reads, writes and TRIM at page, super-page and mapping boundaries. Does not own
+the sectors of a page that a command accesses (page_transactions.py), the stages between host and
+flash (engine/run/datapath.py) or the mapping table (ftl/page_map.py).
 Source: a host request is split at page boundaries and completes with its last page (as in MQSim);
 adjacent pages in one super-page form one multi-plane operation.
 """
@@ -26,12 +26,12 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @cold
 def first_piece_is_skewed(st, tid):
-    """Return True if the first piece of request ``tid`` counts as part of the next page.
+    """Reduce request ``tid`` to its first piece if that piece counts as sectors of the next page.
 
-    This is the case if the zone of the request begins ``skew`` bytes inside a page and the request
-    begins at that offset in a page or behind it. ``tid`` is then reduced to the first piece, which
-    is placed behind the sectors of the next page. Call ``keep_rest`` to continue with the rest of
-    the request.
+    This is the case if the zone of the request begins ``skew`` bytes inside a page, and the request
+    begins at byte ``skew`` of a page or later. The piece ends at the end of its page, and its
+    sectors are numbered after those of the next page. Returns True if ``tid`` was reduced. Then
+    call ``keep_rest`` to continue with the remaining bytes of the request.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -50,7 +50,7 @@ def first_piece_is_skewed(st, tid):
 
 @cold
 def keep_rest(st, tid):
-    """Set ``tid`` to the rest of the request behind the piece of ``first_piece_is_skewed``."""
+    """Set ``tid`` to the bytes of the request after the piece of ``first_piece_is_skewed``."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     txn.size = st.command[tid].bytes_left
@@ -61,7 +61,9 @@ def keep_rest(st, tid):
 
 @njit
 def cut_read(st, tid):
-    """Split read command ``tid``: cached pages go to the host, the others to their dies."""
+    """Split read command ``tid``: send cached pages to the host, and read the other pages from
+    their dies.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.probe != 0:
@@ -93,7 +95,9 @@ def cut_read(st, tid):
 
 @cold
 def sense_all(st, tid):
-    """Send the pages of ``tid``, a part of a read, to their dies. The mapping entries are known."""
+    """Read the pages of transaction ``tid`` from their dies. Their mapping entries must be in
+    DRAM.
+    """
     txn = st.txn[tid]
     sense(st, tid, txn.lpn, txn.lpn + txn.n)
     if st.cfg[0].slots > 1:
@@ -102,8 +106,8 @@ def sense_all(st, tid):
 
 @inline
 def cached_sectors(st, tid, lpn):
-    """Return the sectors of page ``lpn`` that read ``tid`` finds in the data cache, one bit
-    each.
+    """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the data
+    cache.
     """
     if st.cfg[0].cache == mqsim_cache.BUFFER:
         return mqsim_cache.cached_sectors(st, tid, lpn)
@@ -116,9 +120,9 @@ def cached_sectors(st, tid, lpn):
 
 @njit
 def first_cached(st, tid, lpn):
-    """Return the first page from ``lpn`` on that is in the data cache, at least in part.
+    """Return the first page of read ``tid``, from ``lpn`` on, with sectors in the data cache.
 
-    Returns the end of the pages of read ``tid`` if there is none.
+    Returns the last page of the read + 1 if no page has cached sectors.
     """
     end = st.txn[tid].lpn + st.txn[tid].n
     while lpn < end and cached_sectors(st, tid, lpn) == 0:
@@ -164,10 +168,11 @@ def serve(st, tid, lpn):
 
 @njit
 def translate(st, tid, lpn, end):
-    """Split pages ``lpn .. end`` of read ``tid`` where part of the mapping table is on flash.
+    """Split pages ``lpn`` to ``end - 1`` of read ``tid`` on a drive with a cached mapping table.
 
-    Pages with known mapping go to their dies. A run of other pages within one translation page
-    waits for that translation page as one transaction.
+    Pages whose mapping entries are cached are read from their dies. Consecutive pages without a
+    cached entry form one transaction per translation page, which waits until that translation page
+    has been read.
     """
     txn = st.txn[tid]
     dev = txn.dev
@@ -200,10 +205,10 @@ def translate(st, tid, lpn, end):
 
 @apart
 def sense(st, tid, lpn, end):
-    """Send pages ``lpn .. end`` of read ``tid`` to their dies.
+    """Read pages ``lpn`` to ``end - 1`` of command ``tid`` from their dies.
 
-    A run of consecutive physical pages inside one super-page is one transaction. Unmapped pages are
-    returned as zeros by the controller.
+    Consecutive physical pages inside one super-page form one transaction. The controller returns
+    zeros for unmapped pages.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -249,10 +254,10 @@ def sense(st, tid, lpn, end):
 
 @njit
 def cut_write(st, tid, step):
-    """Split write command ``tid`` and send the transactions to ``step``.
+    """Split write command ``tid`` and continue each transaction after ``step`` (stages.py).
 
-    A transaction holds up to one super-page of pages, or one page where each page has a separate
-    place.
+    A transaction holds the pages of at most one super-page. It holds one page if pages are cached,
+    partial or placed statically.
     """
     txn = st.txn[tid]
     if st.cfg[0].probe != 0:
@@ -265,7 +270,7 @@ def cut_write(st, tid, step):
 
 @njit
 def send_parts(st, tid, step):
-    """Send the pages of write ``tid`` to ``step``."""
+    """Create the transactions for the pages of write ``tid`` and continue each after ``step``."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     lpn = txn.lpn
@@ -283,7 +288,7 @@ def send_parts(st, tid, step):
 
 @njit
 def cut_trim(st, tid):
-    """Unmap the pages that TRIM command ``tid`` covers completely."""
+    """Unmap the pages that TRIM command ``tid`` covers completely, and drop them from the cache."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     offset = st.command[tid].offset

@@ -1,21 +1,22 @@
 """Data cache: pages in the drive's DRAM between the host and flash.
 
-Owns the set of cached pages, the content that is not on flash yet, the time at which that content
-is sent to flash, and the transactions that wait for it. Does not own the write path to flash
-(ftl/write_path.py) or the payload bytes (data_cache_payload.py).
+Owns the set of cached pages, the written data that are not on flash yet, the time at which these
+data are sent to flash, and the transactions that wait for that. Does not own the slots and lists of
+the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the payload bytes
+(data_cache_payload.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
 read caches with LRU and back-pressure as in MQSim and SimpleSSD.
 
-A page is *dirty* while flash does not have its content and no program is under way, *flying* while
-a program is under way. A flying page can be written again: it is then both, and the new content is
-sent when the old program has ended. Clean pages are evicted in least-recently-used order. Dirty
-pages are sent to flash in least-recently-written order: when there are too many of them, when a
-write waits for a place, for a FLUSH, or while the drive is idle. TRIM drops dirty content; a flying
-page is then programmed but not mapped.
+A page is *dirty* while it has data that are neither on flash nor being programmed. A page is
+*flying* while it is being programmed. If a flying page is written again, it is both dirty and
+flying, and the new data are sent when the old program has ended. Clean pages are evicted in
+least-recently-used order. Dirty pages are sent to flash in least-recently-written order in four
+cases: their number exceeds a limit, a write waits for a cache slot, a FLUSH waits, or the drive is
+idle. TRIM drops dirty data; a flying page is then programmed but not mapped.
 
-Each FLUSH closes an epoch: it waits for every content that was present before. Each content belongs
-to one epoch. When a content reaches flash, it is counted for all waiting FLUSHes of its epoch and
-of later epochs.
+The version of a page's data that one program writes is called a *content*. Each FLUSH closes an
+epoch and waits for all contents written before it. Each content belongs to one epoch. A content
+that reaches flash is counted for all waiting FLUSHes of that epoch and of later epochs.
 """
 
 from __future__ import annotations
@@ -52,38 +53,38 @@ from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme.cache_places import append, find, release_place, remove, take_place
 from ondie.kernels.jit import inline, njit
 
-# Lists are of places + 1; 0 = none.
+# Lists hold numbers of cache slots, from 1; 0 = none.
 CACHE = record_type(
-    used="i8",  # places ever taken
-    spare="i8",  # free list: places given back
+    used="i8",  # slots that have ever been in use
+    spare="i8",  # first slot of the free list, which holds released slots
     newest="i8",  # clean pages in order of use (head)
     oldest="i8",
     last="i8",  # dirty pages in order of writing (tail)
     first="i8",
     dirty="i8",  # number of dirty pages
     flying="i8",  # number of pages being programmed
-    contents="i8",  # number of contents not on flash: dirty and flying
+    contents="i8",  # number of contents not on flash, dirty or flying
     epoch="i8",  # epoch of new writes
     flushed="i8",  # last epoch that a FLUSH waits for
-    wait_first="i8",  # writes that wait for a place
+    wait_first="i8",  # list of the writes that wait for a slot
     wait_last="i8",
-    flush_first="i8",  # FLUSHes that wait
+    flush_first="i8",  # list of the FLUSHes that wait
     pressure="i8",  # sectors on their way to flash (mqsim_cache.py only)
     milestone="i8",  # time of the next reset of the recently written pages (mqsim_cache.py)
 )
 CPAGE = record_type(
     lpn="i8",
-    have="i8",  # bit per cached sector
-    dirty="i8",  # bit per sector that is not on flash
-    epoch="i8",  # of the dirty content
+    have="i8",  # bit mask of the cached sectors
+    dirty="i8",  # bit mask of the sectors whose data are not on flash
+    epoch="i8",  # epoch of the dirty content
     leaving="i8",  # epoch of the flying content
     newer="i4",
     older="i4",
-    chain="i4",  # next of the same bucket
+    chain="i4",  # next slot in the hash bucket
     flying="i4",  # 1: being programmed
     stale="i4",  # 1: the flying content is not the current content any more
-    waiting="i4",  # transactions that wait until the dirty content is on flash
-    landing="i4",  # transactions that wait for the flying content
+    waiting="i4",  # list of the transactions that wait until the dirty content is on flash
+    landing="i4",  # list of the transactions that wait until the flying content is on flash
     stream="i4",  # stream of the write
 )
 
@@ -96,7 +97,10 @@ CPAGE = record_type(
 
 @njit
 def store(st, tid):
-    """Store a written page that has arrived in DRAM, or queue the write until a place is free."""
+    """Store the page of write ``tid``, which has arrived in DRAM, in the cache.
+
+    If no cache slot is free, the write waits in a queue.
+    """
     cache = st.cache[st.txn[tid].dev]
     schedule_deferred(st, st.txn[tid].dev)
     if accept(st, tid, cache.wait_first > 0):
@@ -111,15 +115,15 @@ def store(st, tid):
 
 @inline
 def schedule_deferred(st, dev):
-    """Schedule ``run_deferred`` for the end of the present instant."""
+    """Schedule ``run_deferred`` to run before the simulated clock advances."""
     write_frontier.schedule_check(st, dev * st.cfg[0].units)
 
 
 @njit
 def accept(st, tid, behind):
-    """Store a written page in the cache. Return False if there is no place.
+    """Store the page of write ``tid`` in the cache. Return False if it must wait for a cache slot.
 
-    A page that is not cached also has no place if other writes wait (``behind``). The write
+    ``behind``: True if other writes wait; a page that is not cached must then wait, too. The write
     completes at once unless it must wait for flash (write-through, FUA).
     """
     cfg = st.cfg[0]
@@ -166,7 +170,7 @@ def accept(st, tid, behind):
 
 @njit
 def resume(st, dev):
-    """Retry the writes that wait for a place, in order."""
+    """Retry the writes that wait for a cache slot, in order, until one must wait again."""
     cache = st.cache[dev]
     while cache.wait_first > 0:
         tid = cache.wait_first - 1
@@ -181,7 +185,7 @@ def resume(st, dev):
 
 @njit
 def write_to_flash(st, dev, place):
-    """Send a dirty page to flash."""
+    """Send the dirty page in cache slot ``place`` to flash. The page is then flying."""
     cfg = st.cfg[0]
     cache = st.cache[dev]
     page = st.cpage[place - 1]
@@ -214,8 +218,9 @@ def write_to_flash(st, dev, place):
 
 @njit
 def write_dirty(st, dev):
-    """Send dirty pages to flash while a write-back condition holds and fewer pages are in flight
-    than the limit."""
+    """Send dirty pages to flash while a write-back condition holds (see the module) and the number
+    of flying pages is below the limit.
+    """
     cfg = st.cfg[0]
     cache = st.cache[dev]
     while cache.first > 0 and cache.flying < cfg.cache_flights:
@@ -231,7 +236,7 @@ def write_dirty(st, dev):
 
 @njit
 def run_deferred(st, dev):
-    """Run the deferred work of the present instant: retry waiting writes, send dirty pages."""
+    """Run the work deferred by ``schedule_deferred``: retry waiting writes, send dirty pages."""
     resume(st, dev)
     write_dirty(st, dev)
 
@@ -240,8 +245,8 @@ def run_deferred(st, dev):
 def on_programmed(st, tid):
     """Handle the end of the program of write ``tid``. Return True if its page came from the cache.
 
-    Such a page is mapped if it still is the current content, and its transaction ends. For a write
-    that bypassed the cache, the cached content of its pages is dropped.
+    A page from the cache is mapped unless its content is stale, and the transaction ends. For a
+    write that bypassed the cache, the cached data of its pages are dropped.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -270,10 +275,12 @@ def on_programmed(st, tid):
 
 @njit
 def mark_on_flash(st, tid):
-    """Mark the content that ``tid`` carried as on flash and complete the writes waiting for it.
+    """Mark the content that ``tid`` carried as on flash, and complete the writes that waited for
+    it.
 
-    A newer content is sent next if a write or a FLUSH waits for it; otherwise it joins the dirty
-    pages. Without newer content the page is clean.
+    If the page has been written again, the page joins the dirty pages, and is sent to flash at once
+    if a write or a FLUSH waits for that. Otherwise the page is clean, or its slot is freed if the
+    data were dropped meanwhile.
     """
     dev = st.txn[tid].dev
     place = find(st, dev, st.txn[tid].lpn)
@@ -299,7 +306,7 @@ def mark_on_flash(st, tid):
 
 @inline
 def complete_waiters(st, tid):
-    """Complete the writes of a list, which waited until their content was on flash."""
+    """Complete the writes in the list that begins with ``tid`` (a transaction + 1, 0 = none)."""
     tid -= 1
     while tid >= 0:
         following = st.txn[tid].next
@@ -309,8 +316,9 @@ def complete_waiters(st, tid):
 
 @njit
 def count_settled(st, dev, epoch):
-    """Record that a cached page, written in epoch ``epoch``, is on flash or was dropped. Complete
-    the FLUSHes that waited only for it."""
+    """Record that a content of epoch ``epoch`` is on flash or was dropped. Complete the FLUSHes
+    that waited only for this content.
+    """
     cache = st.cache[dev]
     cache.contents -= 1
     before = -1
@@ -334,7 +342,7 @@ def count_settled(st, dev, epoch):
 
 @njit
 def flush(st, tid):
-    """Complete ``tid`` when all content written so far is on flash."""
+    """Complete FLUSH ``tid`` when all data written so far are on flash."""
     txn = st.txn[tid]
     cache = st.cache[txn.dev]
     if cache.contents == 0:
@@ -354,10 +362,10 @@ def flush(st, tid):
 
 @njit
 def fill(st, tid):
-    """Insert the pages that a read has brought from flash into the cache as clean pages.
+    """Insert the pages that read ``tid`` has read from flash into the cache as clean pages.
 
-    A page is inserted only if the mapping table still has it at this address and there is a place.
-    Nothing is inserted for a command with an error.
+    A page is inserted only if it is still mapped to the physical page that was read, and a cache
+    slot is available. Nothing is inserted if the command has an error status.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -388,10 +396,10 @@ def fill(st, tid):
 
 @njit
 def drop_page(st, dev, lpn):
-    """Drop the content of a logical page that is void or has a newer version on flash.
+    """Drop the cached data of a logical page that was trimmed or has newer data on flash.
 
-    Dirty content is not written; flying content is not mapped. The caller logs this and then lets
-    waiting writes resume.
+    Dirty data are not written to flash; flying data are programmed but not mapped. The caller logs
+    the drop and then calls ``schedule_deferred``.
     """
     place = find(st, dev, lpn)
     if place == 0:

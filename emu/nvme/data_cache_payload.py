@@ -1,7 +1,7 @@
-"""Payload bytes of the data cache: in DRAM until they are on flash, lost at power loss.
+"""Payload bytes of the data cache: held in DRAM until they are on flash, lost at a power loss.
 
 Owns the bytes of cached pages and of pages that are being programmed. Does not own the selection of
-these pages (data_cache.py) or the content of flash (nand/page_store.py).
+cached pages (data_cache.py) or the contents of flash pages (nand/page_store.py).
 Source: the engine's log of moved bytes (engine/core/events.py).
 """
 
@@ -14,17 +14,18 @@ from ondie.emu.nand.page_store import PageStore
 
 
 class CachedBytes:
-    """Contents of pages in DRAM, uint8[page_bytes] each, by logical page number."""
+    """Bytes of the pages in the drive's data cache, uint8[page_bytes] each, by logical page
+    number."""
 
     def __init__(self) -> None:
         self.pages: dict[int, np.ndarray] = {}
-        """Contents of the pages that the cache holds, by logical page number."""
+        """Bytes of the cached pages, uint8[page_bytes] each, by logical page number."""
         self._flying: dict[int, np.ndarray] = {}
 
     def follow(self, entry: events.LogEntry, store: PageStore) -> bool:
-        """Apply an entry of the log that moves bytes between the cache and flash.
+        """Apply a log entry that moves bytes between the cache and flash, or drops cached bytes.
 
-        Returns False for every other entry.
+        Returns False, without effect, for every other kind of entry.
         """
         lpn, ppn = entry.lpn, entry.ppn
         match entry.what:
@@ -44,6 +45,6 @@ class CachedBytes:
         return True
 
     def clear(self) -> None:
-        """Drop all pages at power loss."""
+        """Drop all pages, as a power loss does."""
         self.pages.clear()
         self._flying.clear()

@@ -5,7 +5,8 @@ background work that follows (ftl/pslc_folding.py).
 Source: drives that start background work after an idle time, so that short gaps between commands
 remain available to the host.
 
-A drive has one timer. It is restarted if host commands came and completed before it expires.
+A drive has one timer. If host commands arrive and complete before it expires, it is restarted at
+its expiry.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from ondie.kernels.jit import cold
 
 @cold
 def start_idle(st, dev):
-    """Record the start of an idle period if the drive is idle, and start the timer.
+    """If drive ``dev`` is idle, record the start of an idle period and start the timer.
 
-    Called when a command has completed. If the timer is already running, only the start is
-    recorded.
+    Called when a command has completed. If the timer is already running, only the start of the idle
+    period is recorded.
     """
     dev_rec = st.dev[dev]
     if not idle.no_command(st, dev):
@@ -39,7 +40,9 @@ def start_idle(st, dev):
 
 @cold
 def start_timer(st, tid):
-    """Start the timer for the rest of the idle time."""
+    """Start the timer, transaction ``tid``, for the remaining part of the idle time
+    ``fold_idle``.
+    """
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
     station = stages.station(st, dev, stages.REST)
@@ -50,7 +53,10 @@ def start_timer(st, tid):
 
 @cold
 def on_expired(st, tid):
-    """Handle the expiry of the timer. Return True if the drive was idle for the whole time."""
+    """Handle the expiry of the timer. Return True if the drive was idle for all of ``fold_idle``.
+
+    If a command has completed meanwhile and the drive is idle again, restart the timer.
+    """
     dev = st.txn[tid].dev
     if idle.long_enough(st, dev):
         st.dev[dev].waking = 0

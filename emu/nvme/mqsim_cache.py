@@ -1,15 +1,16 @@
 """MQSim's data cache (destage buffer): sends a page to flash when it is first written.
 
 Owns the set of cached pages, the selection and time of the sectors that are written to flash, the
-requests that wait, and the time of the cache's DRAM. Does not own places and their order
-(data_cache.py) or the write path to flash (ftl/write_path.py).
+requests that wait, and the access time of the cache's DRAM. Does not own the cache slots and their
+order (cache_places.py) or the write path to flash (ftl/write_path.py).
 Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules, its limit and the time of its
 DRAM.
 
-A page that its flow has not written recently is sent to flash at once and leaves the cache when its
-program ends. If it is written again before that, it stays until it is evicted. The sectors on their
-way to flash are limited to one page per plane. A write that exceeds the limit waits, and completes
-when all its pages are taken and stored. Caches are shared, or each flow has a separate one.
+If a flow writes a page that it has not written recently, the page is sent to flash at once and
+leaves the cache when its program ends. If the page is written again before that, it stays in the
+cache until it is evicted. The number of sectors in transit to flash is limited to one page per
+plane. A write that exceeds the limit waits, and completes when all its pages are cached. All flows
+share one cache, or each flow has a separate cache.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ BUFFER = 2
 READS, WRITES = 1, 2
 """Bits of ``zone.caching``: the cache keeps pages that the flow reads (READS), writes (WRITES)."""
 CLEAN, DIRTY = range(2)
-"""Values of ``epoch`` of a place; DIRTY content is written to flash on eviction."""
+"""Values of ``epoch`` of a cache slot. The data of a DIRTY slot are written to flash on
+eviction."""
 MEMORY_PS = 10**12
 """Interval in ps after which the record of recently written pages is reset."""
 PS_PER_NS = 1000
@@ -53,9 +55,9 @@ PS_PER_NS = 1000
 class Sizes:
     """Sizes and times of the caches and their DRAM.
 
-    There are ``groups`` caches of ``pages`` places each. ``limit``: maximum number of sectors in
-    transit to flash. DRAM: ``row`` and ``burst`` in bytes; ``transfer_ns``: time of a transfer;
-    ``open_ps``: tRCD + tCL in ps; ``close_ns``: tRP in ns.
+    There are ``groups`` caches of ``pages`` pages each. ``limit``: maximum number of sectors of one
+    cache in transit to flash. DRAM: ``row`` and ``burst`` in bytes; ``transfer_ns``: time of a
+    transfer; ``open_ps``: tRCD + tCL in ps; ``close_ns``: tRP in ns.
     """
 
     pages: int
@@ -70,9 +72,9 @@ class Sizes:
 
 @njit
 def access_ps(st, n_bytes):
-    """Return the time of one access to the cache's DRAM, ps.
+    """Return the time of one access of ``n_bytes`` to the cache's DRAM, ps.
 
-    Of an access to several rows, only half of the rows are charged, as in MQSim.
+    An access to several DRAM rows is charged for half of the rows only, as in MQSim.
     """
     cfg = st.cfg[0]
     row = int(cfg.buffer_row)
@@ -88,15 +90,18 @@ def access_ps(st, n_bytes):
 
 @njit
 def access(st, tid, n_bytes, step):
-    """Occupy the cache's DRAM with transaction ``tid``. Return False if that takes no time."""
+    """Queue an access of ``n_bytes`` by transaction ``tid`` to the cache's DRAM.
+
+    ``step`` of the transaction is complete afterwards. Returns False if the access takes no time.
+    """
     station = stages.station(st, st.txn[tid].dev, stages.DRAM)
     return enter(st, station, tid, n_bytes, access_ps(st, n_bytes), step)
 
 
 @inline
 def written_lately(st, stream, lpn):
-    """Return True if flow ``stream`` has written the page since the last reset of its record
-    (``memory`` counts the resets).
+    """Return True if flow ``stream`` has written logical page ``lpn`` recently: since the last
+    reset of the flow's record, every MEMORY_PS. ``memory`` counts the resets.
     """
     return int(st.recent[lpn]) >> 1 == st.zone[stream].memory
 
@@ -109,8 +114,11 @@ def is_programmed(st, lpn):
 
 @njit
 def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
-    """Create a write of some sectors of a page to flash and link it behind ``before``. Return
-    it."""
+    """Create a transaction that writes ``sectors`` (bit mask) of logical page ``lpn`` to flash.
+
+    Links it after transaction ``before`` by ``mate`` (-1 = none). ``stamp``: time at which the host
+    write was split, ps. Returns the index of the transaction, or -1 if the pool is empty.
+    """
     tid = take_txn(st)
     if tid < 0:
         return tid
@@ -132,7 +140,7 @@ def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
 
 @njit
 def send(st, tid):
-    """Send all writes of a list to the write path."""
+    """Send all writes of a list, which begins with ``tid`` and is linked by ``mate``, to flash."""
     while tid >= 0:
         following = st.txn[tid].mate
         st.txn[tid].mate = -1
@@ -142,9 +150,10 @@ def send(st, tid):
 
 @njit
 def make_place(st, dev, group, lpn, before):
-    """Take a place for a page as the most recently used one; evict the least recently used page.
+    """Assign a cache slot to logical page ``lpn``, as the most recently used page.
 
-    Returns (place + 1, the write of evicted DIRTY content linked behind ``before``, or -1).
+    If the cache is full, evict the least recently used page. Returns (slot, from 1; the transaction
+    that writes the evicted page if it was DIRTY, linked after ``before``, else -1).
     """
     cfg = st.cfg[0]
     cached = st.cache[group]
@@ -163,7 +172,7 @@ def make_place(st, dev, group, lpn, before):
 
 @njit
 def make_newest(st, group, place):
-    """Make a page the most recently used page of its cache."""
+    """Make the page in slot ``place`` the most recently used page of cache ``group``."""
     if st.cache[group].newest != place:
         cache_places.remove(st, group, place)
         cache_places.append(st, group, place)
@@ -171,7 +180,7 @@ def make_newest(st, group, place):
 
 @inline
 def set_content(st, group, place, value):
-    """Set the content of place ``place`` to DIRTY or CLEAN (``value``)."""
+    """Set the state of cache slot ``place`` to ``value`` (DIRTY or CLEAN)."""
     st.cache[group].contents += value - st.cpage[place - 1].epoch
     st.cpage[place - 1].epoch = value
 
@@ -183,8 +192,8 @@ def set_content(st, group, place, value):
 def write(st, tid):
     """Handle write command ``tid`` after all its data have arrived.
 
-    Returns True if the writes of its flow are cached; the command then completes when its pages are
-    cached.
+    Returns False if the cache does not keep the writes of the flow. Otherwise returns True, and the
+    command completes when its pages are cached.
     """
     zone = st.zone[st.txn[tid].stream]
     if zone.caching & WRITES == 0:
@@ -273,9 +282,9 @@ def cache_pages(st, tid):
 
 @cold
 def on_programmed(st, tid):
-    """Handle the end of a write to flash. Return True if the write came from the cache.
+    """Handle the end of write ``tid`` to flash. Return True if the write came from the cache.
 
-    Its transaction then ends here.
+    The transaction of such a write has then ended.
     """
     txn = st.txn[tid]
     for lpn in range(txn.lpn, txn.lpn + txn.n):
@@ -298,8 +307,8 @@ def on_programmed(st, tid):
 
 @njit
 def resume(st, group):
-    """Retry the waiting writes, in order, while the limit of sectors on their way to flash
-    allows."""
+    """Retry the waiting writes of cache ``group``, in order, while the limit of sectors in transit
+    to flash allows."""
     cached = st.cache[group]
     before = -1
     tid = int(cached.wait_first) - 1
@@ -323,15 +332,15 @@ def resume(st, group):
 
 @cold
 def cached_sectors(st, tid, lpn):
-    """Return the sectors of page ``lpn`` that read ``tid`` finds in the cache, one bit each."""
+    """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the cache."""
     place = cache_places.find(st, int(st.zone[st.txn[tid].stream].group), lpn)
     return sectors_of(st, tid, lpn) & st.cpage[place - 1].have if place > 0 else 0
 
 
 @cold
 def serve(st, tid, sectors):
-    """Add the size of cached sectors to the DRAM transaction that serves all cached sectors of read
-    ``tid``.
+    """Add ``sectors`` (bit mask) to the DRAM transaction that serves all cached sectors of read
+    ``tid``. Creates the transaction at the first call.
     """
     txn = st.txn[tid]
     if txn.gathered == 0:
@@ -350,10 +359,10 @@ def send_gathered(st, tid):
 
 @cold
 def fill(st, tid):
-    """Insert a page that a read has brought from flash into the cache.
+    """Insert the page that read ``tid`` has read from flash into the cache.
 
-    This is done if the flow caches its reads and the page has been programmed. The access occupies
-    DRAM, but the read does not wait for it.
+    Has no effect unless the flow caches its reads and the page has been programmed. The access
+    occupies DRAM, but the read does not wait for it.
     """
     st.reg[0].hop = 0
     txn = st.txn[tid]
@@ -381,7 +390,7 @@ def fill(st, tid):
 
 @njit
 def occupy_dram(st, dev, n_bytes):
-    """Occupy the cache's DRAM with an access; no transaction waits for the end of the access."""
+    """Occupy the cache's DRAM for an access of ``n_bytes``; no transaction waits for its end."""
     reg = st.reg[0]
     station = stages.station(st, dev, stages.DRAM)
     fifo = st.fifo[station]

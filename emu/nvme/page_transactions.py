@@ -1,8 +1,8 @@
-"""Transactions for the pages of a command, and the bytes of the command that they carry.
+"""Transactions for the pages of a command, and the bytes and sectors that each transaction carries.
 
-Owns the creation of transactions for pages of a command, the sectors of a page that a command
-accesses, and the lookup of a read's physical pages. Does not own the split into such parts
-(command_split.py) or their further path (engine/run/datapath.py).
+Owns the creation of transactions for pages of a command, and the sectors of a page that a command
+accesses. Does not own the split of commands (command_split.py) or the later stages of the
+transactions (engine/run/datapath.py).
 Source: a host request completes with its last page, as in MQSim.
 """
 
@@ -14,9 +14,8 @@ from ondie.kernels.jit import inline
 
 @inline
 def bytes_of(st, tid, lpn, count):
-    """Return the number of bytes of command ``tid`` in pages ``lpn`` to ``lpn + count - 1``.
-
-    ``offset`` is the byte offset of the command in its first page.
+    """Return the number of bytes of command ``tid`` in logical pages ``lpn`` to
+    ``lpn + count - 1``.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -30,7 +29,7 @@ def bytes_of(st, tid, lpn, count):
 
 @inline
 def sectors_of(st, tid, lpn):
-    """Return the sectors of page ``lpn`` that command ``tid`` accesses, one bit each."""
+    """Return a bit mask of the sectors of logical page ``lpn`` that command ``tid`` accesses."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     offset = st.command[tid].offset
@@ -46,8 +45,10 @@ def sectors_of(st, tid, lpn):
 
 @inline
 def make_part(st, tid, lpn, count, op):
-    """Return a new transaction for the ``count`` pages from ``lpn`` on of command ``tid``; -1 if
-    the pool is empty.
+    """Create a transaction with flash operation ``op`` for ``count`` logical pages, from ``lpn``
+    on, of command ``tid``.
+
+    Returns the index of the transaction, or -1 if the pool is empty.
     """
     other = child(st, tid, lpn, count)
     if other >= 0:

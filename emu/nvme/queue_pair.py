@@ -1,7 +1,8 @@
 """Queue pairs: issue of host requests, open and closed loops, completion of requests.
 
-Owns the rings of requests, open and closed loops, and the end of a request. Does not own its path
-through the drive (engine/run/datapath.py) or the sources of requests (request.py owns the record).
+Owns the rings of requests, open and closed loops, and the completion of a request. Does not own the
+stages of a request in the drive (engine/run/datapath.py), the sources of requests (replay/) or
+their record (request.py).
 Source: NVMe base specification (submission and completion queues, doorbells; a completion contains
 the number of entries that the drive has fetched). As in MQSim, a closed loop issues a new request
 after each completion, an open loop issues requests at their arrival time.
@@ -43,12 +44,12 @@ REQ = record_type(
     size="i8",  # bytes
     op="i4",  # request.READ, WRITE, TRIM or FLUSH
     stream="i4",
-    pending="i4",  # parts under way
+    pending="i4",  # transactions in flight
     done="i4",
     status="i4",  # 0, or the error (ftl/read_retry.py); set to 0 when the request is loaded
 )
 AHEAD = 4
-"""Number of requests by which a prefetch of map entries precedes the issue of the request."""
+"""Prefetch distance: a request's map entry is prefetched this number of requests before issue."""
 PAIR = record_type(
     next="i8",  # index of the next request to issue, from the start of the run
     loaded="i8",  # requests loaded so far
@@ -71,7 +72,10 @@ PAIR = record_type(
 
 @inline
 def pages_of(st, req, zone):
-    """Return (first page, byte offset in that page, pages) of a request within its zone."""
+    """Return (first page, byte offset in that page, number of pages) of a request.
+
+    The first page is counted from the start of ``zone``.
+    """
     shift = st.cfg[0].page_shift
     offset = req.offset - zone.first_byte if req.op != FLUSH else 0
     first = offset >> shift
@@ -80,17 +84,18 @@ def pages_of(st, req, zone):
 
 @inline
 def parts_of(req, pages):
-    """Return the maximum number of transactions that a request may need at once: request, data, and
-    one per page.
+    """Return the maximum number of transactions that a request needs at once: one for the command,
+    one for its data, and one per page.
     """
     return pages + 2 if req.op <= WRITE else 2
 
 
 @inline
 def is_full(st, queue):
-    """Return True if the submission queue is full from the host's view. The host counts the entries
-    that the drive has not reported as fetched. One place stays free, so that a full queue differs
-    from an empty one.
+    """Return True if the submission queue of pair ``queue`` is full from the host's view.
+
+    The host counts the entries that the drive has not reported as fetched. One entry always stays
+    free, so that a full queue differs from an empty queue.
     """
     cfg = st.cfg[0]
     return cfg.entries > 0 and st.pair[queue].next - st.pair[queue].known >= cfg.entries - 1
@@ -98,11 +103,11 @@ def is_full(st, queue):
 
 @inline
 def prefetch_next(st, queue):
-    """Prefetch the map entry of a request that will soon be issued, and the block of an earlier
-    one.
+    """Prefetch data of later requests of pair ``queue`` into the CPU cache of the simulator.
 
-    The map entry of the earlier request is in the processor's cache by that time. A large mapping
-    table fits in no processor cache.
+    For the request AHEAD positions later: its mapping entry. For the request AHEAD // 2 positions
+    later, whose mapping entry has been prefetched before: the block record of its physical page. A
+    large mapping table fits in no CPU cache.
     """
     cfg = st.cfg[0]
     pair = st.pair[queue]
@@ -130,7 +135,7 @@ def prefetch_next(st, queue):
 
 @cold
 def count_fetched(st, tid):
-    """Count the queue entry that ``tid`` carried as fetched by the drive."""
+    """Count the submission queue entry of command ``tid`` as fetched by the drive."""
     if st.txn[tid].kind == REQUEST:
         st.pair[st.txn[tid].row >> st.cfg[0].ring_shift].fetched += 1
 
@@ -139,8 +144,8 @@ def count_fetched(st, tid):
 def issue(st, queue):
     """Issue the requests that pair ``queue`` may issue now.
 
-    In an open loop, set the time of the next call to the next arrival. If all loaded requests have
-    been issued and more will follow, the run pauses to load them.
+    In an open loop, schedule the next call at the next arrival time. If all loaded requests have
+    been issued and more will follow, the run pauses so that they can be loaded.
     """
     pair = st.pair[queue]
     reg = st.reg[0]
@@ -203,10 +208,11 @@ def issue(st, queue):
 
 @cold
 def hold_at_limit(st, tid):
-    """Return True if the drive already works on ``fetch_limit`` commands of the queue pair.
+    """Hold command ``tid`` if the drive already executes ``fetch_limit`` commands of the queue
+    pair.
 
-    In this case command ``tid`` is held and fetched later. Otherwise it is counted as one of these
-    commands.
+    Returns True if the command is held; the drive fetches it later. Otherwise counts the command as
+    executing.
     """
     txn = st.txn[tid]
     if txn.kind != REQUEST:
@@ -226,7 +232,9 @@ def hold_at_limit(st, tid):
 
 @cold
 def on_command_done(st, queue):
-    """Count a command of the pair as done and fetch the next held command, if there is one."""
+    """Count a command of pair ``queue`` as done and fetch the next held command, if there is
+    one.
+    """
     pair = st.pair[queue]
     tid = pair.held - 1
     if tid < 0:
@@ -238,10 +246,10 @@ def on_command_done(st, queue):
 
 @njit
 def on_part_done(st, tid):
-    """Handle the end of a part of a request. After the last part, send the completion to the host.
+    """Handle the end of transaction ``tid`` of a request.
 
-    Data that cross the link as one transfer per command go directly before the completion: both are
-    queued at once.
+    After the last transaction of the request, send the completion to the host. If the data of a
+    command cross the link in one transfer, that transfer is queued directly before the completion.
     """
     txn = st.txn[tid]
     req = st.req[txn.row]
@@ -288,10 +296,10 @@ def on_part_done(st, tid):
 
 @inline
 def completes_alone(st, tid):
-    """Return True if other work may come between the data of a read and its completion.
+    """Return True if other transfers may come between the data of a read and its completion.
 
-    The other work is the fetch of a held command, or other traffic while the completion waits for
-    room in the SATA adapter.
+    They are the fetch of a held command, or other traffic while the completion waits for a free
+    entry in the SATA adapter.
     """
     cfg = st.cfg[0]
     if cfg.adapter > 0:
@@ -301,8 +309,8 @@ def completes_alone(st, tid):
 
 @njit
 def on_completion(st, tid):
-    """Record at the host the completion that ``tid`` carried, ring the doorbell, and issue further
-    requests of the pair.
+    """Handle the completion of request ``tid`` at the host: record its time, ring the completion
+    doorbell, and issue further requests of the queue pair.
     """
     reg = st.reg[0]
     cfg = st.cfg[0]

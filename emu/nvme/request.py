@@ -1,8 +1,8 @@
-"""Host requests: the record of block I/O, from the workload through the drive to the statistics.
+"""Host requests: the record of a block I/O request, used by workloads, drive and statistics.
 
-Owns the record. Does not own the sources of requests (replay/) or the commands that requests become
+Owns the record. Does not own the sources of requests (replay/) or the record of commands
 (command.py).
-Source: the terms of MQSim's host: arrival, enqueueing, completion.
+Source: MQSim's host model (terms: arrival, enqueueing, completion).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_CHUNK = 1 << 18
 """Maximum number of requests that a source returns at a time."""
 
 NOT_YET = -1
-"""Value of a time field of a request while the time is not known."""
+"""Value of a time field of a request until the time is known."""
 
 REQUEST = np.dtype(
     [

@@ -1,10 +1,10 @@
-"""SATA host bus adapter: one queue for all sources of requests.
+"""SATA host bus adapter: one command queue for all sources of requests.
 
-Owns the entries and completions of that queue, and the lists that wait for a free place. Does not
-own the host CPU time per entry or completion (queue_pair.py) or their transfers
-(engine/run/datapath.py). Source: MQSim's SATA host bus adapter, a queue modeled on NVMe's rings:
-one place always stays free, and the last processed completion gives the number of entries that the
-drive has fetched.
+Owns the entries and completions of the queue, and the lists of transactions that wait for a free
+entry. Does not own the host CPU time per entry or completion (queue_pair.py) or the transfer of
+entries (engine/run/datapath.py). Source: MQSim's SATA host bus adapter, a queue modeled on NVMe's
+rings: one entry always stays free, and the last processed completion gives the number of entries
+that the drive has fetched.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def _last(st, head, tail, tid):
-    """Append transaction ``tid`` to a list and return the head of the list.
+    """Append transaction ``tid`` to a waiting list and return the head of the list.
 
-    Head and tail are 1 + a transaction, or 0 for an empty list.
+    Head and tail are a transaction index + 1, or 0 for an empty list.
     """
     st.txn[tid].next = -1
     if head == 0:
@@ -36,9 +36,9 @@ def _enter(st, tid):
 
 @cold
 def wait_if_full(st, tid):
-    """Return True if the request of ``tid`` must wait for a free place in the queue.
+    """Enter the request of transaction ``tid`` into the adapter's queue if an entry is free.
 
-    Otherwise the request is entered into the queue.
+    Otherwise append it to the waiting list. Returns True if the request must wait.
     """
     dev_rec = st.dev[st.txn[tid].dev]
     if dev_rec.entered - dev_rec.known < st.cfg[0].adapter - 1:
@@ -51,14 +51,14 @@ def wait_if_full(st, tid):
 
 @cold
 def update_fetched(st, tid):
-    """Update the number of fetched entries that the host knows, from the completion of ``tid``."""
+    """Update the host's count of fetched queue entries from the completion of ``tid``."""
     dev_rec = st.dev[st.txn[tid].dev]
     dev_rec.known = st.command[tid].fetched
 
 
 @cold
 def enter_waiting(st, dev):
-    """Enter waiting requests into the queue while there is room."""
+    """Enter waiting requests of device ``dev`` into the adapter's queue while entries are free."""
     dev_rec = st.dev[dev]
     while dev_rec.entry_head != 0 and dev_rec.entered - dev_rec.known < st.cfg[0].adapter - 1:
         tid = dev_rec.entry_head - 1
@@ -77,7 +77,9 @@ def _post(st, tid):
 
 @cold
 def complete(st, tid):
-    """Post the completion of the request of ``tid``, or queue it until there is room."""
+    """Post the completion of the request of ``tid``, or queue it until the completion queue has a
+    free entry.
+    """
     dev_rec = st.dev[st.txn[tid].dev]
     if dev_rec.posted - dev_rec.reaped < st.cfg[0].adapter - 1:
         _post(st, tid)
@@ -88,7 +90,9 @@ def complete(st, tid):
 
 @cold
 def on_acknowledged(st, dev):
-    """Count one more completion that the host has processed and post the next waiting one."""
+    """Count one more completion that the host has processed and post the next waiting
+    completion.
+    """
     dev_rec = st.dev[dev]
     dev_rec.reaped += 1
     if dev_rec.post_head != 0:

@@ -1,14 +1,13 @@
 """Sub-page reads: groups the mapping units of a read command into array operations.
 
-Owns the split of a read where a flash page holds several mapping units (slots): one array operation
-for all slots of a page that the command reads. Does not own the command (command_split.py) or the
-operation (ftl/subpage_sense.py).
-Source: a page is sensed as a whole, so that further slots of the page only cost their bytes on the
-channel.
+Owns the split of a read on a drive whose flash pages hold several mapping units (slots). All slots
+of a flash page that one command reads share one array operation. Does not own the split of other
+commands (command_split.py) or the array operation (ftl/subpage_sense.py).
+Source: a flash page is sensed as a whole, so further slots of the page only cost channel time.
 
-The reads of a command are kept in a list linked through their first transaction (``next``) until
-the whole command has been split. Slots of one page that are apart in the command are thus read
-together.
+The array operations of a command are kept in a list, linked by ``next`` of the first transaction of
+each, until the whole command has been split. Slots of one flash page are thus read together even if
+they are not adjacent in the command.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from ondie.kernels.jit import cold
 
 @cold
 def split_slots(st, tid, lpn, end):
-    """Split slots ``lpn .. end`` of read ``tid`` into transactions; ``send`` issues them.
+    """Split slots ``lpn`` to ``end - 1`` of read ``tid`` into transactions; ``send`` issues them.
 
-    Adjacent slots that are adjacent on flash form one transaction. Unmapped slots are returned as
-    zeros by the controller.
+    Consecutive slots that are also consecutive on flash form one transaction. The controller
+    returns zeros for unmapped slots.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -61,9 +60,9 @@ def split_slots(st, tid, lpn, end):
 
 @cold
 def readable_together(st, ppn):
-    """Return the number of slots from ``ppn`` on that may be read together.
+    """Return the number of slots from physical slot ``ppn`` on that one array operation may read.
 
-    The limit is the end of the page, or of the super-page if planes are read together.
+    The limit is the end of the flash page, or of the super-page if multi-plane reads are on.
     """
     cfg = st.cfg[0]
     whole = cfg.slots
@@ -74,7 +73,9 @@ def readable_together(st, ppn):
 
 @cold
 def join_or_start(st, part):
-    """Add read ``part`` to the array operation of its page, or start a new one."""
+    """Add read transaction ``part`` to the array operation that reads its flash page. If there is
+    none, start a new array operation.
+    """
     reg = st.reg[0]
     tid = reg.cut_first - 1
     while tid >= 0:
@@ -92,7 +93,7 @@ def join_or_start(st, part):
 
 @cold
 def send(st):
-    """Send the array operations of the read to their dies after the whole read has been split."""
+    """Send the array operations of a read command, which has been split, to their dies."""
     reg = st.reg[0]
     tid = reg.cut_first - 1
     reg.cut_first = 0

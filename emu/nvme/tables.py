@@ -1,7 +1,7 @@
 """Tables of the host interface: data cache and queue pairs.
 
-Owns the sizes and initial values of these tables, and the constants of the data cache. Does not own
-behavior (the other files of this room).
+Owns the sizes and initial values of these tables, and the configuration constants of the data
+cache. Does not own the functions that use the tables (the other modules of ondie.emu.nvme).
 Source: none.
 """
 
@@ -22,7 +22,10 @@ PAIR_RING = 1 << 16
 
 
 def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
-    """Set the constants of a destage buffer, which replaces the data cache."""
+    """Set the constants of a destage buffer (mqsim_cache.py), which replaces the data cache.
+
+    ``table``: the record of the integer configuration.
+    """
     table.cache = mqsim_cache.BUFFER
     table.cache_pages = sizes.pages
     table.cache_fills = 1
@@ -33,7 +36,9 @@ def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
 
 
 def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
-    """Set the constants of the data cache and of DRAM rows."""
+    """Set the constants of the data cache and of DRAM rows in ``table``, the record of the integer
+    configuration.
+    """
     mode = cfg.cache.mode
     table.dram_row = cfg.dram.row_bytes
     table.dram_open = cfg.dram.t_rcd_ps + cfg.dram.t_cl_ps
@@ -72,7 +77,12 @@ def pair_records(n: int) -> np.recarray:
 def tables(
     table: np.record, caches: int, pairs: int, txns: int, destage: bool
 ) -> dict[str, np.ndarray]:
-    """Return the tables of ``caches`` data caches and of ``pairs`` queue pairs."""
+    """Return the tables, by field of the state, of ``caches`` data caches and ``pairs`` queue
+    pairs.
+
+    ``table``: the record of the integer configuration. ``txns``: number of transactions in the
+    pool. ``destage``: True for a destage buffer (mqsim_cache.py).
+    """
     places, lpns = int(table.cache_pages), int(table.lpns)
     return {
         "cache": cache_records(caches),

@@ -1,6 +1,6 @@
 """NVMe wire format: submission and completion queue entries, status codes, asynchronous events.
 
-Owns the layout of entries and the names of the opcodes and statuses used here. Does not own the
+Owns the layout of queue entries and the opcodes and statuses that the tunnel uses. Does not own the
 meaning of a command (tunnel/host.py, tunnel/device.py) or the transport of entries to a queue,
 which sets the data pointers.
 Source: NVMe base specification 2.0: common command format, completion queue entry, status field,
@@ -36,7 +36,7 @@ NO_DESCRIPTOR = 0x7C4
 
 
 class Sqe(NamedTuple):
-    """Submission queue entry; the fields are in the order of the bytes."""
+    """NVMe submission queue entry (64 bytes). The fields are in byte order."""
 
     opcode: int
     flags: int = 0
@@ -66,7 +66,9 @@ class Sqe(NamedTuple):
 
 
 class Cqe(NamedTuple):
-    """Completion queue entry. The owner of the queue sets queue, queue head and phase tag."""
+    """NVMe completion queue entry (16 bytes). The owner of the queue sets the queue identifier, the
+    queue head and the phase tag.
+    """
 
     cid: int
     status: int = SUCCESS
@@ -93,8 +95,8 @@ SQE_BYTES, CQE_BYTES = _SQE.size, _CQE.size
 
 
 class Command(NamedTuple):
-    """Submission queue entry (64 bytes) and the data that the device fetches by its data
-    pointer."""
+    """Submission queue entry (64 bytes), and the data that the device fetches from the memory at
+    the data pointer."""
 
     sqe: bytes
     data: bytes = b""

@@ -2,9 +2,9 @@
 
 Owns the tournament tree over the resources' next event times, the transaction pool, the stations,
 the log of moved bytes and the timeline. Does not own the handling of events (engine/run/loop.py).
-Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees); one leaf per exclusive resource was measured
-twice as fast as a binary heap. Of equal times, the lower leaf is first, so runs are reproducible
-byte for byte.
+Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees). One leaf per exclusive resource was measured
+twice as fast as a binary heap. If two event times are equal, the event of the lower leaf is first,
+so runs are reproducible byte for byte.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ LOG = record_type(
 
 
 class LogEntry(NamedTuple):
-    """One record of a log, as plain numbers."""
+    """One record of the log of moved bytes, as plain numbers. The fields are those of LOG."""
 
     what: int
     row: int
@@ -152,7 +152,7 @@ class LogEntry(NamedTuple):
 
 
 def entries(log: np.ndarray) -> Iterator[LogEntry]:
-    """Iterate over the records of a log in order."""
+    """Iterate over the records of a log (dtype LOG) in order."""
     return map(LogEntry._make, log.tolist())
 
 
@@ -174,9 +174,10 @@ OWN, ROW, REQUEST, CACHED = range(4)
 
 @inline
 def set_leaf(st, leaf, time):
-    """Set a resource's next event time and update the tree up to the root.
+    """Set the next event time of resource ``leaf`` to ``time`` (ps) and update the tree up to the
+    root.
 
-    Each node holds the time of its winner, so the loads of one walk are independent.
+    Each node holds the earliest time below it, so the loads of one walk are independent.
     """
     key = st.key
     tree = st.tree
@@ -195,7 +196,9 @@ def set_leaf(st, leaf, time):
 
 
 def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (times int64[2n], winners int32[2n]) of a tournament tree without events."""
+    """Return (times in ps, int64[2n]; winning leaves, int32[2n]) of a tournament tree without
+    events. n is the number of leaves rounded up to a power of two.
+    """
     half = 2
     while half < leaves:
         half *= 2
@@ -208,7 +211,9 @@ def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
 
 @cold
 def fail(st, code, first, second):
-    """Record an error, which stops the run. Only the first error is kept."""
+    """Record error ``code`` with two numbers for the message. The error stops the run. Only the
+    first error is kept.
+    """
     reg = st.reg[0]
     if reg.error == E_NONE:
         reg.error = code
@@ -265,8 +270,8 @@ def give_txn(st, tid):
 
 @inline
 def line(st, leaf, start, end, tid):
-    """Record in the timeline that transaction ``tid`` occupied a resource from start to end
-    (ps).
+    """Record that transaction ``tid`` occupied resource ``leaf`` from start to end (ps), if the
+    timeline is recorded.
     """
     if st.reg[0].line_on != 0:
         note_line(st, leaf, start, end, tid)
@@ -302,14 +307,16 @@ def cut_line(st, leaf, end):
 
 @inline
 def log(st, what, row, lpn, ppn, old, count, dev, die):
-    """Log moved bytes if payload is kept. The run pauses before the log is full."""
+    """Log moved bytes if the simulation stores payload bytes. The run pauses before the log is
+    full.
+    """
     if st.reg[0].log_on != 0:
         note_log(st, what, row, lpn, ppn, old, count, dev, die)
 
 
 @cold
 def note_log(st, what, row, lpn, ppn, old, count, dev, die):
-    """Append a record to the log."""
+    """Append a record to the log of moved bytes."""
     reg = st.reg[0]
     record = st.log[reg.logged]
     record.what = what
@@ -325,7 +332,7 @@ def note_log(st, what, row, lpn, ppn, old, count, dev, die):
 
 @cold
 def log_read(st, tid):
-    """Log the pages that a read command senses. They are not erased before their data are
+    """Log the pages that a read command senses. Their blocks are not erased before the data are
     transferred.
 
     With bit errors, the physical page is logged, because the errors are drawn for that page.
@@ -351,8 +358,8 @@ def log_read(st, tid):
 def stays(st, tid):
     """Return True if the pages of a read have not moved since its command was split.
 
-    Garbage collection with priority over host reads may have moved them inside their die and erased
-    the block: the read then senses the new physical pages.
+    Garbage collection with priority over host reads may have moved the pages inside their die and
+    erased the block. The read then senses the new physical pages.
     """
     txn = st.txn[tid]
     for i in range(txn.n):
@@ -473,14 +480,14 @@ def calm(st):
 
 @inline
 def rest(st, leaf):
-    """Clear the next event time of a resource."""
+    """Clear the next event time of resource ``leaf``."""
     if st.key[(st.key.shape[0] >> 1) + int(leaf)] != NEVER:
         set_leaf(st, leaf, NEVER)
 
 
 @njit
 def leave(st, station):
-    """Remove and return the first transaction of a station, whose service has ended."""
+    """Remove and return the first transaction of station ``station``. Its service has ended."""
     fifo = st.fifo[station]
     tid = fifo.head
     fifo.head = st.txn[tid].next

@@ -32,10 +32,10 @@ if numba.config.DISABLE_JIT:
         return yes if condition else no
 
     def prefetch(array: Any, at: int) -> None:
-        """Prefetch an element of a table, by row-major index. Does nothing uncompiled."""
+        """Prefetch element ``at`` (row-major index) of a table. Uncompiled, this does nothing."""
 
     def call_policy(st: Any, which: int, argument: int) -> int:
-        """Call the policy that is registered under ``which``."""
+        """Call policy ``POLICIES[which]`` with the state and ``argument``; return its result."""
         return int(POLICIES[which](st, argument))
 
 else:
@@ -61,7 +61,7 @@ else:
 
     @intrinsic
     def call_policy(typingctx, st, which, argument):
-        """Call the policy ``int64 f(state, int64)`` at address ``which``."""
+        """Call the policy ``int64 f(state, int64)`` at address ``which`` with ``argument``."""
 
         def codegen(context, builder, signature, args):
             state, address, value = args
@@ -99,7 +99,7 @@ else:
 
     @intrinsic
     def prefetch(typingctx, table, at):
-        """Prefetch an element of a table of the state, by row-major index."""
+        """Prefetch element ``at`` (row-major index) of a table of the state."""
 
         def codegen(context, builder, signature, args):
             kind = signature.args[0]

@@ -2,8 +2,9 @@
 
 Owns the hash chain of each bucket and the links of an LRU list. Does not own the contents of a slot
 or the head and tail of a list (ftl/cmt.py, nvme/data_cache.py).
-Source: none (chained hashing, doubly linked lists). Slots are numbered from 1; 0 is none. Tables of
-slots have fields lpn, chain, newer and older; ``buckets`` is int32[devices, power of two].
+Source: none (chained hashing, doubly linked lists). Slots are numbered from 1; 0 means no slot.
+``places`` is a table of slots with the fields lpn, chain, newer and older. ``buckets`` is
+int32[devices, power of two]: the first slot of each hash chain.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from ondie.kernels.jit import inline, njit
 
 @inline
 def bucket_of(buckets, lpn):
-    """Return the hash bucket of a logical page."""
+    """Return the index of the hash bucket of logical page ``lpn``."""
     return (lpn ^ (lpn >> 9) ^ (lpn >> 18)) & (buckets.shape[1] - 1)
 
 
 @inline
 def find(buckets, places, dev, lpn):
-    """Return the slot of a logical page, or 0 if the page has no slot."""
+    """Return the slot (from 1) of logical page ``lpn`` of device ``dev``, or 0 if it has none."""
     slot = int(buckets[dev, bucket_of(buckets, lpn)])
     while slot > 0 and places[slot - 1].lpn != lpn:
         slot = int(places[slot - 1].chain)
@@ -50,8 +51,9 @@ def unlist(buckets, places, dev, slot):
 
 @inline
 def follow(places, slot, last):
-    """Append slot ``slot``, which is in no list, after ``last``. Return True if the list was
-    empty.
+    """Append slot ``slot``, which is in no list, after ``last``, the newest slot of a list.
+
+    ``last`` is 0 for an empty list. Returns True if the list was empty.
     """
     places[slot - 1].newer = 0
     places[slot - 1].older = last

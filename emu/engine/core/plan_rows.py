@@ -1,7 +1,7 @@
-"""Plan rows: columns, ring of rows in flight and dependencies.
+"""Plan rows: their columns, the ring of rows in flight and the dependencies between rows.
 
-Owns the plan's columns, dependencies, fences and phases. Does not own the start of a row
-(engine/run/loop.py) or its purpose (paths/).
+Owns the plan's columns, dependencies, fences and phases. Does not own the execution of rows
+(engine/run/loop.py) or the plans, which the update paths generate (paths/).
 Source: none. Plan format: columnar chunks; ``after`` names earlier rows or a fence.
 """
 
@@ -87,7 +87,7 @@ def room(st):
 
 @njit
 def load(st, plan):
-    """Load a chunk of plan rows into the ring. The caller must ensure that there is room."""
+    """Load ``plan`` (dtype PLAN, 1-D) into the ring. The ring must have enough free rows."""
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     for i in range(plan.shape[0]):
@@ -133,7 +133,7 @@ def load(st, plan):
 
 @njit
 def make_ready(st, rid):
-    """Append row ``rid``, whose dependencies are met, to the ready list."""
+    """Append row ``rid`` (a ring index) to the ready list. Its dependencies must be complete."""
     reg = st.reg[0]
     st.row[rid].next = -1
     if reg.ready_head < 0:
@@ -145,7 +145,7 @@ def make_ready(st, rid):
 
 @njit
 def complete(st, rid):
-    """Complete row ``rid``. Dependents without other dependencies become ready, in plan order."""
+    """Complete row ``rid``. Rows that depended only on this row become ready, in plan order."""
     reg = st.reg[0]
     row = st.row[rid]
     row.state = DONE

@@ -1,6 +1,6 @@
 """Counter-based random numbers: each depends on its key only, not on earlier draws.
 
-Owns the hash of (seed, page, erase count, read count), uniform numbers and binomial counts from it.
+Owns the hash of (seed, page, erase count, read count), and uniform and binomial random numbers.
 Does not own their use (nand/ecc.py, nand/bit_errors.py). Source: Steele, Lea, Flood, OOPSLA 2014
 (SplitMix64's mixer as a counter-based generator); Hörmann, J. Stat. Comput. Simul. 46, 1993 (BTRS);
 Kachitvichyanukul, Schmeiser, CACM 31(2), 1988 (inversion for small means).
@@ -59,7 +59,9 @@ def mix(x):
 
 @njit
 def absorb(key, value):
-    """Combine ``key`` with one more integer. Different integers give different keys."""
+    """Return the uint64 key that combines ``key`` with one more integer. Different integers give
+    different keys.
+    """
     return mix(((u64(key) ^ (u64(value) * GAMMA & MASK)) + GAMMA) & MASK)
 
 
@@ -76,13 +78,15 @@ def page_key(seed, ppn, cycles, reads):
 
 @njit
 def uniform(key, at):
-    """Return number ``at`` of a key's sequence, float64 in (0, 1), in steps of 2**-53."""
+    """Return random number ``at`` of the sequence of ``key``: a float64 in (0, 1) with a spacing of
+    2**-53.
+    """
     return ((absorb(key, at) >> 11) + 0.5) * UNIT
 
 
 @njit
 def below(key, at, n):
-    """Return number ``at`` of a key's sequence as an int64 in [0, n), n < 2**32.
+    """Return random number ``at`` of the sequence of ``key`` as an int64 in [0, n), n < 2**32.
 
     The deviation from uniform is at most n / 2**32.
     """
@@ -104,7 +108,7 @@ def stirling_rest(k):
 
 @njit
 def binomial(key, n, p):
-    """Draw the number of errors among ``n`` bits at error probability ``p``, 0 <= p <= 1/2: int64.
+    """Draw the number of errors (int64) among ``n`` bits of error probability ``p``, at most 1/2.
 
     The distribution is exactly binomial up to the rounding of float64.
     """

@@ -1,16 +1,15 @@
 """Roles of a transaction: the purpose of a flash operation, in addition to its kind and owner.
 
-Owns the enumeration alone. Does not own the owners (events.OWN, ROW, REQUEST, CACHED) or the
-handlers that distinguish roles. Source: MQSim distinguishes these by one class per transaction
-source.
+Owns the enumeration only. Does not own the owners (events.OWN, ROW, REQUEST, CACHED) or the
+handlers that distinguish roles. Source: MQSim, which has one class per source of transactions.
 """
 
 from enum import IntEnum
 
 
 class Role(IntEnum):
-    """Purpose of a transaction. The roles from REGISTERS on belong to operations of the controller
-    for on-die computation.
+    """Purpose of a transaction. The roles from REGISTERS on are those of operations that the
+    controller performs for on-die computation.
     """
 
     NONE = 0  # plain read, write or erase; a page that collection moves, if the owner is OWN

@@ -37,7 +37,7 @@ DEVICE_NAMES = (
     SUBMITTED,  # the host CPU has written the submission queue entry
     ENTERED,  # entered the adapter's queue after a wait
     RUNG,  # the doorbell has arrived
-    CALLED,  # fetched later: the drive was at its command limit
+    CALLED,  # a held command may be fetched: the drive was at its command limit
     ENTRY_ASKED,  # the drive has requested the entry
     ENTRY_IN,  # the entry has arrived
     PARSED,  # the front end has decoded the command; its firmware latency follows
@@ -49,7 +49,7 @@ DEVICE_NAMES = (
     SENSED,  # the data have left the die
     READ_UNMAPPED,  # zeros from the controller
     DECODED, READ_IN_DRAM, UP_DONE,
-    PART_DONE,  # this part of its row or request is done
+    PART_DONE,  # this transaction of a plan row or request is complete; others may be in flight
     DATA_READY,  # all data of a read command are in the drive's DRAM
     DATA_SENT,  # the data are in transit to host memory
     ANSWERED,  # the data and then the completion entry may be sent to the host
@@ -64,7 +64,7 @@ DEVICE_NAMES = (
     DMA_UPLINK_DONE,
     TRANSLATED,  # the mapping entries of its pages are known
     MAP_SENSED, MAP_DECODED, MAP_IN_DRAM,
-    AGAIN,  # its page was uncorrectable and is read again
+    AGAIN,  # the page that was read was uncorrectable and is read again
     SERVED,  # data cache hit
     DESTAGE,  # a page of the data cache must be written to flash
     DESTAGED,  # that page has left DRAM
@@ -74,7 +74,7 @@ DEVICE_NAMES = (
     TAKEN_OUT,  # a stripe has left its die's registers for the controller
     CROSSED,  # a message has reached the host; its last part goes down to another drive
 ) = range(55)  # fmt: skip
-# Branches: stages that a handler selects instead of the one that usually follows its step.
+# Branches: stages that a handler selects instead of the stage that usually follows a step.
 (
     PARSED_WRITE,  # any command but a read
     SENSED_REST,  # the rest of a page that a write covers partially
@@ -133,5 +133,8 @@ STAGE = rounded_up(
 
 @njit
 def station(st, dev, which):
-    """Return the index of station ``which`` of a device."""
+    """Return the index in table ``fifo`` of station ``which`` (FRONTEND to ECC) of device ``dev``.
+
+    ECC is the station of channel 0; add the number of another channel of the device.
+    """
     return HOST_STATIONS + dev * (ECC + st.cfg[0].channels) + which

@@ -36,8 +36,8 @@ FIELDS = (
     "tree",  # int32[2 * leaves]: leaf of that event: channels, then stations (events.py)
     "fifo",  # records: first-in first-out stations: links, DRAM, ECC, CPUs (events.py)
     "txn",  # records: transaction pool (events.py)
-    "command",  # records: of each transaction, what only commands use (events.py)
-    "stage",  # records: what follows each step, in this configuration (run/stage_table.py)
+    "command",  # records: fields of each transaction that only commands use (events.py)
+    "stage",  # records: stage that follows each step in this configuration (run/stage_table.py)
     "op",  # records: timing table by flash operation (nand/timing.py)
     "cycles",  # int64[CYCLE_NAMES, planes + 1]: ps of command and address cycles (nand/timing.py)
     "die",  # records: registers of each die (nand/channel.py)
@@ -107,14 +107,19 @@ FIELDS = (
 
 
 ALIKE = ("queue", "order")
-"""Tables whose number of columns is the same on every drive and a constant in compiled code."""
+"""Tables whose number of columns does not depend on the drive. It is a constant in compiled
+code."""
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
 
 
 class Handle:
-    """Argument of compiled functions: addresses of the state's arrays, which it keeps alive."""
+    """Argument of compiled functions: the addresses of the state's arrays. Keeps the arrays alive.
+
+    ``header``: int64 words, SLOTS per array. ``callbacks``: compiled policies by configuration
+    field.
+    """
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
@@ -145,15 +150,16 @@ user_policies: list[str] = []
 
 
 def is_from_user(policy: Any) -> bool:
-    """Return True if a policy is not one of the built-in policies."""
+    """Return True if a policy function was written by a user, outside the package ondie."""
     return not policy.__module__.startswith("ondie.")
 
 
 @functools.cache
 def _compiled(name: str, policy: Any, state: StateType) -> Any:
-    """Compile a policy, once per process; ``name`` is its configuration field.
+    """Compile a policy function, once per process. ``name`` is the configuration field of the
+    policy.
 
-    A policy of the user gets the guarded type of the state. Raises InputError (one line) if it
+    A user's policy gets the guarded type of the state. Raises InputError (one line) if the policy
     cannot be compiled, writes to the state or does not return an integer.
     """
     try:
@@ -190,7 +196,7 @@ def _unbox(typ: StateType, obj: Any, cfg: Any) -> NativeValue:
 
 
 class Arrays:
-    """The state's arrays as plain attributes, for Python and for uncompiled code."""
+    """Arrays of the state as plain attributes, for Python code and for uncompiled runs."""
 
     def __init__(self, **arrays: np.ndarray) -> None:
         missing = set(FIELDS) ^ set(arrays)
@@ -220,7 +226,9 @@ class Arrays:
         return Handle(self)
 
     def _guarded(self, policy: Any) -> Any:
-        """Return a policy of the user for uncompiled code, which may only read the state."""
+        """Return a user's policy for uncompiled code. It receives views of the tables that are
+        read-only, except for the tables of POLICY_MAY_WRITE.
+        """
         views = {name: getattr(self, name).view() for name in FIELDS}
         for name, view in views.items():
             view.flags.writeable = name in POLICY_MAY_WRITE
@@ -232,10 +240,10 @@ NARROW = frozenset((np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32)
 
 
 def widened(value: Any) -> Any:
-    """Return a number of a table as compiled code computes with it: short integers as int64.
+    """Return a number of a table in the type that compiled code uses: NARROW integers as int64.
 
-    NumPy computes with two short integers, and with a short integer and a Python integer, in the
-    short type: ``1 << numpy.int8(8)`` is 0.
+    NumPy computes in the narrow type if both operands are narrow, or if one is narrow and the other
+    is a Python integer: ``1 << numpy.int8(8)`` is 0.
     """
     return np.int64(value) if type(value) in NARROW else value
 
@@ -245,8 +253,9 @@ _element = np.ndarray.__getitem__  # so does numpy.recarray
 
 
 class Element:
-    """One record for uncompiled code, whose attributes and items are exactly its fields. In NumPy's
-    records, scalar attributes such as ``size`` and ``device`` hide fields of these names."""
+    """One record for uncompiled code. Its attributes and items are exactly the fields of the
+    record. In NumPy's records, attributes such as ``size`` and ``device`` hide fields of that name.
+    """
 
     __slots__ = ("_item",)
 
@@ -268,7 +277,7 @@ _item_of, _set_item = Element._item.__get__, Element._item.__set__  # type: igno
 
 
 class Elements(np.recarray):
-    """Array of records for uncompiled code; an element is a record with fields as attributes."""
+    """Array of records for uncompiled code. Each element has its fields as attributes."""
 
     def __getitem__(self, index: Any) -> Any:
         item = _element(self, index)
@@ -276,14 +285,16 @@ class Elements(np.recarray):
 
 
 class Numbers(np.ndarray):
-    """Table of numbers for uncompiled code; an element is a number as in compiled code."""
+    """Table of numbers for uncompiled code. Elements of NARROW integer types are read as int64."""
 
     def __getitem__(self, index: Any) -> Any:
         return widened(super().__getitem__(index))
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
-    """Return the array in the form for the engine: fields are attributes of its elements."""
+    """Return an array of records as the engine uses it: a view of class Elements if Numba is
+    disabled, else the array itself.
+    """
     return array.view(Elements) if numba_config.DISABLE_JIT else array
 
 
@@ -301,8 +312,8 @@ def records(dtype: np.dtype, *shape: int) -> np.recarray:
 
 
 def aligned_records(dtype: np.dtype, count: int) -> np.recarray:
-    """Return a zeroed array of records as :func:`records` does, whose first record begins a cache
-    line. Large arrays of NumPy begin 16 bytes behind the start of one."""
+    """Return ``count`` zeroed records as :func:`records` does, aligned to a cache line. Large NumPy
+    arrays are not: they begin 16 bytes after the start of a cache line."""
     memory = zeros(np.uint8, count * dtype.itemsize + CACHE_LINE)
     first = -memory.ctypes.data % CACHE_LINE
     zeroed = memory[first : first + count * dtype.itemsize].view(dtype, np.recarray)
@@ -315,7 +326,9 @@ def record_type(**fields: str) -> np.dtype:
 
 
 def rounded_up(dtype: np.dtype) -> np.dtype:
-    """Return the record type padded to a power of two, so that a shift gives its offset."""
+    """Return ``dtype`` padded to a power of two in bytes. Compiled code then computes the offset of
+    a record with a shift instead of a multiplication.
+    """
     fields = dict(dtype.fields or {})
     return np.dtype(
         {

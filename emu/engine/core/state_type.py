@@ -1,8 +1,9 @@
 """Type of the simulation's state in compiled code.
 
-Owns the type of the state, its tables and their records: a pointer to the addresses and shapes of
-the arrays, without reference counts (a structref executes an atomic instruction at every access),
-and the guarded form that a user's policy has. Does not own the arrays (state.py).
+Owns the type of the state, its tables and their records, and the guarded type that a user's policy
+receives. The state is a pointer to the addresses and shapes of the arrays, without reference
+counts: a structref executes an atomic instruction at every access. Does not own the arrays
+(state.py).
 Source: Numba, "Low-level extension API"; LLVM language reference, "Type-based alias analysis".
 """
 
@@ -33,15 +34,16 @@ from numba.np.numpy_support import from_dtype
 from ondie.emu.engine.core.error_codes import E_NONE, E_OUTSIDE
 
 POLICY_MAY_WRITE = {"lots": (), "reg": ("draws",)}
-"""Tables, and fields of their records, that a user's policy may write: its own state, and the
-counter of random draws."""
+"""Tables, and fields of their records, that a user's policy may write: the policy's private state
+("lots") and the counter of random draws."""
 
 
 class Guard(NamedTuple):
-    """What the guarded type of a table needs to report an index outside it.
+    """Constants with which compiled code reports an index outside a guarded table.
 
-    table, register, tables: number of the table and of the table "reg" in the state, and of all
-    tables. error, error_a, error_b: offsets of these fields in the record of "reg".
+    table: number of the guarded table in the state. register: number of the table "reg". tables:
+    number of tables in the state. error, error_a, error_b: byte offsets of these fields in the
+    record of "reg".
     """
 
     table: int
@@ -53,9 +55,11 @@ class Guard(NamedTuple):
 
 
 class RowType(types.Type):
-    """Type of one record of a table: its address. ``table`` names the table for alias analysis:
-    records of different tables never overlap. ``guarded``: a user's policy can write only the
-    fields of POLICY_MAY_WRITE."""
+    """Type of one record of a table in compiled code. A value is the address of the record.
+
+    ``table``: name of the table, for alias analysis, because records of different tables never
+    overlap. ``guarded``: True if code may write only the fields of POLICY_MAY_WRITE.
+    """
 
     def __init__(self, record: types.Record, table: str, guarded: bool = False) -> None:
         self.record = record
@@ -67,10 +71,11 @@ class RowType(types.Type):
 class TableType(types.Type):
     """Type of one array of the state in compiled code: an address and up to two lengths.
 
-    Elements are read and written by index only, and indices must not be negative: support for
-    negative indices costs three instructions at every access. ``columns`` is 0 if the second length
-    depends on the drive. A user's policy has tables with a guard: they can be read only, except for
-    POLICY_MAY_WRITE, and an index outside the table stops the run with error E_OUTSIDE.
+    Elements are read and written by index only. Indices must not be negative, because support for
+    negative indices costs three instructions at every access. ``columns`` is the second length, or
+    0 if that length depends on the drive. ``guard`` is set for a user's policy: the policy can only
+    read the table, except for POLICY_MAY_WRITE, and an index outside the table stops the run with
+    error E_OUTSIDE.
     """
 
     def __init__(
@@ -89,7 +94,10 @@ class TableType(types.Type):
 
 
 class StateType(types.Type):
-    """Type of the state: an address. ``fields`` maps names to the types of its tables."""
+    """Type of the state in compiled code. A value is the address of the header of the tables.
+
+    ``fields``: (name, type) of each table.
+    """
 
     def __init__(self, fields: tuple[tuple[str, TableType], ...]) -> None:
         self.fields = fields
@@ -99,8 +107,9 @@ class StateType(types.Type):
 
 
 SLOTS = 3
-"""Number of header words per array: the address and two lengths. Zeros for the longest record
-follow, which a policy reads instead of an element outside its table."""
+"""Number of header words per array: the address and two lengths. After the words of all arrays, the
+header holds zeros, as many bytes as the longest record. A policy that reads outside a table reads
+these zeros."""
 
 
 @register_model(TableType)
@@ -116,16 +125,16 @@ register_model(RowType)(models.OpaqueModel)
 
 @functools.cache
 def table_type(name: str, dtype: np.dtype, ndim: int, columns: int) -> TableType:
-    """Return the type of a table. It is cached: deriving it takes longer than a short run."""
+    """Return the type of a table. The result is cached, because its derivation is slow."""
     return TableType(name, from_dtype(dtype), ndim, columns)
 
 
 state_type = functools.cache(StateType)
-"""Return the type of a state with these fields, cached."""
+"""Return the type of a state with the given fields (name, table type). The result is cached."""
 
 
 def guarded_state(state: StateType) -> StateType:
-    """Return the type that a user's policy has of the same state."""
+    """Return the type of ``state`` for a user's policy, in which every table has a guard."""
     names = [name for name, _ in state.fields]
     record: Any = dict(state.fields)["reg"].dtype
     errors = [record.offset(name) for name in ("error", "error_a", "error_b")]
@@ -224,8 +233,8 @@ def _inside(
 
 
 def _refuse_write(kind: TableType | RowType, field: str = "") -> None:
-    """Raise LoweringError if a user's policy must not write to this table, or field of its
-    records."""
+    """Raise LoweringError: a user's policy must not write to this table, or to field ``field`` of
+    the records of the table."""
     place = f"st.{kind.table}[...]" + (f".{field}" if field else "")
     raise LoweringError(
         f"it writes {place}, and a policy may only read the state; st.lots is its own memory"
@@ -233,7 +242,7 @@ def _refuse_write(kind: TableType | RowType, field: str = "") -> None:
 
 
 def _element(context: Any, builder: Any, typ: TableType, value: Any, index: Any) -> Any:
-    """Return the address of an element as an integer."""
+    """Return the address of element ``index`` of table ``value`` as an integer."""
     table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
     indices, lengths = [index], [table.rows]
     if typ.ndim == 2:
@@ -280,7 +289,7 @@ class _Columns(AttributeTemplate):
 
 
 def _place(context: Any, builder: Any, typ: RowType, row: Any, attr: str) -> Any:
-    """Return a pointer to a field of a record."""
+    """Return a pointer to field ``attr`` of the record at address ``row``."""
     at = builder.gep(row, [context.get_constant(types.intp, typ.record.offset(attr))])
     return builder.bitcast(at, context.get_data_type(typ.record.typeof(attr)).as_pointer())
 
@@ -302,8 +311,11 @@ def _write_field(context: Any, builder: Any, sig: Any, args: Any, attr: str) -> 
 
 
 def _tell_apart(builder: Any, instruction: Any, table: str, field: str) -> None:
-    """Mark a load or store as an access to this field of this table only, so that LLVM can keep
-    loaded values of other fields (LLVM language reference, "Type-based alias analysis")."""
+    """Mark a load or store as an access to field ``field`` of table ``table`` only.
+
+    LLVM can then keep loaded values of other fields (LLVM language reference, "Type-based alias
+    analysis").
+    """
     module = builder.module
     root = module.add_metadata([ir.MetaDataString(module, "ondie")])
     name = ir.MetaDataString(module, f"{table}.{field}")

@@ -16,7 +16,7 @@ CFG = record_type(
     line="i8",  # pages programmed together (ftl/word_lines.py)
     stripe="i8",  # pages of a unit's block between two word line boundaries of the write frontier
     passes="i8",  # program passes of a word line
-    gather="i8",  # most ps that a page waits for the rest of its word line
+    gather="i8",  # longest time (ps) that a page waits for the other pages of its word line
     worth="i8",  # most valid pages of a victim block
     block_shift="i8",  # log2 of block_pages, -1 if it is not a power of two
     page_shift="i8",
@@ -29,7 +29,7 @@ CFG = record_type(
     device_blocks="i8",  # blocks of all units of a device
     streams="i8",  # open blocks that host writes fill, per unit
     collected="i8",  # first stream of garbage-collected pages
-    collected_streams="i8",  # number of those: one, or one for each host stream
+    collected_streams="i8",  # number of streams of collected pages: one, or one per host stream
     cache="i8",  # 1: data cache; 2: destage buffer (nvme/mqsim_cache.py)
     cache_pages="i8", cache_writes="i8", cache_through="i8", cache_fills="i8",
     cache_dirty="i8",  # dirty pages above which pages are destaged
@@ -38,7 +38,7 @@ CFG = record_type(
     buffer_close="f8",  # of a destage buffer
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
     map_stream="i8",  # first stream of translation pages, -1 = none
-    map_streams="i8",  # number of those: one, or one for each zone
+    map_streams="i8",  # number of streams of translation pages: one, or one for each zone
     map_entries="i8",  # entries of a cached mapping table; 0: the whole table is in DRAM
     map_caches="i8",  # cached mapping tables: one for each device, or one for each zone
     map_span="i8",  # entries of a translation page
@@ -95,7 +95,7 @@ CFG = record_type(
     out="i8", out_plane="i8",  # ps of commands for data out: first plane, each further plane
     probe="i8",  # 1: nand/scheduler_statistics.py keeps its statistics
     watch="i8",  # 1: code outside the channel waits for the end of operations
-    suspend_program="i8", suspend_erase="i8",  # 1: reads may suspend it
+    suspend_program="i8", suspend_erase="i8",  # 1: reads may suspend a program, an erase
     suspend_program_left="i8", suspend_erase_left="i8",  # least remaining ps to suspend
     suspend_program_wait="i8", suspend_erase_wait="i8",  # ps until the array is free
     suspends="i8",  # 1: program or erase suspend is on
@@ -110,7 +110,7 @@ CFG = record_type(
     reclaim_reads="i8", reclaim_retries="i8",  # reads, retries that trigger a reclaim; 0: never
     shield_word="i8",  # code word bytes of the reservoir's on-die ECC; 0: none
     shield_limit="i8",  # bits corrected per such code word
-    exposure="i8",  # reads of such a page that one simulated read represents
+    exposure="i8",  # reads of a reservoir page that one simulated read represents
     round_trip="i8",  # 1: reservoir pages pass through the controller's ECC and back
     initial_cycles="i8", initial_days="f8",  # wear and age at the start of the run
     native="i8",  # conventional blocks per unit, without the fixed pSLC region

@@ -20,10 +20,12 @@ from ondie.emu.engine.core.counters import COUNTERS
 class Totals:
     """Totals of a finished run as plain numbers (see :func:`system.System.totals`).
 
-    ``counters`` by name, summed over devices; ``bytes_by`` bytes per class of resource; ``planned``
-    amounts that the plans requested; ``steps`` one entry per step: phase name -> (first start, last
-    end) ps, with "step" for the whole; ``busy_ps`` (phase, resource class) -> ps of its busiest
-    member.
+    ``counters``: counters by name, summed over devices. ``bytes_by``: bytes by class of resource.
+    ``planned``: amounts that the plans requested, by counter name. ``super_pages``: (valid, mapped)
+    super-pages of the reservoir. ``erases``: (sum, maximum) of the erase counts of blocks.
+    ``steps``: one entry per training step, phase name -> (first start, last end) in ps; the key
+    "step" holds the whole step. ``busy_ps``: (phase, resource class) -> busy time of the busiest
+    resource of the class, ps.
     """
 
     counters: Mapping[str, int]
@@ -78,7 +80,9 @@ class StepClock:
         self._began = 0
 
     def follow(self, phase: np.recarray) -> None:
-        """Read the rest of the step from ``phase``, the phase records of another simulation."""
+        """Take the further time spans of the step from ``phase``, the phase records of another
+        simulation.
+        """
         self._phase = phase
 
     def begin(self, now: int) -> None:
@@ -99,5 +103,5 @@ class StepClock:
 
 
 def sum_counters(count: np.ndarray) -> dict[str, int]:
-    """Return the counters by name, summed over devices."""
+    """Return the counters by name, summed over devices. ``count``: int64[devices, counters]."""
     return {name: int(count[:, i].sum()) for i, name in enumerate(COUNTERS)}

@@ -1,7 +1,7 @@
-"""Transactions of one command, and the bytes of a transaction on the channel.
+"""Creation of transactions for a command, and the bytes of a transaction on the channel.
 
-Owns the creation of a further transaction of a command. Does not own the pool (events.py) or the
-split of commands (ondie.emu.nvme).
+Owns the creation of additional transactions of a command. Does not own the transaction pool
+(events.py) or the split of commands (ondie.emu.nvme).
 Source: a host request completes when its last page completes, as in MQSim.
 """
 
@@ -17,10 +17,11 @@ SECTOR_BYTES = 512
 
 @njit
 def sibling(st, tid):
-    """Create a transaction with the row or request, kind, phase, drive, stream and operation of
-    transaction ``tid``. Return it, or -1 if the pool is empty.
+    """Create another transaction for the plan row or request of transaction ``tid``.
 
-    The row or request then has one more pending part. The caller sets the pages.
+    Returns the index of the new transaction, or -1 if the pool is empty. Copies the row or request,
+    kind, phase, drive, stream and operation of ``tid``, and increments the ``pending`` count of the
+    row or request. The caller sets the pages.
     """
     other = take_txn(st)
     if other < 0:
@@ -44,9 +45,10 @@ def sibling(st, tid):
 
 @njit
 def child(st, tid, lpn, count):
-    """Create a transaction for ``count`` pages, from ``lpn`` on, of the row or request of ``tid``.
+    """Create a transaction for ``count`` logical pages from ``lpn`` on, for the plan row or request
+    of transaction ``tid``.
 
-    Return it, or -1 if the pool is empty. The row or request then has one more pending part.
+    Returns the index of the new transaction, or -1 if the pool is empty. See :func:`sibling`.
     """
     other = sibling(st, tid)
     if other >= 0:

@@ -1,12 +1,12 @@
 """Cost of the TCP/IP tunnel: commands, time, host CPU seconds and energy of a message.
 
 Owns the tunnel constants of a configuration as the cost model uses them, the closed form of a
-tunnel's rate, and messages up, down, and from drive to drive. Does not own the times of single
-commands (timing.py), exchanges of many messages (cluster/collectives/allreduce.py), or the
-constants (presets).
-Source: the rate of a direction is the smallest of payload / command time x outstanding commands,
-the link, and the host's relay divided by the active tunnels; upward the drive signals before the
-relay receives.
+tunnel's rate, and the cost of messages up, down, and from drive to drive. Does not own the times of
+single commands (timing.py), exchanges of many messages (cluster/collectives/allreduce.py), or the
+values of the constants (presets).
+Source: none. The rate of a direction is the smallest of three: payload / command time x outstanding
+commands; the rate of the link; the rate of the host's relay divided by the active tunnels. From
+drive to host, the drive signals before the relay receives.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Message:
     notified: int
     """Number of notifications, by which the drive announces blocks to the host."""
     up_ps: int
-    """Time from the start until the host has the last block, ps; 0 for a message from the host."""
+    """Time from the start of the message until the host has received its last block, ps; 0 for a
+    message from the host."""
     down_ps: int
     """Total busy time of the downward tunnel, ps; 0 for a message to the host."""
     end_ps: int
@@ -48,12 +49,13 @@ class Message:
     cpu_ps: int
     """CPU time that the host's relay spends on the message, ps."""
     wire_up: int
-    """Bytes that cross the link upward, including the headers of packets and blocks."""
+    """Bytes from drive to host on the link, including the headers of packets and blocks."""
     wire_down: int
+    """Bytes from host to drive on the link, including the headers of packets."""
 
     @property
     def commands(self) -> int:
-        """Number of completions that the host handles: those of commands and notifications."""
+        """Number of completions that the host handles: one per command and per notification."""
         return self.received + self.written + self.notified
 
     @property
@@ -93,7 +95,7 @@ class TunnelCost:
 
     @classmethod
     def of(cls, cfg: Config) -> Self:
-        """Return the cost model of a configuration. Raises InputError for one without tunnels."""
+        """Return the cost model of a configuration. Raises InputError if it has no tunnel."""
         times, link = cfg.tunnel, cfg.link
         if not times.payload_bytes:
             raise InputError(
@@ -134,7 +136,7 @@ class TunnelCost:
 
     @cached_property
     def form(self) -> Format:
-        """Format of the tunnel, on which the host's and the drive's end agree."""
+        """Format of the packet stream on which the host's end and the drive's end agree."""
         times = self.down
         notify = "burst" if times.burst else "command"
         return Format(times.room, times.outstanding, times.mtu, bool(times.concatenate), notify)
@@ -142,26 +144,26 @@ class TunnelCost:
     # --- messages
 
     def upward(self, count: int) -> Message:
-        """Return the cost of a message of n bytes from the drive to the host."""
+        """Return the cost of a message of ``count`` bytes from the drive to the host."""
         return _upward(self.up, _sized(count))
 
     def downward(self, count: int) -> Message:
-        """Return the cost of a message of n bytes from the host to the drive."""
+        """Return the cost of a message of ``count`` bytes from the host to the drive."""
         return _downward(self.down, _sized(count))
 
     def across(self, count: int, to: TunnelCost | None = None) -> Message:
-        """Return the cost of a message of n bytes from the drive to another drive.
+        """Return the cost of a message of ``count`` bytes from the drive to another drive.
 
-        The message goes up, and down again packet by packet as packets are complete. ``to``: tunnel
-        of the other drive if it differs.
+        The host forwards each packet down as soon as it has arrived completely. ``to``: cost model
+        of the other drive's tunnel, if it differs.
         """
         return _across(self.up, (to or self).down, _sized(count))
 
     def waiting(self, ps: int) -> Self:
-        """Return this model with relay threads that wait ``ps`` for a core each time they have
-        work.
+        """Return this model with relay threads that wait ``ps`` for a CPU core before each task.
 
-        The tunnel is then slower, and packets are grouped differently on the way down.
+        The wait makes the tunnel slower and changes how packets are grouped into blocks on the way
+        down.
         """
         up, down = self.up._replace(wait=ps), self.down._replace(wait=ps)
         return dataclasses.replace(self, up=up, down=down)
@@ -169,11 +171,12 @@ class TunnelCost:
     # --- the closed form
 
     def limits(self, active: int = 1, ways: tuple[str, ...] = (UP, DOWN)) -> dict[str, float]:
-        """Return the rates of messages in bytes per second by limiting resource.
+        """Return the maximum rate of message bytes that each resource allows, in bytes/s.
 
-        ``active`` tunnels are active in all of ``ways``. Keys: "tunnel up", "tunnel down"
-        (commands, limited by the outstanding ones); "link up", "link down"; "uplink"; "host relay"
-        (its threads, over all active tunnels and directions).
+        ``active``: number of tunnels that transfer messages in all directions of ``ways`` (UP,
+        DOWN). Keys: "tunnel up", "tunnel down" (commands, limited by their time and the number
+        outstanding); "link up", "link down"; "uplink"; "host relay" (CPU time of its threads for
+        all active tunnels and directions).
         """
         found: dict[str, float] = {}
         relay = 0.0
@@ -194,7 +197,7 @@ class TunnelCost:
         return found
 
     def rate(self, active: int = 1, ways: tuple[str, ...] = (UP, DOWN)) -> tuple[str, float]:
-        """Return (limiting resource, bytes per second): the smallest of :meth:`limits`."""
+        """Return (limiting resource, rate in bytes/s): the smallest of :meth:`limits`."""
         return min(self.limits(active, ways).items(), key=lambda item: item[1])
 
     # --- energy
@@ -202,8 +205,8 @@ class TunnelCost:
     def joules(self, seconds: float, cpu_s: float, wire: int, drives: int) -> dict[str, float]:
         """Return the energy in J by component: relay cores, links, and drive controllers.
 
-        ``wire``: bytes on the links. The drives' front ends and the rest of their controllers draw
-        their power for all of ``seconds``.
+        ``seconds``: duration of the exchange. ``cpu_s``: CPU time of the relay. ``wire``: bytes on
+        the links. The controllers draw their power for all of ``seconds``.
         """
         ports = 2 if self.uplink else 1
         return {
@@ -231,8 +234,8 @@ def _goodput(times: Times) -> float:
 
 
 def _steady(times: Times, way: str) -> tuple[float, float]:
-    """Return (busy time of the relay's thread, time between successive commands) per mean block,
-    ps.
+    """Return (busy time of the relay's thread per block, time from one command to the next with one
+    command outstanding), both in ps, for a long message in direction ``way`` (UP or DOWN).
     """
     taking = times.cpu + (_mean_block(times) * PS_PER_S / times.copy_rate if times.copy_rate else 0)
     if way == DOWN or times.burst:

@@ -1,8 +1,8 @@
 """Drive's end of the TCP/IP tunnel: replies to commands and announcements of blocks.
 
-Owns the state of the drive's end of one tunnel at a time. Does no I/O and has no clock: packets and
-commands in, completions and events out. Every command is answered with a status. Does not own the
-fields of the protocol (protocol.py) or the host's end (host.py).
+Owns the state of the drive's end of one tunnel at a time. Does not own the fields of the protocol
+(protocol.py) or the host's end (host.py). The relay does no I/O and has no clock: it takes packets
+and commands and returns completions and events. It completes every command with a status.
 Source: see protocol.py.
 """
 
@@ -34,11 +34,11 @@ class State(Enum):
 
 
 class DeviceRelay:
-    """The drive's end of a tunnel.
+    """State machine of the drive's end of a tunnel.
 
-    ``command`` takes commands and ``send`` packets that go up; ``completions`` and ``events``
-    return the results. ``limits``: the largest values that a host may request; concatenation and
-    notification are set by the drive.
+    ``command`` takes commands of the host, and ``send`` takes packets for the host. ``completions``
+    and ``events`` return the results. ``limits``: largest payload, mtu and number of outstanding
+    commands that a host may request; concatenation and notification, which the drive sets.
     """
 
     def __init__(self, limits: Format) -> None:
@@ -70,10 +70,11 @@ class DeviceRelay:
     # --- the drive's side
 
     def send(self, packet: bytes, more: bool = False) -> bool:
-        """Send a packet up. Return False, and drop it, unless the tunnel is open.
+        """Queue a packet for transfer to the host and return True.
 
-        ``more``: other packets follow at once, so the drive does not signal yet. Raises InputError
-        for a packet that is empty or longer than the mtu.
+        Unless the tunnel is open, drop the packet and return False. ``more``: True if other packets
+        follow at once; the drive then does not signal yet. Raises InputError for a packet that is
+        empty or longer than the mtu.
         """
         check(packet, self.form)
         if self.state is not State.OPEN or self._closing:
@@ -84,30 +85,30 @@ class DeviceRelay:
         return True
 
     def close(self) -> None:
-        """Request that the host closes the tunnel after all packets have been transferred."""
+        """Ask the host to close the tunnel after all packets have been transferred."""
         if self.state is State.OPEN:
             self._closing = True
             self._signal()
 
     @property
     def waiting(self) -> int:
-        """Number of blocks filled by the packets that wait for transfer to the host."""
+        """Number of blocks that the packets waiting for transfer to the host will fill."""
         return self._out.blocks
 
     def events(self) -> list[Event]:
-        """Return the events since the last call."""
+        """Return the tunnel events (protocol.py) at the drive's end since the last call."""
         found, self._events = self._events, []
         return found
 
     # --- the host's side
 
     def completions(self) -> list[Completion]:
-        """Return the commands completed since the last call."""
+        """Return the completions of commands since the last call."""
         found, self._done = self._done, []
         return found
 
     def command(self, command: Command) -> None:
-        """Handle a command from the host."""
+        """Handle a command from the host; ``completions`` returns its completion."""
         if len(command.sqe) != wire.SQE_BYTES:
             self._answer(int.from_bytes(command.sqe[2:4], "little"), wire.INVALID_FIELD)
             return
@@ -138,7 +139,8 @@ class DeviceRelay:
         self._signal()
         self._end()
 
-    # --- commands: each returns a status, or None if it has been or will be answered
+    # --- handlers of commands: each returns a status, or None if it has completed the command or
+    # will complete it later
 
     def _listen(self, sqe: Sqe) -> int | None:
         if self.state is State.CLOSED:
@@ -245,7 +247,8 @@ class DeviceRelay:
 
     @property
     def _ahead(self) -> int:
-        """Number of announced but not yet received blocks at which the drive stops announcing."""
+        """Number of announced, not yet received blocks from which on the drive announces no
+        more."""
         return 1 if self.form.notify == "burst" else self.form.outstanding
 
     def _tell(self, what: int) -> None:
@@ -265,7 +268,7 @@ class DeviceRelay:
         self._events.append(Closed())
 
     def _kept(self) -> set[int]:
-        """Return the identifiers of all commands that have not been completed."""
+        """Return the identifiers of all commands that are not completed yet."""
         kept = {*self._listening, *self._reads.values()} | {
             write[0] for write in self._writes.values()
         }

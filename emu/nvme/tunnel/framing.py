@@ -2,13 +2,13 @@
 
 Owns the stream of packets, each preceded by its length, and its split into blocks, one per command.
 Does not own commands (host.py, device.py) or the cost of the blocks (cost.py).
-Source: NGD's public patents: the relay strips, concatenates or fragments packets. None for the
-length headers and the offset of a block's first header, which are defined here.
+Source: NGD's public patents: the relay strips, concatenates or fragments packets. The length
+headers, and the offset of the first header in a block, are defined here without a source.
 
-A stream is `length, 2 bytes little-endian | packet | length | packet | ...`. With concatenation a
-block holds as much of the stream as it has room for; without, it ends where a packet ends. Each
-block carries the offset of the first header that begins in it, NONE if none does. A truncated block
-or one of another stream is thus detected before any part of it is accepted.
+A stream is `length, 2 bytes little-endian | packet | length | packet | ...`. With concatenation, a
+block holds as much of the stream as its size allows. Without it, a block ends where a packet ends.
+Each block carries the offset of the first header that begins in the block, or NONE. The receiver
+thus detects a truncated block, or a block of another stream, before it accepts any packet.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from ondie.emu.nvme import wire
 from ondie.emu.units import InputError
 
 HEADER = 2
-"""Bytes of the length in front of a packet."""
+"""Size in bytes of the length field in front of a packet."""
 READ_HEADER = 4
-"""Bytes at the head of the data of a receive command: the number of bytes that follow."""
+"""Size in bytes of the header in the data of a receive command, which holds the length of the
+block."""
 LONGEST = (1 << 8 * HEADER) - 1
 """Maximum length of a packet in bytes, equal to the maximum in an IP header."""
 LARGEST = 1 << 24
@@ -33,10 +34,12 @@ NOTIFICATIONS = ("burst", "command")
 
 @dataclass(frozen=True)
 class Format:
-    """Parameters on which host and drive must agree."""
+    """Parameters of the packet stream on which host and drive must agree."""
 
     payload: int = 4096
-    """Bytes of a command's buffer; upward READ_HEADER of them are not available for packets."""
+    """Size of a command's data buffer in bytes. From drive to host, READ_HEADER of these bytes hold
+    no stream data.
+    """
     outstanding: int = 1
     """Maximum number of commands in flight in each direction."""
     mtu: int = 1500
@@ -44,8 +47,8 @@ class Format:
     concatenate: bool = True
     """True if a block may hold several packets."""
     notify: str = "command"
-    """"command": the drive signals once per block. "burst": it signals when its first block becomes
-    available after it had none.
+    """"command": the drive signals each block. "burst": the drive signals only when a block becomes
+    available and no earlier block is left to receive.
     """
 
     def __post_init__(self) -> None:
@@ -62,12 +65,12 @@ class Format:
 
     @property
     def down(self) -> int:
-        """Bytes of the stream that one command carries down."""
+        """Maximum number of stream bytes that one command carries from host to drive."""
         return self.payload
 
     @property
     def up(self) -> int:
-        """Bytes of the stream that one command carries up."""
+        """Maximum number of stream bytes that one command carries from drive to host."""
         return self.payload - READ_HEADER
 
 
@@ -91,11 +94,14 @@ class Packer:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks needed for the packets in the stream that have not been packed."""
+        """Number of blocks that the packets not yet packed will fill."""
         return -(-self._bytes // self.room) if self.concatenate else self._blocks
 
     def cut(self) -> tuple[bytes, int]:
-        """Return the next block and the offset of its first header. A packet must be waiting."""
+        """Return (next block, offset of the first header in the block). A packet must be waiting.
+
+        The offset is NONE if no header begins in the block.
+        """
         parts: list[bytes] = []
         room, first = self.room, NONE
         while room and self._records:
@@ -126,13 +132,14 @@ class Unpacker:
 
     @property
     def partial(self) -> bool:
-        """True if a packet has been received only in part."""
+        """True if the last packet is incomplete: its end has not been received."""
         return bool(self._record)
 
     def feed(self, data: bytes, first: int) -> tuple[int, list[bytes]]:
-        """Return (SUCCESS, packets completed by this block), or (status, []).
+        """Unpack one block. ``first``: offset of the first header in the block, or NONE.
 
-        In the second case nothing of the block was accepted.
+        Returns (SUCCESS, packets that this block completes). Returns (error status, []) for an
+        invalid block, of which no byte is accepted.
         """
         record, at, found = self._record, 0, NONE
         packets = []

@@ -1,8 +1,9 @@
 """Host's relay of the TCP/IP tunnel through vendor NVMe commands: a state machine.
 
-Owns the state of the host's end of one tunnel; `device.py` has the drive's. Does no I/O and has no
-clock: packets and completions in; commands and events out. Does not own the fields of the protocol
-(protocol.py), framing (framing.py) or the cost (cost.py).
+Owns the state of the host's end of one tunnel. Does not own the state of the drive's end
+(device.py), the fields of the protocol (protocol.py), framing (framing.py) or the cost (cost.py).
+The relay does no I/O and has no clock: it takes packets and completions and returns commands and
+events.
 Source: see protocol.py.
 """
 
@@ -34,9 +35,9 @@ class State(Enum):
     CLOSED = "closed"
     OPENING = "opening"
     OPEN = "open"
-    DRAINING = "draining"  # closing: packets still go down
-    CLOSING = "closing"  # closing: packets still come up
-    FAILED = "failed"  # closing at once
+    DRAINING = "draining"  # closing: the last packets are written to the drive
+    CLOSING = "closing"  # closing: the last packets are received from the drive
+    FAILED = "failed"  # closing without transfer of the waiting packets
     ENDING = "ending"  # closed by the drive: outstanding commands complete
 
 
@@ -57,12 +58,12 @@ TRANSITIONS: dict[tuple[State, str], State] = {
 
 
 class HostRelay:
-    """The host's end of one tunnel.
+    """State machine of the host's end of one tunnel.
 
-    ``send`` takes packets, ``completed`` takes completions, ``requests`` and ``write`` (together:
-    ``commands``) return the commands that may be submitted now, ``events`` returns the events.
-    ``cids``: command identifiers reserved for this relay in the queue, at least 3 per outstanding
-    command plus 1.
+    ``send`` takes packets and ``completed`` takes completions. ``commands`` returns the commands
+    that may be submitted now; ``requests`` and ``write`` return two subsets of them. ``events``
+    returns the events. ``cids``: command identifiers of the queue that are reserved for this relay,
+    at least 3 * ``form.outstanding`` + 1.
     """
 
     def __init__(self, form: Format, cids: range = range(wire.CIDS)) -> None:
@@ -106,7 +107,10 @@ class HostRelay:
     # --- the host's side
 
     def open(self) -> None:
-        """Request a tunnel. Does nothing unless the tunnel is closed."""
+        """Start to open the tunnel; ``requests`` then returns the open command.
+
+        Has no effect unless the tunnel is closed.
+        """
         if self.state is State.CLOSED:
             self._reset()
             self._go("open")
@@ -117,9 +121,10 @@ class HostRelay:
         self._advance()
 
     def send(self, packet: bytes) -> bool:
-        """Send a packet down. Return False, and drop it, unless the tunnel is open or opening.
+        """Queue a packet for transfer to the drive and return True.
 
-        Raises InputError for a packet that is empty or longer than the mtu.
+        Unless the tunnel is open or opening, drop the packet and return False. Raises InputError
+        for a packet that is empty or longer than the mtu.
         """
         check(packet, self.form)
         if self.state not in (State.OPENING, State.OPEN) or self._close_asked:
@@ -129,11 +134,11 @@ class HostRelay:
 
     @property
     def waiting(self) -> int:
-        """Number of blocks that the packets waiting for transfer to the drive fill."""
+        """Number of blocks that the packets not yet written to the drive will fill."""
         return self._out.blocks
 
     def events(self) -> list[Event]:
-        """Return the events since the last call."""
+        """Return the tunnel events (protocol.py) at the host's end since the last call."""
         found, self._events = self._events, []
         return found
 
@@ -240,7 +245,9 @@ class HostRelay:
             self._announced = blocks
 
     def _arrived(self, number: int, cqe: Cqe, data: bytes) -> None:
-        """Handle a received block. It is unpacked after all blocks before it."""
+        """Handle block ``number``, received from the drive. Blocks are unpacked in the order of
+        their numbers.
+        """
         length = int.from_bytes(data[:READ_HEADER], "little")
         if not 0 < length <= min(self.form.up, len(data) - READ_HEADER):
             self._fail(wire.BAD_LENGTH, f"receive of block {number}")
@@ -263,8 +270,8 @@ class HostRelay:
     # --- states and commands
 
     def _advance(self) -> None:
-        """Make the state transitions that follow from the outstanding commands and waiting
-        blocks."""
+        """Make the state transitions that depend on a requested close, on outstanding commands and
+        on waiting blocks."""
         if self._close_asked:
             self._go("close")
         if not self._out.blocks and not self._under_way["write"]:

@@ -1,6 +1,6 @@
-"""Table of the tunnel's messages for the engine: the cost of each message size, computed once.
+"""Table of tunnel message costs, one entry per message size and direction, for compiled code.
 
-Owns the table that compiled code reads. Does not own the cost of a message (cost.py) or its path
+Owns the table. Does not own the cost model (cost.py) or the simulation of a message
 (engine/run/loop.py).
 Source: none.
 """
@@ -17,8 +17,8 @@ from ondie.emu.units import InputError
 
 MESSAGE = record_type(
     up="i8",  # ps that the sender's upward tunnel is busy; 0: the host sends
-    body="i8",  # ps that the receiver's downward tunnel works while data come up,
-    tail="i8",  # and after that; both 0: the host receives
+    body="i8",  # ps that the receiver's downward tunnel works while data arrive at the host; and
+    tail="i8",  # ps after the last block has arrived at the host; both 0: the host receives
     relay="i8",  # ps of the host's relay (CPU time / threads)
     commands="i8",  # commands and notifications
     wire_up="i8", wire_down="i8",  # bytes on the links
@@ -28,10 +28,10 @@ SIZES = 1 << 12
 
 
 class Messages:
-    """Writer of the table, which adds an entry for each new size and direction of a message.
+    """Writer of the message table. It adds an entry for each new size and direction of a message.
 
-    ``wait_ps``: time that the relay waits for a core of the host each time it has work. Raises
-    InputError for a configuration without tunnel.
+    ``table``: records of MESSAGE. ``wait_ps``: time that the host's relay waits for a CPU core
+    before each task, ps. Raises InputError for a configuration without a tunnel.
     """
 
     def __init__(self, cfg: Config, table: np.recarray, wait_ps: int = 0) -> None:
@@ -41,7 +41,8 @@ class Messages:
 
     def place(self, kind: int, count: int) -> int:
         """Return the table index of a message of ``count`` bytes in direction ``kind`` (UPWARD,
-        DOWNWARD or ACROSS). A message that the table lacks is added.
+        DOWNWARD or ACROSS). Adds the entry if the table lacks it. Raises InputError if the table is
+        full.
         """
         key = kind, count
         if key not in self._known:
@@ -55,7 +56,10 @@ class Messages:
         return self._known[key]
 
     def places(self, kinds: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the table indices of messages with ``kinds`` and ``sizes`` (bytes), int64[n]."""
+        """Return the table indices, int64[n], of n messages; see :meth:`place`.
+
+        ``kinds``: directions, ``sizes``: bytes, one number per message.
+        """
         pairs, which = np.unique(np.stack([kinds, sizes]), axis=1, return_inverse=True)
         found = np.array([self.place(int(kind), int(count)) for kind, count in pairs.T], np.int64)
         return found[which.reshape(-1)]

@@ -1,16 +1,16 @@
 """Protocol of the TCP/IP tunnel through vendor NVMe commands: commands, completions and events.
 
-Owns the fields of the protocol and what either end reports. Does not own the states of the two ends
-(host.py, device.py), framing (framing.py) or queue entries (wire.py).
+Owns the fields of the protocol and the events that either end reports. Does not own the states of
+the two ends (host.py, device.py), framing (framing.py) or queue entries (wire.py).
 Source: NGD's public patents (a relay per drive, notify and pull); commands after the open relay of
 rick-heig/nvme_csd: admin opcode C0h, cdw10 communicate 64, open 128, close 129, cdw11 write, cdw12
-length, cdw13 descriptor, 4 KiB of data. None for sequence numbers, events and negotiation.
+length, cdw13 descriptor, 4 KiB of data. Sequence numbers, events and negotiation have no source.
 
-Downward, the relay writes one block of the packet stream per command. Upward, the drive completes
-an asynchronous event request with the number of blocks announced so far, and the relay receives
-those blocks, one per command. If one signal covers many blocks, the completions of receive commands
-announce more. Blocks are numbered from 0 in each direction, so that commands and completions may
-overtake each other.
+From host to drive, the relay writes one block of the packet stream per command. From drive to host,
+the drive completes an asynchronous event request with the number of blocks announced so far, and
+the relay receives these blocks, one per command. With bursts (framing.Format.notify), completions
+of receive commands announce further blocks. Blocks are numbered from 0 in each direction, so that
+commands and completions may overtake each other.
 
 | command | cdw10 | cdw11   | cdw12   | cdw13      | cdw14            | cdw15        | data  |
 |---------|-------|---------|---------|------------|------------------|--------------|-------|
@@ -25,8 +25,8 @@ overtake each other.
 | receive    | first header                   | blocks announced | length, 4 bytes; block |
 | event      | 7, what << 8, descriptor << 16 | blocks announced |                        |
 
-`close` completes when the drive's last packet has been received. A close at once drops the waiting
-packets instead.
+`close` completes when the host has received the drive's last packet. A close with cdw11 = 1 ("at
+once") drops the waiting packets instead.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ MASK = 0xFFFFFFFF
 
 
 def behind(number: int, other: int) -> int:
-    """Return ``other - number`` modulo 2**32 if it is below 2**31, else 0: by how much a wrapping
-    counter is behind another.
+    """Return by how much ``number`` is behind ``other``; both are counters that wrap at 2**32.
+
+    The difference counts as 0 if it is 2**31 or more.
     """
     gap = (other - number) & MASK
     return gap if gap < 1 << 31 else 0
@@ -64,20 +65,23 @@ class Packet(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Event: the other end has refused a command or sent invalid data, so the tunnel closes."""
+    """Event: the drive refused a command or sent invalid data, so the tunnel closes.
+
+    ``status``: NVMe status (wire.py). ``what``: the command that failed, as text.
+    """
 
     status: int
     what: str
 
 
 class Closed(NamedTuple):
-    """Event: the tunnel is closed, and no command of it is outstanding."""
+    """Event: the tunnel is closed, and none of its commands is outstanding."""
 
 
 Event = Opened | Packet | Failed | Closed
 
 
 def check(packet: bytes, form: Format) -> None:
-    """Raise InputError for a packet that is empty or longer than the mtu of the format."""
+    """Raise InputError if ``packet`` is empty or longer than ``form.mtu``."""
     if not 0 < len(packet) <= form.mtu:
         raise InputError(f"tunnel packet of {len(packet)} B: must be from 1 to {form.mtu} B")

@@ -1,15 +1,15 @@
-"""Commands and time of one message through the tunnel, computed command by command (compiled).
+"""Number of commands and time of one message through the tunnel, computed command by command.
 
 Owns the times at which the blocks of one message have passed the tunnel, without other traffic.
 Does not own the protocol (host.py, device.py; a test checks that both agree) or resources that
-several tunnels share (cost.py). All values are integers, times in ps.
-Source: none. A command starts when the host's relay, with one thread per direction, has done its
-part; `outstanding` commands may be in flight. Upward the drive signals first, then the relay
-receives.
+several tunnels share (cost.py). All values are integers, times in ps. The functions are compiled.
+Source: none. The host's relay has one thread per direction, which handles each command before it is
+submitted. Up to `outstanding` commands are in flight. From drive to host, the drive signals before
+the relay receives.
 
-A message of n bytes becomes TCP segments of at most the mtu, all available at once; no TCP window
-delays them. Acknowledgements are omitted: they travel in blocks that are sent anyway, 54 B for two
-packets.
+A message of n bytes becomes TCP segments of at most `mtu` bytes. All segments are available at
+once; no TCP window delays them. Acknowledgements are omitted: they travel in blocks that are sent
+anyway, 54 B for two packets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LATER = 1 << 62
 
 
 class Times(NamedTuple):
-    """Times and sizes of one direction of a tunnel."""
+    """Times and sizes of one direction of a tunnel (times in ps, sizes in bytes)."""
 
     room: int
     """Maximum number of stream bytes in a block."""
@@ -46,7 +46,7 @@ class Times(NamedTuple):
     Used upward only.
     """
     cpu: int
-    """CPU time of the relay for a command, and for a notification, ps."""
+    """CPU time of the relay per command, and per notification, ps."""
     copy_rate: int
     """Rate at which the relay copies, bytes/s; 0: copying takes no time."""
     link: int
@@ -57,25 +57,30 @@ class Times(NamedTuple):
 
 @njit
 def ceiling(a, block):
-    """Return a / b, rounded up."""
+    """Return a / block, rounded up (int64)."""
     return (a + block - 1) // block
 
 
 @njit
 def segments(n, mtu):
-    """Return the number of packets (TCP segments) of a message of n bytes."""
+    """Return the number of packets (TCP segments) of a message of ``n`` bytes."""
     return ceiling(n, mtu - SEGMENT_HEADER)
 
 
 @njit
 def stream(n, mtu):
-    """Return the number of stream bytes of a message: packets and their length headers."""
+    """Return the number of stream bytes of a message of ``n`` bytes: packets and their length
+    headers.
+    """
     return n + segments(n, mtu) * (SEGMENT_HEADER + HEADER)
 
 
 @njit
 def count(n, room, mtu, concatenate):
-    """Return the number of blocks of a message whose bytes are all available."""
+    """Return the number of blocks of a message of ``n`` bytes that are all available at once.
+
+    ``room``: maximum stream bytes of a block. ``concatenate``: see Times.
+    """
     if n == 0:
         return 0
     total = stream(n, mtu)
@@ -90,7 +95,8 @@ def count(n, room, mtu, concatenate):
 def next_block(at, there, total, tid):
     """Return the number of bytes of the block that begins at byte ``at`` of a stream.
 
-    Complete packets up to byte ``there`` are available.
+    ``there``: end of the complete packets that are available, in stream bytes. ``total``: stream
+    bytes of the message. ``tid``: Times of the direction.
     """
     if tid.concatenate != 0:
         return min(tid.room, there - at)
@@ -100,14 +106,18 @@ def next_block(at, there, total, tid):
 
 @njit
 def whole(at, total, mtu):
-    """Return the size in bytes of the complete packets in the first ``at`` bytes of the stream."""
+    """Return the size in bytes of the complete packets in the first ``at`` bytes of a stream of
+    ``total`` bytes.
+    """
     record = mtu + HEADER
     return total if at == total else at // record * record
 
 
 @njit
 def handling(size, tid):
-    """Return the time of the relay's thread for a command that carries ``size`` bytes, ps."""
+    """Return the time that the relay's thread spends on a command that carries ``size`` bytes,
+    ps.
+    """
     return tid.cpu + (ceiling(size * PS, tid.copy_rate) if tid.copy_rate > 0 else 0)
 
 
@@ -119,11 +129,12 @@ def spacing(size, tid):
 
 @njit
 def upward(n, tid):
-    """Return, block by block, (stream bytes that have reached the host, time in ps): int64[blocks]
-    each.
+    """Simulate a message of ``n`` bytes from the drive to the host. ``tid``: Times of the
+    direction.
 
-    The relay's thread handles notifications and completions in the order of their times. A block
-    must have passed the relay before the block that is `outstanding` later is requested.
+    Returns two arrays, int64[blocks]: the stream bytes that have reached the host after each block,
+    and the time of that in ps. The relay's thread handles notifications and completions in the
+    order of their times. It must have handled block i before block i + `outstanding` is requested.
     """
     total = stream(n, tid.mtu)
     blocks = count(n, tid.room, tid.mtu, tid.concatenate)
@@ -165,11 +176,11 @@ def upward(n, tid):
 
 @njit
 def downward(n, there, ready, tid):
-    """Return, block by block, (stream bytes that have reached the drive, time in ps): int64[blocks]
-    each.
+    """Simulate a message of ``n`` bytes from the host to a drive. ``tid``: Times of the direction.
 
-    ``there``: stream bytes that have arrived at the host, ascending; ``ready``: time of each
-    arrival, ps.
+    Returns two arrays, int64[blocks]: the stream bytes that have reached the drive after each
+    block, and the time of that in ps. ``there``: stream bytes that have arrived at the host,
+    ascending, int64[arrivals]. ``ready``: time of each arrival, ps, int64[arrivals].
     """
     total = stream(n, tid.mtu)
     most = len(there) + count(n, tid.room, tid.mtu, tid.concatenate)
@@ -196,7 +207,9 @@ def downward(n, there, ready, tid):
 
 @njit
 def copied(there, tid):
-    """Return the total copy time of the relay for blocks that end at stream bytes ``there``, ps."""
+    """Return the total copy time of the relay in ps. ``there``: stream byte at which each block
+    ends, int64[blocks].
+    """
     before, sum_ps = 0, 0
     for at in there:
         sum_ps += handling(at - before, tid) - tid.cpu
