@@ -432,12 +432,14 @@ def next_event_ps(st, channel):
     bus = st.bus[channel]
     cfg = st.cfg[0]
     if bus.phase != NONE and bus.quiet != 0:
+        # A phase that has ended is still quiet while an operation that ends now was not processed.
+        until = max(bus.until, st.reg[0].now)
         if bus.ask_command | bus.ask_in != 0 or cfg.ranked == POLLED:
-            time = bus.until
+            time = until
         else:
-            time = max(bus.until, st.txn[bus.out_head].time) if bus.out_head >= 0 else NEVER
+            time = max(until, st.txn[bus.out_head].time) if bus.out_head >= 0 else NEVER
             if cfg.watch == 0 and bus.done_head >= 0:
-                return min(time, max(bus.until, st.txn[bus.done_head].time))
+                return min(time, max(until, st.txn[bus.done_head].time))
         if cfg.watch == 0:
             return time
     elif bus.phase != NONE:

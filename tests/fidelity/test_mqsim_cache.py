@@ -103,11 +103,12 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_mqsims_own_results(tmp_path, name):
-    """Operations per second and the mean latency within 1 %."""
+    """Operations per second and the mean latency within 0.2 %; of mixed flows, 1 %."""
     kib, flows, drive, iops, mean_us = CASES[name]
     _, found = results(*pair(tmp_path, kib, *flows, **drive))
-    assert found["iops"] == pytest.approx(iops, rel=0.01)
-    assert found["latency_us"]["all"]["mean"] == pytest.approx(mean_us, rel=0.01)
+    within = 0.01 if name == "reads and writes" else 0.002
+    assert found["iops"] == pytest.approx(iops, rel=within)
+    assert found["latency_us"]["all"]["mean"] == pytest.approx(mean_us, rel=within)
 
 
 @pytest.mark.parametrize(
