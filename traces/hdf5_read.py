@@ -230,7 +230,7 @@ def _rows(path: Path, file: h5py.File, key: str) -> int:
     """Return the number of entries of a one-dimensional data set. Raises TraceError."""
     array = _array(path, file, key)
     if array.ndim != 1:
-        raise TraceError(f"{path}: /{key} has shape {array.shape}; must have one row per entry")
+        raise TraceError(f"{path}: /{key} has shape {array.shape}; must have one dimension")
     return len(array)
 
 

@@ -140,10 +140,10 @@ def cycles(cfg: Config, key: str = RETENTION) -> Interval:
 
 
 def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
-    """Return the effective program/erase cycles of a drive that is written as in this run: (low,
-    typical, high).
+    """Return the endurance (program/erase cycles: low, typical, high) of a drive whose writes are
+    distributed as in this run.
 
-    This is the mean of the cycles of the reservoir and of the mapped blocks, harmonic and weighted
+    This is the harmonic mean of the endurance of the reservoir and of the mapped blocks, weighted
     by the bytes that the run programs into each.
     """
     inside, every = reservoir_bytes(totals), programmed_bytes(totals)

@@ -97,8 +97,7 @@ class Row:
 
     @property
     def turned(self) -> bool:
-        """True for a check row whose predicted ratio is on the other side of 1 than the published
-        ratio."""
+        """True for a check row whose predicted and published ratios are on opposite sides of 1."""
         if self.kind != CHECK or self.unit != RATIO:
             return False
         assert self.published is not None

@@ -109,7 +109,7 @@ def unfelt(cfg: Config) -> tuple[str, ...]:
 
 
 def published_ranges(cfg: Config) -> list[Leaf]:
-    """Return the constants that have a range and may affect time although they are not assumed."""
+    """Return the constants with a published value, a range and a possible effect on time."""
     idle = [rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value]
     return [
         leaf
@@ -270,8 +270,8 @@ class Headline:
         return known[1]
 
     def __call__(self, cfg: Config, trace: Trace) -> tuple[float, float]:
-        """Return (speedup of the update stage, energy ratio), baseline over rival, on the sample
-        ``trace``."""
+        """Return (speedup of the update stage, energy ratio) on the sample ``trace``: the values of
+        the baseline divided by those of the rival."""
         (base, base_work), (rival, rival_work) = (
             self._simulated(name, cfg, trace) for name in self.pair
         )

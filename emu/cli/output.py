@@ -183,7 +183,8 @@ def output_options(
         click.option("--json", "json_path", type=FileOrDash("--json"), metavar="PATH|-",
                      help=f"Write {result} as JSON to a file, or to standard output (-)."),
         click.option("--csv", "csv_path", type=FileOrDash("--csv"), metavar="PATH|-",
-                     help="Write the rows of the main table as CSV, likewise."),
+                     help="Write the rows of the main table as CSV to a file, or to standard "
+                     "output (-)."),
         click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
                      help=out or f"Write {folder} to this folder."),
         click.option("--quiet", is_flag=True, help=f"Print no progress bar and no {quiet}."),

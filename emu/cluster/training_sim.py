@@ -93,8 +93,8 @@ class Simulation:
         fleet, batches = self.fleet, self.batches
         if batches.shape != (fleet.nodes,) or self.data.private.shape != (fleet.nodes,):
             raise InputError(
-                f"{len(batches)} batches and private samples of {len(self.data.private)} nodes for "
-                f"{fleet.nodes} nodes: must be one of each per node"
+                f"{len(batches)} batches and {len(self.data.private)} numbers of private samples; "
+                f"the cluster has {fleet.nodes} nodes: give one of each per node"
             )
         if np.any(batches < 0) or not np.any(batches):
             raise InputError("batches: must be at least 0, and not all 0")

@@ -288,7 +288,7 @@ def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
     if sheet.capacity_bytes != nominal:
         raise InputError(
             f"{place}: capacity = {fmt_bytes(sheet.capacity_bytes)}, but system.capacity = "
-            f"{fmt_bytes(nominal)}; figures are those of one capacity, so state it alike"
+            f"{fmt_bytes(nominal)}; set both to the same value"
         )
     if (text := contradiction(cfg)) is not None:
         raise InputError(f"{place}: {text}")

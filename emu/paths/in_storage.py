@@ -1,8 +1,8 @@
 """In-storage update: the controller's ISP reads, updates and writes the states inside the drive.
 
-Owns the order: gradients are sent down into the device's DRAM; states pass the mapping table, ECC
-and DRAM; new weights are sent up from DRAM. A window of chunks keeps flash, ISP and link busy
-concurrently. Does not own time (engine/) or the payload (payload.py).
+Owns the order: gradients are sent down into the device's DRAM; states go through the mapping
+table, ECC and DRAM; new weights are sent up from DRAM. A window of chunks keeps flash, ISP and link
+busy concurrently. Does not own time (engine/) or the payload (payload.py).
 Source: controller ISP (C-ISP) of OptimStore (HPCA 2023); SmartUpdate of Smart-Infinity for the
 FPGA.
 """

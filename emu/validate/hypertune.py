@@ -424,7 +424,7 @@ def shufflenet_rows() -> Iterator[Row]:
 
 
 def least_batch(trained: Trained) -> int:
-    """Return the smallest batch of the host: its tuned batch times CARRIED."""
+    """Return the batch of the host with 6 of 8 cores taken (Fig. 6), its smallest batch."""
     return round(CARRIED * int(trained.batches[0]))
 
 

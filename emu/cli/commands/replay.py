@@ -105,7 +105,7 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
 def run_replay(name: str, **values: Any) -> None:
     """Replay a block trace through a drive.
 
-    BLOCKTRACE is a file, whose format --from names, or the sample mixed-4k.
+    BLOCKTRACE is a file in the format that --from names, or the sample mixed-4k.
     """
     given = ReplayOptions(**values)
     cfg = given.load_drive()

@@ -73,7 +73,7 @@ class Load:
         """
         for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
             if not 0 <= at < np.inf:
-                raise InputError(f"load at {at} s: must be at least 0")
+                raise InputError(f"load: time {at} s: must be at least 0 s")
             if not 0 <= node < len(cores):
                 raise InputError(f"load on node {node}: must be from 0 to {len(cores) - 1}")
             if not 0 <= taken <= cores[node]:

@@ -139,7 +139,7 @@ class Flash:
     ]
     multi_plane: Annotated[bool, Spec("one command may address all planes of a die")]
     cache_read: Annotated[
-        bool, Spec("the array reads the next page during the data output of the last one")
+        bool, Spec("the array reads the next page during the data output of the previous page")
     ]
     cache_program: Annotated[
         bool, Spec("the array programs a page during the data input of the next one")

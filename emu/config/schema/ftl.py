@@ -163,7 +163,11 @@ class Ftl:
         ),
     ]
     pslc_share: Annotated[
-        float, Spec("share of a unit's blocks in the pSLC region, or the largest share on loan")
+        float,
+        Spec(
+            "share of a unit's blocks in the static pSLC region, or the largest share of borrowed "
+            "blocks"
+        ),
     ]
     pslc_full: Annotated[
         str,

@@ -110,7 +110,7 @@ class OnDie(UpdatingPath):
 
     @cached_property
     def guarded(self) -> tuple[Guarded, ...]:
-        """Super-pages of each device: those of stripes, parities and commit records."""
+        """Super-pages that hold stripes, parities and commit records, by device."""
         return tuple(Guarded.of(self.cfg, stripes, self.geometry.dies) for stripes in self.stripes)
 
     @cached_property

@@ -141,7 +141,7 @@ def synthetic_flow(
     """Return the flow of `parameters` on the addresses `range_`; error messages begin with `where`.
 
     Quirks reproduced: whole_rate, negative_sizes, address_alias. Raises InputError for requests
-    that do not fit the addresses.
+    that are larger than the address range.
     """
     shape = shape_of(stream, parameters, range_, quirks, where)
     stop = parameters.stop_time_ps or None
@@ -172,7 +172,7 @@ def shape_of(
 ) -> np.ndarray:
     """Return SHAPE[1], the parameters and the initial state of the flow.
 
-    Raises InputError for requests that do not fit the addresses.
+    Raises InputError for requests that are larger than the address range.
     """
     shape = np.zeros(1, SHAPE)
     first, end = range_.first, range_.last
