@@ -87,7 +87,7 @@ COMPARE = [
     (["gpt-small", "--cores-taken", "some"], ["--cores-taken", "'some'"]),
     (["gpt-small", "--slowdown", "line", "--paths", "on_die"], ["slowdown", "nearest: linear"]),
     (["gpt-small", "--slowdown", ""], ['slowdown = ""', "laguna-host"]),
-    (["gpt-small", "--host-batch", "3", "--paths", "on_die"], ["--host-batch 3", "on a cluster only"]),
+    (["gpt-small", "--host-batch", "3", "--paths", "on_die"], ["--host-batch 3", "a cluster only"]),
     (["gpt-small", "--drive-batch", "0", "--paths", "on_die"], ["--drive-batch 0", "from 1 to"]),
     (["gpt-small", "--no-swing=yes"], ["--no-swing", "does not take a value"]),
     (["gpt-small", "--verbose=2"], ["--verbose", "does not take a value"]),
