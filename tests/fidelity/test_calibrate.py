@@ -96,7 +96,7 @@ def fitted_recording(name):
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])  # a third takes five minutes more
 def test_the_constants_of_a_perturbed_preset_are_found(tmp_path, seed):
     """All default constants of gen4-tlc at once, from the points of `--jobs`."""
     cfg = load_preset("gen4-tlc")
@@ -123,7 +123,7 @@ def test_the_constants_of_a_perturbed_preset_are_found(tmp_path, seed):
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["virtio", "loop"])
+@pytest.mark.parametrize("name", ["loop"])  # docs/calibrate.md has both
 def test_a_fit_of_a_recorded_disk_says_what_it_is_worth(tmp_path, name):
     """The errors are those of the preset that is written, fitted and held-out points alike."""
     found = fitted_recording(name)
