@@ -79,7 +79,8 @@ def managed_blocks(config: Tree) -> int:
 
 
 def pslc_blocks(config: Tree) -> int:
-    """Return the number of blocks per plane in the pSLC region, or the maximum number on loan."""
+    """Return the number of blocks per plane in the static pSLC region, or the largest number of
+    blocks per plane that the dynamic mode borrows."""
     return int(managed_blocks(config) * config.ftl.pslc_share)
 
 

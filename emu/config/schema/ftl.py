@@ -158,7 +158,7 @@ class Ftl:
         str,
         Spec(
             "cache of blocks in pSLC mode, from which data are folded to native blocks; off: "
-            "none, static: a fixed region, dynamic: free native blocks on loan",
+            "none, static: a fixed region, dynamic: borrowed free native blocks",
             choices=("off", "static", "dynamic"),
         ),
     ]
