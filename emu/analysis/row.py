@@ -15,7 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-CHECK, FIT, SHOWN, IDENTITY = "check", "fit", "shown", "identity"
+from ondie.emu.config.datasheet import ROW_KINDS
+
+FIT, CHECK, SHOWN, IDENTITY = ROW_KINDS
 KINDS = {
     CHECK: "check: a published number; no fitted constant determines the prediction",
     FIT: "fit: constants were chosen so that these rows match",

@@ -23,7 +23,7 @@ from ondie.emu.units import KINDS, InputError, fmt_bytes, known_names, parse, qu
 TABLE = "datasheet"
 STATES = ("fresh", "steady")
 """State of the drive for writes: empty, or overwritten until nothing changes any more."""
-KINDS_OF_ROWS = ("fit", "check", "shown", "identity")
+ROW_KINDS = FIT, CHECK, SHOWN, IDENTITY = ("fit", "check", "shown", "identity")
 """Kinds of rows of validation (analysis/row.py)."""
 RATES = ("sequential_read", "sequential_write", "random_read", "random_write")
 LATENCIES = ("read_latency", "write_latency")
@@ -73,7 +73,7 @@ class Figure:
     depth: int = 1
     workload: str = ""
     pslc_full: bool = False
-    kind: str = "shown"
+    kind: str = SHOWN
     constants: tuple[str, ...] = ()
     source: str = ""
 
@@ -211,9 +211,9 @@ def _figure(table: object, place: str) -> Figure:
     for name in needed:
         if name not in table:
             raise InputError(f"{place}: {name} is missing; state the condition of the figure")
-    kind = _choice(table.get("kind", "shown"), KINDS_OF_ROWS, f"{place}: kind")
+    kind = _choice(table.get("kind", SHOWN), ROW_KINDS, f"{place}: kind")
     constants = table.get("constants", [])
-    if not isinstance(constants, list) or (kind == "fit") != bool(constants):
+    if not isinstance(constants, list) or (kind == FIT) != bool(constants):
         raise InputError(
             f"{place}: constants = {quoted(constants)}: a list of keys, for kind = fit only"
         )

@@ -1,4 +1,5 @@
-"""Nothing runs out in the middle of a command: transactions, the log of moved bytes, the ring."""
+"""Nothing runs out in the middle of a command: transactions, the log of moved bytes, the ring. The
+clock never goes back."""
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from ondie.emu.engine.core import events
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core.counters import COLLECTIONS
 from ondie.emu.engine.run import build
+from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme import command as queues
 from ondie.emu.paths.base import Rows
@@ -98,3 +100,15 @@ def test_the_log_holds_whatever_starts_at_once():
     log = np.concatenate(seen)
     assert (log["what"] == events.LOG_ZERO).all()
     assert log["lpn"].tolist() == pages.tolist()
+
+
+def test_an_event_before_the_clock_stops_the_run():
+    d = device()
+    d.submit(commands([(queues.WRITE, 0, 1)]))
+    d.run()
+    reached, resource = d.now, int(d.arrays.reg.station0[0])
+    d.submit(commands([(queues.READ, 0, 1)], arrival=reached))
+    events.set_leaf(d.state, resource, reached - 1)
+    words = f"of resource {resource}, is at {reached - 1} ps, before the clock at {reached} ps"
+    with pytest.raises(SimulationError, match=words):
+        d.run()

@@ -11,4 +11,5 @@ from __future__ import annotations
     E_NONE, E_POOL, E_VICTIM, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
     E_UNWRITTEN, E_STREAM, E_FULL,
     E_OUTSIDE,  # a policy read outside a table
-) = range(12)  # fmt: skip
+    E_TIME,  # an event before the clock
+) = range(13)  # fmt: skip

@@ -90,6 +90,11 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             raise SimulationError(
                 f"super-page {first} was read from die {second} before it was written"
             )
+        case error_codes.E_TIME:
+            raise SimulationError(
+                f"the next event, of resource {first}, is at {second} ps, before the clock at "
+                f"{int(reg.now)} ps"
+            )
         case code:
             raise SimulationError(
                 f"engine error code {code} (details {first}, {second}) at {int(reg.now)} ps"

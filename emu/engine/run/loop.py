@@ -21,7 +21,7 @@ from ondie.emu.engine.core.counters import (
     TUNNEL_WIRE_BYTES,
     UP_BYTES,
 )
-from ondie.emu.engine.core.error_codes import E_PAST_END, E_POOL, E_RESOURCE
+from ondie.emu.engine.core.error_codes import E_PAST_END, E_POOL, E_RESOURCE, E_TIME
 from ondie.emu.engine.core.events import (
     LOG_ROW,
     REQUEST,
@@ -454,6 +454,9 @@ def run(st, until, max_events, want_room):
         leaf = st.tree[1]
         time = st.key[1]
         if time > until or time >= NEVER:
+            break
+        if time < reg.now:
+            fail(st, E_TIME, leaf, time)
             break
         reg.now = time
         count += 1
