@@ -234,7 +234,7 @@ def check(trace: BlockTrace, path: str) -> None:
 
 
 def lines(trace: BlockTrace, version: int, wait: str) -> Iterator[str]:
-    """Yield the lines of the whole log; wait: meaning of the wait lines of version 2."""
+    """Yield the lines of the log; ``wait``: meaning of the wait lines of version 2 (see module)."""
     yield VERSION.format(version) + "\n"
     yield from _lines3(trace) if version == 3 else _lines2(trace, wait)
 

@@ -94,7 +94,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class DataSheet:
-    """The figures of one drive of one capacity. ``state``: of the drive for writes (STATES)."""
+    """Figures of one drive of one capacity. ``state``: state of the drive for writes (STATES)."""
 
     source: str
     capacity_bytes: int
@@ -127,8 +127,8 @@ def standard_datasheet(cfg: Config) -> DataSheet:
 
 
 def find_datasheet(source: str | os.PathLike[str], cfg: Config) -> DataSheet:
-    """Return the data sheet of a preset or TOML file, with those figures of STANDARD added that it
-    does not state; only these if the file has no data sheet. Raises InputError."""
+    """Return the data sheet of a preset or TOML file, with the figures of STANDARD that it does not
+    state. For a file without a data sheet, return the figures of STANDARD. Raises InputError."""
     _, table = read_table(os.fspath(source), TABLE)
     if table is None:
         return standard_datasheet(cfg)

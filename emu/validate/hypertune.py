@@ -440,7 +440,7 @@ def row(
     place: str = "",
     constants: tuple[str, ...] = (),
 ) -> Row:
-    """Return a row of this suite; fit rows are exact."""
+    """Return a row of this suite. A fit row gets tolerance 0 instead of ``tolerance``."""
     return Row("hypertune", name, kind, expected, found, unit, 0.0 if kind == FIT else tolerance,
                source, place, constants)  # fmt: skip
 

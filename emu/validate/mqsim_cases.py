@@ -248,10 +248,10 @@ def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
 def own_rows(
     case: Case, made: Sequence[Flow], run: Run, recorded: Recorded | None = None
 ) -> list[CaseRow]:
-    """Compare a run with own addresses with MQSim's whole run and return the rows.
+    """Return rows that compare MQSim's whole run with a run on addresses that this simulator draws.
 
-    ``recorded``: requests to compare one by one. This is possible because own addresses equal
-    MQSim's if the seed is the same.
+    ``recorded``: requests to compare one by one. This is possible because both programs draw equal
+    addresses from equal seeds.
     """
     page_bytes = case.pair()[0].page_capacity_bytes
     ours = statistics(

@@ -45,9 +45,9 @@ DRIVES = 24
 TABLE_I = ("mobilenetv2", "nasnet-mobile", "inceptionv3", "squeezenet")
 CEILINGS = {"mobilenetv2": 2.905, "squeezenet": 2.412, "nasnet-mobile": 2.108, "inceptionv3": 2.038}
 JOULES = {4: 8.30, 8: 6.84, 16: 5.05, 24: 4.02}
-"""Table II, J per image of MobileNetV2 by Newports."""
+"""Energy per image of MobileNetV2 (J), by number of Newports (Table II)."""
 BASELINE_J = 13.10
-"""Table II without Newports (J per image); measured on another machine."""
+"""Energy per image without Newports (J), from Table II; measured on another machine."""
 PUBLIC, PRIVATE = 72_000, 12_000
 ROUNDS = 10_000
 """Number of rounds after which Algorithm 1 as printed is stopped."""
@@ -57,16 +57,17 @@ FADED = 0.025
 less than this fraction. The threshold is not published. With an increase of 1/(n (n + 2)), 0.025
 puts the knee at 6 drives, 0.03 at 5 and 0.02 at 7."""
 DRIVE_W = 0.919
-"""Increase of the server's power with each Newport that trains, from Table II at 4 and 24 (W)."""
+"""Increase of the server's power per training Newport (W), from Table II at 4 and 24 Newports."""
 OTHER_DRIVES_W = 94.0
 """Power of the 24 Micron drives of 11 TB in the paper's baseline, minus that of idle Newports (W,
 fitted)."""
 MARGIN = 0.2
 """Margin of Algorithm 1."""
 SPEEDS = "isp.training_ratio_by_model.mobilenetv2"
-"""Newport's speed over the host's, 3.08 / 32.3: the pair of printed speeds that gives 315."""
+"""Key of the ratio 3.08 / 32.3, a Newport's speed divided by the host's. The paper prints several
+speeds; only this pair gives the published host batch of 315."""
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
-"""Newport with little flash, which the simulation fills quickly."""
+"""Settings of a Newport with little flash, which the simulation fills quickly."""
 
 
 def stannis_rows(progress: Progress) -> list[Row]:

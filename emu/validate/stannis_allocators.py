@@ -34,9 +34,10 @@ ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
 }
-"""Expected ratios, by hand from Table I.
+"""Expected ratios of samples/s by network, calculated by hand from Table I.
 
-Equal times over Stannis; no synchronization over Stannis; no synchronization over equal times.
+Equal step times to Stannis' allocation; no synchronization to Stannis' allocation; no
+synchronization to equal step times.
 """
 SPEED = (
     "not in the papers: samples/s at 24 Newports and 36 MB/s, no batch above the published ones; "

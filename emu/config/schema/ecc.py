@@ -1,7 +1,7 @@
 """Error correction of the controller, and the errors that are simulated.
 
 Owns the leaves of the sections. Does not own the correction itself (nand/ecc.py).
-Source: published bit error studies, by leaf in the presets.
+Source: published studies of bit errors; the presets give the source of each value.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
 """Fraction of hot addresses above which the addresses are treated as uniform."""
 CROWDED = 1.1
-"""Smallest ratio of the pages of a range to the wanted pages at which pages are drawn; below it,
-drawing would take too long.
+"""Minimum number of pages of a range per wanted page for which pages are drawn at random. With fewer
+pages, the draws would take too long.
 """
 MOST_FILLED = 0.9
-"""Fraction of the range that MQSim fills if the ratio is below CROWDED."""
+"""Fraction of the range that MQSim fills if there are fewer than CROWDED pages per wanted page."""
 
 
 def distribution(parameters: Synthetic) -> str:
