@@ -242,7 +242,7 @@ def _value(what: str, value: object, place: str) -> float:
     else:
         match = _IOPS.fullmatch(_text(value, place))
         if match is None:
-            raise InputError(f'{place}: {quoted(value)} is no rate; write "900 kIOPS" or 900000')
+            raise InputError(f'{place}: {quoted(value)} is not a rate; write "900 kIOPS" or 900000')
         number = float(match[1]) * {"": 1, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
     if number <= 0:
         raise InputError(f"{place}: {quoted(value)} is too small; must be above 0")

@@ -85,7 +85,7 @@ def run(
     if options:
         command = f"ondie validate {name}" if name else "ondie validate"
         raise InputError(
-            f"{command}: takes no options, and has {', '.join(options)}; "
+            f"{command}: takes no options, but {', '.join(options)} was given; "
             f"suites with options: {', '.join(s for s, named in NAMED.items() if named.options)}"
         )
     if name == ALL:

@@ -96,7 +96,7 @@ def test_statistics_beside_its_own_result_file(pair, tmp_path, capsys):
     assert "ignored: Block_PE_Cycles_Limit" in done.err
     (line,) = [line for line in done.err.splitlines() if "MQSim differs" in line]
     assert "infinite, because the run takes less than 1 s (whole_seconds)" in line
-    assert line.endswith("--quirks gives its results") and "stalled_writes" not in line
+    assert line.endswith("--quirks reproduces them") and "stalled_writes" not in line
 
 
 def test_the_same_files_give_the_same_results(pair, tmp_path, capsys):

@@ -114,7 +114,7 @@ def print_batches(request: Request, fewer: Plan | None, screen: Console) -> None
     if fewer is not None and sum(fewer.counts) < request.fleet.nodes:
         kept = sum(fewer.counts) - request.fleet.hosts
         screen.print(
-            f"A cluster with {kept} of the {drives} drives is faster than with all: "
+            f"A cluster with {kept} of the {drives} drives is faster than one with all drives: "
             f"{fmt_count(fewer.samples_per_s)} samples/s with equal step times. The other drives "
             "add more time to the gradient exchange than they save in computation."
         )

@@ -200,8 +200,8 @@ def _epoch(request: Request, own: Data) -> list[str]:
         return []
     return [
         f"Full batches: {fmt_count(chosen.samples_per_s)} samples/s without interference; the "
-        f"{steps:,} steps of an epoch of {data:,} samples have a mean of {data / steps:,.1f} of "
-        f"{chosen.total:,} samples"
+        f"{steps:,} steps of an epoch of {data:,} samples have a mean of {data / steps:,.1f} "
+        f"samples, out of {chosen.total:,} in a full batch"
     ]
 
 

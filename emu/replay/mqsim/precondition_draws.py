@@ -27,8 +27,8 @@ I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
 """Fraction of hot addresses above which the addresses are treated as uniform."""
 CROWDED = 1.1
-"""Minimum number of pages of a range per wanted page for which pages are drawn at random. With fewer
-pages, the draws would take too long.
+"""Minimum number of pages of a range per wanted page for which pages are drawn at random. With
+fewer pages, the draws would take too long.
 """
 MOST_FILLED = 0.9
 """Fraction of the range that MQSim fills if there are fewer than CROWDED pages per wanted page."""
