@@ -224,8 +224,9 @@ def half_duplex(stages: Stages, groups: float) -> float:
 FORMS: dict[str, tuple[type[HostOffload], Callable[[Stages, float], float], str]] = {
     "serial": (
         HostOffload, serial,
-        "serial T = N(16/R + 12/W + 1/c), one sub-group; every further one adds the latency of a "
-        "first read and a last program. R and W: the same drive reading alone and writing alone",
+        "serial T = N(16/R + 12/W + 1/c), one sub-group; every further sub-group adds the "
+        "latency of a first read and a last program. R and W: rates of the drive when it only "
+        "reads or only writes",
     ),
     "pipelined": (
         PipelinedOffload, pipelined,
@@ -239,9 +240,8 @@ FORMS: dict[str, tuple[type[HostOffload], Callable[[Stages, float], float], str]
     ),
 }  # fmt: skip
 NEITHER = (
-    "pipelined, shown: reads and writes share a bottleneck in part (dies that program while a "
-    "link reads), so "
-    "the step lies between the two closed forms"
+    "pipelined, shown: reads and writes share only part of a bottleneck (dies program while the "
+    "link transfers reads), so the step time lies between the two closed forms"
 )
 PRESETS = {
     "optimstore-r1": ("serial", "half duplex"),
