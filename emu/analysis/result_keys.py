@@ -163,7 +163,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "constants", "time: constants varied at both ends; energy: energy constants drawn",
     ),
     "answer.{fastest,least_energy}.certainty.probability": (
-        "1", "energy: fraction of draws in which the best path takes less than every other path "
+        "1", "energy: fraction of draws in which the best path consumes less than every other path "
         "that is not in equal; time: null",
     ),
     "answer.{fastest,least_energy}.certainty.exceptions": (
@@ -180,9 +180,9 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "answer.fastest.certainty.with_times": ("", "always null; it exists for energy only"),
     "answer.least_energy.certainty.with_times.{other,constants,probability}": (
         "", "verdict on energy if constants that affect time are also drawn: other path of the "
-        "headline, number of constants drawn, fraction of draws in which the best path takes less "
-        "energy; with_times is null if the headline omits the best path, or if no constant was "
-        "varied",
+        "headline, number of constants drawn, fraction of draws in which the best path consumes "
+        "less energy; with_times is null if the headline omits the best path, or if no constant "
+        "was varied",
     ),
     "answer.least_energy.certainty.with_times.decided_by": (
         "", "constant whose range changes with_times.ratio the most, among all constants drawn",

@@ -130,7 +130,7 @@ def _published(cfg: Config) -> Iterator[Row]:
     )
     yield row("DeepStore over baseline", SHOWN, 1.1, base.seconds / chip.seconds)
     free = stage("chip_level", cfg.replace({"pe.dispatch": "free"}), adam)
-    yield row("DeepStore over baseline, free", SHOWN, 1.1, base.seconds / free.seconds)
+    yield row("DeepStore over baseline, dies start freely", SHOWN, 1.1, base.seconds / free.seconds)
     row = _rows("DeepStore moves 7 pages per page of parameters over the channel: 28 B/param")
     moved = chip.totals.bytes_by["channels in"] + chip.totals.bytes_by["channels out"]
     yield row("DeepStore on the channel", IDENTITY, 28, moved / PARAMS, "B/param", 1e-3)

@@ -280,7 +280,7 @@ def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
 
 
 def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
-    """Return the fit run, the bytes on the shared link, and predictions over 1 to 10 drives."""
+    """Return the rows of the fit run, of the bytes on the shared link, and of 1 to 10 drives."""
     fit = Case(params)
     over = {n: dataclasses.replace(fit, drives=n) for n in DRIVES}
     jobs = [(v, fit) for v in PATHS] + [("base", over[n]) for n in DRIVES if n != fit.drives]

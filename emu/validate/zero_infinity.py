@@ -61,9 +61,9 @@ class Traffic:
 
 TRAFFIC = (
     Traffic("adam, FP32 master", "adam", 4, 0, 16, 12),
-    Traffic("adam, parameters too", "adam", 4, 4, 16, 14, Offload(parameters=True)),
+    Traffic("adam, parameters on NVMe", "adam", 4, 4, 16, 14, Offload(parameters=True)),
     Traffic(
-        "adam, parameters too, activation checkpointing", "adam", 4, 6, 16, 14,
+        "adam, parameters on NVMe, activation checkpointing", "adam", 4, 6, 16, 14,
         Offload(parameters=True, checkpointing=True),
     ),
     Traffic("momentum, FP32", "momentum", 4, 0, 12, 8),
@@ -77,7 +77,7 @@ TRAFFIC = (
         Offload(threads=4), ("system.devices=4", SMALL),
     ),
     Traffic(
-        "adam, all BF16, parameters too, 3 drives", "adam", 2, 4, 8, 8,
+        "adam, all BF16, parameters on NVMe, 3 drives", "adam", 2, 4, 8, 8,
         Offload(parameters=True), ("system.devices=3", SMALL), format="bf16_all",
     ),
 )  # fmt: skip

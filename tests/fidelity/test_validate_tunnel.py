@@ -49,7 +49,7 @@ def test_the_open_equivalents_range(rows):
     for row in found:
         assert abs(row.difference) < row.tolerance
     for preset in tunnel.PAPERS:
-        row = rows[f"{preset}: time between two commands upward, 100 MB"]
+        row = rows[f"{preset}: time between two commands, drive to host, 100 MB"]
         assert row.kind == SHOWN and 100 < row.predicted < 280
 
 
@@ -60,7 +60,7 @@ def test_the_relay_is_a_constraint(rows):
         rows[f"newport: ring over 24 drives, relay threads: {n}"].predicted for n in tunnel.THREADS
     ]
     assert took[0] > 2 * took[1] > 2.9 * took[2] and took[2] == took[3]
-    cores = rows["newport: host cores that relay for 24 drives"].predicted
+    cores = rows["newport: host cores busy with relaying for 24 drives"].predicted
     assert took[1] == pytest.approx(cores / 2 * took[3], rel=0.1)
     drives = rows["newport: drives for which 8 relay threads suffice"].predicted
     at_most, beyond = (
