@@ -295,7 +295,7 @@ def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
 
 
 MOST_UNUSED = 1.1
-"""Exported over nominal capacity above which the two contradict each other."""
+"""Largest ratio of exported to nominal capacity at which the two do not contradict each other."""
 
 
 def contradiction(cfg: Config) -> str | None:

@@ -426,7 +426,7 @@ def shufflenet_rows() -> Iterator[Row]:
 
 
 def least_batch(trained: Trained) -> int:
-    """Return the batch of the host with 6 of 8 cores taken (Fig. 6), its smallest batch."""
+    """Return the smallest batch of the host: its batch with 6 of 8 cores taken (Fig. 6)."""
     return round(CARRIED * int(trained.batches[0]))
 
 

@@ -51,7 +51,7 @@ def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("n
 def tune(given: TuneOptions) -> None:
     """Run `ondie stannis tune`: choose a batch for each kind of node with every allocator.
 
-    Also prints how many drives give the highest speed if fewer than all are faster.
+    If the cluster is faster with fewer drives, also print the fastest number of drives.
     """
     given.check()
     request = given.make_request()

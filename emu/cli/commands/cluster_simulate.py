@@ -42,7 +42,7 @@ LEAST_NOISE = 0.01
 
 
 def simulate(given: SimulateOptions, progress: Progress) -> None:
-    """Run `ondie stannis simulate`: a run left alone, one with interference, one with HyperTune.
+    """Run `ondie stannis simulate`: one run undisturbed, one with interference, one with HyperTune.
 
     Interference: cores that other programs use, and nodes that join, leave or die.
     """

@@ -50,8 +50,8 @@ class Errors:
     exposure: Annotated[
         int,
         Spec(
-            "number of reads that each simulated read of an optimizer page on the die "
-            "represents, to represent a model that is larger by this factor",
+            "number of reads of an optimizer page on the die that one simulated read represents, "
+            "as in a model that is larger by this factor",
             least=1,
         ),
     ]

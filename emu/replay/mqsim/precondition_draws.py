@@ -149,8 +149,10 @@ class _Pages:
     sectors: I64
 
     def mark(self, requests: np.ndarray, count: int, wanted: int) -> int:
-        """Mark the sectors of ``requests``, REQUEST[n]; return the number of marked pages. See the
-        function `mark`."""
+        """Mark the sectors of ``requests``, REQUEST[n]; return the number of marked pages.
+
+        Calls the function of this name in the module, which describes the arguments.
+        """
         page = self.sectors_of_page
         return int(mark(self.sectors, requests, self.start, page, self.skew, count, wanted))
 

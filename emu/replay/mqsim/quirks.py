@@ -182,7 +182,8 @@ QUIRKS: tuple[Quirk, ...] = (
         "trailing_blank", ("File_Path",),
         "reads a trace line that ends in a blank as a read request, and a line without five "
         "columns "
-        "as the end of the trace", "the stated type, and an error", NAMED, _traced(lambda f: True),
+        "as the end of the trace", "the stated type, and an error for such a line", NAMED,
+        _traced(lambda f: True),
     ),
     Quirk(
         "round_delays", ("Relay_Count",),
