@@ -114,7 +114,7 @@ class Found:
         def row(text: str, expected: float | None, value: float, tolerance: float = 0.01) -> Row:
             kind = SHOWN if expected is None else IDENTITY
             limit = None if expected is None else tolerance
-            return Row(SUITE, f"{title}: {text}", kind, expected, value, "x", limit, SPEED)
+            return Row(SUITE, f"{title}: speed, {text}", kind, expected, value, "x", limit, SPEED)
 
         yield row("equal times compared with Stannis", known[0], self.equal / self.stannis)
         least = LEAST_GAIN.get(name)

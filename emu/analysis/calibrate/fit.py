@@ -312,8 +312,8 @@ class Fit:
         """Return the constants within ``radius`` of ``x`` with the least cost in the linear model,
         float64[n] in logarithms.
 
-        ``free``: constants that may change, bool[n]. ``rows``: figures that count, bool[m]. Both
-        are all by default.
+        ``free``: constants that may change, bool[n]. ``rows``: figures that count, bool[m].
+        By default, all constants may change and all figures count.
         """
         from scipy.optimize import least_squares
 
