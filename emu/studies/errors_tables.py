@@ -268,7 +268,7 @@ def rows(found: Found) -> list[Row]:
         plain = found.plain[model, seed]
         wrong = int((cell.run.weights.view("u4") != plain.weights.view("u4")).sum())
         wrong += sum(a != b for a, b in zip(cell.run.losses, plain.losses, strict=True))
-        name = f"{named(found, model, mode, rate)}, seed {seed}: {cell.raw:,} flips, 0 left"
+        name = f"{named(found, model, mode, rate)}, seed {seed}: {cell.raw:,} flips, all corrected"
         source = (
             "run without remaining flips: weights and losses that differ from those without errors"
         )

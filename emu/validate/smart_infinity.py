@@ -95,7 +95,7 @@ AS_FIT = (
 )
 SPEEDS = (
     f"{PAPER}, Fig. 3(b): printed speeds relative to one drive. Not checked, because the rows in "
-    "seconds state the same: the printed speeds times the fit run's printed total"
+    "seconds state them: the printed total of the fit run times the printed speeds"
 )
 OUTSIDE = (
     f"{SPEEDS}. With 2 drives, the predicted speed would be outside a tolerance of "

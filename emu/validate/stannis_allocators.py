@@ -114,26 +114,28 @@ class Found:
         def row(text: str, expected: float | None, value: float, tolerance: float = 0.01) -> Row:
             kind = SHOWN if expected is None else IDENTITY
             limit = None if expected is None else tolerance
-            return Row(SUITE, f"{title}: speed, {text}", kind, expected, value, "x", limit, SPEED)
+            return Row(SUITE, f"{title}: {text}", kind, expected, value, "x", limit, SPEED)
 
-        yield row("equal times compared with Stannis", known[0], self.equal / self.stannis)
+        yield row("speed of equal times relative to Stannis", known[0], self.equal / self.stannis)
         least = LEAST_GAIN.get(name)
         if least is not None:
-            text = f"equal times compared with Stannis, at least {least:g}x (1 = yes)"
+            text = f"equal times at least {least:g}x as fast as Stannis (1 = yes)"
             yield row(text, 1, float(self.equal >= least * self.stannis), 0)
         for what in ("gradients accumulated", "local steps"):
             gain = self.plans[what].samples_per_s / self.equal
-            rarely = f"{what}, ring at most {OVERHEAD:.0%} of the time, compared with equal times"
+            rarely = (
+                f"speed of {what} relative to equal times, ring at most {OVERHEAD:.0%} of the time"
+            )
             yield row(rarely, None, gain)
             least = LEAST_RARER.get(name)
             if least is not None:
-                text = f"{what} compared with equal times, at least {least:g}x (1 = yes)"
+                text = f"{what} at least {least:g}x as fast as equal times (1 = yes)"
                 yield row(text, 1, float(gain >= least), 0)
-        text = f"batch of {LARGEST_BATCH} by accumulation, compared with equal times"
+        text = f"speed of batch {LARGEST_BATCH} by accumulation relative to equal times"
         yield row(text, None, self.plans["largest batch"].samples_per_s / self.equal)
-        text = "no synchronization (upper bound)"
-        yield row(f"{text}, compared with Stannis", known[1], self.bound / self.stannis)
-        yield row(f"{text}, compared with equal times", known[2], self.bound / self.equal)
+        text = "speed without synchronization (upper bound) relative to"
+        yield row(f"{text} Stannis", known[1], self.bound / self.stannis)
+        yield row(f"{text} equal times", known[2], self.bound / self.equal)
 
     def risks(self) -> Iterator[Row]:
         """Yield the effective batches, the updates per epoch and the local steps of the plans."""

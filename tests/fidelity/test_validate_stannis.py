@@ -135,25 +135,21 @@ def test_the_order_of_the_networks(rows):
 def test_beyond(rows):
     """The rows that are asked for, each our own arithmetic, and what each risks."""
     for name, least in (
-        ("MobileNetV2: speed, equal times compared with Stannis, at least 1.1x (1 = yes)", 1),
-        (
-            "InceptionV3: speed, gradients accumulated compared with equal times, at least 1.3x "
-            "(1 = yes)",
-            1,
-        ),
-        ("MobileNetV2: speed, equal times compared with Stannis", 1.116),
-        ("MobileNetV2: speed, no synchronization (upper bound), compared with Stannis", 1.22),
-        ("MobileNetV2: speed, no synchronization (upper bound), compared with equal times", 1.09),
-        ("InceptionV3: speed, no synchronization (upper bound), compared with Stannis", 1.70),
-        ("InceptionV3: speed, no synchronization (upper bound), compared with equal times", 1.59),
+        ("MobileNetV2: equal times at least 1.1x as fast as Stannis (1 = yes)", 1),
+        ("InceptionV3: gradients accumulated at least 1.3x as fast as equal times (1 = yes)", 1),
+        ("MobileNetV2: speed of equal times relative to Stannis", 1.116),
+        ("MobileNetV2: speed without synchronization (upper bound) relative to Stannis", 1.22),
+        ("MobileNetV2: speed without synchronization (upper bound) relative to equal times", 1.09),
+        ("InceptionV3: speed without synchronization (upper bound) relative to Stannis", 1.70),
+        ("InceptionV3: speed without synchronization (upper bound) relative to equal times", 1.59),
     ):
         assert rows[name].kind == IDENTITY and rows[name].published == least
     for net in ("MobileNetV2", "NASNet-A mobile", "InceptionV3", "SqueezeNet"):
         bound = rows[
-            f"{net}: speed, no synchronization (upper bound), compared with equal times"
+            f"{net}: speed without synchronization (upper bound) relative to equal times"
         ].predicted
         for way in ("gradients accumulated", "local steps"):
-            text = f"{net}: speed, {way}, ring at most 10% of the time, compared with equal times"
+            text = f"{net}: speed of {way} relative to equal times, ring at most 10% of the time"
             assert 1 <= rows[text].predicted < bound
         assert rows[f"{net}: equal times: effective batch"].predicted > 0
     risked = {row.name for row in rows.values() if row.source == beyond.RISK}

@@ -70,8 +70,9 @@ class Spells:
             least = nodes * seconds * self.share / self.most
             raise InputError(
                 f"random load with spells of {self.busy_s:g} s for {self.share:g} of the time: "
-                f"about {expected:.2g} spells on {nodes:,} nodes in {seconds:.4g} s; must be at most "
-                f"{self.most:,}; use spells of {least:.3g} s or more, fewer nodes or fewer steps"
+                f"about {expected:.2g} spells on {nodes:,} nodes in {seconds:.4g} s; must be at "
+                f"most {self.most:,}; use spells of {least:.3g} s or more, fewer nodes or fewer "
+                f"steps"
             )
 
     def pace(
