@@ -390,7 +390,7 @@ def laguna_rows() -> Iterator[Row]:
     ):
         place = f"{DOCUMENT}, energy per image, printed as {printed} J"
         yield row(text, FIT, expected, found, POWERS, "J/image", place=place, constants=(constant,))
-    text = "36 Lagunas: energy per image, host alone relative to host and Lagunas"
+    text = "36 Lagunas: energy per image, host alone / host and Lagunas"
     place = f"{DOCUMENT}, energy per image"
     yield row(text, IDENTITY, 2.45, each[0] / each[1], ENERGY, "x", 0.02, place=place)
     carried = tuned(trained, left, least=least_batch(trained))

@@ -44,7 +44,7 @@ PUBLISHED = {
     "6 cores taken: speed": (CHECK, 83.7, 0.06 * 83.7),
     "4 cores taken: gain": (IDENTITY, 14, 2),
     "6 cores taken: gain": (IDENTITY, 57, 10),
-    "36 Lagunas: energy per image, host alone relative to host and Lagunas": (
+    "36 Lagunas: energy per image, host alone / host and Lagunas": (
         IDENTITY,
         2.45,
         0.02 * 2.45,
