@@ -83,7 +83,7 @@ def folder() -> Path | None:
 def _code(code: types.CodeType, documented: bool) -> Iterator[bytes]:
     """Yield the parts of a function's bytecode that affect compilation.
 
-    Line numbers are left out, and the docstring, which a function has if ``documented``.
+    Omits line numbers, and the docstring if the function has one (``documented``).
     """
     yield code.co_code
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_name)

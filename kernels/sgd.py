@@ -10,7 +10,7 @@ which changes a result by 1 ulp per step.
 
 Both forms use one formula over mad(a, b, c) = a * b + c. The canonical form rounds mad twice; the
 torch form rounds it once. In the first step the buffer becomes the gradient without dampening; m
-must be zero before.
+must be zero before that step.
 """
 
 from collections.abc import Mapping

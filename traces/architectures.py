@@ -38,7 +38,7 @@ def _norm(name: str, width: int, bias: bool = True) -> list[Use]:
 
 
 def _attention(queries: int, keys: int, width: int) -> Use:
-    """Return the work of attention without parameters: the scores and the weighted sum.
+    """Return the part of attention that uses no parameters: the scores and the weighted sum.
 
     Each of the two products takes queries x keys x width multiply-accumulates.
     """

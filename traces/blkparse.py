@@ -5,9 +5,9 @@ write either format.
 Source: blkparse(1) of blktrace 1.2, "Default output", and the program for RWBS. Sectors have 512
 bytes; times are seconds with nine decimals.
 
-One kind of event makes the requests. The default is D (issued to the driver): the requests that the
-drive receives after merges and splits. Q is a request to the block layer, C a completion. A D event
-that is followed by an R event (requeued) for the same sectors did not reach the drive and is
+The requests are the events of one kind. The default is D (issued to the driver): the requests that
+the drive receives after merges and splits. Q is a request to the block layer, C a completion. A D
+event that is followed by an R event (requeued) for the same sectors did not reach the drive and is
 omitted. A flush before a write (RWBS such as FWS) becomes a FLUSH and the write. F after the letter
 of the operation is FUA. Lines of other commands (SCSI or NVMe passthrough, zones) have no sectors
 and are omitted. The trace's notes count all these cases.

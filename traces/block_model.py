@@ -89,9 +89,7 @@ class BlockTrace:
         return read, write, trim, flush
 
     def _bad(self, i: int, what: str) -> TraceError:
-        """Return a TraceError about request ``i``: the source, the request, and ``what`` is
-        wrong.
-        """
+        """Return a TraceError that names the source and request ``i``, followed by ``what``."""
         return TraceError(f"{self.source}: request {i}: {what}")
 
     def _check_columns(self) -> None:

@@ -234,7 +234,7 @@ def check(trace: BlockTrace, path: str) -> None:
 
 
 def lines(trace: BlockTrace, version: int, wait: str) -> Iterator[str]:
-    """Yield the lines of the whole log; wait: meaning of the wait lines of version 2."""
+    """Yield the lines of the log; ``wait``: meaning of the wait lines of version 2 (see module)."""
     yield VERSION.format(version) + "\n"
     yield from _lines3(trace) if version == 3 else _lines2(trace, wait)
 
@@ -255,7 +255,7 @@ def _lines3(trace: BlockTrace) -> Iterator[str]:
 def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
     """Yield the lines of a log of version 2; a wait line precedes an action if time advances.
 
-    A wait has at least 1 ms ("program"), or at least 100 us since the previous wait ("manual").
+    It follows the previous wait line by at least 1 ms ("program") or 100 us ("manual").
     """
     tick_ps, least = (US_PS, SHORTEST_WAIT) if wait == "manual" else (MS_PS, 1)
     yield from (f"{name} {a}\n" for a in ("add", "open") for name in trace.devices)

@@ -147,9 +147,9 @@ class Trace(Contents):
         )
 
     def at_rate(self, flop_per_s: float) -> Trace:
-        """Return the trace with the times of an accelerator that performs `flop_per_s`.
+        """Return the trace with the times of an accelerator that computes at `flop_per_s`.
 
-        Each step takes the time of its samples (step_times.py); gradients as in timed(). Raises
+        Each step takes the time of its samples (step_times.py); gradients are as in timed(). Raises
         TraceError if the trace states no multiply-accumulates or a rate is not above 0.
         """
         if not 0 < flop_per_s < math.inf:

@@ -1,8 +1,8 @@
 """Names of an optimizer's parameters, and the 16-bit model of master weights.
 
-This module owns the search for modules among live objects, parameter names and the 16-bit twin of a
-model. The training script needs no change. A parameter that no module holds is named by group and
-number.
+This module owns the search for modules among live objects, parameter names, and the search for the
+16-bit model of FP32 master weights. The training script needs no change. A parameter that no module
+holds is named by group and number.
 Source: torch.nn.Module.named_parameters; masters as in Micikevicius et al. 2018 (mixed precision).
 """
 

@@ -195,7 +195,7 @@ class Recorder:
 
     @property
     def subject(self) -> Subject:
-        """The recorded optimizer, set at the first recorded step; raises TraceError before."""
+        """The recorded optimizer; raises TraceError before the first recorded step."""
         if self._subject is None:
             raise TraceError("nothing has been recorded yet")
         return self._subject

@@ -218,7 +218,7 @@ class Subject:
     def ready(self, times: dict[int, float]) -> npt.NDArray[np.float64] | None:
         """Return the ready time of each tensor (s) from times by id of the parameter.
 
-        A master has the time of its 16-bit twin. An unknown time is NaN.
+        A master weight has the time of its 16-bit parameter. An unknown time is NaN.
         """
         own = any(id(p.tensor) in times for p in self.parameters)
         keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.parameters]
@@ -251,7 +251,7 @@ class Subject:
     def gradient_dtype(self) -> str:
         """Return the type of the gradient on the accelerator, such as "float16".
 
-        It is the type of the parameters, or of their 16-bit twins.
+        It is the type of the parameters, or of the 16-bit parameters if these are FP32 masters.
         """
         kinds = {dtype_name(p.tensor if p.twin is None else p.twin) for p in self.trainable}
         return kinds.pop() if len(kinds) == 1 else "float32"

@@ -259,8 +259,8 @@ class Watcher:
         return value if math.isfinite(value) else None
 
     def _hook_parameters(self) -> None:
-        """Install hooks on the parameters of all live optimizers, and on the 16-bit twins of
-        masters.
+        """Install hooks on the parameters of all live optimizers and, for FP32 master weights, on
+        the parameters of the 16-bit model.
 
         The hooks report when a gradient is ready.
         """

@@ -167,7 +167,7 @@ class Answer:
 
 
 ALONE, IN_PROPORTION, EQUAL = "alone", "in proportion", "equal"
-"""Ways to vary the host powers until both paths take equal energy: one power alone, both in their
+"""Ways to vary the host powers until both paths use equal energy: one power alone, both in their
 typical ratio, or both with equal values (as for a host whose CPU draws the same power while it
 waits)."""
 

@@ -61,7 +61,9 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "B", "size below which sub-groups and tensors stay in host DRAM",
     ),
     "options.offload.overlap_events": ("bool", "the next block is sent as soon as one completes"),
-    "options.offload.parameter_buffer": ("elements", "size of a tensor buffer; 0: large enough"),
+    "options.offload.parameter_buffer": (
+        "elements", "size of a tensor buffer; 0: fits every tensor",
+    ),
     "options.offload.parameter_buffers": ("buffers", "portions of the parameters in host memory"),
     "options.offload.parameters": ("bool", "parameters are offloaded, too (ZeRO-Infinity)"),
     "options.offload.parameters_in_dram": ("parameters", "parameters that stay in host DRAM"),
@@ -69,7 +71,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "options.offload.ratio": ("1", "share of sub-groups whose states are on NVMe"),
     "options.offload.remarks": ("", "notes on the origin of these options"),
     "options.offload.threads": (
-        "threads", "threads that share a request; null: none, one window per drive",
+        "threads", "threads among which a request is divided; null: not divided",
     ),
     "configuration.*": ("", "value, unit, source and range of each configuration key"),
     "configuration_sha256": ("", "SHA-256 of the resolved configuration"),
@@ -90,14 +92,14 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "uncertainty.constants_drawn": ("constants", "number of constants that were drawn"),
     "uncertainty.share_a_draw": ("", "groups of keys whose constants are drawn together"),
     "uncertainty.energy_ratio.*": (
-        "1", "energy of the baseline over that of the rival, by law of the draws and scope",
+        "1", "energy of the baseline over that of the rival, by distribution and scope",
     ),
     "uncertainty.host_power_where_the_winner_changes[].keys": ("", "host powers that are varied"),
     "uncertainty.host_power_where_the_winner_changes[].vary": (
         "", "how the host powers are varied: alone, in proportion (typical ratio) or equal",
     ),
     "uncertainty.host_power_where_the_winner_changes[].watts": (
-        "W", "host power at which both paths take equal energy; null: none",
+        "W", "host power at which both paths consume equal energy; null: none",
     ),
     "uncertainty.host_power_where_the_winner_changes[].takes_less_{below,above}": (
         "", "path with less energy on this side of the break-even",
@@ -161,7 +163,7 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "constants", "time: constants varied at both ends; energy: energy constants drawn",
     ),
     "answer.{fastest,least_energy}.certainty.probability": (
-        "1", "energy: fraction of draws in which the best path takes less than every other path "
+        "1", "energy: fraction of draws in which the best path consumes less than every other path "
         "that is not in equal; time: null",
     ),
     "answer.{fastest,least_energy}.certainty.exceptions": (
@@ -178,9 +180,9 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
     "answer.fastest.certainty.with_times": ("", "always null; it exists for energy only"),
     "answer.least_energy.certainty.with_times.{other,constants,probability}": (
         "", "verdict on energy if constants that affect time are also drawn: other path of the "
-        "headline, number of constants drawn, fraction of draws in which the best path takes less "
-        "energy; with_times is null if the headline omits the best path, or if no constant was "
-        "varied",
+        "headline, number of constants drawn, fraction of draws in which the best path consumes "
+        "less energy; with_times is null if the headline omits the best path, or if no constant "
+        "was varied",
     ),
     "answer.least_energy.certainty.with_times.decided_by": (
         "", "constant whose range changes with_times.ratio the most, among all constants drawn",
@@ -264,18 +266,19 @@ RESULT_KEYS: dict[str, tuple[str, str]] = {
         "B", "bytes of each pass over host DRAM (emu/paths/statement.py), read plus written",
     ),
     "paths[].energy_j_per_step.*": ("J/step", "energy of each component: low, typical, high"),
-    "paths[].weights.equal_bits_to_reference": ("weights", "weights equal in every bit to the "
-                                                           "reference"),
+    "paths[].weights.equal_bits_to_reference": (
+        "weights", "weights that equal the reference in every bit",
+    ),
     "paths[].weights.elements": ("weights", "number of weights that were compared"),
     "paths[].weights.equal_bits_at_host": (
         "weights", "weights at the host that equal the reference; null: unchecked",
     ),
     "paths[].weights.distance_to_recorded_units": (
         "2**-24 max(|w|, sum of learning rates)",
-        "largest distance to the recorded weights; null: none",
+        "largest distance from the recorded weights; null: none",
     ),
-    "paths[].weights.equal_bits_to_recorded_share": ("1", "share of weights equal to the "
-                                                          "recorded ones; null: none"),
+    "paths[].weights.equal_bits_to_recorded_share": ("1", "share of weights that equal "
+                                                          "the recorded ones; null: none"),
 }  # fmt: skip
 """Table of the keys of result.json: key -> (unit, meaning). Unit "" means text or no unit; unit "1"
 means a ratio."""

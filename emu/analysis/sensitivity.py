@@ -331,8 +331,8 @@ def swings(
         return headline.sampled(cfg, samples[-1])
 
     def ends(changed: Config, key: str) -> tuple[Sampled, Sampled, bool]:
-        """Return (results with ``changed``, typical results, True if both include forward and
-        backward)."""
+        """Return (results with the configuration ``changed``, typical results, True if both include
+        forward and backward)."""
         if is_rate(key):
             later = timed(changed)
             if _trained_s(later) != usual:

@@ -5,9 +5,8 @@ remaining time requires. Does not own any simulated number (analysis/ledger.py).
 Source: arithmetic on the ledger.
 
 The times of forward, backward and the host's computation of the update are fixed. The bytes that
-the update reads and writes must be transferred in the remaining time; bytes whose transfer overlaps
-the host's computation also have its time. Gradients written during backward also have the time of
-backward.
+the update reads and writes must be transferred in the remaining time. For bytes whose transfer
+overlaps the host's computation or the backward pass (gradients), that time is also available.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ GRACE_S = 5.0
 
 
 def start() -> None:
-    """Run `ondie`; an interrupt or a refusal of memory during the imports also prints one line."""
+    """Run `ondie`; an interrupt or lack of memory during the imports also prints one line."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -70,10 +70,10 @@ def _end_if_policy() -> None:
 
 
 def is_refused_memory(error: BaseException | None) -> bool:
-    """Return True if ``error``, or an error that caused it, says that the system refused memory.
+    """Return True if ``error``, or an error that caused it, states a failed memory allocation.
 
-    The memory was refused to this program or to a shared library that Python loads. For a library
-    that cannot be loaded, the reason is in the cause or in the context of ``error``.
+    The allocation may have failed in this program or while Python loaded a shared library. For a
+    library that cannot be loaded, the reason is in the cause or in the context of ``error``.
     """
     while error is not None:
         text = str(error)

@@ -72,11 +72,12 @@ def batch_options(*choices: str, default: str, what: str) -> Decorator:
     return add_options(
         click.option("--batch", type=click.Choice(choices), help=f"{what}  [default: {default}]"),
         click.option("--host-batch", type=int, metavar="N",
-                     help="Largest batch of a host (traces only); with --drive-batch, its batch.  "
+                     help="Largest batch of a host (traces only); with --drive-batch, the batch of "
+                          "a host.  "
                           "[default: the trace's]"),
         click.option("--drive-batch", type=int, metavar="N",
                      help="Batch of every drive, instead of --batch. Without --host-batch, the "
-                          "host's is tuned to it."),
+                          "host's batch is tuned to this one."),
         click.option("--cores-taken", type=float, default=0.0, show_default=True, metavar="N",
                      help="Cores of a training host that other programs use all the time."),
         click.option("--slowdown", metavar="NAME",

@@ -91,7 +91,7 @@ class History:
     ) -> None:
         """Append the record of a step. Times are in seconds of virtual time.
 
-        ``start``: begin of the step; ``trained``: end of all gradient computation; ``done``: end of
+        ``start``: start of the step; ``trained``: end of all gradient computation; ``done``: end of
         the update. ``begin``, ``end``: compute interval of each node, float64[nodes]. ``counts``:
         samples of each node, int64[nodes]; ``counted``: nodes whose samples count, bool[nodes];
         ``there``: present nodes, bool[nodes]. ``rate``: learning rate / initial learning rate.

@@ -33,7 +33,7 @@ def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed
     """
     if not 0 < sample_bytes <= MOST_BYTES:
         raise InputError(f"samples of {sample_bytes:,} bytes: must be from 1 to {MOST_BYTES:,}")
-    one = cfg.replace({"system.devices": 1}, ref="one drive is measured")
+    one = cfg.replace({"system.devices": 1}, ref="the measurement uses one drive")
     system = System(one, ("samples",))
     page = system.geometry.page_bytes
     pages = -(-sample_bytes // page)

@@ -95,12 +95,12 @@ def _unpublished(network: Network, cfg: Config, kind: int) -> str:
     if cfg.isp.flops_per_cycle:
         return (
             f"{network.title} was not published on {drive}: the batches are those of the "
-            f"{network.drive} server, the speeds follow from its MACs and the FLOP/s of {drive}"
+            f"{network.drive} server; the speeds follow from its MACs and the FLOP/s of {drive}"
         )
     what = "its batch and host speed" if kind else "the batches and the host's speed"
     return (
         f"{network.title} was not published on {drive}: {what} are those of the "
-        f"{network.drive} server, the drives train at {drive}'s share of that speed"
+        f"{network.drive} server; the drives train at {drive}'s fraction of the host's speed"
     )
 
 

@@ -157,8 +157,8 @@ def configuration(
 
 
 def _build(leaves: Mapping[str, Leaf], where: str, before: Config | None = None) -> Config:
-    """Return the checked configuration of `leaves`; it shares the sections with `before` whose
-    leaves are the same objects."""
+    """Return the checked configuration of `leaves`. Sections whose leaves are unchanged since
+    `before` are shared with it."""
     same = before.records if before is not None else {}
     stale = {key_of(name)[0].section for name, leaf in leaves.items() if same.get(name) is not leaf}
     values: dict[str, dict[str, Any]] = {section: {} for section in stale}

@@ -94,7 +94,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class DataSheet:
-    """The figures of one drive of one capacity. ``state``: of the drive for writes (STATES)."""
+    """Figures of one drive of one capacity. ``state``: state of the drive for writes (STATES)."""
 
     source: str
     capacity_bytes: int
@@ -127,8 +127,8 @@ def standard_datasheet(cfg: Config) -> DataSheet:
 
 
 def find_datasheet(source: str | os.PathLike[str], cfg: Config) -> DataSheet:
-    """Return the data sheet of a preset or TOML file, with those figures of STANDARD added that it
-    does not state; only these if the file has no data sheet. Raises InputError."""
+    """Return the data sheet of a preset or TOML file, with the figures of STANDARD that it does not
+    state. For a file without a data sheet, return the figures of STANDARD. Raises InputError."""
     _, table = read_table(os.fspath(source), TABLE)
     if table is None:
         return standard_datasheet(cfg)
@@ -242,7 +242,7 @@ def _value(what: str, value: object, place: str) -> float:
     else:
         match = _IOPS.fullmatch(_text(value, place))
         if match is None:
-            raise InputError(f'{place}: {quoted(value)} is no rate; write "900 kIOPS" or 900000')
+            raise InputError(f'{place}: {quoted(value)} is not a rate; write "900 kIOPS" or 900000')
         number = float(match[1]) * {"": 1, "k": 1e3, "K": 1e3, "M": 1e6}[match[2]]
     if number <= 0:
         raise InputError(f"{place}: {quoted(value)} is too small; must be above 0")
@@ -295,7 +295,7 @@ def check_capacity(sheet: DataSheet, cfg: Config, place: str) -> None:
 
 
 MOST_UNUSED = 1.1
-"""Exported over nominal capacity above which the two contradict each other."""
+"""Largest ratio of exported to nominal capacity at which the two do not contradict each other."""
 
 
 def contradiction(cfg: Config) -> str | None:

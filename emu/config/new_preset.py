@@ -44,8 +44,8 @@ def preset_text(cfg: Config, base: str, name: str) -> str:
     """Return a TOML file for a drive called ``name`` that is based on the preset ``base``, whose
     configuration is ``cfg``.
 
-    Every key of ``cfg`` is a comment, with its meaning, so that the file is the drive ``base``
-    until a line is changed. A data sheet is a comment, too.
+    Every key of ``cfg`` is a comment, with its meaning, so that the file describes the drive
+    ``base`` until a line is changed. A data sheet is a comment, too.
     """
     lines = [f"# {name}: a drive based on {base}.", "#"]
     lines += _comment(HEAD.format(base=base))

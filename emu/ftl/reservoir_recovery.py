@@ -236,7 +236,7 @@ def conclude(
     old = {found[sp].step for sp in expected[cursor:]}
     if old - {step - 1}:
         raise Unrecoverable(
-            f"{where}: a super-page is of step {min(old)}; must be of step {step - 1} or {step}"
+            f"{where}: a super-page has step {min(old)}; must be step {step - 1} or {step}"
         )
     place, pad = scan.next_place(step - undo)
     there = [sp for sp in beside if sp in found]

@@ -140,7 +140,7 @@ def become_busy(st, channel):
 
 @njit
 def advance(turn, rounds, waiting, looks):
-    """Advance the turn of the priority classes by ``looks`` looks.
+    """Advance the turn of the priority classes by ``looks`` polls (looks).
 
     Returns (class that has the turn, rounds left of its cycle, number of looks that found no
     class). ``waiting``: bit mask of the classes that wait. Nothing changes while class 0 waits. If
@@ -169,7 +169,7 @@ def advance(turn, rounds, waiting, looks):
 
 @inline
 def period(waiting):
-    """Return the number of looks after which the turns of the waiting classes repeat.
+    """Return the number of polls after which the turns of the waiting classes repeat.
 
     ``waiting``: bit mask of classes.
     """
@@ -192,9 +192,9 @@ def waiting_classes(st, die, queue):
 
 @njit
 def turn_reads(st, die, waiting, looks):
-    """Advance the turns of host reads on die ``die`` by ``looks`` looks.
+    """Advance the turns of host reads on die ``die`` by ``looks`` polls.
 
-    ``waiting``: bit mask of the waiting classes. Returns the number of looks that found no class.
+    ``waiting``: bit mask of the waiting classes. Returns the number of polls that found no class.
     """
     die_rec = st.die[die]
     before = die_rec.round_read + ROUNDS
@@ -206,9 +206,9 @@ def turn_reads(st, die, waiting, looks):
 
 @njit
 def turn_writes(st, die, waiting, looks):
-    """Advance the turns of host writes on die ``die`` by ``looks`` looks.
+    """Advance the turns of host writes on die ``die`` by ``looks`` polls.
 
-    ``waiting``: bit mask of the waiting classes. Returns the number of looks that found no class.
+    ``waiting``: bit mask of the waiting classes. Returns the number of polls that found no class.
     """
     die_rec = st.die[die]
     before = die_rec.round_write + ROUNDS
@@ -220,7 +220,7 @@ def turn_writes(st, die, waiting, looks):
 
 @njit
 def look_in_vain(st, die, looks):
-    """Advance the turns of die ``die`` by ``looks`` looks at which the die got no command."""
+    """Advance the turns of die ``die`` by ``looks`` polls in which the die got no command."""
     die_rec = st.die[die]
     held = die_rec.waiting
     mapping = held >> Q_MAP_READ & 1
@@ -252,7 +252,7 @@ def is_urgent(st, die):
 
 @cold
 def catch_up(st, die):
-    """Apply the looks at die ``die`` since the last change of its queues. Call this before a queue
+    """Apply the polls of die ``die`` since the last change of its queues. Call this before a queue
     changes.
     """
     die_rec = st.die[die]
@@ -266,7 +266,7 @@ def catch_up(st, die):
 def find_command(st, die):
     """Poll die ``die``, which requests the idle channel. Return False if it gets no command.
 
-    Earlier looks are applied first. The look may select another queue than ``pick``, because a user
+    Earlier polls are applied first. The poll may select another queue than ``pick``, because a user
     transaction has no turn if only class 3 waits and had the last turn. The first transaction of
     the class that has the turn becomes the head of its queue.
     """

@@ -88,7 +88,7 @@ def tables() -> dict[str, np.ndarray]:
 
 
 def watch(arrays: Arrays, geometry: Geometry, streams: int) -> None:
-    """Start to record the statistics, for one device and ``streams`` flows.
+    """Start recording the statistics of one device with ``streams`` flows.
 
     Replaces these tables of ``arrays``. ``queue_use``: a record for each queue of each chip; the
     chips of a channel are adjacent. ``queue_ps``: int64[queues, LENGTHS], time at each length, ps.

@@ -38,8 +38,9 @@ def append(st, dev, place):
 
 @njit
 def remove(st, dev, place):
-    """Remove cache slot ``place``, which must not be flying, from the list of dirty or clean
-    pages.
+    """Remove cache slot ``place`` from the list of dirty or clean pages.
+
+    No program of its page may be in progress.
     """
     cache = st.cache[dev]
     page = st.cpage[place - 1]
@@ -61,7 +62,7 @@ def remove(st, dev, place):
 def touch(st, dev, place):
     """Make the page in cache slot ``place`` the most recently used page.
 
-    Has no effect if the page is dirty or flying.
+    Has no effect if the page is dirty or being programmed.
     """
     page = st.cpage[place - 1]
     if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != place:

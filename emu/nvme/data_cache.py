@@ -185,7 +185,7 @@ def resume(st, dev):
 
 @njit
 def write_to_flash(st, dev, place):
-    """Send the dirty page in cache slot ``place`` to flash. The page is then flying."""
+    """Send the dirty page in cache slot ``place`` to flash, and mark it as being programmed."""
     cfg = st.cfg[0]
     cache = st.cache[dev]
     page = st.cpage[place - 1]
@@ -219,7 +219,7 @@ def write_to_flash(st, dev, place):
 @njit
 def write_dirty(st, dev):
     """Send dirty pages to flash while a write-back condition holds (see the module) and the number
-    of flying pages is below the limit.
+    of pages being programmed is below the limit.
     """
     cfg = st.cfg[0]
     cache = st.cache[dev]
@@ -398,8 +398,8 @@ def fill(st, tid):
 def drop_page(st, dev, lpn):
     """Drop the cached data of a logical page that was trimmed or has newer data on flash.
 
-    Dirty data are not written to flash; flying data are programmed but not mapped. The caller logs
-    the drop and then calls ``schedule_deferred``.
+    Dirty data are not written to flash. A program in progress is completed, but its data are not
+    mapped. The caller logs the drop and then calls ``schedule_deferred``.
     """
     place = find(st, dev, lpn)
     if place == 0:

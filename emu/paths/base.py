@@ -140,7 +140,7 @@ class Options:
     allreduce: str = "ring"
     """stannis: algorithm of the gradient all-reduce: "ring", "tree" or "star"."""
     offload: Offload = field(default_factory=Offload)
-    """host_offload: DeepSpeed options."""
+    """host_offload: options of DeepSpeed's offload."""
     shares: Shares | None = None
     """host_offload, when a piece of a model is simulated: shares of the whole model that are on
     NVMe. These shares replace the options that count whole sub-groups or tensors."""

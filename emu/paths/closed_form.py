@@ -37,7 +37,7 @@ class Bound:
         return replace(self, text=f"{self.text}; {SHARES}") if shared else self
 
 
-SHARES = "shares the compute model"
+SHARES = "uses the simulation's compute model"
 """Text that marks a bound as containing a time from the simulation's compute model."""
 HOST_ADAM_BYTES = 28
 """Bytes that an Adam update moves per parameter at the rate host.adam: w, m, v, g read and w, m, v

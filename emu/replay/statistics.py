@@ -179,7 +179,7 @@ def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
 
 
 def _ns(ps: int) -> float:
-    """Return a time given in ps in ns, as an integer if that is exact."""
+    """Convert a time from ps to ns; the result is an integer if that is exact."""
     return ps // 1000 if ps % 1000 == 0 else ps / 1000
 
 

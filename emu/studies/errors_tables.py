@@ -268,7 +268,7 @@ def rows(found: Found) -> list[Row]:
         plain = found.plain[model, seed]
         wrong = int((cell.run.weights.view("u4") != plain.weights.view("u4")).sum())
         wrong += sum(a != b for a, b in zip(cell.run.losses, plain.losses, strict=True))
-        name = f"{named(found, model, mode, rate)}, seed {seed}: {cell.raw:,} flips, 0 left"
+        name = f"{named(found, model, mode, rate)}, seed {seed}: {cell.raw:,} flips, all corrected"
         source = (
             "run without remaining flips: weights and losses that differ from those without errors"
         )
@@ -281,9 +281,7 @@ def rows(found: Found) -> list[Row]:
                 assert all(cell.trained is not None for cell in cells)
                 loss = float(np.mean([end(c.trained, found.steps) for c in cells if c.trained]))
                 name = f"{named(found, model, mode, rate)}: loss at the end"
-                source = (
-                    f"compared with no errors, {many}; the first loss if the training ends in NaN"
-                )
+                source = f"compared with no bit errors, {many}; the first loss if it ends in NaN"
                 out.append(Row("errors", name, SHOWN, low, loss, "nat", None, source))
     for model in found.models:
         for mode in MODES:
@@ -305,7 +303,8 @@ def tables(found: Found) -> list[Table]:
     title = (
         f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
         f"{plural(len(found.seeds), 'seed')}{found.label}\n"
-        "missed share of the loss reduction; =: no flip remains, equal to training without errors"
+        "Share of the loss reduction that the training misses; =: no flip remains, so the training "
+        "equals that without errors"
     )
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in ("model", "rate", "flips", "expected", "interval", *MODES):
@@ -411,7 +410,7 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
             of_step = found.bits(model) / len(found.seeds) / found.steps * found.exposure
             axes.set(xscale="log", ylim=(-0.08, 1.08), xlabel="raw bit error rate")
             if model == found.models[0]:
-                axes.set_ylabel("missed share of the loss reduction")
+                axes.set_ylabel("share of the loss reduction missed")
             axes.set_title(f"{model}{found.label}", fontsize=10)
             top = axes.secondary_xaxis(
                 "top", functions=(lambda x, k=of_step: x * k, lambda x, k=of_step: x / k)

@@ -73,7 +73,8 @@ def run(
     return the rows.
 
     ``options``: options of a suite in NAMED. Raises InputError for an unknown name, and for options
-    with other suites. With ALL, raises InputError before any suite runs if a suite is not ready.
+    of a suite that has none. With ALL, raises InputError before any suite runs if a suite is not
+    ready.
     """
     if name in NAMED:
         return NAMED[name].rows(progress, **(options or {}))
@@ -85,7 +86,7 @@ def run(
     if options:
         command = f"ondie validate {name}" if name else "ondie validate"
         raise InputError(
-            f"{command}: takes no options, and has {', '.join(options)}; "
+            f"{command}: takes no options, but {', '.join(options)} was given; "
             f"suites with options: {', '.join(s for s, named in NAMED.items() if named.options)}"
         )
     if name == ALL:

@@ -152,7 +152,7 @@ class Repaired:
 
     protection: Protection
     stage: Stage | None
-    """None if this protection cannot run."""
+    """Update stage with this protection; None if this drive cannot run it."""
     bare: Stage
     """Update stage without protections."""
     baseline_s: float | None

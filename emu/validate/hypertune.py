@@ -55,31 +55,32 @@ ABSENCE_S = 360.0
 """Time for which other programs take the cores of two nodes (s)."""
 DOCUMENT = "HyperTune (HeydariGorji et al.)"
 FITTED = (
-    "HyperTune; speeds from which the speed of a node and the slowdown three-nodes were derived"
+    "HyperTune; the speed of a node and the slowdown three-nodes were derived from these speeds"
 )
 THREE = (
-    "three equal nodes with batch 180, other programs take cores of one; synchronization: ring of "
-    "13.6 MB over 1 Gb/s Ethernet (assumed)"
+    "three equal nodes with batch 180; other programs take cores of one node; synchronization: "
+    "ring of 13.6 MB over 1 Gb/s Ethernet (assumed)"
 )
 BATCHES = (
-    f"{THREE}. The batch is 180 times the slowdown by the proportional rule: the slowdown was "
+    f"{THREE}. By the proportional rule, the batch is 180 times the slowdown. The slowdown was "
     "fitted to 75.6 and 53.3 img/s, and the paper's third rule was chosen because it gives 140 and "
-    "100. Tolerance: batches in Fig. 6 are read to 5; over 10 Gb/s, the upper end of the range, "
-    "140 becomes 145.6"
+    "100. Tolerance: batches can be read from Fig. 6 to within 5; over 10 Gb/s, the upper end of "
+    "the range, 140 becomes 145.6"
 )
 AFTER_FOUR = (
-    f"{THREE}. Tolerance 2 %: with the printed batch and the step of the other nodes, 500 / 540 x "
-    "93.4 = 86.5 img/s, 0.8 % from the print, and 1 % for 5 of 500 samples, to which the batch is "
-    "read"
+    f"{THREE}. Tolerance 2 %: with the printed batch and the step time of the other nodes, the "
+    "speed is 500 / 540 x 93.4 = 86.5 img/s, 0.8 % from the printed speed; the batch can be read "
+    "to within 5 of 500 samples, 1 %"
 )
 AFTER_SIX = (
-    f"{THREE}. Tolerance 6 %: the printed batch and speed differ by 5 %, since with the step of "
-    "the other nodes batch 100 gives 460 / 540 x 93.4 = 79.6 img/s, and 1 % for 5 of 460 samples, "
-    "to which the batch is read"
+    f"{THREE}. Tolerance 6 %: with batch 100 and the step time of the other nodes, the speed is "
+    "460 / 540 x 93.4 = 79.6 img/s, 5 % from the printed speed; the batch can be read to within 5 "
+    "of 460 samples, 1 %"
 )
 GAINS = (
-    "HyperTune; the printed gain is the printed speed over the fitted one without new batches, "
-    "85.8 / 75.6 and 83.7 / 53.3. Tolerance: 2 and 10 points, those of the speeds"
+    "HyperTune; the printed gain is the printed speed divided by the fitted speed without new "
+    "batches, 85.8 / 75.6 and 83.7 / 53.3. Tolerance: 2 and 10 percentage points, from the "
+    "tolerances of the speeds"
 )
 LAGUNA, DRIVES = "laguna", 36
 WITH_LAGUNAS, WITH_LAGUNAS_TAKEN = 99.83, 49.26
@@ -110,8 +111,9 @@ LAGUNAS = (
     "host for 2.82x"
 )
 ABOUT = (
-    "HyperTune prints about 1.5x for MobileNetV2 with 6 of 8 host cores taken, no speed and no "
-    "batch; 49.26 img/s x 1.5; here with the batch of Fig. 6, 100 of 180, as the smallest"
+    "HyperTune prints a gain of about 1.5x for MobileNetV2 with 6 of 8 host cores taken, but no "
+    "speed and no batch; the published value is 49.26 img/s x 1.5. Here the smallest batch is that "
+    "of Fig. 6, 100 of 180"
 )
 SHUFFLENET = (
     "HyperTune, ShuffleNet on a host and 36 Lagunas, 6 of 8 host cores taken. No batch is printed; "
@@ -119,28 +121,28 @@ SHUFFLENET = (
     "be read from Fig. 6 to within 5 of 100"
 )
 POWERS = (
-    "HyperTune prints 1.32 and 0.54 J/img, a decimal slip for 13.2 and 5.4: at 33.4 and 99.83 "
-    "img/s the server takes 441 W alone and 539 W with 36 Lagunas, from which the powers of the "
-    "preset laguna follow"
+    "HyperTune prints 1.32 and 0.54 J/img, with the decimal point misplaced (13.2 and 5.4). At "
+    "33.4 and 99.83 img/s, the server consumes 441 W alone and 539 W with 36 Lagunas. The powers "
+    "of the preset laguna were derived from these numbers"
 )
 ENERGY = (
-    "HyperTune, energy per image of MobileNetV2, without interference. The ratio of two fitted "
-    "energies. Tolerance 2 %: 5.4 is printed with two digits, 0.9 % either way, 13.2 with three"
+    "HyperTune, energy per image of MobileNetV2, without interference: the ratio of two fitted "
+    "energies. Tolerance 2 %: 5.4 is printed with two digits (+-0.9 %), 13.2 with three"
 )
 TUNED_OWN = (
-    "not published; 6 of 8 host cores taken, batches by Algorithm 1 for the cores that are left "
+    "not published; 6 of 8 host cores taken, batches by Algorithm 1 for the remaining cores "
     "(ondie stannis tune --cores-taken 6)"
 )
 OWN = "not published"
 CLOSED = (
-    "not published; the simulation against our own closed form. Tolerance: one standard deviation "
-    "of the mean of five speeds with 5 % of noise, from which a batch follows"
+    "not published; the simulation compared with this project's closed form. Tolerance: one "
+    "standard deviation of the mean of five speeds with 5 % noise, which determines the batch"
 )
 NOISY = NOISE.speed / 5**0.5
 """Relative standard deviation of the mean of the last five speeds."""
 RETURN = (
-    "own property, not published: two nodes of three lose 6 and 4 of 8 cores at the same time; the "
-    f"cores are free again after {ABSENCE_S:g} s"
+    "required property, not published: two of three nodes lose 6 and 4 of 8 cores at the same "
+    f"time; the cores are free again after {ABSENCE_S:g} s"
 )
 
 
@@ -327,9 +329,9 @@ def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator
     ):
         yield row(f"{text}: {name}", IDENTITY, expected, value, CLOSED, unit, NOISY)
     for name, value, unit in (
-        ("speed, steps until the decision included", found.through, "img/s"),
-        ("batch, standard deviation by noise", found.spread, ""),
-        ("steps until the decision, mean", float(found.steps.mean()), "steps"),
+        ("speed, including the steps before the decision", found.through, "img/s"),
+        ("batch, standard deviation due to noise", found.spread, ""),
+        ("mean number of steps before the decision", float(found.steps.mean()), "steps"),
     ):
         yield row(f"{text}: {name}", SHOWN, None, value, OWN, unit)
 
@@ -388,16 +390,16 @@ def laguna_rows() -> Iterator[Row]:
     ):
         place = f"{DOCUMENT}, energy per image, printed as {printed} J"
         yield row(text, FIT, expected, found, POWERS, "J/image", place=place, constants=(constant,))
-    text = "36 Lagunas: energy per image, host alone over host and Lagunas"
+    text = "36 Lagunas: energy per image, host alone / host and Lagunas"
     place = f"{DOCUMENT}, energy per image"
     yield row(text, IDENTITY, 2.45, each[0] / each[1], ENERGY, "x", 0.02, place=place)
     carried = tuned(trained, left, least=least_batch(trained))
     about = 1.5 * WITH_LAGUNAS_TAKEN
-    text = "36 Lagunas, batch 100 carried over"
+    text = "36 Lagunas, batch of Fig. 6 (100 of 180)"
     yield row(text, SHOWN, about, carried.rate, ABOUT, place=f"{DOCUMENT}, host and 36 Lagunas")
     yield from own_rows("36 Lagunas, proportional", tuned(trained, left), by_hand(trained, left))
     own = Trained.of_network("mobilenetv2", batch=TUNED, taken=TAKEN)
-    text = "36 Lagunas, tuned for the cores left"
+    text = "36 Lagunas, tuned for the remaining cores"
     yield row(f"{text}: batch", SHOWN, None, float(own.batches[0]), TUNED_OWN, "")
     yield row(f"{text}: speed", SHOWN, None, untuned(own, left), TUNED_OWN)
 
@@ -407,24 +409,24 @@ def shufflenet_rows() -> Iterator[Row]:
     alone, trained = (Trained.of_network("shufflenet", drives=drives) for drives in (0, DRIVES))
     left = CORES - TAKEN
     gain = untuned(trained, CORES) / untuned(alone, CORES)
-    text = "ShuffleNet: host and 36 Lagunas over the host"
+    text = "ShuffleNet: host and 36 Lagunas compared with the host alone"
     place = f"{DOCUMENT}, ShuffleNet on a host and 36 Lagunas"
     yield row(text, FIT, 2.82, gain, LAGUNAS, "x", place=place, constants=(HOST_SPEED,))
     slowed = untuned(trained, left)
     carried = tuned(trained, left, least=least_batch(trained))
-    text = "ShuffleNet, 6 cores taken: gain by HyperTune, share of the batch carried over"
+    text = "ShuffleNet, 6 cores taken: gain by HyperTune, batch as in Fig. 6"
     yield row(text, CHECK, 1.45, carried.rate / slowed, SHUFFLENET, "x", 0.05, place=place)
     text = "ShuffleNet, 6 cores taken: gain by HyperTune, proportional rule"
     own = tuned(trained, left)
     source = (
-        "HyperTune prints no batch of ShuffleNet; with the one of the proportional rule it would "
-        "gain more than is printed"
+        "HyperTune prints no batch of ShuffleNet; with the batch of the proportional rule, the "
+        "gain would be larger than the printed one"
     )
     yield row(text, SHOWN, 1.45, own.rate / slowed, source, "x", place=place)
 
 
 def least_batch(trained: Trained) -> int:
-    """Return the batch of the host with 6 of 8 cores taken (Fig. 6), its smallest batch."""
+    """Return the smallest batch of the host: its batch with 6 of 8 cores taken (Fig. 6)."""
     return round(CARRIED * int(trained.batches[0]))
 
 
@@ -440,7 +442,7 @@ def row(
     place: str = "",
     constants: tuple[str, ...] = (),
 ) -> Row:
-    """Return a row of this suite; fit rows are exact."""
+    """Return a row of this suite. A fit row gets tolerance 0 instead of ``tolerance``."""
     return Row("hypertune", name, kind, expected, found, unit, 0.0 if kind == FIT else tolerance,
                source, place, constants)  # fmt: skip
 

@@ -21,12 +21,12 @@ SUITE = "hypertune"
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 """Noise of every run with decisions: 5 % of a speed, and 0.02 of a fraction of free cores."""
 QUIET = (
-    "own property, not published: no decline, 5 % noise: 1,000 epochs of 100 steps; a change would "
-    "end an epoch"
+    "required property, not published: no decline, 5 % noise, 1,000 epochs of 100 steps; a change "
+    "would end an epoch"
 )
 DECLINED = (
-    "own property, not published: 20 % decline that begins at 0, 25, 50 and 75 % of an epoch of "
-    "100 steps, 2,000 nodes"
+    "required property, not published: 20 % decline that begins at 0, 25, 50 and 75 % of an epoch "
+    "of 100 steps, 2,000 nodes"
 )
 
 
@@ -94,7 +94,7 @@ def trigger_rows() -> Iterator[Row]:
     margin = 100 * float(HyperTune(Rule(), np.array([1]), np.ones(1)).margin[0])
     yield _row("changes", IDENTITY, 0, quiet.changes, QUIET, "", 0)
     yield _row("epochs finished", IDENTITY, epochs, quiet.finished, QUIET, "", 0)
-    text = "most consecutive flags (5 cause a change)"
+    text = "largest number of consecutive flags (5 cause a change)"
     yield _row(text, SHOWN, None, quiet.flags, QUIET, "")
     text = "largest decline of a mean caused by noise (expected: margin)"
     yield _row(text, SHOWN, margin, 100 * quiet.decline, QUIET, "%")

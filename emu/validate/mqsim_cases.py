@@ -62,9 +62,9 @@ class Tolerance:
     latency: float | None = None
     """Mean latency and IOPS of the second half."""
     reason: str = (
-        "tolerances stated before the comparison: 1 % of rate and mean for the same addresses, 3 % "
-        "for own ones, since other draws are as valid; p99 5 % and 10 %, because 20 of 2,000 "
-        "requests decide it"
+        "tolerances stated before the comparison: rate and mean 1 % for recorded addresses, 3 % "
+        "for own addresses, because both draws are equally valid; p99 5 % and 10 %, because 20 of "
+        "2,000 requests determine it"
     )
 
 
@@ -74,21 +74,22 @@ COLLECTING = Tolerance(
     collections=0.03,
     latency=0.25,
     reason="tolerances stated before the comparison: write amplification 2 %, collections 3 %; "
-    "25 % of rate and latency, because requests queue behind collections, which multiplies a "
+    "rate and latency 25 %, because requests queue behind collections, which amplifies any "
     "difference",
 )
 _ALONE = (
-    "tolerances stated before the comparison: 1 %, 3 % with own addresses, p99 5 %: one at a time"
+    "tolerances stated before the comparison: 1 % for recorded addresses, 3 % for own addresses; "
+    "p99 5 %, because one request is outstanding at a time"
 )
 TOLERANCES = {
     "V01": Tolerance(p99=(0.05, 0.05), reason=_ALONE),
     "V20": Tolerance(p99=(0.05, 0.05), reason=_ALONE),
     "V05": Tolerance(
         rate=(0.01, 0.12),
-        reason="tolerances: 1 % for the same addresses. With own addresses the starting address "
-        "selects one of two steady states: MQSim's own rates differ by 17.3 % between seeds "
-        "(seed_spread_iops_last_half in cases.json). 12 % was chosen to be less than that; no "
-        "arithmetic leads to it. p99 5 % and 10 %",
+        reason="tolerances: 1 % for recorded addresses. With own addresses, the starting address "
+        "selects one of two steady states: MQSim's rates differ by 17.3 % between seeds "
+        "(seed_spread_iops_last_half in cases.json). 12 % was chosen below that and is not "
+        "derived. p99 5 % and 10 %",
     ),
 }
 """Tolerances of single cases; all others have COLLECTING if MQSim collected blocks, else PLAIN."""
@@ -248,10 +249,10 @@ def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
 def own_rows(
     case: Case, made: Sequence[Flow], run: Run, recorded: Recorded | None = None
 ) -> list[CaseRow]:
-    """Compare a run with own addresses with MQSim's whole run and return the rows.
+    """Return rows that compare MQSim's whole run with a run on addresses that this simulator draws.
 
-    ``recorded``: requests to compare one by one. This is possible because own addresses equal
-    MQSim's if the seed is the same.
+    ``recorded``: requests to compare one by one. This is possible because both programs draw equal
+    addresses from equal seeds.
     """
     page_bytes = case.pair()[0].page_capacity_bytes
     ours = statistics(

@@ -130,20 +130,20 @@ def _published(cfg: Config) -> Iterator[Row]:
     )
     yield row("DeepStore over baseline", SHOWN, 1.1, base.seconds / chip.seconds)
     free = stage("chip_level", cfg.replace({"pe.dispatch": "free"}), adam)
-    yield row("DeepStore over baseline, free", SHOWN, 1.1, base.seconds / free.seconds)
+    yield row("DeepStore over baseline, dies start freely", SHOWN, 1.1, base.seconds / free.seconds)
     row = _rows("DeepStore moves 7 pages per page of parameters over the channel: 28 B/param")
     moved = chip.totals.bytes_by["channels in"] + chip.totals.bytes_by["channels out"]
     yield row("DeepStore on the channel", IDENTITY, 28, moved / PARAMS, "B/param", 1e-3)
     yield from _energy(base, isp, die)
     row = _rows("energy of the update stage without the host; no tolerance is published")
     found = base.flash_j / die.flash_j
-    yield row("baseline's energy over on die's, flash, channels, PCIe", SHOWN, 1.3, found)
+    yield row("energy, baseline / on die, flash, channels, PCIe", SHOWN, 1.3, found)
     found = base.drive_j / die.drive_j
-    yield row("baseline's energy over on die's, whole drive", SHOWN, 1.3, found)
+    yield row("energy, baseline / on die, whole drive", SHOWN, 1.3, found)
     row = _rows(
-        "average power of flash, channels and PCIe in the update stage, over the baseline: the "
-        "ratio of energies times the speedup. The speedup is fitted, so it decides this row; only "
-        "the energy ratios above are predicted. Tolerance 20 %: two fit rows of 10 % each, the "
+        "average power of flash, channels and PCIe in the update stage relative to the baseline: "
+        "ratio of energies times speedup. The speedup is fitted and determines this row; only the "
+        "energy ratios above are predicted. Tolerance 20 %: two fit rows of 10 % each, the "
         "baseline's rate and the speedup over it, determine the two times"
     )
     for who, published, mine in (("on die", 2.2, die), ("C-ISP", 1.22, isp)):
@@ -155,11 +155,12 @@ def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
     """Yield the energy ratios for each interpretation of the host's power; the paper does not state
     which one it uses."""
     row = _rows(
-        "energy of the update stage, drive and host. Host powers were chosen to meet 3.6x if a "
-        "host that updates draws its busy power for the whole stage; but while its CPU waits for "
-        "flash, it draws its waiting power, and the accelerator waits, too"
+        "energy of the update stage, drive and host. Host powers were chosen to match 3.6x under "
+        "the assumption that a host that updates draws its busy power for the whole stage. In the "
+        "simulation it draws its waiting power while its CPU waits for flash, and the accelerator "
+        "waits, too"
     )
-    rivals = (("on die's", 3.6, die), ("C-ISP's", 2.0, isp))
+    rivals = (("on die", 3.6, die), ("C-ISP", 2.0, isp))
     for who, published, mine in rivals:
         readings = (
             ("busy power for the whole stage", base.whole_stage_j / mine.whole_stage_j),
@@ -167,7 +168,7 @@ def _energy(base: Stage, isp: Stage, die: Stage) -> Iterator[Row]:
             ("and a waiting accelerator", base.all_j / mine.all_j),
         )
         for reading, found in readings:
-            yield row(f"baseline's energy over {who}, {reading}", SHOWN, published, found)
+            yield row(f"energy, baseline / {who}, {reading}", SHOWN, published, found)
 
 
 def timed(trace: Trace, compute_s: float) -> Trace:
@@ -209,9 +210,9 @@ def _iteration(cfg: Config) -> Iterator[Row]:
     late = max(spans["gradients"][1] - spans["backward"][1], 0)
     row = _rows(
         "GPT2-6.7B; input: the update is 93 % of the iteration. I/O is the serial update without "
-        "its CPU time, plus the writing of gradients after the backward pass. The CPU time is that "
-        "of the fitted rate of Adam, so the share moves with the baseline's fitted rate. "
-        "Tolerance: that of the fit row baseline, Adam, which decides it"
+        "its CPU time, plus the gradient writes after the backward pass. The CPU time follows from "
+        "the fitted rate of Adam, so the share depends on the baseline's fitted rate. Tolerance: "
+        "that of the fit row baseline, Adam, which determines it"
     )
     found = (late + update - cpu) / whole
     yield row("I/O share of the iteration", IDENTITY, 0.82, found, "share", 0.1)
@@ -225,7 +226,7 @@ def _iteration(cfg: Config) -> Iterator[Row]:
     yield row("end to end", IDENTITY, 2.4, amdahl)
     for form in ("fp32", "fp16"):
         book = _run("on_die", cfg, trace, weights_up=form)
-        name = f"whole iteration simulated, {form.upper()} including weights up"
+        name = f"whole iteration simulated, with {form.upper()} weights to host"
         yield row(name, SHOWN, 2.4, base.step_s / book.step_s)
 
 
@@ -241,8 +242,8 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
     row = _rows(
         f"10.3 B parameters; {written / 1e18:.3g} M TB divided by the pages programmed in a "
         "simulated step, including padding. Tolerance: 1.5 M TB is printed to two digits, 3 %. "
-        "11.74 B is the same fact: 1.5 M TB by 12.4 M iterations and the parameters. 9.4 years of "
-        f"12.4 M iterations are {each:.3g} s each"
+        "11.74 B follows from the same numbers: 1.5 M TB divided by 12.4 M iterations and the "
+        f"parameters. With 12.4 M iterations in 9.4 years, an iteration takes {each:.3g} s"
     )
     yield row(
         "lifetime in iterations", CHECK, LIFETIME_STEPS, steps, "iterations", 0.03, place=NOTES
@@ -252,7 +253,7 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
     scale = LIFETIME_PARAMS / PARAMS * steps / YEAR_S
     up = book.phases_s["weights_up"]
     for name, seconds in (("not counted", book.step_s - up), ("counted", book.step_s)):
-        name = f"lifetime at the simulated iteration, weights up {name}"
+        name = f"lifetime with the simulated iteration time, weights to host {name}"
         yield row(name, SHOWN, LIFETIME_YEARS, seconds * scale, "years")
 
 
@@ -268,16 +269,16 @@ def deepstore_budget(cfg: Config) -> str:
     channel, array = 7 * ways * page, read + passes + 2 * program
     lockstep = array + page + 6 * ways * page
     verdict = (
-        "both do not hold in lockstep: shown, not checked"
+        "the two speedups cannot both hold in lockstep, so the row is not checked"
         if lockstep > 1.02 * allowed
-        else "both could hold"
+        else "both speedups could hold"
     )
     return (
         f"Per stripe on every die of a channel, in lockstep: OptimStore tR + PE + tPROG + {ways} "
-        f"gradients = {optimstore:.0f} us; 1.1x next to 2.8x allows DeepStore {optimstore:.0f} x "
-        f"2.8 / 1.1 = {allowed:.0f} us; its 7 pages x {ways} dies (28 B/param) keep the channel "
-        f"busy for {channel:.0f} us, and tR + PE + 2 tPROG = {array:.0f} us, 6 pages x {ways} dies "
-        f"and one gradient follow one another: {lockstep:.0f} us; {verdict}"
+        f"gradients = {optimstore:.0f} us. With speedups of 2.8x and 1.1x, DeepStore may take "
+        f"{optimstore:.0f} x 2.8 / 1.1 = {allowed:.0f} us. Its 7 pages x {ways} dies (28 B/param) "
+        f"keep the channel busy for {channel:.0f} us. In sequence, tR + PE + 2 tPROG = "
+        f"{array:.0f} us, 6 pages x {ways} dies and one gradient take {lockstep:.0f} us; {verdict}"
     )
 
 
@@ -292,18 +293,18 @@ def queue_budget(cfg: Config) -> str:
     }
     return (
         f"On a busy channel the share is 1 - (array + page) / (K page) with K pages of {page:.3g} "
-        f"us in flight per channel: 19.5 % of reads needs K = {found['reads']:.1f}, 66 % of writes "
-        f"K = {found['writes']:.1f} (planes per channel: "
-        f"{flash.dies_per_channel * flash.planes_per_die}). One depth of the queue gives one of "
-        "them, as the rows by depth show"
+        f"us in flight per channel: 19.5 % for reads requires K = {found['reads']:.1f}, 66 % for "
+        f"writes K = {found['writes']:.1f} (planes per channel: "
+        f"{flash.dies_per_channel * flash.planes_per_die}). A single queue depth matches only one "
+        "of them, as the rows by depth show"
     )
 
 
 def _dispatch(cfg: Config) -> Iterator[Row]:
     """Yield the speedups by dispatch, with and without the transfer of new weights to the host."""
     row = _rows(
-        "on die over baseline by dispatch, without and with the transfer of new weights to the "
-        "host; neither is published"
+        "speedup of on die over baseline by dispatch rule, without and with the transfer of new "
+        "weights to the host; neither is published"
     )
     for op, published in (("adam", 2.8), ("momentum", 3.2)):
         trace = model(op, PARAMS)
@@ -316,7 +317,9 @@ def _dispatch(cfg: Config) -> Iterator[Row]:
                 if form == "fp32":
                     yield row(name, SHOWN, published, base / book.update_s)
                 both = book.update_s + book.phases_s["weights_up"]
-                yield row(f"{name}, and {form.upper()} up", SHOWN, published, base / both)
+                yield row(
+                    f"{name}, with {form.upper()} weights to host", SHOWN, published, base / both
+                )
 
 
 def _die_bus(cfg: Config) -> Iterator[Row]:
@@ -326,9 +329,9 @@ def _die_bus(cfg: Config) -> Iterator[Row]:
     rate is simulated too.
     """
     row = _rows(
-        "on die over baseline by the rate of the die's shared bus, which is not published; "
-        f"the preset has {cfg.pe.bus_values:g} values per cycle, with which two groups of planes "
-        "do not wait for each other"
+        "speedup of on die over baseline by the rate of the die's shared bus, which is not "
+        f"published; the preset has {cfg.pe.bus_values:g} values per cycle, with which two groups "
+        "of planes do not wait for each other"
     )
     for op, published in (("adam", 2.8), ("momentum", 3.2)):
         trace = model(op, PARAMS)
@@ -362,7 +365,8 @@ def _scaling(cfg: Config) -> Iterator[Row]:
     """
     trace = model("adam", PARAMS)
     row = _rows(
-        "rate with twice the channels or dies; expected: 1 if independent, 2 if proportional"
+        "ratio of the rates with twice the channels or dies; expected: 1 if the rate does not "
+        "depend on their number, 2 if it is proportional"
     )
     shapes = [(4, 8), (8, 8), (16, 8), (8, 4), (8, 16)]
     rates = {
@@ -384,7 +388,8 @@ def _scaling(cfg: Config) -> Iterator[Row]:
             name = f"{title}, {channels} channels over {channels // 2}, 8 dies each"
             yield row(name, SHOWN, grows, found)
     row = _rows(
-        "share of waiting in the page latency of the baseline; queues are not published. "
+        "fraction of the baseline's page latency spent waiting for the channel; the paper does not "
+        "publish queue depths. "
         f"{queue_budget(cfg)}"
     )
     for name, share in waiting_shares(cfg).items():

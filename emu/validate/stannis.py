@@ -45,9 +45,9 @@ DRIVES = 24
 TABLE_I = ("mobilenetv2", "nasnet-mobile", "inceptionv3", "squeezenet")
 CEILINGS = {"mobilenetv2": 2.905, "squeezenet": 2.412, "nasnet-mobile": 2.108, "inceptionv3": 2.038}
 JOULES = {4: 8.30, 8: 6.84, 16: 5.05, 24: 4.02}
-"""Table II, J per image of MobileNetV2 by Newports."""
+"""Energy per image of MobileNetV2 (J), by number of Newports (Table II)."""
 BASELINE_J = 13.10
-"""Table II without Newports (J per image); measured on another machine."""
+"""Energy per image without Newports (J), from Table II; measured on another machine."""
 PUBLIC, PRIVATE = 72_000, 12_000
 ROUNDS = 10_000
 """Number of rounds after which Algorithm 1 as printed is stopped."""
@@ -57,16 +57,17 @@ FADED = 0.025
 less than this fraction. The threshold is not published. With an increase of 1/(n (n + 2)), 0.025
 puts the knee at 6 drives, 0.03 at 5 and 0.02 at 7."""
 DRIVE_W = 0.919
-"""Increase of the server's power with each Newport that trains, from Table II at 4 and 24 (W)."""
+"""Increase of the server's power per training Newport (W), from Table II at 4 and 24 Newports."""
 OTHER_DRIVES_W = 94.0
 """Power of the 24 Micron drives of 11 TB in the paper's baseline, minus that of idle Newports (W,
 fitted)."""
 MARGIN = 0.2
 """Margin of Algorithm 1."""
 SPEEDS = "isp.training_ratio_by_model.mobilenetv2"
-"""Newport's speed over the host's, 3.08 / 32.3: the pair of printed speeds that gives 315."""
+"""Key of the ratio 3.08 / 32.3, a Newport's speed divided by the host's. The paper prints several
+speeds; only this pair gives the published host batch of 315."""
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
-"""Newport with little flash, which the simulation fills quickly."""
+"""Settings of a Newport with little flash, which the simulation fills quickly."""
 
 
 def stannis_rows(progress: Progress) -> list[Row]:
@@ -127,10 +128,10 @@ def _row(
 def _tuning(cfg: Config) -> Iterator[Row]:
     """Yield the batches by Algorithm 1 on benchmarked emulated engines."""
     row = _rows(
-        "batches by Algorithm 1 in its target form with margin 20 %, of emulated engines that were "
-        "benchmarked over batch sizes. Two host speeds and two Newport speeds of MobileNetV2 are "
-        "printed; of the four pairs only 32.3 and 3.08 give 315 and were chosen (the others: 302, "
-        "310, 323)"
+        "batches by Algorithm 1 in its target form with margin 20 %, on emulated engines that were "
+        "benchmarked at several batch sizes. The paper prints two host speeds and two Newport "
+        "speeds for MobileNetV2. Only the pair 32.3 and 3.08 gives 315, so this pair was chosen "
+        "(the other pairs give 302, 310 and 323)"
     )
     others = _rows(
         "the paper describes the tuning of MobileNetV2 only; the published batches of the other "
@@ -138,7 +139,8 @@ def _tuning(cfg: Config) -> Iterator[Row]:
     )
     form = _rows(
         "arithmetic: 1.2 x (Newport's batch / its speed) x host's speed. Tolerance 0.5 %: below "
-        "its published batch an emulated engine has a constant part of one sample"
+        "its published batch, the step time of an emulated engine has a constant part, the time of "
+        "one sample"
     )
     given = _rows(
         "the batch at which a Newport's emulated engine reaches its speed is an input "
@@ -157,16 +159,18 @@ def _tuning(cfg: Config) -> Iterator[Row]:
             )
         else:
             yield others(title, SHOWN, net.host_batch, host, "samples", place=place)
-        yield form(f"{title}, by the target form", IDENTITY, _target(net), host, "samples", 0.005)
+        yield form(f"{title}, calculated by hand", IDENTITY, _target(net), host, "samples", 0.005)
         title = f"{net.title}: Newport's batch"
         yield given(title, IDENTITY, net.drive_batch, drive, "samples", 0)
         if name == "mobilenetv2":
             printed = list(islice(algorithm_1(measured[0], found.seconds[1]), ROUNDS))
             stuck = len(printed) == ROUNDS and len(set(printed[ROUNDS // 2 :])) == 1
             text = (
-                f"Algorithm 1 as printed: after {ROUNDS:,} rounds it stays at one batch (1 = yes)"
+                f"Algorithm 1 as printed: batch no longer changes after {ROUNDS:,} rounds (1 = yes)"
             )
-            own = _rows("not in the paper: at equal times the increment of Algorithm 1 is zero")
+            own = _rows(
+                "not in the paper: the increment of Algorithm 1 is zero if the step times are equal"
+            )
             yield own(text, IDENTITY, 1, int(stuck), "", 0)
 
 
@@ -191,7 +195,7 @@ def _ceilings() -> Iterator[Row]:
 
 def _speedups(cfg: Config) -> Iterator[Row]:
     """Yield the speedups with the ring, and the order of the networks by speedup."""
-    row = _rows("MobileNetV2's speedup sets the rate of the ring, 36 MB/s per link")
+    row = _rows("the rate of the ring, 36 MB/s per link, was fitted to the speedup of MobileNetV2")
     nets = [network(name) for name in TABLE_I]
     gain = {net.title: speed(cfg, net, DRIVES) / speed(cfg, net, 0) for net in nets}
     yield row(
@@ -199,9 +203,10 @@ def _speedups(cfg: Config) -> Iterator[Row]:
         place=f"{DOCUMENT}, text", constants=("tunnel.command",),
     )  # fmt: skip
     row = _rows(
-        "MobileNetV2 gains most, InceptionV3 least; ranks 2 and 3 are not checked; speedups with "
-        "the ring of 36 MB/s. The ceilings by arithmetic of Table I have the same order, so that "
-        "only the ring could have changed it. Tolerance: a rank is met or not"
+        "MobileNetV2 gains the most, InceptionV3 the least. Ranks 2 and 3 are not checked. The "
+        "speedups include a ring at 36 MB/s. The speedups without communication, from Table I, "
+        "have the same order, so only the ring could have changed it. Tolerance: 0, because a rank "
+        "is exact"
     )
     ranks = sorted(gain, key=lambda title: -gain[title])
     lost = {n.title: ring_s(cfg, n, DRIVES + 1) * speed(cfg, n, 0) / n.host_batch for n in nets}
@@ -210,17 +215,19 @@ def _speedups(cfg: Config) -> Iterator[Row]:
         name = f"{title}: rank by speedup at {DRIVES}, of 4"
         yield row(name, CHECK, rank, found, "place", 0, place=f"{DOCUMENT}, Fig. 7")
     row = _rows(
-        "arithmetic of Table I: gradient over the ring's rate, divided by the host's batch over "
-        "its speed; InceptionV3 has most parameters and slow drives"
+        "arithmetic of Table I: (gradient / rate of the ring) / (host's batch / host's speed); "
+        "InceptionV3 has the most parameters, and drives are slow on it"
     )
     worst = sorted(lost, key=lambda title: -lost[title]).index("InceptionV3") + 1
-    name = "InceptionV3: rank by communication over computing, of 4"
+    name = "InceptionV3: rank by communication / computation time, of 4"
     yield row(name, IDENTITY, 1, worst, "place", 0)
-    row = _rows(f"not printed as numbers: with the ring of 36 MB/s, {DRIVES} Newports")
+    row = _rows(f"the paper prints no numbers; {DRIVES} Newports, with the ring at 36 MB/s")
     for net in nets:
         if net.title != "MobileNetV2":
             yield row(f"{net.title}: speedup at {DRIVES}", SHOWN, None, gain[net.title])
-        yield row(f"{net.title}: communication over computing", SHOWN, None, lost[net.title])
+        yield row(
+            f"{net.title}: ratio of communication to computation time", SHOWN, None, lost[net.title]
+        )
 
 
 def _energy(cfg: Config) -> Iterator[Row]:
@@ -228,7 +235,10 @@ def _energy(cfg: Config) -> Iterator[Row]:
     net, box = network("mobilenetv2"), Server.of(cfg)
     each = {n: box.joules(speed(cfg, net, n), n) for n in JOULES}
     place = f"{DOCUMENT}, Table II"
-    row = _rows("Table II: P = 328.5 + 0.919 N W from 4 and 24 Newports, speeds as above")
+    row = _rows(
+        "Table II: power of the host with N Newports, 328.5 W + N x 0.919 W, from the rows of 4 "
+        "and 24 Newports; speeds as above"
+    )
     yield row(
         "power of a Newport that trains", FIT, DRIVE_W, box.drive_w, "W", 0.01,
         place=place, constants=("energy.controller",),
@@ -239,19 +249,20 @@ def _energy(cfg: Config) -> Iterator[Row]:
             place=place, constants=("host.compute_power",),
         )  # fmt: skip
     row = _rows(
-        "the server's power, fitted at 4 and 24 Newports, decides these energies. Tolerance: that "
-        "of the fit"
+        "these energies follow from the server's power, which was fitted at 4 and 24 Newports. "
+        "Tolerance: that of the fit"
     )
     for n in (8, 16):
         name = f"energy with {n} Newports"
         yield row(name, IDENTITY, JOULES[n], each[n], "J/image", 0.01, place=place)
     row = _rows(
-        "ratio of two printed energies; the ratio itself is not printed. It is the ratio of two "
-        "powers, 328.5 W + 0.919 W for each Newport, fitted at 4 and 24, over the ratio of two "
-        f"speeds: {box.watts(8):.1f} and {box.watts(16):.1f} W over {box.watts(4):.1f} W"
+        "ratio of two printed energies; the ratio itself is not printed. It equals the ratio of "
+        "the powers divided by the ratio of the speeds. Powers: 328.5 W + 0.919 W per Newport, "
+        f"fitted at 4 and 24; {box.watts(8):.1f} and {box.watts(16):.1f} W over "
+        f"{box.watts(4):.1f} W"
     )
     for n in (8, 16):
-        name = f"energy with {n} Newports over that with 4"
+        name = f"energy with {n} Newports divided by that with 4"
         yield row(name, SHOWN, JOULES[n] / JOULES[4], each[n] / each[4], place=place)
     alone = speed(cfg, net, 0)
     idle, other = box.joules(alone, 0), (box.host_w + OTHER_DRIVES_W) / alone
@@ -260,24 +271,26 @@ def _energy(cfg: Config) -> Iterator[Row]:
         "baseline is the same server with idle Newports"
     )
     yield row(
-        "energy without Newports, other drives", FIT, BASELINE_J, other, "J/image", 0.01,
+        "energy with the other drives instead of Newports", FIT, BASELINE_J, other, "J/image", 0.01,
         place=place, constants=("validate.stannis.OTHER_DRIVES_W",),
     )  # fmt: skip
-    yield row("energy without computing, idle Newports", SHOWN, None, idle, "J/image")
+    yield row("energy of the host with idle Newports", SHOWN, None, idle, "J/image")
     most = each[DRIVES]
     row = _rows(
         "arithmetic of Table II and of the idle server's power. Tolerance: that of the energies"
     )
     for name, expected, found in (
-        ("saved over other drives", 69.3, 1 - most / other),
-        ("part saved by cheaper drives", 22.1, 1 - idle / other),
-        ("part saved by computing in them", 47.2, (idle - most) / other),
-        ("saved over idle Newports", 60.6, 1 - most / idle),
+        ("energy saved compared with the other drives", 69.3, 1 - most / other),
+        ("part saved by the lower power of Newports", 22.1, 1 - idle / other),
+        ("part saved by training on the Newports", 47.2, (idle - most) / other),
+        ("energy saved compared with idle Newports", 60.6, 1 - most / idle),
     ):
         yield row(f"{name}, {DRIVES} Newports", IDENTITY, expected, 100 * found, "%", 0.01)
-    row = _rows("the FLOPS per watt row; it contradicts 2.7x and is not checked")
+    row = _rows(
+        "row FLOPS per watt of the paper; it contradicts the speedup of 2.7x and is not checked"
+    )
     for name, base in (("other drives", other), ("idle Newports", idle)):
-        yield row(f"operations per joule over {name}", SHOWN, 2.09, base / most)
+        yield row(f"operations per joule, relative to {name}", SHOWN, 2.09, base / most)
 
 
 def _split() -> Iterator[Row]:
@@ -316,8 +329,9 @@ def _fading(cfg: Config) -> Iterator[Row]:
     """Yield the duration of the simulated ring by number of drives, and its knee."""
     row = _rows(
         "the slowdown per node fades after 5 to 6 nodes; duration of the simulated exchange, in "
-        "gradients over one link, compared with 2N/(N+1), the closed form of a ring. Tolerance: "
-        "pieces of a gradient are whole commands, and the last of them is shorter"
+        "units of the time of one gradient on one link, compared with 2N/(N+1), the closed form of "
+        "a ring. Tolerance: pieces of a gradient are sent as whole commands, and the last command "
+        "is shorter"
     )
     trace = load("mobilenetv2")
     one = ring_s(cfg, network(trace.name), 2)

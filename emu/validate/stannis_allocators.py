@@ -34,13 +34,14 @@ ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
 }
-"""Expected ratios, by hand from Table I.
+"""Expected ratios of samples/s by network, calculated by hand from Table I.
 
-Equal times over Stannis; no synchronization over Stannis; no synchronization over equal times.
+Equal step times to Stannis' allocation; no synchronization to Stannis' allocation; no
+synchronization to equal step times.
 """
 SPEED = (
-    "not in the papers: samples/s at 24 Newports and 36 MB/s, no batch above the published ones; "
-    "expected values: by hand from Table I"
+    "not in the papers: ratio of samples/s with 24 Newports and a ring at 36 MB/s; no batch "
+    "exceeds the published one; expected values: calculated by hand from Table I"
 )
 RISK = (
     f"not in the papers: the risk to accuracy. A larger effective batch means fewer updates in an "
@@ -115,27 +116,26 @@ class Found:
             limit = None if expected is None else tolerance
             return Row(SUITE, f"{title}: {text}", kind, expected, value, "x", limit, SPEED)
 
-        yield row("equal times over Stannis", known[0], self.equal / self.stannis)
+        yield row("speed of equal times relative to Stannis", known[0], self.equal / self.stannis)
         least = LEAST_GAIN.get(name)
         if least is not None:
-            text = f"equal times over Stannis, at least {least:g}x (1 = yes)"
+            text = f"equal times at least {least:g}x as fast as Stannis (1 = yes)"
             yield row(text, 1, float(self.equal >= least * self.stannis), 0)
         for what in ("gradients accumulated", "local steps"):
             gain = self.plans[what].samples_per_s / self.equal
-            rarely = f"{what}, at most {OVERHEAD:.0%} of the time in the ring, over equal times"
+            rarely = (
+                f"speed of {what} relative to equal times, ring at most {OVERHEAD:.0%} of the time"
+            )
             yield row(rarely, None, gain)
             least = LEAST_RARER.get(name)
             if least is not None:
-                text = f"{what} over equal times, at least {least:g}x (1 = yes)"
+                text = f"{what} at least {least:g}x as fast as equal times (1 = yes)"
                 yield row(text, 1, float(gain >= least), 0)
-        text = f"batch of {LARGEST_BATCH} by accumulation, over equal times"
+        text = f"speed of batch {LARGEST_BATCH} by accumulation relative to equal times"
         yield row(text, None, self.plans["largest batch"].samples_per_s / self.equal)
-        yield row(
-            "bound without synchronization, over Stannis", known[1], self.bound / self.stannis
-        )
-        yield row(
-            "bound without synchronization, over equal times", known[2], self.bound / self.equal
-        )
+        text = "speed without synchronization (upper bound) relative to"
+        yield row(f"{text} Stannis", known[1], self.bound / self.stannis)
+        yield row(f"{text} equal times", known[2], self.bound / self.equal)
 
     def risks(self) -> Iterator[Row]:
         """Yield the effective batches, the updates per epoch and the local steps of the plans."""
@@ -153,4 +153,4 @@ class Found:
             yield row(f"{what}: effective batch", batch, "samples")
             yield row(f"{what}: updates in an epoch", IMAGES / batch, "updates")
             if chosen.method == "local":
-                yield row(f"{what}: between two exchanges", chosen.staleness, "steps")
+                yield row(f"{what}: local steps between two exchanges", chosen.staleness, "steps")

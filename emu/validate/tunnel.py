@@ -51,12 +51,12 @@ OPEN = (
 """Settings of the open equivalent: its 100 to 280 us per command include the relay's command and
 copy time, and it has no notification per command."""
 MODEL = (
-    "the relays' own state machines, simulated packet by packet, compared with our cost model, "
-    "which counts the same commands"
+    "packet simulation with the relays' state machines, compared with this project's cost model; "
+    "both count the same commands"
 )
 STEPS = (
-    "the relays' own state machines, simulated packet by packet, compared with our closed form. "
-    "Tolerance: the closed form has no queue of tunnels for the threads of the relay"
+    "packet simulation with the relays' state machines, compared with this project's closed form. "
+    "Tolerance: the closed form does not model tunnels that wait for a thread of the relay"
 )
 OWN = "predicted; nothing is published"
 TUNNELS = (1, 6, 12, 24, 36)
@@ -104,7 +104,7 @@ def fit_rows() -> Iterator[Row]:
     assert result.ledger is not None
     alone = trace.steps[0].samples / (trace.steps[0].forward_s + trace.steps[0].backward_s)
     speedup = result.ledger.samples / result.ledger.step_s / alone
-    name = f"newport: MobileNetV2, {drives} drives over none, simulated"
+    name = f"newport: MobileNetV2, speedup of {drives} drives over the host alone, simulated"
     yield Row(
         SUITE, name, FIT, SPEEDUP, speedup, "x", 0.02, f"{document}: {source}",
         f"{document}, text", CONSTANTS,
@@ -122,8 +122,8 @@ def identity_rows() -> Iterator[Row]:
     x = exchange("ring", size, drives, cost_of("laguna"))
     name = f"laguna: a ring of {size / 1e6:.4g} MB over {drives} drives"
     source = (
-        "14.5 MB/s per link in other units. Tolerance 3 %: the time is the small difference of two "
-        "times of a step, 720 / 99.83 - 180 / 33.4 s, with the last digit of 99.83 and 33.4"
+        "14.5 MB/s per link, as a time. Tolerance 3 %: the time is the small difference of two "
+        "step times, 720 / 99.83 - 180 / 33.4 s, and depends on the last digits of 99.83 and 33.4"
     )
     yield Row(SUITE, name, IDENTITY, SYNCHRONIZED, x.seconds, "s", 0.03, source)
     source = "an open equivalent (nvme_csd): 4,092 B per command in 100 to 280 us, one at a time"
@@ -132,19 +132,28 @@ def identity_rows() -> Iterator[Row]:
         cost = cost_of("newport", *OPEN, f"tunnel.command={microseconds} us")
         headers = (cost.up.mtu + HEADER) / (cost.up.mtu - SEGMENT_HEADER)
         stream = cost.rate(1, (UP,))[1] * headers / 1e6
-        name = f"{microseconds} us per command: stream upward"
+        name = f"{microseconds} us per command: rate from drive to host"
         yield Row(SUITE, name, IDENTITY, rate, stream, "MB/s", 0.03, about)
     for preset in PAPERS:
         cost = cost_of(preset)
         size, n = 10**8, cost.upward(10**8)
         period = n.end_ps / n.received / 1e6
-        name = f"{preset}: time between two commands upward, {size / 1e6:.0f} MB"
+        name = f"{preset}: time between two commands, drive to host, {size / 1e6:.0f} MB"
         yield Row(SUITE, name, SHOWN, None, period, "us", None, f"{source}; {OWN}")
     x = exchange("ring", GRADIENT, 24, cost_of("newport"))
     hops = ring.steps(25) * 25 * ring.piece_bytes(GRADIENT, 25)
     name = "ring over 24 drives: bytes through tunnels divided by bytes of hops"
     moved = (x.bytes_up + x.bytes_down) / hops
-    yield Row(SUITE, name, IDENTITY, 2 * 24 / 25, moved, "x", 1e-9, "drive to drive crosses twice")
+    yield Row(
+        SUITE,
+        name,
+        IDENTITY,
+        2 * 24 / 25,
+        moved,
+        "x",
+        1e-9,
+        "a message from drive to drive crosses two tunnels",
+    )
 
 
 def command_rows() -> Iterator[Row]:
@@ -193,7 +202,7 @@ def shape_rows() -> Iterator[Row]:
             return Row(SUITE, f"{preset}: {name}", SHOWN, None, value, unit, None, OWN)
 
         busy = x.host_cpu_s / x.seconds
-        yield shown(f"host cores that relay for {drives} drives", busy, "cores")
+        yield shown(f"host cores busy with relaying for {drives} drives", busy, "cores")
         one = cost.limits(1)
         tunnel = min(one[f"tunnel {UP}"], one[f"tunnel {DOWN}"])
         most = one["host relay"] / tunnel
@@ -202,7 +211,7 @@ def shape_rows() -> Iterator[Row]:
             slow = exchange(
                 "ring", GRADIENT, drives, cost_of(preset, f"tunnel.relay_threads={threads}")
             )
-            name = f"ring over {drives} drives, relay's threads: {threads}"
+            name = f"ring over {drives} drives, relay threads: {threads}"
             yield shown(name, slow.seconds, "s")
         for kind in ALGORITHMS:
             x = exchange(kind, GRADIENT, drives, cost)

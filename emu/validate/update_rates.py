@@ -16,10 +16,9 @@ BASELINE = (
     "host's rate of Adam was chosen to meet it"
 )
 ARITHMETIC = (
-    "arithmetic of reading R1: C-ISP 8 channels x 800 MB/s / 24 B; on die 64 dies x 2,048 "
-    "parameters per tR + 5 page/bus + tPROG + 8 page/bus = 263 us. Tolerance: what the arithmetic "
-    "leaves out, commands (1.5 % of a transfer) and erases (in lockstep two of 2 ms per 256 "
-    "stripes, 6 %)"
+    "arithmetic of interpretation R1: C-ISP 8 channels x 800 MB/s / 24 B; on die 64 dies x 2,048 "
+    "parameters per tR + 5 page/bus + tPROG + 8 page/bus = 263 us. Tolerance: the arithmetic omits "
+    "commands (1.5 % of a transfer) and erases (in lockstep two of 2 ms per 256 stripes, 6 %)"
 )
 
 

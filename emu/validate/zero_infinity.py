@@ -61,9 +61,9 @@ class Traffic:
 
 TRAFFIC = (
     Traffic("adam, FP32 master", "adam", 4, 0, 16, 12),
-    Traffic("adam, parameters too", "adam", 4, 4, 16, 14, Offload(parameters=True)),
+    Traffic("adam, parameters on NVMe", "adam", 4, 4, 16, 14, Offload(parameters=True)),
     Traffic(
-        "adam, parameters too, activation checkpointing", "adam", 4, 6, 16, 14,
+        "adam, parameters on NVMe, activation checkpointing", "adam", 4, 6, 16, 14,
         Offload(parameters=True, checkpointing=True),
     ),
     Traffic("momentum, FP32", "momentum", 4, 0, 12, 8),
@@ -77,7 +77,7 @@ TRAFFIC = (
         Offload(threads=4), ("system.devices=4", SMALL),
     ),
     Traffic(
-        "adam, all BF16, parameters too, 3 drives", "adam", 2, 4, 8, 8,
+        "adam, all BF16, parameters on NVMe, 3 drives", "adam", 2, 4, 8, 8,
         Offload(parameters=True), ("system.devices=3", SMALL), format="bf16_all",
     ),
 )  # fmt: skip
@@ -224,8 +224,9 @@ def half_duplex(stages: Stages, groups: float) -> float:
 FORMS: dict[str, tuple[type[HostOffload], Callable[[Stages, float], float], str]] = {
     "serial": (
         HostOffload, serial,
-        "serial T = N(16/R + 12/W + 1/c), one sub-group; every further one adds the latency of a "
-        "first read and a last program. R and W: the same drive reading alone and writing alone",
+        "serial T = N(16/R + 12/W + 1/c), one sub-group; every further sub-group adds the "
+        "latency of a first read and a last program. R and W: rates of the drive when it only "
+        "reads or only writes",
     ),
     "pipelined": (
         PipelinedOffload, pipelined,
@@ -239,9 +240,8 @@ FORMS: dict[str, tuple[type[HostOffload], Callable[[Stages, float], float], str]
     ),
 }  # fmt: skip
 NEITHER = (
-    "pipelined, shown: reads and writes share a bottleneck in part (dies that program while a "
-    "link reads), so "
-    "the step lies between the two closed forms"
+    "pipelined, shown: reads and writes share only part of a bottleneck (dies program while the "
+    "link transfers reads), so the step time lies between the two closed forms"
 )
 PRESETS = {
     "optimstore-r1": ("serial", "half duplex"),

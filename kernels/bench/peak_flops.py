@@ -74,7 +74,8 @@ def compiled() -> Any:
 
 
 def peak(threads: int) -> tuple[Callable[[], object], int]:
-    """Return a function that runs only multiply-adds on ``threads`` threads, and its operations."""
+    """Return a function that runs only multiply-adds on ``threads`` threads, and the number of
+    floating-point operations of one call."""
     loop = compiled()
     arrays = [np.full(NUMBERS, 2, np.float32) for _ in range(threads)]
 

@@ -117,7 +117,7 @@ BAD = [
     (sheet(figure(queue_depth=0)), ["queue_depth", '"0"', "from 1 to 65535"]),
     (sheet(figure(queue_depth="32")), ["queue_depth", "from 1 to 65535"]),
     (sheet(figure(queue_depth=True)), ["queue_depth", "from 1 to 65535"]),
-    (sheet(figure(value="900 k")), ["is no rate", "900 kIOPS"]),
+    (sheet(figure(value="900 k")), ["is not a rate", "900 kIOPS"]),
     (sheet(figure(value="0 IOPS")), ["too small", "above 0"]),
     (sheet(figure(value=-5)), ["too small", "above 0"]),
     (sheet(sequential("6500")), ["value", "has no unit"]),

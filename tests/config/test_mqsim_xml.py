@@ -510,7 +510,7 @@ def test_which_quirks_a_run_meets(tmp_path, of_drive, of_flow, name, met):
         ({}, {}, 0.9, "infinite, because the run takes less than 1 s"),
         ({"Channel_Transfer_Rate": "800"}, {}, 1, "20.0% less time (channel_rates_rounded)"),
         ({"Channel_Transfer_Rate": "2000"}, {}, 1, "take no time (channel_rates_rounded)"),
-        ({}, {}, 1, "up to 2 times less throughput (one_die_at_a_time)"),
+        ({}, {}, 1, "the throughput by up to 2 (one_die_at_a_time)"),
         ({}, {}, 1, "(7 suspensions here): reads wait up to 3,000 us longer"),
         # 2,000,000 // 512 // 8 = 488 requests per second, every 2,049,180 ns, for 488.28
         ({}, {"Bandwidth": "2000000", "Average_Request_Size": "8"}, 1, "differs by 0.06%"),
@@ -520,7 +520,7 @@ def test_how_far_a_run_is_from_mqsim(tmp_path, of_drive, of_flow, end_s, words):
     d, s = drive(tmp_path, **of_drive), scenario(tmp_path, flow_xml(**of_flow))
     ran = differences.Ran(d, s, {"erase_suspensions": 7}, int(end_s * 10**12))
     line = differences.line(ran)
-    assert words in line and line.endswith("--quirks gives its results")
+    assert words in line and line.endswith("--quirks reproduces them")
 
 
 def test_a_run_that_is_no_other_than_mqsims(tmp_path):

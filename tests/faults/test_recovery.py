@@ -145,7 +145,7 @@ def test_a_super_page_on_no_die():
             [(0, 7, 1, 1), (1, 8, 2, 2)],
             "super-pages of step 2 are not the first 1 in the order of updates",
         ),
-        ([(0, 7, 2, 1), (1, 8, 0, 2)], "a super-page is of step 0; must be of step 1 or 2"),
+        ([(0, 7, 2, 1), (1, 8, 0, 2)], "a super-page has step 0; must be step 1 or 2"),
     ],
 )
 def test_what_cannot_be_recovered(places, message):

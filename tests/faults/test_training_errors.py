@@ -153,7 +153,7 @@ def test_rows():
     rows = errors_tables.rows(made_up(run=trained(np.linspace(4.0, 2.0, 20), raw=1000)))
     assert not any(row.misses for row in rows)
     named = by_name(rows)
-    row = named["GPT, on-die ECC, 1e-6, seed 7: 1,000 flips, 0 left"]
+    row = named["GPT, on-die ECC, 1e-6, seed 7: 1,000 flips, all corrected"]
     assert (row.kind, row.predicted, row.tolerance) == (CHECK, 0, 0)
     ends = {m: named[f"GPT, {m}, 1e-6: loss at the end"] for m in errors_tables.MODES}
     assert {row.kind for row in ends.values()} == {SHOWN}

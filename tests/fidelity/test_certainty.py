@@ -115,7 +115,7 @@ def test_a_winner_outside_the_headline_is_judged_too(dear, stannis):
         noun = "energy constant" if sure.constants == 1 else "energy constants"
         assert (
             f"of {DRAWS:,} draws of {sure.constants} {noun}; of the energy constants, "
-            f"{sure.decided_by} decides most:" in text
+            f"{sure.decided_by} matters most:" in text
         )
         assert "Times are exact for these constants, which were not varied." in text
 
@@ -160,8 +160,8 @@ def test_what_decides_changes_the_lead_most(stannis):
     assert sure.ratio == pytest.approx(ends[sure.decided_by])
     low, high = sure.ratio
     assert (
-        f"{sure.decided_by} decides most: over its range {sure.other} takes {low:.2f} to "
-        f"{high:.2f} times as much" in printed(stannis)
+        f"{sure.decided_by} matters most: over its range {sure.other} uses {low:.2f} "
+        f"to {high:.2f} times as much" in printed(stannis)
     )
     assert usual[verdict.best] == pytest.approx(verdict.value)
 

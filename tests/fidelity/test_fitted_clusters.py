@@ -86,7 +86,7 @@ DECIDED = {
     },
     "hypertune": {
         "6 cores taken: batch": "contention.THREE_2_LEFT",
-        "36 Lagunas: energy per image, host alone over host and Lagunas": "energy.controller",
+        "36 Lagunas: energy per image, host alone / host and Lagunas": "energy.controller",
     },
     "smart-infinity": {f"base: total, 4.0 B, {n} drives, adam": "host.adam" for n in (4, 8, 10)},
 }

@@ -44,12 +44,12 @@ PUBLISHED = {
     "6 cores taken: speed": (CHECK, 83.7, 0.06 * 83.7),
     "4 cores taken: gain": (IDENTITY, 14, 2),
     "6 cores taken: gain": (IDENTITY, 57, 10),
-    "36 Lagunas: energy per image, host alone over host and Lagunas": (
+    "36 Lagunas: energy per image, host alone / host and Lagunas": (
         IDENTITY,
         2.45,
         0.02 * 2.45,
     ),
-    "ShuffleNet, 6 cores taken: gain by HyperTune, share of the batch carried over": (
+    "ShuffleNet, 6 cores taken: gain by HyperTune, batch as in Fig. 6": (
         CHECK,
         1.45,
         0.05 * 1.45,
@@ -86,12 +86,12 @@ def test_fit_rows_come_out_of_the_steps(rows):
 def test_what_is_shown_of_lagunas(rows):
     """1.5 x 49.26 = 73.9, for 640 / (100 / 33.4 / 0.4213 + 1.825) = 71.4 img/s with the line of a
     half batch of 1; the proportional rule gains more than the paper: 1.69 for 1.45."""
-    carried = row(rows, "36 Lagunas, batch 100 carried over", SHOWN)
+    carried = row(rows, "36 Lagunas, batch of Fig. 6 (100 of 180)", SHOWN)
     assert carried == pytest.approx(71.4, rel=0.01)
     own = row(rows, "ShuffleNet, 6 cores taken: gain by HyperTune, proportional rule", SHOWN)
     assert own == pytest.approx(1.69, rel=0.02)
-    assert row(rows, "36 Lagunas, tuned for the cores left: batch") == 75
-    assert row(rows, "36 Lagunas, tuned for the cores left: speed") == pytest.approx(
+    assert row(rows, "36 Lagunas, tuned for the remaining cores: batch") == 75
+    assert row(rows, "36 Lagunas, tuned for the remaining cores: speed") == pytest.approx(
         85.46, abs=0.01
     )
 
@@ -110,8 +110,8 @@ def test_our_own_rows(rows):
             assert found[name]["kind"] == IDENTITY and found[name]["tolerance"] < 0.0224
             assert found[name]["published"] == pytest.approx(value, rel=1e-3)
             assert found[name]["predicted"] == pytest.approx(value, rel=0.015)
-        assert found["steps until the decision, mean"]["predicted"] <= 9
-        through = found["speed, steps until the decision included"]["predicted"]
+        assert found["mean number of steps before the decision"]["predicted"] <= 9
+        through = found["speed, including the steps before the decision"]["predicted"]
         assert through < found["speed, closed form"]["predicted"]
     assert row(rows, "batches of the two nodes at the end") == 180
     assert row(rows, "speed at the end") == pytest.approx(93.4)

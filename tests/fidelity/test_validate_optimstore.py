@@ -80,7 +80,7 @@ def test_energy_ratio_with_each_reading_of_the_host_power(found):
             s.drive_j + 40e-12 * n + joules
             for s, n, joules in zip(stages, bits, powers, strict=True)
         )
-        row = found[f"R1: baseline's energy over on die's, {reading}"]
+        row = found[f"R1: energy, baseline / on die, {reading}"]
         assert row.kind == SHOWN and row.published == 3.6
         assert row.predicted == pytest.approx(base / die, rel=1e-6)
 
@@ -120,7 +120,8 @@ def test_the_dies_in_lockstep_are_the_published_ones(found):
             for dispatch in optimstore.DISPATCHES:
                 name = f"{preset}: {op}, {dispatch}"
                 alone, fp16, fp32 = (
-                    found[name + up].predicted for up in ("", ", and FP16 up", ", and FP32 up")
+                    found[name + up].predicted
+                    for up in ("", ", with FP16 weights to host", ", with FP32 weights to host")
                 )
                 assert fp32 < fp16 < alone
 
@@ -130,7 +131,8 @@ def test_the_documentation_says_the_same(found, root):
     plain, free, double, fp32, fp16 = (
         f"{found[f'R1: adam, {name}'].predicted:.2f}x"
         for name in (
-            "lockstep", "free", "double_buffered", "lockstep, and FP32 up", "lockstep, and FP16 up",
+            "lockstep", "free", "double_buffered", "lockstep, with FP32 weights to host",
+            "lockstep, with FP16 weights to host",
         )
     )  # fmt: skip
     assert (
@@ -168,20 +170,20 @@ def test_deepstore_in_lockstep_and_the_published_direction_exclude_each_other(fo
     """1.1x next to 2.8x allows 673 us per stripe. The channel takes 582 us of it, arrays that are
     not overlapped 281 us: so it is a loss in lockstep, and a gain where dies start freely."""
     lockstep = found["R1: DeepStore over baseline"]
-    free = found["R1: DeepStore over baseline, free"]
+    free = found["R1: DeepStore over baseline, dies start freely"]
     assert lockstep.kind == free.kind == SHOWN
     assert lockstep.predicted < 1 < free.predicted
     stripe = 30 + 51.2 + 100 + 8 * PAGE_S * 1e6
     serial = 30 + 51.2 + 200 + (1 + 6 * 8) * PAGE_S * 1e6
-    for words in (f"{stripe:.0f} us; 1.1x", f"{stripe * 2.8 / 1.1:.0f} us", f"{serial:.0f} us"):
+    for words in (f"{stripe:.0f} us. With", f"{stripe * 2.8 / 1.1:.0f} us", f"{serial:.0f} us"):
         assert words in lockstep.source, words
-    assert "both do not hold in lockstep" in lockstep.source
+    assert "cannot both hold in lockstep" in lockstep.source
     on_die = stage("on_die", load_preset("optimstore-r1"), model("adam", PARAMS))
     chip = stage("chip_level", load_preset("optimstore-r1"), model("adam", PARAMS))
     erases = 2 * 2e3 / 256  # us of two dies' blocks, as in test_deepstore_by_hand
     expected = (serial + erases) / (stripe + erases)
     assert chip.seconds / on_die.seconds == pytest.approx(expected, rel=0.03)
-    assert "both could hold" in optimstore.deepstore_budget(load_preset("optimstore-r2"))
+    assert "both speedups could hold" in optimstore.deepstore_budget(load_preset("optimstore-r2"))
 
 
 def test_one_depth_of_the_queue_gives_one_of_the_published_waits(found):

@@ -72,7 +72,7 @@ def test_the_shapes(counts):
     params = counts(400_000_000, 2_000_000_000)
     rows = {r.name: r for r in suite.shape_rows(None, params)}
     checks = [r.name for r in rows.values() if r.kind == CHECK]
-    assert checks == ["SU+O: one drive is slower than base with one (1 = yes)"]
+    assert checks == ["SU+O: slower than base with one drive each (1 = yes)"]
     assert sum(r.kind == IDENTITY for r in rows.values()) == 3 + 1
     assert not any(r.misses for r in rows.values()), [r for r in rows.values() if r.misses]
     link = [r.predicted for name, r in rows.items() if "bytes on the shared link" in name]
@@ -117,12 +117,15 @@ def test_the_baseline_on_fewer_drives(drives):
 def test_the_speeds_as_printed_are_beside_the_seconds():
     """Over one drive: 1.546 is printed with two, and the seconds' errors add up in it."""
     rows = {r.name: r for r in suite.base_rows({1: 56.0, 2: 32.0, 4: 24.0}, suite.Case())}
-    two = rows["base: speed over one drive, 4.0 B, 2 drives, adam"]
+    two = rows["base: speed relative to one drive, 4.0 B, 2 drives, adam"]
     assert (two.kind, two.published, two.predicted) == (SHOWN, 1.546, 1.75)
-    assert "outside the 10%" in two.source and "48 GB / 4 GB/s + CPU 3.4 s = 25.1 s" in two.source
-    four = rows["base: speed over one drive, 4.0 B, 4 drives, adam"]
+    assert (
+        "outside a tolerance of 10%" in two.source
+        and "48 GB / 4 GB/s + CPU 3.4 s = 25.1 s" in two.source
+    )
+    four = rows["base: speed relative to one drive, 4.0 B, 4 drives, adam"]
     assert four.kind == SHOWN and "outside" not in four.source
-    assert "base: speed over one drive, 4.0 B, 1 drive, adam" not in rows
+    assert "base: speed relative to one drive, 4.0 B, 1 drive, adam" not in rows
 
 
 def test_the_arithmetic_of_two_drives():

@@ -61,7 +61,7 @@ def test_none_misses_and_fit_rows_are_apart(rows):
         "power of a Newport that trains": ("energy.controller",),
         "energy with 4 Newports": ("host.compute_power",),
         "energy with 24 Newports": ("host.compute_power",),
-        "energy without Newports, other drives": ("validate.stannis.OTHER_DRIVES_W",),
+        "energy with the other drives instead of Newports": ("validate.stannis.OTHER_DRIVES_W",),
     }
     for name in fitted:
         assert rows[name].predicted == pytest.approx(rows[name].published, rel=rows[name].tolerance)
@@ -83,7 +83,7 @@ def test_tuned_batches_by_the_target_form(rows):
         ("MobileNetV2", 314.61, 315, 315), ("NASNet-A mobile", 304.14, 304, 325),
         ("InceptionV3", 319.65, 319, 370), ("SqueezeNet", 806.13, 806, 850),
     ):  # fmt: skip
-        form = rows[f"{title}: host's batch, by the target form"]
+        form = rows[f"{title}: host's batch, calculated by hand"]
         assert (form.kind, form.predicted) == (IDENTITY, tuned)
         assert form.published == pytest.approx(by_hand, abs=0.01)
         assert rows[f"{title}: host's batch"].published == printed
@@ -99,15 +99,19 @@ def test_energy(rows):
         assert (row.kind, row.tolerance) == (IDENTITY, 0.01)
     # 6.84 and 5.05 over 8.30
     for n, ratio in ((8, 0.8241), (16, 0.6084)):
-        row = rows[f"energy with {n} Newports over that with 4"]
+        row = rows[f"energy with {n} Newports divided by that with 4"]
         assert row.published == pytest.approx(ratio, abs=1e-4) and row.kind == SHOWN
         assert "335.9 and 343.2 W over 332.2 W" in row.source
     saved = {row.name: row.predicted for row in rows.values() if "saved" in row.name}
     parts = [value for name, value in saved.items() if name.startswith("part saved")]
-    assert sum(parts) == pytest.approx(saved["saved over other drives, 24 Newports"])
+    assert sum(parts) == pytest.approx(
+        saved["energy saved compared with the other drives, 24 Newports"]
+    )
     # 1 - 4.020 / (328.5 W / 32.3) = 60.47 %
-    assert saved["saved over idle Newports, 24 Newports"] == pytest.approx(60.47, abs=0.01)
-    assert rows["operations per joule over other drives"].kind == SHOWN
+    assert saved["energy saved compared with idle Newports, 24 Newports"] == pytest.approx(
+        60.47, abs=0.01
+    )
+    assert rows["operations per joule, relative to other drives"].kind == SHOWN
 
 
 def test_the_slowdown_fades(rows):
@@ -123,32 +127,34 @@ def test_the_order_of_the_networks(rows):
     larger pieces go 1.3 % faster."""
     assert rows["MobileNetV2: speedup at 24"].predicted == pytest.approx(2.700, abs=1e-3)
     assert rows["InceptionV3: speedup at 24"].predicted == pytest.approx(1.432, rel=5e-3)
-    assert rows["InceptionV3: communication over computing"].predicted == pytest.approx(
-        0.4232, rel=0.015
-    )
+    assert rows[
+        "InceptionV3: ratio of communication to computation time"
+    ].predicted == pytest.approx(0.4232, rel=0.015)
 
 
 def test_beyond(rows):
     """The rows that are asked for, each our own arithmetic, and what each risks."""
     for name, least in (
-        ("MobileNetV2: equal times over Stannis, at least 1.1x (1 = yes)", 1),
-        ("InceptionV3: gradients accumulated over equal times, at least 1.3x (1 = yes)", 1),
-        ("MobileNetV2: equal times over Stannis", 1.116),
-        ("MobileNetV2: bound without synchronization, over Stannis", 1.22),
-        ("MobileNetV2: bound without synchronization, over equal times", 1.09),
-        ("InceptionV3: bound without synchronization, over Stannis", 1.70),
-        ("InceptionV3: bound without synchronization, over equal times", 1.59),
+        ("MobileNetV2: equal times at least 1.1x as fast as Stannis (1 = yes)", 1),
+        ("InceptionV3: gradients accumulated at least 1.3x as fast as equal times (1 = yes)", 1),
+        ("MobileNetV2: speed of equal times relative to Stannis", 1.116),
+        ("MobileNetV2: speed without synchronization (upper bound) relative to Stannis", 1.22),
+        ("MobileNetV2: speed without synchronization (upper bound) relative to equal times", 1.09),
+        ("InceptionV3: speed without synchronization (upper bound) relative to Stannis", 1.70),
+        ("InceptionV3: speed without synchronization (upper bound) relative to equal times", 1.59),
     ):
         assert rows[name].kind == IDENTITY and rows[name].published == least
     for net in ("MobileNetV2", "NASNet-A mobile", "InceptionV3", "SqueezeNet"):
-        bound = rows[f"{net}: bound without synchronization, over equal times"].predicted
+        bound = rows[
+            f"{net}: speed without synchronization (upper bound) relative to equal times"
+        ].predicted
         for way in ("gradients accumulated", "local steps"):
-            text = f"{net}: {way}, at most 10% of the time in the ring, over equal times"
+            text = f"{net}: speed of {way} relative to equal times, ring at most 10% of the time"
             assert 1 <= rows[text].predicted < bound
         assert rows[f"{net}: equal times: effective batch"].predicted > 0
     risked = {row.name for row in rows.values() if row.source == beyond.RISK}
-    assert "InceptionV3: local steps: between two exchanges" in risked
-    assert rows["InceptionV3: local steps: between two exchanges"].predicted == 6
+    assert "InceptionV3: local steps: local steps between two exchanges" in risked
+    assert rows["InceptionV3: local steps: local steps between two exchanges"].predicted == 6
     assert rows["InceptionV3: gradients accumulated: effective batch"].predicted == 3902
     assert rows["MobileNetV2: Stannis: effective batch"].predicted == 915
 
@@ -196,7 +202,7 @@ def test_another_margin_misses(capsys, monkeypatch):
     monkeypatch.setattr(stannis, "tuning", lambda engines: plain(engines, margin=0.19))
     done = here(capsys, "validate", "stannis")
     lines = missed(done.out)
-    assert done.code == 1 and len(lines) == 4 and all("by the target form" in x for x in lines)
+    assert done.code == 1 and len(lines) == 4 and all("calculated by hand" in x for x in lines)
 
 
 def test_a_split_that_rounds_up_misses(capsys, monkeypatch):
@@ -234,9 +240,9 @@ def test_more_power_in_the_drives_misses(capsys, monkeypatch):
     assert named == [
         "energy with 8 Newports",
         "energy with 16 Newports",
-        "saved over other drives, 24 Newports",
-        "part saved by computing in them, 24 Newports",
-        "saved over idle Newports, 24 Newports",
+        "energy saved compared with the other drives, 24 Newports",
+        "part saved by training on the Newports, 24 Newports",
+        "energy saved compared with idle Newports, 24 Newports",
     ]
 
 

@@ -43,13 +43,13 @@ def test_our_models_agree_and_nothing_is_checked(rows):
 
 def test_the_open_equivalents_range(rows):
     """100 to 280 us per command are 15 to 41 MB/s; both drives' tunnels lie in it."""
-    found = [rows[f"{us} us per command: stream upward"] for us in (100, 280)]
+    found = [rows[f"{us} us per command: rate from drive to host"] for us in (100, 280)]
     assert [row.kind for row in found] == [IDENTITY] * 2
     assert [row.published for row in found] == [41, 15]
     for row in found:
         assert abs(row.difference) < row.tolerance
     for preset in tunnel.PAPERS:
-        row = rows[f"{preset}: time between two commands upward, 100 MB"]
+        row = rows[f"{preset}: time between two commands, drive to host, 100 MB"]
         assert row.kind == SHOWN and 100 < row.predicted < 280
 
 
@@ -57,11 +57,10 @@ def test_the_relay_is_a_constraint(rows):
     """24 Newports keep three of its eight threads busy: with two it limits, with one alone thrice
     as much; a ring of more than 63 of them would want more than eight."""
     took = [
-        rows[f"newport: ring over 24 drives, relay's threads: {n}"].predicted
-        for n in tunnel.THREADS
+        rows[f"newport: ring over 24 drives, relay threads: {n}"].predicted for n in tunnel.THREADS
     ]
     assert took[0] > 2 * took[1] > 2.9 * took[2] and took[2] == took[3]
-    cores = rows["newport: host cores that relay for 24 drives"].predicted
+    cores = rows["newport: host cores busy with relaying for 24 drives"].predicted
     assert took[1] == pytest.approx(cores / 2 * took[3], rel=0.1)
     drives = rows["newport: drives for which 8 relay threads suffice"].predicted
     at_most, beyond = (

@@ -22,8 +22,8 @@ from tests.suites import suite
 
 TABLE = {
     "adam, FP32 master": (4, 16, 12, 32),
-    "adam, parameters too": (4, 16, 14, 38),
-    "adam, parameters too, activation checkpointing": (4, 16, 14, 40),
+    "adam, parameters on NVMe": (4, 16, 14, 38),
+    "adam, parameters on NVMe, activation checkpointing": (4, 16, 14, 40),
     "momentum, FP32": (4, 12, 8, 24),
     "adagrad, FP32": (4, 12, 8, 24),
     "adam, BF16 master": (2, 12, 10, 24),

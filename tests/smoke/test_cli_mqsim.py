@@ -94,9 +94,9 @@ def test_statistics_beside_its_own_result_file(pair, tmp_path, capsys):
     assert "Host.IO_Flow.Synth.No_0: 900 requests generated and serviced" in done.out
     assert "Total: 900 requests" in done.out and f"{data['iops']:,.0f} IOPS" in done.out
     assert "ignored: Block_PE_Cycles_Limit" in done.err
-    (line,) = [line for line in done.err.splitlines() if "MQSim differs" in line]
+    (line,) = [line for line in done.err.splitlines() if "MQSim's results differ" in line]
     assert "infinite, because the run takes less than 1 s (whole_seconds)" in line
-    assert line.endswith("--quirks gives its results") and "stalled_writes" not in line
+    assert line.endswith("--quirks reproduces them") and "stalled_writes" not in line
 
 
 def test_the_same_files_give_the_same_results(pair, tmp_path, capsys):
@@ -145,7 +145,7 @@ def test_quirks_on_request(pair, tmp_path, capsys):
     for extra in ((), ("--quirks",)):
         done = here(capsys, "mqsim", *pair(), *extra)
         rates.append(float(xml_of(tmp_path / "in" / "load.v2_scenario_1.xml")[1]["IOPS"]))
-        assert ("MQSim differs" in done.err) != bool(extra) and "quirk:" not in done.err
+        assert ("MQSim's results differ" in done.err) != bool(extra) and "quirk:" not in done.err
     assert rates[0] < 1e6 and rates[1] == float("inf")
 
 

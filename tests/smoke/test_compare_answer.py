@@ -170,10 +170,10 @@ def test_the_basis_of_what_decides_is_told(found, next_best):
     text = " ".join(printed(found).split())
     assert (
         f"of {screen.DRAWS:,} draws of {sure.constants} energy constants, and less than "
-        f"host_offload in 100% if the constants of time are drawn, too ({drawn.constants} in all, "
-        f"of which {drawn.decided_by} decides most); of the energy constants, {sure.decided_by} "
-        f"decides most: over its range {next_best} takes {low:.2f} to {high:.2f} times as much."
-        in text
+        f"host_offload in 100% if constants that affect time are also drawn ({drawn.constants} in "
+        f"all, of which {drawn.decided_by} matters most); of the energy constants, "
+        f"{sure.decided_by} matters most: over its range {next_best} uses {low:.2f} "
+        f"to {high:.2f} times as much." in text
     )
 
 
@@ -201,7 +201,7 @@ def test_strategies_that_are_equal_are_excluded_in_words(found):
     best = answer(found).least_energy.best
     twin = dataclasses.replace(found.result(best), name="twin")
     text = " ".join(printed(dataclasses.replace(found, results=(*found.results, twin))).split())
-    assert "It takes less than every strategy that is more than 0.5% worse in 100% of" in text
+    assert "It uses less than every strategy that is more than 0.5% worse in 100% of" in text
 
 
 def test_the_energy_of_the_whole_step_decides_with_its_probability(found):
@@ -296,7 +296,7 @@ def test_a_winner_with_wrong_bits_is_called_wrong():
         assert verdict.best_right == best
         assert f"The result of on_die is wrong; {best} is best of those without wrong bits." in text
     assert f"; the result of on_die is wrong, with {wrong:,} wrong" in headline_words(comparison)
-    for words in ("Time: {} is fastest", "Energy: {} takes least"):
+    for words in ("Time: {} is fastest", "Energy: {} uses the least"):
         assert words.format(f"on_die, with {wrong:,} wrong bits per step,") in text
     assert (
         "Weights read back from flash" in text

@@ -81,7 +81,7 @@ UNSEEN = {
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
-        "front end", "DRAM", "ISP", "ISP flash path", "ISP flash writes", "ECC", "timer of rests",
+        "front end", "DRAM", "ISP", "ISP flash path", "ISP flash writes", "ECC", "idle timer",
         "host relay", "firmware of reads", "firmware of writes",
     },
     "planned": set[str](),

@@ -153,7 +153,7 @@ def test_the_table_prints_the_distance(capsys, tmp_path):
     out = here(capsys, *words).out
     n = f"{traces.load('mlp-fp16').n_params:,}"
     assert out.count(f"{n} of {n}") == 4
-    assert "equal bits to recorded" in out and " units " in out and "limit 16" in out
+    assert "bit-identical to recorded" in out and " units " in out and "limit 16" in out
 
 
 # --- the unit of the distance

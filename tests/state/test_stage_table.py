@@ -35,7 +35,7 @@ def configuration(*conditions):
         write_delay=int(bool(held & {"firmware delay", "delay, queue limit"})),
         fetch_limit=8 * ("fetch limit" in held),
         cache_writes=int("write cache" in held),
-        isp_writes_apart=int("ISP writes apart" in held),
+        isp_writes_apart=int("separate ISP writes" in held),
         cache=mqsim_cache.BUFFER if "destage buffer" in held else 0,
         command=1, doorbell=2, request=3, entry=4, completion=5,
     )  # fmt: skip

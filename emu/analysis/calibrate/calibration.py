@@ -255,8 +255,8 @@ def remarks(of: Calibration) -> list[str]:
     ]
     if slow:
         found.append(
-            f"in {len(slow)} points, more than {HOST_SHARE:.0%} of the time of a request passed in "
-            f"the host (first: {slow[0].place})"
+            f"in {len(slow)} points, more than {HOST_SHARE:.0%} of the time of a request was spent "
+            f"in the host (first: {slow[0].place})"
         )
     if not of.fitted.converged:
         found.append(

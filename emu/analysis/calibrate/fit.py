@@ -59,11 +59,11 @@ in the preset: two standard errors of one constant."""
 MOST_DESIGNS = 30
 STAGES = 5
 GAIN_OF_STAGE = 0.7
-"""Smallest ratio of the deviations after and before a stage with which this stage is the last."""
+"""The fit ends if the deviation after a stage is more than this fraction of that before it."""
 CONVERGED = 0.002
-"""Largest step of all constants, in logarithms, with which a stage ends."""
+"""A stage ends when the steps of all constants are smaller than this, in logarithms."""
 LEAST_GAIN = 0.3
-"""Largest decrease of the cost, relative to max(misfit, 1), with which a stage ends. A change of
+"""A stage ends when the cost decreases by less than this, relative to max(misfit, 1). A change of
 one constant by half a standard error would decrease the cost by 0.13."""
 
 
@@ -312,8 +312,8 @@ class Fit:
         """Return the constants within ``radius`` of ``x`` with the least cost in the linear model,
         float64[n] in logarithms.
 
-        ``free``: constants that may change, bool[n]. ``rows``: figures that count, bool[m]. Both
-        are all by default.
+        ``free``: constants that may change, bool[n]. ``rows``: figures that count, bool[m].
+        By default, all constants may change and all figures count.
         """
         from scipy.optimize import least_squares
 

@@ -29,7 +29,7 @@ from ondie.emu.units import InputError, fmt_bytes
 from ondie.traces.block_model import BlockTrace
 
 EXTENT = 4 << 30
-"""Largest address range of the requests of a point in bytes, of which a cache holds little."""
+"""Largest address range of the requests of a point in bytes, much larger than a data cache."""
 SPARE = 4 << 30
 """Smallest size in bytes of the additional flash for the writes of a run."""
 WINDOW = 5000

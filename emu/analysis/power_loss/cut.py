@@ -5,10 +5,10 @@ own the contents of torn pages (nand/torn_pages.py), the totals
 (analysis/power_loss/conservation.py) or the recovery (analysis/power_loss/recover.py).
 Source: this project's rules of recovery; OptimStore (HPCA 2023): gradients are volatile.
 
-All drives of a system lose power at one instant and regain it immediately. Lost are the page
-registers, the drives' DRAM, the mapping table and the write pointers. The host keeps the step's
-gradient. Not modeled: the boot of the firmware, the time until the host detects the loss, raw bit
-errors in the data that recovery reads.
+All drives of a system lose power at one instant and regain it immediately. The contents of the page
+registers and of the drives' DRAM, the mapping table and the write pointers are lost. The host keeps
+the step's gradient. Not modeled: the boot of the firmware, the time until the host detects the
+loss, raw bit errors in the data that recovery reads.
 """
 
 from __future__ import annotations

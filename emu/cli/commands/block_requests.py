@@ -35,11 +35,10 @@ class ReadOptions:
     def read_requests(
         self, name: str, progress: Callable[[str, float], None] | None = None
     ) -> BlockTrace:
-        """Return the requests of file ``name``: sorted, of one device, and the first ones, as
-        asked.
+        """Return the requests of file ``name`` that the options select.
 
-        The order of these operations is: sort by time (--sort), keep one device (--device), keep
-        the first requests (--limit). Raises TraceError if the file cannot be read.
+        The options apply in this order: sort by time (--sort), keep one device (--device), keep the
+        first requests (--limit). Raises TraceError if the file cannot be read.
         """
         if self.form is None and name not in block.SAMPLES:
             raise InputError(

@@ -36,7 +36,7 @@ fleet_options = add_options(
                   what="Batches as published (paper), or tuned by --allocator to the speeds of the "
                        "nodes."),
     click.option("--allocator", default="paper", show_default=True,
-                 help="Rule that tunes: paper (Algorithm 1), equal (equal step times), or best "
+                 help="Tuning rule: paper (Algorithm 1), equal (equal step times), or best "
                       "(most samples per second)."),
     click.option("--margin", type=float, metavar="SHARE",
                  help="paper: allowed idle time of the other nodes.  [default: 0.2]"),

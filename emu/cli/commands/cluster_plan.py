@@ -51,7 +51,7 @@ def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("n
 def tune(given: TuneOptions) -> None:
     """Run `ondie stannis tune`: choose a batch for each kind of node with every allocator.
 
-    Also prints how many drives give the highest speed if fewer than all are faster.
+    If the cluster is faster with fewer drives, also print the fastest number of drives.
     """
     given.check()
     request = given.make_request()
@@ -114,7 +114,7 @@ def print_batches(request: Request, fewer: Plan | None, screen: Console) -> None
     if fewer is not None and sum(fewer.counts) < request.fleet.nodes:
         kept = sum(fewer.counts) - request.fleet.hosts
         screen.print(
-            f"A cluster with {kept} of the {drives} drives is faster than with all: "
+            f"A cluster with {kept} of the {drives} drives is faster than one with all drives: "
             f"{fmt_count(fewer.samples_per_s)} samples/s with equal step times. The other drives "
             "add more time to the gradient exchange than they save in computation."
         )

@@ -42,7 +42,7 @@ LEAST_NOISE = 0.01
 
 
 def simulate(given: SimulateOptions, progress: Progress) -> None:
-    """Run `ondie stannis simulate`: a run left alone, one with interference, one with HyperTune.
+    """Run `ondie stannis simulate`: one run undisturbed, one with interference, one with HyperTune.
 
     Interference: cores that other programs use, and nodes that join, leave or die.
     """
@@ -200,8 +200,8 @@ def _epoch(request: Request, own: Data) -> list[str]:
         return []
     return [
         f"Full batches: {fmt_count(chosen.samples_per_s)} samples/s without interference; the "
-        f"{steps:,} steps of an epoch of {data:,} samples have a mean of {data / steps:,.1f} of "
-        f"{chosen.total:,} samples"
+        f"{steps:,} steps of an epoch of {data:,} samples have a mean of {data / steps:,.1f} "
+        f"samples, out of {chosen.total:,} in a full batch"
     ]
 
 

@@ -241,7 +241,7 @@ def compare(trace: str, **values: Any) -> None:
 
 
 def import_figures() -> None:
-    """Import the figures ahead of their use, which imports them again and reports an error."""
+    """Import the module of the figures early. Ignore an error, because it recurs at their use."""
     with suppress(ImportError, OSError, MemoryError):
         import_module("ondie.emu.cli.figures.compare")
 

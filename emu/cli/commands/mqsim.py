@@ -1,8 +1,8 @@
 """`ondie mqsim`: reads MQSim's two files and writes its result files and text.
 
-Owns the options and the places of the results. A scenario that cannot run is refused and the others
-run; nothing is written before the last of them has run. Does not own a run (replay/mqsim/run.py) or
-the tables (tables/replay.py).
+Owns the options and the paths of the results. A scenario that cannot run is refused, and the others
+run. Nothing is written before the last scenario has run. Does not own a run (replay/mqsim/run.py)
+or the tables (tables/replay.py).
 Source: MQSim's command line: scenarios run in the workload's order; each result file is next to the
 workload file.
 """

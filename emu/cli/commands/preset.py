@@ -150,7 +150,7 @@ def new_preset(path: Path, base: str, force: bool) -> None:
     check_target(path, base)
     name = base if Path(base).suffix != ".toml" else str(Path(base).resolve())
     write_atomically({path: preset_text(cfg, name, path.stem).encode()})
-    click.echo(f"wrote {path}, which is {base} so far; next: edit it, then")
+    click.echo(f"wrote {path}, which describes {base} until it is edited; after that, run")
     click.echo(f"  ondie preset diff {base} {path}\n  ondie preset check {path}")
 
 
@@ -160,10 +160,10 @@ def new_preset(path: Path, base: str, force: bool) -> None:
 @seed_option("addresses")
 @output_options("the figures")
 def check_preset(name: str, settings: tuple[str, ...], seed: int, **values: Any) -> None:
-    """Simulate what a data sheet states, and name the constant that limits each figure.
+    """Simulate the figures of a data sheet, and name the constant that limits each.
 
-    Rates, latencies, power and bytes written; stated figures come from the table [datasheet] of the
-    file.
+    The figures are rates, latencies, power and bytes written. The values to compare with come from
+    the table [datasheet] of the file.
     """
     from ondie.emu.results.datasheet import check_datasheet  # imports the engine
 

@@ -21,7 +21,7 @@ from ondie.emu.cli.figures.save import saved
 
 SHOWN = 12
 LEAST_WIDTH = 1.005
-"""Smallest factor by which a constant changes the ratio; narrower bars are not drawn."""
+"""Smallest width of a bar, as a factor between its ends; narrower bars are not drawn."""
 LOW, HIGH = "#0072b2", "#e69f00"
 NOTHING = 1e-3
 """Smallest visible distance from the typical ratio, as a natural logarithm."""

@@ -69,7 +69,7 @@ class Spells:
         if expected > self.most:
             least = nodes * seconds * self.share / self.most
             raise InputError(
-                f"a random load of {self.busy_s:g} s at a time, {self.share:g} of the time, has "
+                f"random load with spells of {self.busy_s:g} s for {self.share:g} of the time: "
                 f"about {expected:.2g} spells on {nodes:,} nodes in {seconds:.4g} s; must be at "
                 f"most {self.most:,}; use spells of {least:.3g} s or more, fewer nodes or fewer "
                 f"steps"
@@ -163,7 +163,7 @@ def _table(
 
 @njit
 def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
-    """Return spell ``number`` of a node, which begins at ``begun``, as (number, begin, end, cores
+    """Return spell ``number`` of a node, which begins at ``begun``, as (number, start, end, cores
     taken)."""
     key = absorb(absorb(seed, node), number)
     mean = busy_s if loaded else free_s
@@ -174,7 +174,7 @@ def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
 
 @njit
 def _begin(seed, node, cores, busy_s, free_s):
-    """Return the first spell of a node as (number, begin, end, cores taken). Loaded spells have
+    """Return the first spell of a node as (number, start, end, cores taken). Loaded spells have
     even numbers, so that the first spell is number 0 if the node starts loaded, else number 1."""
     share = busy_s / (busy_s + free_s)
     number = 0 if uniform(absorb(seed, node), _FIRST) < share else 1

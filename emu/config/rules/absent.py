@@ -2,8 +2,8 @@
 
 Owns the keys that each kind of processor needs, and the error that lists the missing ones. Does not
 own their limits (processors.py). Source: a preset writes 0, "none" or a default for what it does
-not have, with a reference that begins with NOT_APPLICABLE. Such a value is not a measurement: a
-processing element would consume no energy.
+not have, with a reference that begins with NOT_APPLICABLE. Such a value is not a measurement: with
+it, a processing element would consume no energy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Error correction of the controller, and the errors that are simulated.
 
 Owns the leaves of the sections. Does not own the correction itself (nand/ecc.py).
-Source: published bit error studies, by leaf in the presets.
+Source: published studies of bit errors; the presets give the source of each value.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Errors:
     exposure: Annotated[
         int,
         Spec(
-            "number of reads that each simulated read of an optimizer page on the die "
-            "represents, to represent a model that is larger by this factor",
+            "number of reads of an optimizer page on the die that one simulated read represents, "
+            "as in a model that is larger by this factor",
             least=1,
         ),
     ]

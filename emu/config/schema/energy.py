@@ -1,6 +1,7 @@
 """Energy per operation and byte, and power of components.
 
-Owns the leaves of the section. Does not own the account (analysis/energy.py).
+Owns the leaves of the section. Does not own the calculation of energy
+(analysis/energy.py).
 Source: the presets give a source for each value.
 """
 

@@ -55,8 +55,8 @@ class Flash:
     page_types: Annotated[
         str,
         Spec(
-            "assignment of latencies to the pages of a word line; alike: all pages have the "
-            "same, turns: lower, middle and upper alternate, planar: the layout of planar chips "
+            "assignment of latencies to the pages of a word line; alike: equal for all "
+            "pages, turns: lower, middle and upper alternate, planar: the layout of planar chips "
             "with two or three bits per cell",
             choices=("alike", "turns", "planar"),
         ),
@@ -127,8 +127,8 @@ class Flash:
         int, Spec("an erase with this time or less left is not suspended")
     ]
     t_resume_ps: Annotated[int, Spec("time to resume a suspended operation")]
-    max_suspends: Annotated[int, Spec("largest number of suspends of one operation", least=1)]
-    suspend_reads: Annotated[int, Spec("largest number of reads during one suspend; 0: no limit")]
+    max_suspends: Annotated[int, Spec("largest number of suspensions of one operation", least=1)]
+    suspend_reads: Annotated[int, Spec("largest number of reads per suspension; 0: no limit")]
     status: Annotated[
         str,
         Spec(

@@ -76,7 +76,7 @@ class Ftl:
     ]
     gc_parallel: Annotated[int, Spec("largest number of concurrent collections per unit", least=1)]
     gc_window_pages: Annotated[
-        int, Spec("pages in motion per collection, at least a word line; 0: all pages of the block")
+        int, Spec("pages moved at once by a collection, at least a word line; 0: the whole block")
     ]
     gc_priority: Annotated[
         str,
@@ -101,8 +101,8 @@ class Ftl:
         Spec(
             "order of the host's reads, and of its writes, on a die; arrival: first come, first "
             "served, class: class 0 first, then classes 1, 2 and 3 with weights 4, 2 and 1, "
-            "polled: likewise, but turns also pass when the scheduler looks at a busy chip, as in "
-            "MQSim",
+            "polled: likewise, but the turn also advances when the scheduler polls a busy chip, as "
+            "in MQSim",
             choices=("arrival", "class", "polled"),
         ),
     ]

@@ -62,7 +62,8 @@ class Host:
         int,
         Spec(
             "power of host and accelerator together during forward and backward: CPU, memory and "
-            "GPU; compare charges the drives by energy.controller, stannis counts idle drives here"
+            "GPU; `ondie compare` adds the drives (energy.controller), and with `ondie stannis` "
+            "this value includes idle drives"
         ),
     ]
     dram_fj_per_bit: Annotated[int, Spec("energy of host DRAM traffic", key="dram_energy")]

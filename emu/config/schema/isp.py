@@ -36,7 +36,8 @@ class Isp:
     flash_write_bytes_per_s: Annotated[
         int,
         Spec(
-            "rate of that path for writes, next to its reads; 0: reads and writes share isp.flash"
+            "rate of the path for writes, in addition to isp.flash for reads; 0: reads and writes "
+            "share isp.flash"
         ),
     ]
     flops_per_cycle: Annotated[

@@ -17,7 +17,8 @@ class Tunnel:
     payload_bytes: Annotated[
         int,
         Spec(
-            "buffer of one NVMe command of the tunnel, upward including 4 B of length; 0: no tunnel"
+            "data buffer of one NVMe command of the tunnel (from drive to host, 4 B of it hold the "
+            "length); 0: no tunnel"
         ),
     ]
     outstanding: Annotated[int, Spec("commands in flight in each direction")]
@@ -28,7 +29,7 @@ class Tunnel:
     notification: Annotated[
         str,
         Spec(
-            "notifications of a drive; burst: one when data arrive after none were left, "
+            "notifications of a drive; burst: one when data become available and none were left, "
             "command: one for each command needed",
             choices=("burst", "command"),
         ),

@@ -28,7 +28,7 @@ HOST_NAMES = (
 ) = range(14)  # fmt: skip
 DEVICE_NAMES = (
     "front end", "firmware of reads", "firmware of writes", "link down", "link up", "DRAM", "ISP",
-    "ISP flash path", "ISP flash writes", "tunnel up", "tunnel down", "timer", "timer of rests",
+    "ISP flash path", "ISP flash writes", "tunnel up", "tunnel down", "timer", "idle timer",
 )  # fmt: skip
 
 # Last completed step of a transaction, which selects the next step (engine/run/stage_table.py).

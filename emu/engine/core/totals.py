@@ -80,9 +80,7 @@ class StepClock:
         self._began = 0
 
     def follow(self, phase: np.recarray) -> None:
-        """Take the further time spans of the step from ``phase``, the phase records of another
-        simulation.
-        """
+        """Use ``phase``, the phase records of another simulation, for the rest of the step."""
         self._phase = phase
 
     def begin(self, now: int) -> None:

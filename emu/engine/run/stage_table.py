@@ -173,7 +173,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "firmware delay": _delays,
     "queue limit": _counts_entries,
     "write cache": lambda cfg: cfg.cache_writes != 0,
-    "ISP writes apart": lambda cfg: cfg.isp_writes_apart != 0,
+    "separate ISP writes": lambda cfg: cfg.isp_writes_apart != 0,
     "destage buffer": lambda cfg: cfg.cache == mqsim_cache.BUFFER,
 }
 """Conditions on the configuration of a drive under which a stage exists, by name."""
@@ -278,7 +278,7 @@ STAGES = (
     # commands of the ISP
     Stage(ISP_READ_READY, STORE, PART_DONE),
     Stage(ISP_WRITE_FETCHED, STORE, ISP_WRITE_IN_DRAM),
-    Stage(ISP_WRITE_IN_DRAM, ISP_LINK_DOWN, ISP_WRITE_READY, when="ISP writes apart"),
+    Stage(ISP_WRITE_IN_DRAM, ISP_LINK_DOWN, ISP_WRITE_READY, when="separate ISP writes"),
     Stage(ISP_WRITE_IN_DRAM, ISP_LINK, ISP_WRITE_READY),
     Stage(ISP_WRITE_READY, decides=place_write, leads=(ENCODED, TRANSLATED, SENSED)),
     # long transfers, super-pages and messages between drives

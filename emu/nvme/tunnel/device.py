@@ -247,8 +247,8 @@ class DeviceRelay:
 
     @property
     def _ahead(self) -> int:
-        """Number of announced, not yet received blocks from which on the drive announces no
-        more."""
+        """Maximum number of blocks that are announced and not yet received; at this number the
+        drive announces no further block."""
         return 1 if self.form.notify == "burst" else self.form.outstanding
 
     def _tell(self, what: int) -> None:

@@ -173,7 +173,7 @@ class Volume:
 
     def pieces(self, name: str, start: int, b: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (first parameter, last parameter + 1, drive, byte offset on the drive) for each
-        contiguous range within parameters [start, b) of vector ``name``."""
+        contiguous range within parameters ``start`` to ``b`` - 1 of vector ``name``."""
         region = self.regions[name]
         for lo, hi, at in region.overlapping(start, b):
             end = at + region.bytes(hi - lo)

@@ -40,7 +40,7 @@ def line(ran: Ran) -> str | None:
             effects.append(f"{effect} ({quirk.name})")
     if not effects:
         return None
-    return f"MQSim differs on these files: {'; '.join(effects)}; --quirks gives its results"
+    return f"MQSim's results differ: {'; '.join(effects)}; --quirks reproduces them"
 
 
 def _whole_seconds(ran: Ran) -> str | None:
@@ -67,7 +67,7 @@ def _whole_rate(ran: Ran) -> str | None:
 
 def _nanoseconds(ran: Ran) -> str:
     units = {f.time_unit for f in ran.scenario.flows if isinstance(f, TraceBased)}
-    return f"it takes times in {' and '.join(sorted(units - {'NANOSECOND'})).lower()}s for ns"
+    return f"it reads times in {' and '.join(sorted(units - {'NANOSECOND'})).lower()}s as ns"
 
 
 def _channel(ran: Ran) -> str | None:
@@ -95,13 +95,13 @@ def _map_writes(ran: Ran) -> str | None:
 def _stalled(ran: Ran) -> str | None:
     if not ran.count("collections"):
         return None
-    return "writes that find no free block can wait forever there, which ends its run early"
+    return "its writes that find no free block can wait forever, which ends its run early"
 
 
 def _drawings(ran: Ran) -> str | None:
     if not ran.count("collections"):
         return None
-    return f"it abandons a collection if the random block is of no use: fewer collections, {OPEN}"
+    return f"it abandons a collection if the drawn block is unsuitable: fewer collections, {OPEN}"
 
 
 def _fixed(text: str) -> Callable[[Ran], str]:
@@ -111,17 +111,19 @@ def _fixed(text: str) -> Callable[[Ran], str]:
 EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "whole_seconds": _whole_seconds,
     "whole_rate": _whole_rate,
-    "negative_sizes": _fixed("a random size below 1 becomes one of some 65,500 sectors (32 MiB)"),
+    "negative_sizes": _fixed(
+        "a random size below 1 becomes a size of about 65,500 sectors (32 MiB)"
+    ),
     "nanoseconds": _nanoseconds,
     "whole_trace_rounds": _fixed("it runs the whole trace in each round"),
-    "short_modulus": _fixed("addresses behind a flow's range are up to some sectors lower"),
-    "address_alias": _fixed("addresses from 2 TiB on are others"),
+    "short_modulus": _fixed("addresses beyond a flow's range are lower by up to a few sectors"),
+    "address_alias": _fixed("addresses from 2 TiB on are different ones"),
     "pages_of_flows": _fixed(
-        f"parts of two pages share a number: fewer flash operations or more, {OPEN}"
+        f"parts of two pages share a page number: fewer or more flash operations, {OPEN}"
     ),
     "one_die_at_a_time": lambda ran: (
-        f"a chip runs one command at a time: up to {ran.drive.die_no_per_chip} times less "
-        "throughput"
+        "a chip runs one command at a time, which divides the throughput by up to "
+        f"{ran.drive.die_no_per_chip}"
     ),
     "channel_rates_rounded": _channel,
     "suspension_never_issued": _suspension,
@@ -132,8 +134,10 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "stalled_writes": _stalled,
     "lost_drawings": _drawings,
     "nine_tenths": _fixed("it fills at most 90% of a flow's pages"),
-    "one_sector": _fixed("it fills one sector of a page: fewer reads before overwrites"),
-    "polling": _fixed(f"turns of the priority classes pass on busy chips, too: latencies {OPEN}"),
+    "one_sector": _fixed("it fills only one sector of a page: fewer reads before overwrites"),
+    "polling": _fixed(
+        f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
+    ),
 }
 """For each quirk that --quirks reproduces, the function that describes its effect on a run, or
 returns None if it has no effect."""

@@ -29,8 +29,8 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]
 CROWDED = 1.1
-"""Smallest ratio of the pages of a range to the wanted pages at which pages are drawn one by one;
-below it, drawing would take too long.
+"""Minimum number of pages of a range per wanted page for which pages are drawn at random. With
+fewer pages, the draws would take too long.
 """
 
 

@@ -27,11 +27,11 @@ I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
 """Fraction of hot addresses above which the addresses are treated as uniform."""
 CROWDED = 1.1
-"""Smallest ratio of the pages of a range to the wanted pages at which pages are drawn; below it,
-drawing would take too long.
+"""Minimum number of pages of a range per wanted page for which pages are drawn at random. With
+fewer pages, the draws would take too long.
 """
 MOST_FILLED = 0.9
-"""Fraction of the range that MQSim fills if the ratio is below CROWDED."""
+"""Fraction of the range that MQSim fills if there are fewer than CROWDED pages per wanted page."""
 
 
 def distribution(parameters: Synthetic) -> str:
@@ -149,8 +149,10 @@ class _Pages:
     sectors: I64
 
     def mark(self, requests: np.ndarray, count: int, wanted: int) -> int:
-        """Mark the sectors of ``requests``, REQUEST[n]; return the number of marked pages. See the
-        function `mark`."""
+        """Mark the sectors of ``requests``, REQUEST[n]; return the number of marked pages.
+
+        Calls the function of this name in the module, which describes the arguments.
+        """
         page = self.sectors_of_page
         return int(mark(self.sectors, requests, self.start, page, self.skew, count, wanted))
 

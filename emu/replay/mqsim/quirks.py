@@ -152,7 +152,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "address_alias", (),
         "restores the upper half of a sector number one bit too low, so that addresses from "
-        "2 TiB on become equal to others", "64-bit addresses", ASKED,
+        "2 TiB on coincide with other addresses", "64-bit addresses", ASKED,
         lambda d, s: d.planes * d.plane_sectors(1) > 2**32,
     ),
     Quirk(
@@ -174,7 +174,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "seeds", ("Seed",),
         "overflows 64 bits when it places a seed in the random sequence, and gives seeds 199 apart "
-        "the same position, for example 1 and 200", "a separate position for each; this only "
+        "the same position, for example 1 and 200", "a separate position for each seed; this only "
         "changes which random "
         "numbers are drawn", KEPT, _synthetic(lambda f: True),
     ),
@@ -182,7 +182,8 @@ QUIRKS: tuple[Quirk, ...] = (
         "trailing_blank", ("File_Path",),
         "reads a trace line that ends in a blank as a read request, and a line without five "
         "columns "
-        "as the end of the trace", "the stated type, and an error", NAMED, _traced(lambda f: True),
+        "as the end of the trace", "the stated type, and an error for such a line", NAMED,
+        _traced(lambda f: True),
     ),
     Quirk(
         "round_delays", ("Relay_Count",),
@@ -214,9 +215,9 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "sata_is_nvme", ("HostInterface_Type", "IO_Queue_Depth"),
-        "with SATA, sends NVMe doorbells and entries over PCIe_Lane_*, and limits only the "
-        "requests that the drive has not fetched to the depth of the queue",
-        "frames on a serial link, and at most as many requests outstanding as the queue is deep",
+        "with SATA, sends NVMe doorbells and entries over PCIe_Lane_*, and applies "
+        "the depth of the queue only to requests that the drive has not fetched",
+        "frames on a serial link, and at most IO_Queue_Depth requests outstanding",
         KEPT, _sata,
     ),
     Quirk(
@@ -248,8 +249,8 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "channel_rates_rounded", ("Channel_Transfer_Rate",),
-        "rounds the time of a transfer down to whole ns: 501 to 1000 MT/s act as 1000, and more "
-        "takes no time",
+        "rounds the time of a transfer down to whole ns: 501 to 1000 MT/s count as 1000, and at "
+        "higher rates a transfer takes no time",
         "the stated rate", ASKED, _cut_rate,
     ),
     Quirk(
@@ -264,7 +265,7 @@ QUIRKS: tuple[Quirk, ...] = (
          "Static_Wearleveling_Threshold"),
         "ignores the settings: the least worn free block is always opened, and static wear "
         "leveling compares block numbers instead of erase counts",
-        "wear leveling as the settings say", NAMED,
+        "wear leveling according to the settings", NAMED,
         lambda d, s: d.static_wearleveling_enabled or not d.dynamic_wearleveling_enabled,
     ),
     Quirk(

@@ -58,7 +58,7 @@ class Outcome:
 
     statistics: content of --json. text: lines of text with MQSim's names. files: content of the
     result file, and of logs of response times if the drive enables them, by path. difference:
-    remark on the differences to MQSim's results; None if there are none, or with --quirks.
+    remark on the differences from MQSim's results; None if there are none, or with --quirks.
     """
 
     scenario: Scenario

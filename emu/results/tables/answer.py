@@ -267,8 +267,8 @@ def energy_words(found: Answer) -> str:
     certainty."""
     verdict = found.least_energy
     words = (
-        f"Energy: {winner(found, verdict)} takes least, {fmt_energy(verdict.value * 1e15)} per "
-        "sample with the host"
+        f"Energy: {winner(found, verdict)} uses the least, "
+        f"{fmt_energy(verdict.value * 1e15)} per sample with the host"
     )
     if more := against(verdict, "less", reduction):
         words += f", {more}"
@@ -283,14 +283,14 @@ def energy_words(found: Answer) -> str:
             beaten = f"every strategy that is more than {TIE:.1%} worse"
     assert sure.probability is not None
     words += (
-        f". It takes less than {beaten} in {share(sure.probability)} of {DRAWS:,} draws of "
+        f". It uses less than {beaten} in {share(sure.probability)} of {DRAWS:,} draws of "
         f"{plural(sure.constants, 'energy constant')}"
     )
     if sure.with_times is not None:
         words += (
             f", and less than {sure.with_times.other} in {share(sure.with_times.probability)} if "
-            f"the constants of time are drawn, too ({sure.with_times.constants} in all, of which "
-            f"{sure.with_times.decided_by} decides most)"
+            f"constants that affect time are also drawn ({sure.with_times.constants} in all, of "
+            f"which {sure.with_times.decided_by} matters most)"
         )
     return f"{words}; of the energy constants, {decider(sure, 'much')}."
 
@@ -306,9 +306,10 @@ def decider(sure: Certainty, quantity: str) -> str:
     """Return a phrase that names the constant with the largest effect on the ratio of two
     strategies, and the ratio at both ends of its range. ``quantity``: "long" or "much"."""
     low, high = sure.ratio
+    takes = "takes" if quantity == "long" else "uses"
     return (
-        f"{sure.decided_by} decides most: over its range {sure.other} takes {low:.2f} to "
-        f"{high:.2f} times as {quantity}"
+        f"{sure.decided_by} matters most: over its range {sure.other} {takes} {low:.2f} "
+        f"to {high:.2f} times as {quantity}"
     )
 
 

@@ -309,7 +309,7 @@ def _weights(c: Comparison) -> Table:
     table = _table(
         f"Weights after {plural(c.steps, 'step')} through the emulated pages",
         "path", "equal to the reference", "arrived at the host", "distance to recorded (max)",
-        "equal bits to recorded",
+        "bit-identical to recorded",
     )  # fmt: skip
     for r in c.results:
         w = r.weights

@@ -31,11 +31,11 @@ SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
 def odds_table(odds: Odds, table: Table) -> Table:
     """Add the rows to ``table`` and return it: energy ratios of two paths, and the probability that
-    the rival consumes less energy.
+    the rival uses less energy.
     """
     base, rival = odds.pair
     table.title = f"Energy of {base} / energy of {rival}, {odds.drawn} constants drawn"
-    for column in ("typical", "5 %", "median", "95 %", f"{rival} takes less"):
+    for column in ("typical", "5 %", "median", "95 %", f"{rival} uses less"):
         table.add_column(column, justify="right")
     for law in DRAW_LAWS if laws_differ(odds) else DRAW_LAWS[:1]:
         for scope, words in SCOPES.items():
@@ -119,17 +119,17 @@ def crossing_words(crossing: Crossing) -> str:
     names = " and ".join(crossing.keys)
     if crossing.vary == IN_PROPORTION:
         if crossing.watts is None:
-            return f"if {names} change by the same factor, {crossing.below} always takes less"
+            return f"if {names} change by the same factor, {crossing.below} always uses less"
         at = " and ".join(watts(power) for power in crossing.watts)
-        return f"if {names} change by the same factor, {crossing.below} takes less below {at}"
+        return f"if {names} change by the same factor, {crossing.below} uses less below {at}"
     if crossing.vary == EQUAL:
         if crossing.watts is None:
-            return f"if {names} are equal, {crossing.below} always takes less"
+            return f"if {names} are equal, {crossing.below} always uses less"
         at = watts(crossing.watts[0])
-        return f"if {names} are equal, {crossing.above} takes less above {at}"
+        return f"if {names} are equal, {crossing.above} uses less above {at}"
     if crossing.watts is None:
-        return f"{crossing.below} takes less at every value of {names} alone"
-    above = f"{crossing.above} takes less above {watts(crossing.watts[0])}"
+        return f"{crossing.below} uses less at every value of {names} alone"
+    above = f"{crossing.above} uses less above {watts(crossing.watts[0])}"
     return f"if {names} alone changes, {above}"
 
 

@@ -72,5 +72,5 @@ class Memory:
             self.chase_ns = min(self.chase_ns, (time.perf_counter() - begin) * 1e9 / STEPS)
 
     def anchors(self) -> Anchors:
-        """Return the best times so far."""
+        """Return the shortest memory times measured so far."""
         return Anchors(self.copy_ns, self.chase_ns)

@@ -32,7 +32,7 @@ from ondie.emu.validate.speed.process import run
 from ondie.kernels.bench.run import Row
 
 LEAST_S = 5.0
-"""Shortest MQSim time of a case (s); its number of requests is multiplied to reach it."""
+"""Minimum run time of MQSim in a case (s); the number of requests is multiplied to reach it."""
 QUICK_S = 0.5
 COLLECTING, OTHER = 20.0, 10.0
 """Target ratios to MQSim's flash transactions per second, with and without garbage collection."""
@@ -74,7 +74,7 @@ def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object
 def case_rows(
     peer: Path, case: mqsim_cases.Case, folder: Path, quick: bool, progress: Callable[[str], object]
 ) -> list[Row]:
-    """Lengthen one case to the shortest time, run both programs and return the rows.
+    """Lengthen one case to the minimum run time, run both programs and return the rows.
 
     Each program's time is the best of two runs, or of one run if ``quick``.
     """
