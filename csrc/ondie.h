@@ -245,4 +245,95 @@ int ondie_limit12(int isa, int threads, float *w, const float *g, size_t n);
  */
 int ondie_limit(int isa, int threads, const ondie_part *part, const int32_t *bytes);
 
+/* --- bytes of a drive --- */
+
+/* CRC-32C of n bytes that follow others with checksum `crc` (0: none). */
+uint32_t ondie_crc32c(int isa, uint32_t crc, const uint8_t *data, size_t n);
+
+/* State of the cells of a page. */
+enum ondie_written { ONDIE_ERASED = 0, ONDIE_PROGRAMMED = 1 };
+
+/* Out-of-band data of a page: dtype OOB of nand/page_store.py. */
+typedef struct {
+    int64_t lpn;       /* logical page, or super-page of the reservoir */
+    int64_t sequence;  /* number of the program that wrote the data first */
+    int64_t step;      /* optimizer step (reservoir) */
+    uint32_t slot;     /* plane within the super-page (reservoir) */
+    uint32_t checksum; /* of the page's bytes */
+    uint32_t seal;     /* of this record */
+    uint32_t written;  /* enum ondie_written; not stored in the cells */
+    int64_t sectors;   /* bit mask of the sectors that hold data */
+    uint32_t stream;   /* stream that fills the block */
+    uint32_t erases;   /* erase count of the block */
+} ondie_spare;
+
+/* Return the seal of out-of-band data: a CRC-32C of all fields but seal and written. */
+uint32_t ondie_seal(int isa, const ondie_spare *spare);
+
+/* Kinds of records of the log that this library applies (engine/core/payload_log.py). */
+enum ondie_log {
+    ONDIE_LOG_READ = 0,
+    ONDIE_LOG_PROGRAM = 1,
+    ONDIE_LOG_MOVE = 2,
+    ONDIE_LOG_ERASE = 3,
+    ONDIE_LOG_TRIM = 9,
+    ONDIE_LOG_ZERO = 10,
+    ONDIE_LOG_STORE = 13,
+    ONDIE_LOG_SERVE = 14,
+    ONDIE_LOG_DESTAGE = 15,
+    ONDIE_LOG_LAND = 16,
+    ONDIE_LOG_LOST = 17,
+    ONDIE_LOG_FILL = 18,
+    ONDIE_LOG_DROP = 19
+};
+
+/* Record of the log: dtype LOG of engine/core/payload_log.py. */
+typedef struct {
+    int32_t what, kind, queue, place;
+    int64_t row, lpn, ppn, old, sectors, held;
+    int32_t n, dev, die, stream, erases;
+    uint64_t key;
+    double rate;
+} ondie_record;
+
+/* Bytes of a request: dtype TRANSFER of nvme/command.py. */
+typedef struct {
+    int64_t offset, size; /* bytes of the drive */
+    uint8_t *data;        /* the host's memory, or null: no bytes move */
+    int64_t tag;
+} ondie_transfer;
+
+/* State of a slot of the data cache. ONDIE_FLYING: its contents are on their way to flash.
+ * ONDIE_CHANGED: so are its earlier contents, which have been copied.
+ */
+enum ondie_slot { ONDIE_AT_REST = 0, ONDIE_FLYING = 1, ONDIE_CHANGED = 2 };
+
+/* Why ondie_apply has stopped. */
+enum ondie_applied {
+    ONDIE_NO_SEGMENT = 1,  /* `missing` must be opened first */
+    ONDIE_TWICE = 2,       /* a page is programmed that is not erased */
+    ONDIE_NOT_APPLIED = 3, /* a kind of record that the caller applies */
+    ONDIE_STATUSES = 4
+};
+
+/* Memory of one drive. Pages lie in segments of segment_pages pages. */
+typedef struct {
+    int32_t isa, status, ring_shift, planes;
+    int64_t page_bytes, segment_pages;
+    int64_t sequence; /* number of the last program */
+    int64_t missing;  /* segment that is not open */
+    uint8_t **pages;  /* address of each segment's bytes, null: not open */
+    ondie_spare **spares;
+    uint8_t *cached;          /* slots of the data cache */
+    uint8_t *flying;          /* contents on their way to flash, of slots that changed meanwhile */
+    uint8_t *state;           /* enum ondie_slot of each slot */
+    const uint8_t *zeros;     /* one page */
+    const ondie_transfer *transfers; /* of each request in the rings of the queue pairs */
+} ondie_payload;
+
+/* Apply records first to count - 1 of a log. Return the index of the record at which it stopped
+ * (`status` says why), or count.
+ */
+int64_t ondie_apply(ondie_payload *payload, const ondie_record *log, int64_t first, int64_t count);
+
 #endif

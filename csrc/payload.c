@@ -1,0 +1,220 @@
+/* Bytes of a drive: applies the engine's log of moved bytes to the pages on flash, to the data
+ * cache, and to the host's memory.
+ *
+ * This file owns the copies and checksums. It does not own the log (engine/core/payload_log.py) or
+ * the memory of pages (nand/page_store.py). Source: NAND spare areas as FTLs use them.
+ */
+#include <string.h>
+
+#include "ondie.h"
+
+enum { SECTOR = 512 };
+
+typedef struct {
+    uint8_t *data;
+    ondie_spare *spare;
+} page;
+
+/* Return the place of physical page `ppn`; data is null if its segment is not open. */
+static page page_at(const ondie_payload *p, int64_t ppn) {
+    const int64_t segment = ppn / p->segment_pages, at = ppn % p->segment_pages;
+    page found = {p->pages[segment], p->spares[segment]};
+    if (found.data) {
+        found.data += at * p->page_bytes;
+        found.spare += at;
+    }
+    return found;
+}
+
+/* Copy the selected sectors of the bytes from `start` to `end` of a page. */
+static void copy(uint8_t *to, const uint8_t *from, int64_t start, int64_t end, int64_t sectors) {
+    if (sectors == -1) {
+        memcpy(to + start, from + start, (size_t)(end - start));
+        return;
+    }
+    for (int64_t at = start; at < end; at += SECTOR)
+        if (sectors >> at / SECTOR & 1) memcpy(to + at, from + at, SECTOR);
+}
+
+/* The bytes of logical page `lpn` that a request moves: from `start` to `end` of the page. */
+typedef struct {
+    int64_t start, end;
+    uint8_t *host; /* where byte 0 of the page would be in the host's memory */
+} part;
+
+static part part_of(const ondie_payload *p, const ondie_record *r, int64_t lpn) {
+    const ondie_transfer *t =
+        &p->transfers[((int64_t)r->queue << p->ring_shift) + r->row];
+    const int64_t first = lpn * p->page_bytes;
+    part found = {t->offset - first, t->offset + t->size - first, 0};
+    if (found.start < 0) found.start = 0;
+    if (found.end > p->page_bytes) found.end = p->page_bytes;
+    if (t->data && found.end > found.start) found.host = t->data - (t->offset - first);
+    return found;
+}
+
+static void to_host(const ondie_payload *p, const ondie_record *r, int64_t lpn,
+                    const uint8_t *from) {
+    const part here = part_of(p, r, lpn);
+    if (here.host) copy(here.host, from, here.start, here.end, r->sectors);
+}
+
+static void from_host(const ondie_payload *p, const ondie_record *r, int64_t lpn, uint8_t *to) {
+    const part here = part_of(p, r, lpn);
+    if (here.host) copy(to, here.host, here.start, here.end, r->sectors);
+}
+
+uint32_t ondie_seal(int isa, const ondie_spare *spare) {
+    const uint8_t *bytes = (const uint8_t *)spare;
+    const size_t first = offsetof(ondie_spare, seal), rest = offsetof(ondie_spare, sectors);
+    const uint32_t crc = ondie_crc32c(isa, 0, bytes, first);
+    return ondie_crc32c(isa, crc, bytes + rest, sizeof *spare - rest);
+}
+
+/* Write the out-of-band data of a page whose bytes are in place. */
+static void write_spare(const ondie_payload *p, page to, const ondie_record *r, int64_t lpn,
+                        int64_t sequence, uint32_t checksum) {
+    ondie_spare *spare = to.spare;
+    spare->lpn = lpn;
+    spare->sequence = sequence;
+    spare->step = 0;
+    spare->sectors = r->held;
+    spare->slot = 0;
+    spare->stream = (uint32_t)r->stream;
+    spare->erases = (uint32_t)r->erases;
+    spare->checksum = checksum;
+    spare->seal = ondie_seal(p->isa, spare);
+    spare->written = ONDIE_PROGRAMMED;
+}
+
+static uint32_t checksum_of(const ondie_payload *p, const uint8_t *data) {
+    return ondie_crc32c(p->isa, 0, data, (size_t)p->page_bytes);
+}
+
+/* Erase the pages of a block in the planes that r->old selects. */
+static void erase(const ondie_payload *p, const ondie_record *r) {
+    for (int64_t i = 0; i < r->n; i++) {
+        if (!(r->old >> i % p->planes & 1)) continue;
+        const page at = page_at(p, r->ppn + i);
+        if (at.data) at.spare->written = ONDIE_ERASED;
+    }
+}
+
+/* Fill page `to` with the old page, or zeros, where the bytes from `start` to `end` do not. */
+static void start_from(const ondie_payload *p, const ondie_record *r, uint8_t *to, int64_t start,
+                       int64_t end) {
+    const uint8_t *old = r->old >= 0 ? page_at(p, r->old).data : 0;
+    if (r->sectors == -1 && start == 0 && end == p->page_bytes) return;
+    if (old)
+        memcpy(to, old, (size_t)p->page_bytes);
+    else
+        memset(to, 0, (size_t)p->page_bytes);
+}
+
+/* Return the slot of a record, whose contents are about to change: those on their way to flash are
+ * kept.
+ */
+static uint8_t *slot_to_change(const ondie_payload *p, const ondie_record *r) {
+    const int64_t at = (r->place - 1) * p->page_bytes;
+    if (p->state[r->place - 1] == ONDIE_FLYING) {
+        memcpy(p->flying + at, p->cached + at, (size_t)p->page_bytes);
+        p->state[r->place - 1] = ONDIE_CHANGED;
+    }
+    return p->cached + at;
+}
+
+/* Return the contents that leave the slot of a record for flash, which then is at rest. */
+static const uint8_t *landing_contents(const ondie_payload *p, const ondie_record *r) {
+    const int64_t at = (r->place - 1) * p->page_bytes;
+    const uint8_t *found = (p->state[r->place - 1] == ONDIE_CHANGED ? p->flying : p->cached) + at;
+    p->state[r->place - 1] = ONDIE_AT_REST;
+    return found;
+}
+
+/* Program one page. */
+static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
+    const page to = page_at(p, r->ppn + i);
+    const int64_t lpn = r->lpn + (r->lpn >= 0 ? i : 0);
+    if (to.spare->written != ONDIE_ERASED) return ONDIE_TWICE;
+    if (r->what == ONDIE_LOG_MOVE) {
+        const page from = page_at(p, r->old);
+        memcpy(to.data, from.data, (size_t)p->page_bytes);
+        /* The data are as old as they were, and a damaged page stays detectable. */
+        write_spare(p, to, r, lpn, from.spare->sequence, from.spare->checksum);
+        return ONDIE_OK;
+    }
+    if (r->what == ONDIE_LOG_PROGRAM) {
+        const part here = part_of(p, r, lpn);
+        start_from(p, r, to.data, here.start, here.host ? here.end : here.start);
+        if (here.host) copy(to.data, here.host, here.start, here.end, r->sectors);
+    } else {
+        start_from(p, r, to.data, 0, p->page_bytes);
+        copy(to.data, landing_contents(p, r), 0, p->page_bytes, r->sectors);
+    }
+    write_spare(p, to, r, lpn, ++p->sequence, checksum_of(p, to.data));
+    return ONDIE_OK;
+}
+
+/* Return the number of the first segment of pages ppn to ppn + n - 1 that is not open, or -1. */
+static int64_t missing_segment(const ondie_payload *p, int64_t ppn, int64_t n) {
+    for (int64_t s = ppn / p->segment_pages; s <= (ppn + n - 1) / p->segment_pages; s++)
+        if (!p->pages[s]) return s;
+    return -1;
+}
+
+/* Return the segment that a record needs and that is not open, or -1. */
+static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
+    int64_t missing = -1;
+    switch (r->what) {
+    case ONDIE_LOG_MOVE:
+    case ONDIE_LOG_PROGRAM:
+    case ONDIE_LOG_LAND:
+    case ONDIE_LOG_LOST:
+        if (r->old >= 0) missing = missing_segment(p, r->old, 1);
+        /* fall through */
+    case ONDIE_LOG_READ:
+    case ONDIE_LOG_FILL:
+        if (missing < 0) missing = missing_segment(p, r->ppn, r->n);
+    }
+    return missing;
+}
+
+/* Apply one record. Return a status. */
+static int64_t apply(ondie_payload *p, const ondie_record *r) {
+    int64_t status = ONDIE_OK;
+    if ((p->missing = needed_segment(p, r)) >= 0) return ONDIE_NO_SEGMENT;
+    switch (r->what) {
+    case ONDIE_LOG_READ:
+        for (int64_t i = 0; i < r->n; i++) to_host(p, r, r->lpn + i, page_at(p, r->ppn + i).data);
+        break;
+    case ONDIE_LOG_ZERO:
+        for (int64_t i = 0; i < r->n; i++) to_host(p, r, r->lpn + i, p->zeros);
+        break;
+    case ONDIE_LOG_SERVE:
+        to_host(p, r, r->lpn, p->cached + (r->place - 1) * p->page_bytes);
+        break;
+    case ONDIE_LOG_STORE: from_host(p, r, r->lpn, slot_to_change(p, r)); break;
+    case ONDIE_LOG_DESTAGE: p->state[r->place - 1] = ONDIE_FLYING; break;
+    case ONDIE_LOG_FILL:
+        copy(slot_to_change(p, r), page_at(p, r->ppn).data, 0, p->page_bytes, r->sectors);
+        break;
+    case ONDIE_LOG_MOVE:
+    case ONDIE_LOG_PROGRAM:
+    case ONDIE_LOG_LAND:
+    case ONDIE_LOG_LOST:
+        for (int64_t i = 0; i < r->n && status == ONDIE_OK; i++) status = program(p, r, i);
+        break;
+    case ONDIE_LOG_ERASE: erase(p, r); break;
+    case ONDIE_LOG_DROP:
+    case ONDIE_LOG_TRIM: break;
+    default: status = ONDIE_NOT_APPLIED;
+    }
+    return status;
+}
+
+int64_t ondie_apply(ondie_payload *p, const ondie_record *log, int64_t first, int64_t count) {
+    p->status = ONDIE_OK;
+    for (; first < count; first++)
+        if ((p->status = (int32_t)apply(p, log + first)) != ONDIE_OK) break;
+    return first;
+}

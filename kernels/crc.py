@@ -1,0 +1,45 @@
+"""CRC-32C, the checksum of stored pages.
+
+Owns the function. Does not own what is checked (emu/nand/page_store.py).
+Source: RFC 3720, appendix B.4 (Castagnoli polynomial, bits reversed).
+"""
+
+import numpy as np
+
+from . import native
+from .jit import njit
+
+REVERSED = 0x82F63B78
+
+
+def _table() -> np.ndarray:
+    """Return the checksum of every byte, uint32[256]."""
+    crc = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        crc = crc >> np.uint32(1) ^ (crc & np.uint32(1)) * np.uint32(REVERSED)
+    return crc
+
+
+TABLE = _table()
+
+
+@njit
+def _by_table(table, data, crc):
+    """Return the checksum register after ``data``, uint8[n]."""
+    for byte in data:
+        crc = crc >> 8 ^ int(table[(crc ^ byte) & 255])
+    return crc
+
+
+def crc32c(data: bytes | np.ndarray, crc: int = 0, isa: str | None = None) -> int:
+    """Return the CRC-32C of ``data`` (contiguous, any type) that follows bytes with checksum
+    ``crc`` (0: none).
+
+    ``isa``: instruction set of the C extension; None: the widest, or Numba if it is not built.
+    """
+    raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    raw = raw.reshape(-1).view(np.uint8)
+    if native.lib is None:
+        return int(_by_table(TABLE, raw, ~crc & 0xFFFFFFFF)) ^ 0xFFFFFFFF
+    number = native.ISAS.index(isa or native.isas()[-1])
+    return int(native.lib.ondie_crc32c(number, crc, native.ffi.from_buffer(raw), raw.size))
