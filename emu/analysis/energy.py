@@ -130,7 +130,7 @@ SENSED = (
 PROGRAMMED = (
     "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
     "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
-    "landed_pages",
+    "landed_pages", "remerged_pages",
 )  # fmt: skip
 """Counters of pages that are programmed into the flash array."""
 

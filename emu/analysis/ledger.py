@@ -93,7 +93,8 @@ class Ledger:
             counters[name]
             for name in (
                 "read_pages", "program_pages", "gc_read_pages", "gc_program_pages", "bpr_pages",
-                "bpp_pages", "reservoir_read_pages", "merge_read_pages", "failed_pages",
+                "bpp_pages", "reservoir_read_pages", "merge_read_pages", "remerged_pages",
+                "failed_pages",
                 "map_read_pages", "map_program_pages", "retry_read_pages", "soft_read_pages",
                 "padding_pages", "second_pass_pages",
                 "fold_read_pages", "fold_program_pages", "stored_pages", "kept_pages",
@@ -112,7 +113,7 @@ class Ledger:
             counters[name]
             for name in (
                 "program_pages", "gc_program_pages", "failed_pages", "map_program_pages",
-                "padding_pages", "fold_program_pages", "landed_pages",
+                "padding_pages", "fold_program_pages", "landed_pages", "remerged_pages",
             )
         )  # fmt: skip
         return pages * page / written if written else None

@@ -7,7 +7,8 @@ Source: a ring of free blocks per plane or super-block, as in MQSim's Flash_Bloc
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.events import LOG_ERASE, log, take_txn
+from ondie.emu.engine.core.events import take_txn
+from ondie.emu.engine.core.payload_log import LOG_ERASE, log
 from ondie.emu.ftl.page_map import FREE, OPEN, first_page, set_place
 from ondie.emu.nand.die_scheduler import push, set_gc_priority
 from ondie.emu.nand.timing import ERASE

@@ -23,14 +23,8 @@ from ondie.emu.engine.core.counters import (
     PROGRAM_FAILURES,
     PSLC_ERASED_BLOCKS,
 )
-from ondie.emu.engine.core.events import (
-    LOG_MOVE,
-    LOG_PROGRAM,
-    OWN,
-    give_txn,
-    go,
-    log,
-)
+from ondie.emu.engine.core.events import OWN, give_txn, go
+from ondie.emu.engine.core.payload_log import LOG_MOVE, LOG_PROGRAM
 from ondie.emu.engine.core.rng import absorb, uniform
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import (
@@ -50,6 +44,7 @@ from ondie.emu.ftl.gc import collect, free_or_retire, maybe_start_gc, pick_up, s
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.write_path import (
     check_for_collection,
+    count_rewrite,
     place_map_or_wait,
     place_or_wait,
     resume_parked,
@@ -236,6 +231,7 @@ def map_programmed_pages(st, tid):
             cmt.update(st, txn.dev, txn.lpn + i)
     if cfg.partial != 0:
         st.sectors[txn.dev, txn.lpn] |= txn.sectors
+        count_rewrite(st, tid)
 
 
 @njit
@@ -295,12 +291,13 @@ def on_own_program_done(st, tid, unit):
         check_for_collection(st, dev, unit)
         return
     st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
+    if txn.lpn < cfg.lpns:
+        held = st.sectors[dev, txn.lpn] if cfg.partial != 0 else -1
+        page_map.log_program(st, LOG_MOVE, tid, txn.src_ppn, 0, -1, held)
     if int(st.l2p[dev, txn.lpn]) - 1 == txn.src_ppn:
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
-        if txn.lpn < cfg.lpns:
-            if cfg.map_entries != 0:
-                cmt.update(st, dev, txn.lpn)
-            log(st, LOG_MOVE, -1, txn.lpn, txn.ppn, txn.src_ppn, 1, dev, txn.die)
+        if txn.lpn < cfg.lpns and cfg.map_entries != 0:
+            cmt.update(st, dev, txn.lpn)
     if cfg.errors != 0:
         page_health.carry_after_move(st, tid)
     on_moved(st, tid)
@@ -313,11 +310,18 @@ def map_host_write(st, tid):
     """Map the pages of a host write that has been programmed, and log the program."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
+    old = -1
+    if cfg.partial != 0:
+        old = int(st.l2p[txn.dev, txn.lpn]) - 1
     if cfg.placed == 0:
         map_programmed_pages(st, tid)
     if cfg.partial != 0 and cfg.errors != 0 and txn.role == Role.MERGING:
         page_health.mark_lost_sectors(st, tid)
-    log(st, LOG_PROGRAM, txn.row, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)
+    if cfg.partial == 0:
+        page_map.log_program(st, LOG_PROGRAM, tid, -1, 0, -1, -1)
+    else:
+        held = st.sectors[txn.dev, txn.lpn]
+        page_map.log_program(st, LOG_PROGRAM, tid, old, 0, txn.sectors, held)
 
 
 @inline

@@ -24,11 +24,13 @@ from ondie.kernels.jit import njit
 
 @dataclass(frozen=True)
 class Requested:
-    """Numbers of commands and pages that the host has requested so far."""
+    """Numbers of commands, of pages that they touch, and of bytes that the host has requested."""
 
     commands: int
     read_pages: int
     written_pages: int
+    read_bytes: int
+    written_bytes: int
 
 
 def check_between_events(arrays: Arrays, geometry: Geometry) -> None:
@@ -94,11 +96,11 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
         "page_bytes": page,
         "controller_ecc": 0,
         "submitted_commands": requested.commands,
-        "outstanding_commands": int(arrays.dev.outstanding[0]),
+        "outstanding_commands": int(arrays.dev.outstanding[0] + arrays.pair.outstanding.sum()),
         "planned_read_pages": requested.read_pages,
         "planned_program_pages": requested.written_pages,
-        "planned_link_up_bytes": requested.read_pages * page,
-        "planned_link_down_bytes": requested.written_pages * page,
+        "planned_link_up_bytes": requested.read_bytes,
+        "planned_link_down_bytes": requested.written_bytes,
         "station_link_up": int(size[stages.UP]),
         "station_link_down": int(size[stages.DOWN]),
         "station_ecc": int(size[stages.ECC : stages.ECC + geometry.channels].sum()),

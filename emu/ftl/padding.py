@@ -34,6 +34,7 @@ from ondie.emu.engine.core.events import (
     take_txn,
 )
 from ondie.emu.engine.core.roles import Role
+from ondie.emu.engine.core.transaction import has_fua
 from ondie.emu.ftl import idle, page_map, pslc, word_lines, write_frontier
 from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode
@@ -172,7 +173,7 @@ def pad_before_close(st, dev, unit, block):
 def count_fua_pages(st, tid):
     """Count the pages of fetched write command ``tid`` if the command completes on flash (FUA)."""
     txn = st.txn[tid]
-    if txn.kind == ROW and st.row[txn.row].fua != 0 and st.cfg[0].cache_writes == 0:
+    if has_fua(st, tid) and st.cfg[0].cache_writes == 0:
         st.dev[txn.dev].fua += txn.n
 
 
@@ -193,7 +194,7 @@ def on_first_pass_done(st, tid):
     txn = st.txn[tid]
     if txn.kind == CACHED:
         pad_for_cache(st, txn.dev)
-    elif txn.kind == ROW and st.row[txn.row].fua != 0 and st.dev[txn.dev].fua == 0:
+    elif has_fua(st, tid) and st.dev[txn.dev].fua == 0:
         pad_streams(st, txn.dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
 
 
@@ -203,7 +204,7 @@ def count_again(st, tid):
     added to another word line.
     """
     txn = st.txn[tid]
-    if txn.kind == ROW and st.row[txn.row].fua != 0:
+    if has_fua(st, tid):
         st.dev[txn.dev].fua += txn.n
 
 
@@ -371,7 +372,7 @@ def join_word_line(st, tid):
         if page.landing > 0 and st.cfg[0].cache_through == 0:
             dev_rec.pressing = 1
         pad_for_cache(st, dev)
-    elif txn.kind == ROW and st.row[txn.row].fua != 0:
+    elif has_fua(st, tid):
         dev_rec.fua -= txn.n
         if dev_rec.fua == 0:
             pad_streams(st, dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)

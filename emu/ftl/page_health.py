@@ -12,7 +12,7 @@ erased.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.events import LOG_BAD
+from ondie.emu.engine.core.payload_log import LOG_BAD, note_log
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl.page_map import block_at, first_page
 from ondie.emu.nand import rber
@@ -187,15 +187,7 @@ def log_wrong_page(st, tid, lpn, ppn):
         return
     reading = st.reading[tid]
     txn = st.txn[tid]
-    record = st.log[reg.logged]
-    record.what = LOG_BAD
-    record.row = -1 if txn.row < 0 else st.row[txn.row].id
-    record.lpn = lpn
-    record.ppn = ppn
-    record.old = -1
-    record.n = reading.level
-    record.dev = txn.dev
-    record.die = txn.die
+    note_log(st, LOG_BAD, tid, lpn, ppn, -1, reading.level, txn.dev, txn.die)
+    record = st.log[reg.logged - 1]
     record.key = reading.key
     record.rate = reading.rate
-    reg.logged += 1

@@ -1,13 +1,15 @@
 """Mapping table of the conventional namespace, and the records of blocks and units.
 
-Owns the page-level mapping, the location of a page on flash, valid counts and locks of pages. Does
-not own the allocation of pages (write_frontier.py), free blocks and erases (block_manager.py),
-garbage collection (gc_victims.py, gc.py) or the optimizer's super-pages (reservoir.py).
+Owns the page-level mapping, the location of a page on flash, valid counts and locks of pages, and
+the log of programs with the out-of-band data of their pages. Does not own the allocation of pages
+(write_frontier.py), free blocks and erases (block_manager.py), garbage collection (gc_victims.py,
+gc.py) or the optimizer's super-pages (reservoir.py).
 Source: page-level mapping with out-of-place writes. A write is mapped when its program is done.
 """
 
 from __future__ import annotations
 
+from ondie.emu.engine.core.payload_log import note_log
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.nand.geometry import pages
 from ondie.kernels.jit import cold, inline, njit
@@ -206,3 +208,32 @@ def park(st, tid):
     else:
         st.txn[pool.parked_last - 1].next = tid
     pool.parked_last = tid + 1
+
+
+# --- log of programs
+
+
+@inline
+def log_program(st, what, tid, old, place, sectors, held):
+    """Log the program of transaction ``tid``, of kind ``what``.
+
+    The pages get the bytes of ``sectors`` from the request, or from slot ``place`` of the data
+    cache (0: none), and the other bytes of the old page ``old`` (-1: zeros). ``held``: bit mask of
+    the sectors that hold data afterwards.
+    """
+    if st.reg[0].log_on != 0:
+        note_program(st, what, tid, old, place, sectors, held)
+
+
+@cold
+def note_program(st, what, tid, old, place, sectors, held):
+    """Append the record of :func:`log_program`."""
+    txn = st.txn[tid]
+    note_log(st, what, tid, txn.lpn, txn.ppn, old, txn.n, txn.dev, txn.die)
+    record = st.log[st.reg[0].logged - 1]
+    block = st.block[block_at(st, txn.dev, txn.ppn)]
+    record.place = place
+    record.sectors = sectors
+    record.held = held
+    record.stream = block.stream
+    record.erases = block.erases

@@ -15,7 +15,8 @@ from ondie.emu.engine.core.counters import (
     UNASKED_OUT_BYTES,
     UNMAPPED_PAGES,
 )
-from ondie.emu.engine.core.events import LOG_ZERO, go, log
+from ondie.emu.engine.core.events import go
+from ondie.emu.engine.core.payload_log import LOG_ZERO, log, log_sectors
 from ondie.emu.engine.core.stages import READ_UNMAPPED
 from ondie.emu.engine.core.transaction import bus_bytes
 from ondie.emu.ftl import page_map, subpage_sense
@@ -29,7 +30,9 @@ def return_zeros(st, tid):
     """Complete read ``tid`` of unmapped pages with zeros from the controller, without a die."""
     txn = st.txn[tid]
     st.count[txn.dev, UNMAPPED_PAGES] += txn.n
-    log(st, LOG_ZERO, txn.row, txn.lpn, -1, -1, txn.n, txn.dev, -1)
+    log(st, LOG_ZERO, tid, txn.lpn, -1, -1, txn.n, txn.dev, -1)
+    if st.cfg[0].partial != 0 and txn.n == 1:  # the data cache may have the others
+        log_sectors(st, txn.sectors)
     go(st, tid, READ_UNMAPPED)
 
 

@@ -10,7 +10,7 @@ error rate is assumed to be low enough to do without the controller's ECC.
 from __future__ import annotations
 
 from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS
-from ondie.emu.engine.core.events import LOG_RAW
+from ondie.emu.engine.core.payload_log import LOG_RAW, note_log
 from ondie.emu.engine.core.rng import absorb, page_key
 from ondie.emu.ftl import page_health, reservoir
 from ondie.emu.nand import ecc, pe_protection, rber
@@ -60,17 +60,8 @@ def count_wrong_bits(st, tid):
 @njit
 def log_wrong_page(st, tid, i, key, rate):
     """Append a log entry that page ``i`` of the super-page read by ``tid`` has wrong bits."""
-    reg = st.reg[0]
     txn = st.txn[tid]
-    record = st.log[reg.logged]
-    record.what = LOG_RAW
-    record.row = st.row[txn.row].id
-    record.lpn = txn.lpn
-    record.ppn = txn.ppn
-    record.old = txn.op
-    record.n = i
-    record.dev = txn.dev
-    record.die = txn.die
+    note_log(st, LOG_RAW, tid, txn.lpn, txn.ppn, txn.op, i, txn.dev, txn.die)
+    record = st.log[st.reg[0].logged - 1]
     record.key = key
     record.rate = rate
-    reg.logged += 1

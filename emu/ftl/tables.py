@@ -21,6 +21,7 @@ from ondie.emu.ftl import (
     reservoir,
 )
 from ondie.emu.ftl.sparse_table import map_table
+from ondie.emu.ftl.write_path import REWRITES
 from ondie.emu.nand.die import (
     Q_GC_ERASE,
     Q_GC_READ,
@@ -287,6 +288,7 @@ def tables(
     return {
         "l2p": map_table((n, lpns + tpages), width),
         "p2l": map_table((n, geometry.physical_pages), width),
+        "rewrites": np.zeros((n, REWRITES if table.partial else 1), np.int64),
         "sectors": map_table((n, lpns + tpages if table.partial else 1), np.int64),
         "valid": np.zeros(units * geometry.all_blocks, np.int32),
         "block": block_records(cfg, geometry, units, lanes, stripes),

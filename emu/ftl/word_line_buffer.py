@@ -20,7 +20,7 @@ from ondie.emu.engine.core.counters import (
     ARRAY_PROGRAMS,
     PADDING_PAGES,
     SECOND_PASS_PAGES,
-    UNASKED_IN_BYTES,
+    UNASKED_AGAIN_BYTES,
 )
 from ondie.emu.engine.core.events import (
     CACHED,
@@ -137,7 +137,7 @@ def send_line(st, unit, head, step):
             page_map.set_place(st, dev, tid)  # chips number their planes consecutively
             other_txn.array = st.page_ps[2, other_txn.page]
             st.count[dev, SECOND_PASS_PAGES] += other_txn.n
-            st.count[dev, UNASKED_IN_BYTES] += other_txn.n * cfg.page_bytes - other_txn.bus
+            st.count[dev, UNASKED_AGAIN_BYTES] += other_txn.n * cfg.page_bytes - other_txn.bus
         other_txn.step = step
         planes |= other_txn.planes
         tid = other_txn.mate

@@ -9,7 +9,12 @@ Source: page-level mapping with out-of-place writes; update reads and locked pag
 from __future__ import annotations
 
 from ondie.emu.engine.core import stages
-from ondie.emu.engine.core.counters import MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
+from ondie.emu.engine.core.counters import (
+    MERGE_READ_PAGES,
+    REMERGED_PAGES,
+    UNASKED_IN_BYTES,
+    UNASKED_OUT_BYTES,
+)
 from ondie.emu.engine.core.error_codes import E_STREAM
 from ondie.emu.engine.core.events import fail, go
 from ondie.emu.engine.core.intrinsics import call_policy
@@ -33,6 +38,24 @@ from ondie.emu.nand import channel, scheduler_statistics, timing
 from ondie.emu.nand.die import Q_READ
 from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import apart, cold, inline, njit
+
+REWRITES = 1 << 12
+"""Number of counters of ended writes: each counts the pages of one remainder. A page whose counter
+has not changed was not written."""
+
+
+@inline
+def rewrites_of(st, tid):
+    """Return the counter of ended writes that covers the page of write ``tid``."""
+    txn = st.txn[tid]
+    return st.rewrites[txn.dev, txn.lpn & (REWRITES - 1)]
+
+
+@inline
+def count_rewrite(st, tid):
+    """Count write ``tid`` of a page as ended, for the read-modify-writes of the same page."""
+    txn = st.txn[tid]
+    st.rewrites[txn.dev, txn.lpn & (REWRITES - 1)] += 1
 
 
 @apart
@@ -220,18 +243,47 @@ def place_or_queue(st, waiting, tid):
 def merge(st, tid):
     """Start a read-modify-write if write ``tid`` does not cover all valid sectors of its page.
     Return True if the old page is read first.
+
+    The old page is read again if another write of the page has ended since.
     """
     txn = st.txn[tid]
-    if txn.role == Role.MERGING:
-        return False
-    old = st.sectors[txn.dev, txn.lpn]
     entry = int(st.l2p[txn.dev, txn.lpn])
-    missing = old & ~txn.sectors
+    if txn.role == Role.MERGING and not is_outdated(st, tid):
+        return False
+    missing = st.sectors[txn.dev, txn.lpn] & ~txn.sectors
+    txn.src_ppn = entry - 1
+    txn.order = rewrites_of(st, tid)
     if entry == 0 or missing == 0:
         return False
     page_map.count_pending_read(st, txn.dev, entry - 1)
     read_rest(st, tid, entry - 1, missing)
     return True
+
+
+@inline
+def is_outdated(st, tid):
+    """Return True if the page of write ``tid`` has been written since its old sectors were read,
+    so that it has another physical page. A page that collection has moved is not outdated.
+    """
+    txn = st.txn[tid]
+    entry = int(st.l2p[txn.dev, txn.lpn])
+    return entry != 0 and txn.src_ppn != entry - 1 and txn.order != rewrites_of(st, tid)
+
+
+@cold
+def has_missed_a_write(st, tid):
+    """Return True if another write of the page of ``tid``, whose program has ended, has brought
+    sectors since the old page was read: the programmed page lacks them.
+    """
+    txn = st.txn[tid]
+    return is_outdated(st, tid) and st.sectors[txn.dev, txn.lpn] & ~txn.sectors != 0
+
+
+@cold
+def merge_again(st, tid):
+    """Read the rest of the page of write ``tid`` again, and program the page again."""
+    st.count[st.txn[tid].dev, REMERGED_PAGES] += st.txn[tid].n
+    place_or_wait(st, tid)
 
 
 @cold

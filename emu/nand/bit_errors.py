@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.core.rng import below, binomial, page_key
 from ondie.emu.nand.ecc import word_key
 from ondie.emu.nand.page_store import PageStore
@@ -98,7 +98,7 @@ def wrong_bits(
     return mask
 
 
-def logged_bits(entry: events.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
+def logged_bits(entry: payload_log.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
     """Return the mask of wrong bits, uint8[page_bytes], of a logged page read.
 
     LOG_BAD: a page that the engine could not correct with ``code``; each code word has the number

@@ -9,7 +9,8 @@ Source: ONFI command cycles; OptimStore's register rules (Kim et al., HPCA 2023)
 from __future__ import annotations
 
 from ondie.emu.engine.core.error_codes import E_REGISTER
-from ondie.emu.engine.core.events import fail, log_read
+from ondie.emu.engine.core.events import fail
+from ondie.emu.engine.core.payload_log import log_read
 from ondie.emu.nand.array import array_ps, suspend
 from ondie.emu.nand.die import (
     HOST_QUEUES,

@@ -8,10 +8,7 @@ Data_Cache_Manager. Slots are numbered from 1 (variable ``place``); 0 means no s
 from __future__ import annotations
 
 from ondie.emu.engine.core import lru
-from ondie.emu.engine.core.events import (
-    LOG_DROP,
-    log,
-)
+from ondie.emu.engine.core.payload_log import LOG_DROP, log
 from ondie.kernels.jit import inline, njit
 
 

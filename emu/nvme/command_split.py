@@ -9,10 +9,11 @@ adjacent pages in one super-page form one multi-plane operation.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.counters import CACHE_HIT_PAGES, TRIMMED_PAGES
+from ondie.emu.engine.core.counters import CACHE_HIT_PAGES, SPLIT_HIT_PAGES, TRIMMED_PAGES
 from ondie.emu.engine.core.error_codes import E_FULL
-from ondie.emu.engine.core.events import LOG_SERVE, LOG_TRIM, REQUEST, fail, go, log
+from ondie.emu.engine.core.events import REQUEST, fail, go
 from ondie.emu.engine.core.intrinsics import set_bits
+from ondie.emu.engine.core.payload_log import LOG_SERVE, LOG_TRIM, log, log_cached
 from ondie.emu.engine.core.stages import SERVED, TRANSLATED
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, write_frontier
@@ -150,12 +151,13 @@ def serve(st, tid, lpn):
             return
         size = bytes_of(st, tid, lpn, 1)
         st.txn[other].size = size if found == asked else set_bits(found) * SECTOR_BYTES
-        log(st, LOG_SERVE, txn.row, lpn, -1, -1, 1, txn.dev, -1)
+        log_cached(st, LOG_SERVE, tid, lpn, -1, -1, cache_places.find(st, txn.dev, lpn), found)
         go(st, other, SERVED)
     if found == asked:
         if cfg.probe != 0:
             st.stream_use[2 * txn.stream].count += 1
         return
+    st.count[txn.dev, SPLIT_HIT_PAGES] += 1
     piece = child(st, tid, lpn, 1)
     if piece < 0:
         return
@@ -307,7 +309,7 @@ def cut_trim(st, tid):
         page_map.unmap(st, txn.dev, page)
         if cfg.partial != 0:
             st.sectors[txn.dev, page] = 0
-    log(st, LOG_TRIM, txn.row, lpn, -1, -1, max(end - lpn, 0), txn.dev, -1)
+    log(st, LOG_TRIM, tid, lpn, -1, -1, max(end - lpn, 0), txn.dev, -1)
     if cfg.cache != 0:
         data_cache.schedule_deferred(st, txn.dev)
 

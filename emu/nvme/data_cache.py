@@ -2,8 +2,8 @@
 
 Owns the set of cached pages, the written data that are not on flash yet, the time at which these
 data are sent to flash, and the transactions that wait for that. Does not own the slots and lists of
-the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the payload bytes
-(data_cache_payload.py).
+the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the bytes of a served
+drive (request_bytes.py) and of plans (data_cache_payload.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
 read caches with LRU and back-pressure as in MQSim and SimpleSSD.
 
@@ -28,26 +28,22 @@ from ondie.emu.engine.core.counters import (
     CACHE_WRITE_PAGES,
     DESTAGED_PAGES,
 )
-from ondie.emu.engine.core.events import (
-    CACHED,
+from ondie.emu.engine.core.events import CACHED, REQUEST, give_txn, go, take_txn
+from ondie.emu.engine.core.intrinsics import set_bits
+from ondie.emu.engine.core.payload_log import (
     LOG_DESTAGE,
     LOG_DROP,
     LOG_FILL,
     LOG_LAND,
     LOG_LOST,
     LOG_STORE,
-    REQUEST,
-    ROW,
-    give_txn,
-    go,
     log,
-    take_txn,
+    log_cached,
 )
-from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.engine.core.transaction import SECTOR_BYTES
+from ondie.emu.engine.core.transaction import SECTOR_BYTES, has_fua
 from ondie.emu.ftl import cmt, idle, page_health, page_map, write_frontier
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme.cache_places import append, find, release_place, remove, take_place
@@ -157,8 +153,8 @@ def accept(st, tid, behind):
         page.dirty |= sectors
     page.have |= sectors
     page.stream = txn.stream
-    log(st, LOG_STORE, txn.row, txn.lpn, -1, -1, 1, dev, -1)
-    if cfg.cache_through == 0 and not (txn.kind == ROW and st.row[txn.row].fua != 0):
+    log_cached(st, LOG_STORE, tid, txn.lpn, -1, -1, place, sectors)
+    if cfg.cache_through == 0 and not has_fua(st, tid):
         go(st, tid, PART_DONE)
         return True
     txn.next = page.waiting - 1
@@ -212,7 +208,7 @@ def write_to_flash(st, dev, place):
     txn.size = cfg.page_bytes
     if cfg.partial != 0:
         txn.size = set_bits(page.have) * SECTOR_BYTES
-    log(st, LOG_DESTAGE, -1, txn.lpn, -1, -1, 1, dev, -1)
+    log_cached(st, LOG_DESTAGE, tid, txn.lpn, -1, -1, place, txn.sectors)
     go(st, tid, DESTAGE)
 
 
@@ -257,17 +253,21 @@ def on_programmed(st, tid):
         log(st, LOG_DROP, -1, txn.lpn, -1, -1, txn.n, dev, -1)
         schedule_deferred(st, dev)
         return False
-    if st.cpage[find(st, dev, txn.lpn) - 1].stale != 0:
-        log(st, LOG_LOST, -1, txn.lpn, -1, -1, 1, dev, txn.die)
+    place = find(st, dev, txn.lpn)
+    if st.cpage[place - 1].stale != 0:
+        page_map.log_program(st, LOG_LOST, tid, -1, place, txn.sectors, txn.sectors)
     else:
+        old = int(st.l2p[dev, txn.lpn]) - 1 if cfg.partial != 0 else -1
+        held = -1
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
         if cfg.map_entries != 0:
             cmt.update(st, dev, txn.lpn)
         if cfg.partial != 0:
+            held = st.sectors[dev, txn.lpn] | txn.sectors
             st.sectors[dev, txn.lpn] |= txn.sectors
             if cfg.errors != 0 and txn.role == Role.MERGING:
                 page_health.mark_lost_sectors(st, tid)
-        log(st, LOG_LAND, -1, txn.lpn, txn.ppn, -1, 1, dev, txn.die)
+        page_map.log_program(st, LOG_LAND, tid, old, place, txn.sectors, held)
     mark_on_flash(st, tid)
     give_txn(st, tid)
     return True
@@ -386,9 +386,10 @@ def fill(st, tid):
                 return
             st.cpage[place - 1].stream = txn.stream
         page = st.cpage[place - 1]
-        if page.have == 0:
-            st.count[dev, CACHE_FILL_PAGES] += 1
-            log(st, LOG_FILL, -1, lpn, txn.ppn + i, -1, 1, dev, txn.die)
+        st.count[dev, CACHE_FILL_PAGES] += int(page.have == 0)
+        added = sectors & ~page.have
+        if added != 0:
+            log_cached(st, LOG_FILL, tid, lpn, txn.ppn + i, -1, place, added)
         page.have |= sectors
         if fresh:
             append(st, dev, place)

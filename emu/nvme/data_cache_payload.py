@@ -1,15 +1,15 @@
-"""Payload bytes of the data cache: held in DRAM until they are on flash, lost at a power loss.
+"""Bytes of plans in the data cache: held in DRAM until they are on flash, lost at a power loss.
 
 Owns the bytes of cached pages and of pages that are being programmed. Does not own the selection of
 cached pages (data_cache.py) or the contents of flash pages (nand/page_store.py).
-Source: the engine's log of moved bytes (engine/core/events.py).
+Source: the engine's log of moved bytes (engine/core/payload_log.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.nand.page_store import PageStore
 
 
@@ -22,22 +22,22 @@ class CachedBytes:
         """Bytes of the cached pages, uint8[page_bytes] each, by logical page number."""
         self._flying: dict[int, np.ndarray] = {}
 
-    def follow(self, entry: events.LogEntry, store: PageStore) -> bool:
+    def follow(self, entry: payload_log.LogEntry, store: PageStore) -> bool:
         """Apply a log entry that moves bytes between the cache and flash, or drops cached bytes.
 
         Returns False, without effect, for every other kind of entry.
         """
         lpn, ppn = entry.lpn, entry.ppn
         match entry.what:
-            case events.LOG_DESTAGE:
+            case payload_log.LOG_DESTAGE:
                 self._flying[lpn] = self.pages[lpn].copy()
-            case events.LOG_LAND:
+            case payload_log.LOG_LAND:
                 store.write(ppn, lpn, self._flying.pop(lpn))
-            case events.LOG_LOST:
+            case payload_log.LOG_LOST:
                 del self._flying[lpn]
-            case events.LOG_FILL:
+            case payload_log.LOG_FILL:
                 self.pages[lpn] = store.read(ppn).copy()
-            case events.LOG_DROP | events.LOG_TRIM:
+            case payload_log.LOG_DROP | payload_log.LOG_TRIM:
                 for i in range(entry.n):
                     self.pages.pop(lpn + i, None)
             case _:

@@ -46,6 +46,7 @@ REQ = record_type(
     stream="i4",
     pending="i4",  # transactions in flight
     done="i4",
+    fua="i4",  # 1: a write completes when it is on flash, with or without data cache
     status="i4",  # 0, or the error (ftl/read_retry.py); set to 0 when the request is loaded
 )
 AHEAD = 4
@@ -59,6 +60,7 @@ PAIR = record_type(
     closed="i8",  # 1: closed loop, a request arrives when there is room for it
     dev="i8",
     stream="i8",  # zone of the pair, and stream of its writes
+    by_request="i8",  # 1: each request names the stream of its writes
     more="i8",  # 1: more requests will be loaded
     start="i8",  # ps; first issue of a closed loop
     stop="i8",  # ps; last time of issue
@@ -183,7 +185,7 @@ def issue(st, queue):
         txn.row = queue * cfg.ring + rid
         txn.dev = pair.dev
         txn.phase = 0
-        txn.stream = pair.stream
+        txn.stream = req.stream if pair.by_request != 0 else pair.stream
         txn.op = READ if req.op == 0 else PROGRAM
         if req.op > WRITE:
             txn.op = OTHER
@@ -203,7 +205,7 @@ def issue(st, queue):
             go(st, tid, stages.SUBMITTED)
     rest(st, leaf)
     if pair.next == pair.loaded and pair.more != 0:
-        reg.source_drained = 1
+        reg.pause = 1
 
 
 @cold
@@ -324,6 +326,10 @@ def on_completion(st, tid):
         pair.known = st.command[tid].fetched
     req.end = reg.now
     req.done = 1
+    st.done[reg.completed & (st.done.shape[0] - 1)] = st.txn[tid].row
+    reg.completed += 1
+    if reg.completed == reg.wanted:
+        reg.pause = 1
     reg.budget += parts_of(req, pages_of(st, req, st.zone[pair.stream])[2])
     pair.outstanding -= 1
     st.count[pair.dev, COMMANDS_DONE] += 1

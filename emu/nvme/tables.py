@@ -91,5 +91,6 @@ def tables(
         "stamp": np.zeros(txns if destage else 1, np.int64),
         "cbucket": np.zeros((caches, 1 << places.bit_length()), np.int32),
         "req": records(REQ, max(pairs * PAIR_RING, 1)),
+        "done": np.zeros(1 << (max(pairs * PAIR_RING, 1) - 1).bit_length(), np.int32),
         "pair": pair_records(pairs),
     }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ondie.emu.engine.core import events, plan_rows
+from ondie.emu.engine.core import payload_log, plan_rows
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import bit_errors
@@ -152,26 +152,26 @@ class Conventional:
         """Apply the entries of the engine's log to memory and page stores. Raises SimulationError
         for an unexpected kind of entry."""
         geometry = self.system.geometry
-        for entry in events.entries(log):
+        for entry in payload_log.entries(log):
             dev, lpn, ppn, count = entry.dev, entry.lpn, entry.ppn, entry.n
             store, cached = self.stores[dev], self.cached[dev]
             if store.follow(entry, geometry) or cached.follow(entry, store):
                 continue
             match entry.what:
-                case events.LOG_STORE:
+                case payload_log.LOG_STORE:
                     cached.pages[lpn] = self.memory[dev][lpn].copy()
                     self.memory[dev][lpn] = POISON
-                case events.LOG_SERVE:
+                case payload_log.LOG_SERVE:
                     self.memory[dev][lpn] = cached.pages[lpn]
-                case events.LOG_READ:
+                case payload_log.LOG_READ:
                     for i in range(count):
                         self.memory[dev][lpn + i] = self.stores[dev].read(ppn + i)
-                case events.LOG_PROGRAM:
+                case payload_log.LOG_PROGRAM:
                     for i in range(count):
                         self._program(dev, lpn + i, ppn + i)
-                case events.LOG_ZERO:
+                case payload_log.LOG_ZERO:
                     self.memory[dev][lpn : lpn + count] = 0
-                case events.LOG_BAD:
+                case payload_log.LOG_BAD:
                     wrong = bit_errors.logged_bits(
                         entry, self.system.arrays.code[0], geometry.page_bytes
                     )
@@ -179,7 +179,7 @@ class Conventional:
                         self.stores[dev].damage(ppn, wrong)
                     else:
                         self.memory[dev][lpn] ^= wrong
-                case events.LOG_ROW:
+                case payload_log.LOG_ROW:
                     self._row(dev, entry.n, lpn, entry.old)
                 case what:
                     raise SimulationError(f"log entry of kind {what}: not expected on this path")

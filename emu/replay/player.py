@@ -102,7 +102,7 @@ class RequestFeed:
     @property
     def drained(self) -> bool:
         """True if a queue pair has issued all loaded requests and its source may have more."""
-        return bool(self.arrays.reg["source_drained"][0])
+        return bool(self.arrays.reg["pause"][0])
 
     @property
     def exhausted(self) -> bool:
@@ -111,7 +111,7 @@ class RequestFeed:
 
     def issue(self) -> None:
         """Issue the loaded requests that can be issued at the current time."""
-        self.arrays.reg["source_drained"] = 0
+        self.arrays.reg["pause"] = 0
         for source in range(len(self.sources)):
             queue_pair.issue(self.state, source)
 

@@ -37,7 +37,7 @@ from ondie.emu.analysis.row import Progress, Row
 from ondie.emu.analysis.workers import Runner, pool
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.csd_optimizer import CSDOptimizer
-from ondie.emu.engine.core.events import LOG_RAW
+from ondie.emu.engine.core.payload_log import LOG_RAW
 from ondie.emu.nand import pe_protection
 from ondie.emu.nand.rber import MOST_RBER
 from ondie.emu.paths.base import Options

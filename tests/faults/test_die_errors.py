@@ -10,7 +10,7 @@ from ondie import traces
 from ondie.emu.analysis.compare import Run, compare
 from ondie.emu.compute import nan_comparator as comparator
 from ondie.emu.config.config import load_preset
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.core import rng as draws
 from ondie.emu.nand import bit_errors as inject
 from ondie.emu.nand import ecc, timing
@@ -195,7 +195,7 @@ def test_flips_stay_in_what_the_die_programs(mode, rate):
     follow, raw = run.system.on_log, []
 
     def listen(log):
-        raw.extend(entry.copy() for entry in log if entry["what"] == events.LOG_RAW)
+        raw.extend(entry.copy() for entry in log if entry["what"] == payload_log.LOG_RAW)
         follow(log)
 
     run.system.on_log = listen

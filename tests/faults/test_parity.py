@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.analysis.compare import Run
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError
@@ -162,10 +162,10 @@ def test_a_die_programs_in_sequence(case, changes):
     def watch(log):
         for entry in log:
             what, at = int(entry.what), (int(entry.dev), int(entry.die) % g.dies)
-            if what == events.LOG_ERASE:
+            if what == payload_log.LOG_ERASE:
                 block = int(entry.ppn) // (g.pages * g.planes) % g.all_blocks - g.blocks
                 erased.add((*at, block))
-            elif what in (events.LOG_BPP, events.LOG_MADE):
+            elif what in (payload_log.LOG_BPP, payload_log.LOG_MADE):
                 place = int(entry.ppn)
                 assert place == next_place.get(at, place)
                 next_place[at] = (place + 1) % (g.reservoir_blocks * g.pages)

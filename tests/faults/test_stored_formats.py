@@ -14,7 +14,7 @@ from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.analysis.weight_check import bits
 from ondie.emu.compute import isp_cores as core
 from ondie.emu.config.config import load_preset
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
@@ -215,7 +215,7 @@ def test_a_gradient_that_is_not_staged_again_is_a_nan(name, format, again):
         keep = np.ones(len(log), bool)
         for i, entry in enumerate(log):
             down = name == "on_die" or int(entry.n) == rows.DMA_DOWN
-            if int(entry.what) == events.LOG_ROW and down and not lost and not again:
+            if int(entry.what) == payload_log.LOG_ROW and down and not lost and not again:
                 lost.append((int(entry.lpn), min(int(entry.lpn) + int(entry.old), 16_881)))
                 keep[i] = False
         follow(log[keep])

@@ -21,7 +21,7 @@ SENSED = (
 PROGRAMMED = (
     "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
     "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
-    "landed_pages",
+    "landed_pages", "remerged_pages",
 )  # fmt: skip
 DIE_CODED = ("bpr_pages", "bpp_pages", "reservoir_read_pages", "lifted_pages", "landed_pages")
 """Pages that pass through the on-die ECC, if the configuration has one."""

@@ -179,6 +179,7 @@ def test_the_runs_use_every_counter(runs):
     # Nothing in a comparison trims, reads what was never written, or writes part of a page; and
     # the whole map is in DRAM.
     unused = {"trimmed_pages", "unmapped_pages", "merge_read_pages", "cache_dropped_pages"}
+    unused |= {"remerged_pages", "split_hit_pages", "unasked_again_bytes"}
     unused |= {"padded_at_flush", "fold_dropped_pages"}  # flushes, writes what is being folded
     unused |= {"overruled_victims"}  # greedy's own choice cannot be bettered
     cached = {"map_hits", "map_misses", "map_read_pages", "map_program_pages"}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ondie.emu.analysis.power_loss.cut import Cut, Recovery, sent
-from ondie.emu.engine.core.events import LOG_PAD, LOG_READ, entries
+from ondie.emu.engine.core.payload_log import LOG_PAD, LOG_READ, entries
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl.reservoir_recovery import (
     ATTEMPT,

@@ -81,7 +81,7 @@ TERMS = {
     ),
     "programmed_pages": (
         "program_pages + gc_program_pages + failed_pages + map_program_pages + padding_pages"
-        " + fold_program_pages + stored_pages + kept_pages - copyback_pages"
+        " + fold_program_pages + stored_pages + kept_pages + remerged_pages - copyback_pages"
     ),
     "channel_out_bytes": (
         "page_bytes * (sensed_pages + soft_read_pages + fetched_pages + pe_returned_pages"
@@ -89,7 +89,7 @@ TERMS = {
     ),
     "channel_in_bytes": (
         "page_bytes * (programmed_pages + second_pass_pages + pe_returned_pages + landed_pages)"
-        " + load_bytes - unasked_in_bytes"
+        " + load_bytes - unasked_in_bytes - unasked_again_bytes"
     ),
 }
 """Named sums of quantities that the laws use.
@@ -127,7 +127,8 @@ COMMAND_LAWS = (
         "started_link_up_bytes", "started_link_up_bytes", ("reservoir_up_bytes",),
     ),
     Law(
-        "pages read", "read_pages + unmapped_pages + cache_hit_pages", "planned_read_pages", _ENDS,
+        "pages read", "read_pages + unmapped_pages + cache_hit_pages - split_hit_pages",
+        "planned_read_pages", _ENDS,
     ),
     Law("pages written", "written_pages", "planned_program_pages", _ENDS),
     Law(

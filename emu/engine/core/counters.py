@@ -48,6 +48,7 @@ COUNTERS = (
     "failed_pages",  # pages of failed programs, programmed again elsewhere
     "unasked_out_bytes",  # bytes of sensed pages that were not requested, left in the register
     "unasked_in_bytes",  # bytes of programmed pages in sectors that the write did not contain
+    "unasked_again_bytes",  # the same bytes in second passes
     "link_extra_down_bytes",  # protocol messages, packet overhead, padding
     "link_extra_up_bytes",
     "map_read_pages",  # translation pages read for misses and for write-back
@@ -100,6 +101,8 @@ COUNTERS = (
     "turned_pages",  # pages moved between registers (wear leveling inside a die)
     "program_suspensions",  # SUSPEND commands to a program; one may be suspended several times
     "erase_suspensions",
+    "split_hit_pages",  # read pages that were in the cache only in part
+    "remerged_pages",  # programmed, then merged again because another write had changed the page
 )
 
 (
@@ -109,7 +112,8 @@ COUNTERS = (
     COMMANDS, COMMANDS_DONE, HOST_READ_BYTES, HOST_WRITE_BYTES, ISP_READ_BYTES, ISP_WRITE_BYTES,
     DOWN_BYTES, UP_BYTES, LOAD_BYTES, RESERVOIR_UP_BYTES, ISP_BYTES, TUNNEL_BYTES, TRIMMED_PAGES,
     COLLECTIONS, MERGE_READ_PAGES, PROGRAM_FAILURES, BAD_BLOCKS, WEAR_MOVES, COPYBACK_PAGES,
-    FAILED_PAGES, UNASKED_OUT_BYTES, UNASKED_IN_BYTES, LINK_EXTRA_DOWN_BYTES, LINK_EXTRA_UP_BYTES,
+    FAILED_PAGES, UNASKED_OUT_BYTES, UNASKED_IN_BYTES, UNASKED_AGAIN_BYTES,
+    LINK_EXTRA_DOWN_BYTES, LINK_EXTRA_UP_BYTES,
     MAP_READ_PAGES, MAP_PROGRAM_PAGES, MAP_HITS, MAP_MISSES,
     RETRIED_PAGES, RETRY_READ_PAGES, SOFT_PAGES, SOFT_READ_PAGES, CORRECTED_BITS,
     UNCORRECTABLE_PAGES, LOST_PAGES, MEDIA_ERRORS, BARE_WRONG_BITS,
@@ -125,5 +129,5 @@ COUNTERS = (
     FETCHED_PAGES, STORED_PAGES, KEPT_PAGES,
     TUNNEL_COMMANDS, TUNNEL_WIRE_BYTES,
     LIFTED_PAGES, LANDED_PAGES, TURNED_PAGES,
-    PROGRAM_SUSPENSIONS, ERASE_SUSPENSIONS,
+    PROGRAM_SUSPENSIONS, ERASE_SUSPENSIONS, SPLIT_HIT_PAGES, REMERGED_PAGES,
 ) = range(len(COUNTERS))  # fmt: skip

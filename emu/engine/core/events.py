@@ -1,16 +1,13 @@
 """Event queue (tournament tree), transaction pool and first-in first-out stations.
 
-Owns the tournament tree over the resources' next event times, the transaction pool, the stations,
-the log of moved bytes and the timeline. Does not own the handling of events (engine/run/loop.py).
+Owns the tournament tree over the resources' next event times, the transaction pool, the stations
+and the timeline. Does not own the handling of events (engine/run/loop.py).
 Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees). One leaf per exclusive resource was measured
 twice as fast as a binary heap. If two event times are equal, the event of the lower leaf is first,
 so runs are reproducible byte for byte.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -111,7 +108,9 @@ REG = record_type(
     until="i8",  # the clock stays at or before this time
     hops="i8",  # events handled in this way
     closing="i8",  # 1: no further rows or requests will be loaded
-    source_drained="i8",  # 1: a queue pair has issued all requests that were loaded
+    pause="i8",  # 1: a queue pair needs more requests, or the wanted number has completed
+    completed="i8",  # requests completed so far, in the order of st.done
+    wanted="i8",  # number of completed requests at which the run pauses; 0: none
     retries="i8",  # units whose stalled writes must be retried
     filled="i8",  # 1: the last allocation filled its block
     draws="i8",  # random numbers drawn so far
@@ -130,46 +129,9 @@ REG = record_type(
     companion="i8",  # class of the user transactions that may join a command of another queue
     gather0="i8",  # first leaf of the devices' gather timers, after the queue pairs
 )
-LOG = record_type(
-    what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4",
-    key="u8", rate="f8",  # LOG_BAD, LOG_RAW: key of the draws, bit error rate
-)  # fmt: skip
-
-
-class LogEntry(NamedTuple):
-    """One record of the log of moved bytes, as plain numbers. The fields are those of LOG."""
-
-    what: int
-    row: int
-    lpn: int
-    ppn: int
-    old: int
-    n: int
-    dev: int
-    die: int
-    key: int
-    rate: float
-
-
-def entries(log: np.ndarray) -> Iterator[LogEntry]:
-    """Iterate over the records of a log (dtype LOG) in order."""
-    return map(LogEntry._make, log.tolist())
-
-
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
 OWN, ROW, REQUEST, CACHED = range(4)
-(
-    LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
-    LOG_TRIM, LOG_ZERO, LOG_BAD, LOG_RAW,
-    LOG_STORE, LOG_SERVE,  # command buffer to data cache, and back
-    LOG_DESTAGE, LOG_LAND, LOG_LOST,  # cache to die; die to flash; data lost
-    LOG_FILL, LOG_DROP,  # flash to cache; dropped from the cache
-    LOG_KEEP,  # gradient programmed into the array
-    LOG_PAD,  # a physical super-page that recovery has made unusable
-    LOG_FETCH, LOG_MADE,  # registers to the controller; data made by the controller to the array
-    LOG_LIFT, LOG_LANDED,  # reservoir to DRAM; DRAM to another super-page
-) = range(26)  # fmt: skip
 
 
 @inline
@@ -306,69 +268,6 @@ def cut_line(st, leaf, end):
 
 
 @inline
-def log(st, what, row, lpn, ppn, old, count, dev, die):
-    """Log moved bytes if the simulation stores payload bytes. The run pauses before the log is
-    full.
-    """
-    if st.reg[0].log_on != 0:
-        note_log(st, what, row, lpn, ppn, old, count, dev, die)
-
-
-@cold
-def note_log(st, what, row, lpn, ppn, old, count, dev, die):
-    """Append a record to the log of moved bytes."""
-    reg = st.reg[0]
-    record = st.log[reg.logged]
-    record.what = what
-    record.row = st.row[row].id if row >= 0 else -1
-    record.lpn = lpn
-    record.ppn = ppn
-    record.old = old
-    record.n = count
-    record.dev = dev
-    record.die = die
-    reg.logged += 1
-
-
-@cold
-def log_read(st, tid):
-    """Log the pages that a read command senses. Their blocks are not erased before the data are
-    transferred.
-
-    With bit errors, the physical page is logged, because the errors are drawn for that page.
-    """
-    if st.reg[0].log_on == 0 or st.txn[tid].role >= Role.REGISTERS:
-        return
-    while tid >= 0:
-        txn = st.txn[tid]
-        if txn.row >= 0 and txn.role == Role.RESERVOIR:
-            what = LOG_READ if txn.held_back == 0 else LOG_LIFT
-            log(st, what, txn.row, txn.lpn, txn.ppn, txn.turn, txn.n, txn.dev, txn.die)
-        elif txn.row >= 0 and (txn.role != Role.NONE or st.cfg[0].errors != 0 or stays(st, tid)):
-            log(st, LOG_READ, txn.row, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)
-        elif txn.row >= 0:
-            for lpn in range(txn.lpn, txn.lpn + txn.n):
-                entry = int(st.l2p[txn.dev, lpn])
-                what = LOG_READ if entry > 0 else LOG_ZERO
-                log(st, what, txn.row, lpn, entry - 1, -1, 1, txn.dev, txn.die)
-        tid = txn.mate
-
-
-@inline
-def stays(st, tid):
-    """Return True if the pages of a read have not moved since its command was split.
-
-    Garbage collection with priority over host reads may have moved the pages inside their die and
-    erased the block. The read then senses the new physical pages.
-    """
-    txn = st.txn[tid]
-    for i in range(txn.n):
-        if int(st.l2p[txn.dev, txn.lpn + i]) - 1 != txn.ppn + i:
-            return False
-    return True
-
-
-@inline
 def arrive(st, station, tid, n_bytes, service, step):
     """Queue transaction ``tid`` at a station now, for a service of ``service`` ps.
 
@@ -474,7 +373,7 @@ def calm(st):
         and reg.retries == 0
         and reg.ready_head < 0
         and reg.starved == 0
-        and reg.source_drained == 0
+        and reg.pause == 0
     )
 
 

@@ -49,6 +49,7 @@ FIELDS = (
     "l2p",  # uint32/uint64[devices, lpns]: ppn + 1, 0 = unmapped (ftl/page_map.py)
     "p2l",  # uint32/uint64[devices, ppns]: lpn + 1
     "sectors",  # int64[devices, lpns]: sectors that hold data, where pages may be partial
+    "rewrites",  # int64[devices, REWRITES]: writes that have ended, by page (ftl/write_path.py)
     "valid",  # int32[blocks of all units]: mapped pages (reservoir: super-pages) of each block
     "block",  # records[blocks of all units] (ftl/page_map.py)
     "free",  # int32[units, blocks]: ring of free blocks (ftl/block_manager.py)
@@ -83,13 +84,14 @@ FIELDS = (
     "chip_at",  # int32[dies]: chip of each die (nand/scheduler_statistics.py)
     "row",  # records: ring of plan rows (plan_rows.py)
     "req",  # records: ring of host requests (nvme/request.py)
+    "done",  # int32[requests]: places of completed requests, a ring in the order of completion
     "pair",  # records: queue pairs of the requests (nvme/queue_pair.py)
     "retry",  # int32[units]: units whose stalled writes must be retried (ftl/write_path.py)
     "lots",  # int64[LOTS]: private state of a victim policy, e.g. a random generator
     "wait",  # int64[2 * rows]: links of the lists of rows that wait for a row (plan_rows.py)
     "use",  # int64[phases + 1, leaves]: busy ps per phase, garbage collection last
     "phase",  # records: first start and last end of each phase (plan_rows.py)
-    "log",  # records: moved bytes in order of events, for payload (events.py)
+    "log",  # records: moved bytes in order of events, for payload (payload_log.py)
     "job",  # records: flash operations by physical address, without an FTL (nand/raw_jobs.py)
     "feed",  # records[dies]: jobs of each die (nand/raw_jobs.py)
     "where",  # int32[jobs]: record of the die of each (nand/raw_jobs.py)

@@ -7,7 +7,7 @@ Source: a host request completes when its last page completes, as in MQSim.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.events import REQUEST, take_txn
+from ondie.emu.engine.core.events import REQUEST, ROW, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.kernels.jit import inline, njit
 
@@ -56,6 +56,15 @@ def child(st, tid, lpn, count):
         other_txn.lpn = lpn
         other_txn.n = count
     return other
+
+
+@inline
+def has_fua(st, tid):
+    """Return True if transaction ``tid`` works for a write that completes on flash (FUA)."""
+    txn = st.txn[tid]
+    if txn.kind == ROW:
+        return st.row[txn.row].fua != 0
+    return txn.kind == REQUEST and st.req[txn.row].fua != 0
 
 
 @inline

@@ -13,15 +13,8 @@ from ondie.emu.clock import NEVER, rate_scale
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.counters import COUNTERS
-from ondie.emu.engine.core.events import (
-    COMMAND,
-    FIFO,
-    LINE,
-    LOG,
-    REG,
-    TXN,
-    build_tree,
-)
+from ondie.emu.engine.core.events import COMMAND, FIFO, LINE, REG, TXN, build_tree
+from ondie.emu.engine.core.payload_log import LOG
 from ondie.emu.engine.core.state import Arrays, aligned_records, records
 from ondie.emu.engine.core.system_records import DEV
 from ondie.emu.engine.run.config_table import integer_config, log2_of, set_reservoir

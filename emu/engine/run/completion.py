@@ -25,11 +25,12 @@ from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     PROGRAM_PAGES,
 )
-from ondie.emu.engine.core.events import OWN, go
+from ondie.emu.engine.core.events import CACHED, OWN, go
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run import pe_completion
 from ondie.emu.ftl import (
     completion,
+    padding,
     pslc,
     read_retry,
     reservoir_reads,
@@ -93,10 +94,17 @@ def on_program_done(st, tid):
     if txn.kind == OWN:
         completion.on_own_program_done(st, tid, unit)
         return -1
-    st.count[dev, PROGRAM_PAGES] += txn.n
     if cfg.pslc != 0 and pslc.count_programmed(st, tid, block):
         write_frontier.schedule_check(st, unit)
         st.pool[unit].asked = 1
+    if cfg.partial != 0 and cfg.placed == 0 and txn.kind != CACHED:
+        if write_path.has_missed_a_write(st, tid):
+            if cfg.line > 1:
+                padding.count_again(st, tid)
+            write_path.merge_again(st, tid)
+            completion.after_host_write(st, dev, unit)
+            return -1
+    st.count[dev, PROGRAM_PAGES] += txn.n
     if cfg.cache != 0 and on_cache_program_done(st, tid):
         completion.after_host_write(st, dev, unit)
         return -1

@@ -16,12 +16,21 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.core.events import REG
 from ondie.emu.engine.core.state import Arrays, as_records
 from ondie.emu.engine.run import loop
 from ondie.emu.engine.run.errors import raise_error, raise_stuck
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
+NOW, EVENTS, ERROR, TAIL, NEXT_ROW, LOGGED, CLOSING, PAUSE, COMPLETED, WANTED = map(
+    list(REG.names or ()).index,
+    (
+        "now", "events", "error", "tail", "next_row", "logged", "closing", "pause", "completed",
+        "wanted",
+    ),
+)  # fmt: skip
+"""Places of registers in ``Driver.registers``."""
 EVENTS_PER_CALL = 1 << 22
 """Number of events between two checks for interrupts and progress; less than a second of work."""
 
@@ -42,6 +51,8 @@ class Driver:
         self.arrays = arrays
         self.geometry = Geometry.of(cfg)
         self.state = arrays.handle()
+        self.registers = arrays.reg.view(np.ndarray).view(np.int64)
+        """The engine's registers as numbers, int64[registers], in the order of events.REG."""
         self.rows_wanted = 0
         """Number of free rows in the ring at which the loop pauses for more rows; 0: no pause."""
         self.events_left: int | None = None
@@ -54,7 +65,7 @@ class Driver:
     @property
     def now(self) -> int:
         """Simulated time (ps): the time of the last event."""
-        return int(self.arrays.reg.now[0])
+        return int(self.registers[NOW])
 
     @property
     def next_event(self) -> int:
@@ -64,17 +75,17 @@ class Driver:
     @property
     def events(self) -> int:
         """Number of events handled so far."""
-        return int(self.arrays.reg.events[0])
+        return int(self.registers[EVENTS])
 
     @property
     def rows_done(self) -> int:
         """Number of plan rows before the oldest incomplete row, all of which are complete."""
-        return int(self.arrays.reg.tail[0])
+        return int(self.registers[TAIL])
 
     @property
     def next_row(self) -> int:
         """Id of the next plan row to be loaded."""
-        return int(self.arrays.reg.next_row[0])
+        return int(self.registers[NEXT_ROW])
 
     @property
     def free_rows(self) -> int:
@@ -108,8 +119,8 @@ class Driver:
         """Return the largest number of events until the next call of :meth:`supply`."""
         return EVENTS_PER_CALL
 
-    def take_log(self, records: np.ndarray) -> None:
-        """Receive log records (events.LOG[n], in order of events), which are valid during the call.
+    def take_log(self, count: int) -> None:
+        """Receive the first ``count`` records of the log, ``arrays.log``, in order of events.
 
         The engine logs only if the arrays were built with ``payload``.
         """
@@ -156,16 +167,20 @@ class Driver:
         count = int(loop.run(self.state, t_ps, max_events, self.rows_wanted))
         self.loop_s += time.perf_counter() - begin
         self.loop_cpu_s += time.thread_time() - begin_cpu
-        reg = self.arrays.reg
-        logged = int(reg.logged[0])
-        if logged:
-            self.take_log(self.arrays.log[:logged])
-            reg.logged[0] = 0
-        raise_error(self.arrays, self.cfg)
+        self.finish_batch()
         if self.events_left is not None:
             self.events_left -= count
             self._cut_power_if_due()
         return count
+
+    def finish_batch(self) -> None:
+        """Deliver the log of the last batch of events, and raise its error if there is one."""
+        logged = int(self.registers[LOGGED])
+        if logged:
+            self.take_log(logged)
+            self.registers[LOGGED] = 0
+        if self.registers[ERROR]:
+            raise_error(self.arrays, self.cfg)
 
     def _cut_power_if_due(self) -> None:
         if self.events_left == 0:

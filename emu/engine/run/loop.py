@@ -22,17 +22,8 @@ from ondie.emu.engine.core.counters import (
     UP_BYTES,
 )
 from ondie.emu.engine.core.error_codes import E_PAST_END, E_POOL, E_RESOURCE, E_TIME
-from ondie.emu.engine.core.events import (
-    LOG_ROW,
-    REQUEST,
-    enter,
-    fail,
-    give_txn,
-    go,
-    leave,
-    log,
-    next_to_go,
-)
+from ondie.emu.engine.core.events import REQUEST, enter, fail, give_txn, go, leave, next_to_go
+from ondie.emu.engine.core.payload_log import LOG_ROW, log
 from ondie.emu.engine.core.plan_rows import (
     ACCELERATOR,
     ACROSS,
@@ -350,7 +341,7 @@ def finish_part(st, tid):
     elif (
         row.resource >= DMA_DOWN and row.tag > 0
     ):  # lpn and tag: first parameter and number of parameters
-        log(st, LOG_ROW, rid, row.lpn, -1, row.tag, row.resource, dev, -1)
+        log(st, LOG_ROW, tid, row.lpn, -1, row.tag, row.resource, dev, -1)
     complete(st, rid)
     if row.id == reg.tail:
         advance(st)
@@ -441,7 +432,7 @@ def run(st, until, max_events, want_room):
             break
         if want_room > 0 and room(st) >= want_room:
             break
-        if reg.source_drained != 0 or (reg.log_on != 0 and reg.logged > log_limit):
+        if reg.pause != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
         if gathers and padding.pad_at_rest(st):
             count += 1

@@ -24,7 +24,8 @@ from ondie.emu.engine.core.counters import (
     TURNED_PAGES,
     VPP_PAGES,
 )
-from ondie.emu.engine.core.events import (
+from ondie.emu.engine.core.events import go
+from ondie.emu.engine.core.payload_log import (
     LOG_BPP,
     LOG_BPR,
     LOG_FETCH,
@@ -34,7 +35,6 @@ from ondie.emu.engine.core.events import (
     LOG_ODC,
     LOG_PAD,
     LOG_VPP,
-    go,
     log,
 )
 from ondie.emu.engine.core.roles import Role
@@ -58,7 +58,7 @@ def on_helped_done(st, tid):
     dev = txn.dev
     if txn.op == timing.READ:
         st.count[dev, FETCHED_PAGES] += txn.n
-        log(st, LOG_FETCH, txn.row, txn.lpn, -1, -1, txn.n, dev, txn.die)
+        log(st, LOG_FETCH, tid, txn.lpn, -1, -1, txn.n, dev, txn.die)
         go(st, tid, stages.TAKEN_OUT)
         return -1
     st.count[dev, ARRAY_PROGRAMS] += 1
@@ -67,13 +67,13 @@ def on_helped_done(st, tid):
     turn = reservoir.rotation_of(st, txn.die, txn.ppn)
     if txn.role == Role.GRADIENT:
         st.count[dev, KEPT_PAGES] += txn.n
-        log(st, LOG_KEEP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+        log(st, LOG_KEEP, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         return tid
     if txn.role == Role.MOVED:
         st.count[dev, LANDED_PAGES] += txn.n
         reservoir.map_place(st, dev, txn.lpn, txn.ppn)
         reservoir.unmap(st, dev, txn.src_ppn)
-        log(st, LOG_LANDED, txn.row, txn.lpn, txn.ppn, turn, txn.src_ppn, dev, txn.die)
+        log(st, LOG_LANDED, tid, txn.lpn, txn.ppn, turn, txn.src_ppn, dev, txn.die)
         return tid
     st.count[dev, STORED_PAGES] += txn.n
     reservoir.map_place(st, dev, txn.lpn, txn.ppn)
@@ -81,7 +81,7 @@ def on_helped_done(st, tid):
     log(
         st,
         LOG_MADE if txn.role == Role.MADE else LOG_BPP,
-        txn.row,
+        tid,
         txn.lpn,
         txn.ppn,
         turn,
@@ -104,12 +104,12 @@ def on_pe_done(st, tid):
         return tid
     if txn.op == timing.VPP:
         st.count[dev, VPP_PAGES] += txn.n
-        log(st, LOG_VPP, txn.row, txn.lpn, -1, -1, txn.n, dev, txn.die)
+        log(st, LOG_VPP, tid, txn.lpn, -1, -1, txn.n, dev, txn.die)
     elif txn.op == timing.BPR:
         st.count[dev, BPR_PAGES] += txn.n
         st.count[dev, ARRAY_READS] += 1
         turn = reservoir.rotation_of(st, txn.die, txn.ppn)
-        log(st, LOG_BPR, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+        log(st, LOG_BPR, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         if st.cfg[0].errors != 0:
             reservoir_reads.count_wrong_bits(st, tid)
         if st.cfg[0].round_trip != 0:
@@ -118,7 +118,7 @@ def on_pe_done(st, tid):
             return -1
     elif txn.op == timing.ODC:
         st.count[dev, ODC_OPS] += 1
-        log(st, LOG_ODC, txn.row, txn.lpn, txn.ppn, -1, txn.n, dev, txn.die)
+        log(st, LOG_ODC, tid, txn.lpn, txn.ppn, -1, txn.n, dev, txn.die)
         if st.cfg[0].round_trip != 0 and encode_bare(st, tid, stages.PART_DONE):
             return -1
     else:
@@ -126,10 +126,10 @@ def on_pe_done(st, tid):
         st.count[dev, ARRAY_PROGRAMS] += 1
         turn = reservoir.rotation_of(st, txn.die, txn.ppn)
         if st.row[txn.row].kind == timing.PAD:
-            log(st, LOG_PAD, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+            log(st, LOG_PAD, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         else:
             st.count[dev, TURNED_PAGES] += txn.turned
             reservoir.map_place(st, dev, txn.lpn, txn.ppn)
             reservoir_parity.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
-            log(st, LOG_BPP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+            log(st, LOG_BPP, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
     return tid

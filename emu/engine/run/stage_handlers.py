@@ -18,7 +18,7 @@ from ondie.emu.engine.core.counters import (
 )
 from ondie.emu.engine.core.events import OWN, ROW, enter
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.engine.core.transaction import child
+from ondie.emu.engine.core.transaction import child, has_fua
 from ondie.emu.ftl import cmt, padding, reservoir_parity
 from ondie.emu.ftl.gc import maybe_start_gc, queue_of
 from ondie.emu.ftl.transfers import next_piece, send_off
@@ -239,7 +239,7 @@ def cache_write(st, tid):
     """
     txn = st.txn[tid]
     dev = txn.dev
-    urgent = st.cfg[0].line > 1 and txn.kind == ROW and st.row[txn.row].fua != 0
+    urgent = st.cfg[0].line > 1 and has_fua(st, tid)
     data_cache.store(st, tid)
     if urgent:
         padding.request_padding(st, dev)

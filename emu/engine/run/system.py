@@ -18,7 +18,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.totals import StepClock, Totals, sum_counters
 from ondie.emu.engine.run import build
-from ondie.emu.engine.run.driver import Driver
+from ondie.emu.engine.run.driver import CLOSING, Driver
 from ondie.emu.engine.run.errors import SimulationError, raise_error
 from ondie.emu.ftl import cmt, reservoir, write_frontier
 from ondie.emu.nand import timing
@@ -51,8 +51,8 @@ class System(Driver):
     """One host and ``cfg.system.devices`` devices, on which plans run.
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
-    moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: number
-    of queue pairs, into which ``foreground`` loads requests while plans run. ``relay_wait_ps``:
+    moved bytes (payload_log.LOG, in order of events) when ``payload`` is on. ``pairs``: number of
+    queue pairs, into which ``foreground`` loads requests while plans run. ``relay_wait_ps``:
     time that the tunnel relay waits for a host core before each task, according to its cost
     model (cluster/collectives/allreduce.py).
     """
@@ -69,9 +69,11 @@ class System(Driver):
         timeline: int = 0,
         pairs: int = 0,
         relay_wait_ps: int = 0,
+        seed: int = 0,
     ) -> None:
         arrays = build.build(
             cfg,
+            seed=seed,
             phases=len(phases),
             reservoir_super_pages=reservoir_super_pages,
             reservoir_planes=reservoir_planes,
@@ -130,18 +132,23 @@ class System(Driver):
         raise_error(self.arrays, self.cfg)
         self.filled_super_pages += count
 
-    def run(self, plan: Iterable[np.ndarray]) -> None:
-        """Run a plan (chunks of plan_rows.PLAN) to its end.
+    def start(self, plan: Iterable[np.ndarray]) -> None:
+        """Start a plan (chunks of plan_rows.PLAN), which runs with the events that follow."""
+        self._chunks = _chunks(plan)
+        self._next_chunk = next(self._chunks, None)
+
+    def run(self, plan: Iterable[np.ndarray]) -> int:
+        """Run a plan (chunks of plan_rows.PLAN) to its end; return the number of events handled.
 
         Raises SimulationError if the plan gets stuck, PowerCut if ``events_left`` reaches 0 first.
         """
-        self._chunks = _chunks(plan)
-        self._next_chunk = next(self._chunks, None)
+        self.start(plan)
         try:
-            self.run_until()
+            count = self.run_until()
         finally:  # after a power cut, the rest of the plan is lost
             self._chunks, self._next_chunk = iter(()), None
         self.check_finished()
+        return count
 
     @property
     def plan_done(self) -> bool:
@@ -160,7 +167,7 @@ class System(Driver):
         if self.foreground is not None:
             ends = self.plan_done
             loaded |= self.foreground.supply(ends)
-        self.arrays.reg["closing"] = int(ends)
+        self.registers[CLOSING] = ends
         return loaded
 
     def _load(self, chunk: np.ndarray) -> None:
@@ -177,10 +184,10 @@ class System(Driver):
         """
         return super().batch_limit() if self.foreground is None else EVENTS_PER_TURN
 
-    def take_log(self, records: np.ndarray) -> None:
+    def take_log(self, count: int) -> None:
         """Pass the log of moved bytes on to ``on_log``."""
         if self.on_log is not None:
-            self.on_log(records)
+            self.on_log(self.arrays.log[:count])
 
     def report(self) -> None:
         """Call ``on_progress`` with the number of rows done."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ondie.emu.compute import nan_comparator
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import pe_protection, timing
@@ -253,7 +253,7 @@ class Reservoir:
         """Apply the entries of the engine's log to registers and pages. Raises SimulationError
         for an unexpected kind of entry."""
         geometry = self.system.geometry
-        for entry in events.entries(log):
+        for entry in payload_log.entries(log):
             dev, sp, die = entry.dev, entry.lpn, entry.die
             at = At(die % geometry.dies, entry.ppn, entry.old)
             stripes = self.stripes[dev]
@@ -261,13 +261,13 @@ class Reservoir:
             if store.follow(entry, geometry):
                 continue
             match entry.what:
-                case events.LOG_VPP:
+                case payload_log.LOG_VPP:
                     first, last = self._whole(dev, sp)
                     self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
                     poison(self.staged[first:last])
-                case events.LOG_KEEP:
+                case payload_log.LOG_KEEP:
                     self._keep(dev, sp, at)
-                case events.LOG_BPR:
+                case payload_log.LOG_BPR:
                     self.registers[die] = self._read(dev, at)
                     if stripes.kept:
                         kept = [self.page(at, stripes.plane("g", i)) for i in range(stripes.groups)]
@@ -275,20 +275,20 @@ class Reservoir:
                         first, last = self._whole(dev, sp)
                         held = found.view(stripes.gradient_dtype)[: last - first]
                         self.gradients.setdefault(die, {})[sp] = held
-                case events.LOG_ODC:
+                case payload_log.LOG_ODC:
                     self._compute(dev, die, sp)
-                case events.LOG_FETCH:
+                case payload_log.LOG_FETCH:
                     self._join(dev, die, sp)
-                case events.LOG_BPP:
+                case payload_log.LOG_BPP:
                     self._put(dev, at, self.coming(dev, die, sp))
                     self.given.pop(die, None)
                     del self.registers[die]
-                case events.LOG_MADE:
+                case payload_log.LOG_MADE:
                     self._put(dev, at, self.coming(dev, die, sp))
                     self.beside[dev].done(sp)
-                case events.LOG_READ if entry.row in self.again:
+                case payload_log.LOG_READ if entry.row in self.again:
                     self.rejoin(*self.again.pop(entry.row))
-                case events.LOG_READ:
+                case payload_log.LOG_READ:
                     if sp in self.homes[dev]:
                         for group in range(stripes.groups):
                             a, b = self.span(dev, sp, group)
@@ -296,18 +296,18 @@ class Reservoir:
                             self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
                     if self.saved is not None:
                         self.saved[dev, sp] = self._read(dev, at)
-                case events.LOG_LIFT:
+                case payload_log.LOG_LIFT:
                     spare = store.spare(self.page(at, 0))
                     assert isinstance(spare, Spare)
                     self.lifted[dev, sp] = spare.step, self._read(dev, at)
-                case events.LOG_LANDED:
+                case payload_log.LOG_LANDED:
                     source = entry.n
                     self.program(dev, at, *self.landing(dev, source))
                     del self.lifted[dev, source]
                     self.homes[dev].land(source, sp)
-                case events.LOG_RAW:
+                case payload_log.LOG_RAW:
                     self._flip(dev, entry)
-                case events.LOG_ROW:
+                case payload_log.LOG_ROW:
                     assert self.gradient is not None
                     stop = min(sp + entry.old, stripes.shard.stop)
                     self.staged[sp:stop] = self.gradient[sp:stop]
@@ -343,7 +343,7 @@ class Reservoir:
             ppn = self.page(at, stripes.plane("g", group))
             self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
-    def _flip(self, device: int, entry: events.LogEntry) -> None:
+    def _flip(self, device: int, entry: payload_log.LogEntry) -> None:
         """Apply bit errors to a page that was read from the array: in its register, at the host, or
         in transfer to another die."""
         page = entry.n

@@ -14,7 +14,7 @@ def counters(count: dict[str, int]) -> dict[str, int]:
     return {
         "user_reads": count["read_pages"] + count["merge_read_pages"],
         "host_read_pages": count["read_pages"],
-        "user_writes": count["program_pages"],
+        "user_writes": count["program_pages"] + count.get("remerged_pages", 0),
         "gc_reads": count["gc_read_pages"],
         "gc_writes": count["gc_program_pages"],
         "fold_writes": count.get("fold_program_pages", 0),
