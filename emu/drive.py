@@ -1,44 +1,72 @@
-"""One computational storage drive with a command interface, completions and bytes on flash.
+"""One computational storage drive that is served: commands with bytes, completions, its own clock.
 
-This module owns the command interface of a single drive: submission, simulation time, completions,
-power cut and payload. It does not own the event loop (engine/run/driver.py), the execution of a
-command inside the drive (engine, nvme, ftl, nand) or the plans of paths (engine/run/system.py).
+Owns the command interface of a single drive: submission, simulation time, completions, power cut
+and payload. Does not own the event loop (engine/run/driver.py), the rules and records of commands
+(nvme/submission.py), their execution inside the drive (engine, nvme, ftl, nand) or the plans of
+paths (engine/run/system.py), which may run beside commands.
 Source: this project's command record (nvme/command.py).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 
 import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, configuration
-from ondie.emu.engine.core import events, plan_rows
 from ondie.emu.engine.core.conservation import Place, check_laws
-from ondie.emu.engine.run import build
-from ondie.emu.engine.run.driver import Driver, PowerCut
+from ondie.emu.engine.core.payload_log import LOG_BAD, LogEntry
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
+from ondie.emu.engine.run import loop
+from ondie.emu.engine.run.driver import (
+    CLOSING,
+    COMPLETED,
+    EVENTS_PER_CALL,
+    PAUSE,
+    WANTED,
+    PowerCut,
+)
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.engine.run.system import System
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nvme import command as queues
-from ondie.emu.nvme import command_check
-from ondie.emu.nvme.data_cache_payload import CachedBytes
+from ondie.emu.nvme import submission
+from ondie.emu.nvme.command import COMMAND, COMPLETION, READ, TRANSFER, WRITE
+from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.units import InputError
 
+NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
+REPORTED = 1 << 12
+"""Number of completions that are taken from the queue pairs at a time."""
 
-class Drive(Driver):
+
+class MediaError(OSError):
+    """Error: a page could not be corrected, so its bytes are not known."""
+
+
+class Drive(System):
     """One drive with configuration ``cfg`` and its host, with a separate simulation clock.
 
     ``cfg``: a configuration, the name of a preset, or a TOML file.
 
-    ``payload=True`` keeps the bytes of every page. ``buffer`` (uint8[slots, page_bytes]) is then
-    the caller's memory: commands with a ``payload_slot`` write pages from it and read pages into
-    it. The caller must not touch a slot until its command has completed. ``queue_depth`` replaces
-    the configured depth, which is the smaller of the host's and the drive's. ``seed`` determines
-    bad blocks, failures and bit errors. Commands in flight at the same time may take effect in
-    any order, as in NVMe. To order two commands, wait for the completion of the first.
+    ``queues``: number of queue pairs, each with up to ``queue_depth`` commands in flight (default:
+    the smaller of the host's and the drive's depth); further commands wait in order.
+    ``block_bytes``: size of a logical block, the unit of addresses: 512 or more, up to the mapping
+    unit of the drive, which is the default. A drive with smaller blocks reads the rest of a mapping
+    unit before it writes part of it (ftl.partial_pages = "sectors").
+
+    ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
+    commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
+    these bytes until the command has completed. ``seed`` determines bad blocks, failures and bit
+    errors. Commands in flight at the same time may take effect in any order, as in NVMe. To order
+    two commands, wait for the completion of the first.
+
+    Raises InputError for fewer than one queue and for an impossible block size.
     """
 
     def __init__(
@@ -46,118 +74,132 @@ class Drive(Driver):
         cfg: Config | str | os.PathLike[str],
         payload: bool = False,
         *,
+        queues: int = 1,
         queue_depth: int | None = None,
+        block_bytes: int | None = None,
         seed: int = 0,
     ) -> None:
-        cfg = configuration(cfg)
-        arrays = build.build(
-            cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload, seed=seed
+        cfg, self.block_bytes = with_blocks(configuration(cfg), block_bytes)
+        if queues < 1:
+            raise InputError(f"queues = {queues}: must be at least 1")
+        super().__init__(
+            cfg, ("",), pairs=queues, queue_depth=queue_depth, payload=payload, seed=seed
         )
-        super().__init__(cfg, arrays)
-        self.lpns = int(self.arrays.cfg.lpns[0])
-        """Number of logical pages of the drive."""
-        self.store = PageStore(self.geometry.page_bytes) if payload else None
-        self.cached = CachedBytes()
-        """Contents of the pages in the drive's data cache."""
-        self.buffer: np.ndarray | None = None
-        self._reached = 0
-        self.requested_pages = {queues.READ: 0, queues.WRITE: 0}
-        """Number of pages of all accepted commands, by operation (READ, WRITE)."""
-        self._next_id = 0  # row of the next command
-        self._private_buffers: dict[int, np.ndarray] = {}
-        """Buffers of the calls of read() and write() that have not completed, by row id."""
-        self._last_arrival = 0
-        self._waiting: list[np.ndarray] = []  # accepted commands that are not in the ring yet
-        self._open = np.zeros(0, np.int64)  # ids of unreported commands in the ring
-        self._ring = np.zeros(len(self.arrays.row), queues.COMMAND)
+        self.unit_bytes = self.geometry.page_bytes
+        """Bytes of a mapping unit."""
+        self.units = int(self.arrays.cfg.lpns[0])
+        """Number of mapping units of the drive."""
+        self.capacity = self.units * self.unit_bytes
+        """Bytes of the drive."""
+        self.requested = np.zeros(4, np.int64)
+        """Mapping units that all loaded reads and writes touch, and their bytes: int64[read units,
+        written units, read bytes, written bytes]."""
+        self.store: PageStore | None = None
+        self._bytes: RequestBytes | None = None
+        transfers = as_records(np.zeros(len(self.arrays.req), TRANSFER))
+        if payload:
+            self.store = PageStore(self.unit_bytes, pages=self.geometry.physical_pages)
+            self._bytes = RequestBytes(
+                self.arrays, self.geometry, self.store, transfers, self._spoil
+            )
+        self._transfers = transfers
+        pair = self.arrays.pair
+        pair["depth"] = self.arrays.cfg["queue_depth"]
+        pair["by_request"] = 1
+        self._limits = as_records(np.zeros(1, submission.LIMITS))
+        limits = {
+            "capacity": self.capacity,
+            "block": self.block_bytes,
+            "transfer": cfg.frontend.max_transfer_bytes,
+            "buffer": 0 if payload else -1,
+            "streams": cfg.ftl.write_streams,
+            "queues": queues,
+        }
+        for name, value in limits.items():
+            self._limits[name] = value
+        self._buffer: np.ndarray | None = None
+        self._reached = self._accepted = self._taken = 0
+        self._waiting: list[tuple[np.ndarray, int]] = []  # not in the rings yet; their buffer
+        self._out = as_records(np.zeros(REPORTED, COMPLETION))
         self._reports: list[np.ndarray] = []
+        self._earliest, self._base = self._limits["arrival"], self._limits["base"]
+        self._flying = self.arrays.cache["flying"]
+
+    @property
+    def buffer(self) -> np.ndarray | None:
+        """The caller's memory for the bytes of commands, contiguous; None without any."""
+        return self._buffer
+
+    @buffer.setter
+    def buffer(self, memory: np.ndarray) -> None:
+        if self._bytes is None:
+            raise InputError(NO_PAYLOAD)
+        if not memory.flags.c_contiguous or not memory.flags.writeable:
+            raise InputError("buffer: must be a contiguous array that can be written")
+        self._buffer = memory
+        self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
 
     # --- commands
 
     def submit(self, commands: np.ndarray) -> None:
-        """Accept all commands (queues.COMMAND[n], sorted by arrival), or none of them.
+        """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.
 
-        Raises InputError naming the first command that nvme/command_check.py rejects, for example
-        for pages outside the device, an arrival before ``now`` or before the previous arrival, or
-        an unsupported field.
+        Raises InputError naming the first command that breaks a rule of nvme/submission.py, for
+        example for bytes outside the drive, an arrival before ``now`` or before the previous
+        arrival, or an unsupported field.
         """
-        self._submit(commands, None)
+        self._submit(commands, int(self._base[0]))
 
-    def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
-        """Check and accept ``commands`` (queues.COMMAND[n]), or raise InputError.
-
-        ``own``: the buffer of read() or write(), uint8[n, page_bytes]; None for submit().
-        """
+    def _submit(self, commands: np.ndarray, base: int) -> None:
+        """Check and accept ``commands`` (COMMAND[n]) whose bytes are in the memory at ``base``."""
         self.check_power()
-        slots = 0 if self.buffer is None else len(self.buffer)
-        limits = command_check.Limits(
-            lpns=self.lpns,
-            transfer_pages=self.cfg.frontend.max_transfer_bytes // self.geometry.page_bytes,
-            arrival=max(self._last_arrival, self.now),
-            slots=None if self.store is None else slots,
-            payload_known=own is not None,
-            streams=self.cfg.ftl.write_streams,
+        self._earliest[0] = self.earliest_arrival
+        if commands.dtype != COMMAND or commands.ndim != 1:
+            submission.check(commands, self._limits)
+        self._collect()  # places in the rings are used again
+        if self._waiting:
+            submission.check(commands, self._limits)
+            count = 0
+        else:
+            count = submission.accept(
+                self.state, as_records(commands), self._limits, self._transfers, self.requested
+            )
+        if count < 0:
+            submission.check(commands, self._limits)
+        self._accepted += len(commands)
+        if count < len(commands):
+            self._earliest[0] = commands["arrival"][-1]
+            self._waiting.append((commands[count:].copy(), base))
+
+    def _load_commands(self, commands: np.ndarray, base: int) -> int:
+        """Load commands while their rings have room; return the index of the first that must
+        wait."""
+        self._collect()  # places in the rings are used again
+        return int(
+            submission.load(self.state, as_records(commands), self._transfers, base, self.requested)
         )
-        command_check.check(commands, limits)
-        if not len(commands):
-            return
-        self._last_arrival = int(commands["arrival"][-1])
-        if own is not None:
-            self._private_buffers[self._next_id] = own
-        self._next_id += len(commands)
-        self._waiting.append(commands.copy())
-        for op in (queues.READ, queues.WRITE):
-            self.requested_pages[op] += int(commands["n"][commands["op"] == op].sum())
-        self.supply()
 
     def supply(self) -> bool:
-        """Load waiting commands into the ring of plan rows while it has room. Return True if any
-        command was loaded."""
-        loaded = False
+        """Load rows of a plan, and waiting commands while their queue pairs have room. Return True
+        if any were loaded."""
+        loaded = super().supply()
+        self.registers[CLOSING] = 0  # commands may follow
         while self._waiting:
-            room = min(self.free_rows, plan_rows.MAX_CHUNK)
-            if room == 0:
+            commands, base = self._waiting[0]
+            count = self._load_commands(commands, base)
+            loaded |= count > 0
+            if count < len(commands):
+                self._waiting[0] = commands[count:], base
                 break
-            self._collect()
-            head = self._waiting[0]
-            part, rest = head[:room], head[room:]
-            ids = self.next_row + np.arange(len(part))
-            self._ring[ids & (len(self._ring) - 1)] = part
-            self._open = np.concatenate([self._open, ids])
-            self.load_rows(self._plan(ids, part))
-            loaded = True
-            if len(rest):
-                self._waiting[0] = rest
-            else:
-                self._waiting.pop(0)
-        waiting = sum(len(commands) for commands in self._waiting)
-        self.rows_wanted = min(waiting, len(self._ring) // 2)
+            self._waiting.pop(0)
         return loaded
-
-    def _plan(self, ids: np.ndarray, commands: np.ndarray) -> np.ndarray:
-        """Return the plan rows (PLAN[n]) of commands (COMMAND[n]) with the given row ids."""
-        plan = np.zeros(len(commands), plan_rows.PLAN)
-        size = commands["n"] * self.geometry.page_bytes
-        plan["id"] = ids
-        plan["resource"] = plan_rows.NVME
-        plan["kind"] = commands["op"]
-        plan["lpn"] = np.where(commands["op"] == queues.FLUSH, 0, commands["lpn"])
-        plan["bytes_in"] = np.where(commands["op"] != queues.READ, size, 0)
-        plan["bytes_out"] = np.where(commands["op"] == queues.READ, size, 0)
-        plan["array_ps"] = commands["arrival"]
-        plan["after0"] = plan["after1"] = -1
-        plan["tag"] = commands["tag"]
-        plan["stream"] = commands["stream"]
-        plan["fua"] = commands["fua"]
-        return plan
 
     # --- time
 
     @property
     def outstanding(self) -> int:
         """Number of accepted commands that have not completed."""
-        self._collect()
-        return len(self._open) + sum(len(commands) for commands in self._waiting)
+        return self._accepted - int(self.registers[COMPLETED])
 
     @property
     def now(self) -> int:
@@ -165,30 +207,65 @@ class Drive(Driver):
         time."""
         return self._reached
 
-    def run_until(self, t_ps: int = NEVER - 1, max_events: int | None = None) -> int:
-        """Handle at most ``max_events`` events up to time ``t_ps``; return the number of events
-        handled.
+    @property
+    def earliest_arrival(self) -> int:
+        """Earliest arrival of the next command (ps): ``now``, or that of the last command."""
+        return max(int(self._earliest[0]), self._reached)
+
+    def run_until(
+        self, t_ps: int = NEVER - 1, max_events: int | None = None, completions: int = 0
+    ) -> int:
+        """Handle events up to time ``t_ps``, at most ``max_events``; return their number. With
+        ``completions``, stop when that many more commands have completed.
 
         Raises InputError if ``t_ps`` is before ``now``, or if writes wait for space that garbage
         collection cannot free.
         """
         self.check_power()
-        if t_ps < self.now:
+        if t_ps < self._reached:
             raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
-        count = super().run_until(t_ps, max_events)
+        reg = self.registers
+        wanted = int(reg[COMPLETED]) + completions if completions else NEVER
+        reg[WANTED] = wanted
+        if self.events_left is not None:
+            reg[PAUSE] = 0
+            count = super().run_until(t_ps, max_events)
+        else:
+            count = self._run_events(t_ps, NEVER if max_events is None else max_events, wanted)
         next_event = self.next_event
-        self._reached = t_ps if next_event > t_ps or next_event >= NEVER else super().now
-        if next_event >= NEVER:
+        stopped = next_event <= t_ps and next_event < NEVER or reg[COMPLETED] >= wanted
+        self._reached = super().now if stopped else t_ps
+        if next_event >= NEVER and (self.outstanding or self._flying.any() or not self.plan_done):
             self.check_finished()
         return count
 
-    def run(self, max_events: int | None = None) -> int:
-        """Handle at most ``max_events`` events until no work is left; return the number of events
-        handled.
+    def _run_events(self, t_ps: int, most: int, wanted: int) -> int:
+        """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed
+        since the start; return the number of events. No power cut is due.
+        """
+        reg, key, done = self.registers, self.arrays.key, 0
+        self._supply_waiting()
+        while True:
+            reg[PAUSE] = 0
+            done += loop.run(self.state, t_ps, min(most - done, EVENTS_PER_CALL), self.rows_wanted)
+            self.finish_batch()
+            if done >= most or reg[COMPLETED] >= wanted:
+                return done
+            if not self._supply_waiting() and (key[1] > t_ps or key[1] >= NEVER):
+                return done
+
+    def _supply_waiting(self) -> bool:
+        """Load what waits for room, if anything does; return True if any was loaded."""
+        return (bool(self._waiting) or not self.plan_done) and self.supply()
+
+    def run(self, plan: Iterable[np.ndarray] = (), max_events: int | None = None) -> int:
+        """Run a plan (chunks of plan_rows.PLAN) and all commands until no work is left, at most
+        ``max_events`` events; return the number of events handled.
 
         The clock stays at the time of the last event.
         """
         before = self.now
+        self.start(plan)
         count = self.run_until(NEVER - 1, max_events)
         self._reached = max(before, super().now)
         return count
@@ -207,137 +284,123 @@ class Drive(Driver):
             self.run_until()
         self.off = True
         self._reached = super().now
-        self.cached.clear()
         return self.events - before
 
     def completions(self) -> np.ndarray:
-        """Return the completions since the last call: queues.COMPLETION[n], in completion order.
+        """Return the completions since the last call: command.COMPLETION[n], in the order in which
+        they reached the host.
 
         ``start`` is the time at which the command entered the submission queue: its arrival, or
         later if the queue was full. ``status`` is 0, or 0x281 if a page could not be corrected; the
-        bytes of that page are wrong. Completions with the same end are in submission order.
+        bytes of that page are wrong.
         """
         self._collect()
-        empty = np.zeros(0, queues.COMPLETION)
-        out = np.concatenate([empty, *self._reports])
-        self._reports = []
-        return out
+        reports, self._reports = self._reports, []
+        return reports[0] if len(reports) == 1 else np.concatenate([self._out[:0], *reports])
 
     def _collect(self) -> None:
-        """Record the completions of finished commands before their entries in the ring are
-        reused."""
-        ring = len(self._ring) - 1
-        place = self._open & ring
-        done = self.arrays.row.state[place] == plan_rows.DONE
-        if not done.any():
-            return
-        ids, place = self._open[done], place[done]
-        self._open = self._open[~done]
-        if self._private_buffers:
-            public = np.array([self._private_buffers.pop(int(i), None) is None for i in ids])
-            place = place[public]
-        out = np.zeros(len(place), queues.COMPLETION)
-        out["tag"] = self.arrays.row.tag[place]
-        out["arrival"] = self._ring["arrival"][place]
-        out["start"] = np.maximum(self.arrays.row.start[place], out["arrival"])
-        out["end"] = self.arrays.row.end[place]
-        out["status"] = self.arrays.row.status[place]
-        self._reports.append(out[np.argsort(out["end"], kind="stable")])
+        """Record the completions of finished commands before their places are used again."""
+        while self._taken < self.registers[COMPLETED]:
+            count = int(
+                submission.take_completions(self.state, self._transfers, self._taken, self._out)
+            )
+            self._taken += count
+            self._reports.append(self._out[:count].copy())
 
     # --- payload
 
-    def write(self, lpn: int, data: bytes | np.ndarray) -> None:
-        """Write whole pages from logical page ``lpn`` on at the current time; run until the drive
-        is idle.
+    def write(self, offset: int, data: bytes | np.ndarray) -> None:
+        """Write ``data`` (bytes, or an array of any type) from byte ``offset`` on at the current
+        time; run until the drive is idle.
 
-        ``data``: bytes, or an array of any dtype. Raises InputError for a partial page, for pages
-        outside the drive, or without payload.
+        Raises InputError for a partial logical block, for bytes outside the drive, or without
+        payload.
         """
-        page = self.geometry.page_bytes
         given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
-        raw = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
-        if len(raw) % page or not len(raw):
-            raise InputError(f"data of {len(raw)} bytes: must be whole pages of {page} bytes")
-        self._run_command(queues.WRITE, lpn, raw.reshape(-1, page))
+        self._run_command(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
 
-    def read(self, lpn: int, n: int = 1) -> np.ndarray:
-        """Read ``n`` pages from logical page ``lpn`` on at the current time; run until the drive
-        is idle.
+    def read(self, offset: int, size: int) -> np.ndarray:
+        """Read ``size`` bytes from byte ``offset`` on at the current time; run until the drive is
+        idle.
 
-        Returns uint8[n, page_bytes]; unmapped pages are zeros. Raises InputError for pages
-        outside the drive, or without payload.
+        Returns uint8[size]; bytes that were never written are zeros. Raises MediaError if a page
+        could not be corrected, InputError for a partial logical block, for bytes outside the drive,
+        or without payload.
         """
-        if n < 1:
-            raise InputError(f"n = {n}: must be at least 1 page")
-        pages = np.zeros((n, self.geometry.page_bytes), np.uint8)
-        self._run_command(queues.READ, lpn, pages)
-        return pages
+        if size < 1:
+            raise InputError(f"size = {size}: must be at least one logical block")
+        found = np.zeros(size, np.uint8)
+        self._run_command(READ, offset, found)
+        return found
 
-    def _run_command(self, op: int, lpn: int, pages: np.ndarray) -> None:
-        """Run one command on ``pages`` (uint8[n, page_bytes]) at the current time until the drive
-        is idle.
-
-        ``op``: READ fills ``pages``, WRITE stores them from logical page ``lpn`` on. Raises
-        InputError without payload.
+    def _run_command(self, op: int, offset: int, memory: np.ndarray) -> None:
+        """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle.
+        Its completion is not reported. Raises InputError without payload.
         """
-        if self.store is None:
-            raise InputError("this device keeps no payload; use Drive(cfg, payload=True)")
-        command = np.zeros(1, queues.COMMAND)
-        command["op"], command["lpn"], command["n"] = op, lpn, len(pages)
-        command["payload_slot"], command["arrival"] = -1, max(self.now, self._last_arrival)
-        self._submit(command, pages)
+        if self._bytes is None:
+            raise InputError(NO_PAYLOAD)
+        command = np.zeros(1, COMMAND)
+        command["op"], command["offset"], command["size"] = op, offset, memory.nbytes
+        command["arrival"] = self.earliest_arrival
+        command["tag"] = OWN_TAG
+        limits = self._limits.copy()
+        self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
+        try:
+            self._submit(command, memory.ctypes.data)
+        finally:
+            for name in ("buffer", "base"):
+                self._limits[name] = limits[name]
         self.run()
+        self._collect()
+        statuses = [each["status"][each["tag"] == OWN_TAG] for each in self._reports]
+        self._reports = [each[each["tag"] != OWN_TAG] for each in self._reports]
+        status = int(np.concatenate(statuses)[0])
+        if status:
+            raise MediaError(f"bytes from {offset} on: status 0x{status:x}, unrecovered read error")
 
-    def stored(self, lpn: int) -> np.ndarray | None:
-        """Return a copy of the flash contents of a logical page, uint8[page_bytes].
+    def stored(self, unit: int) -> np.ndarray | None:
+        """Return a copy of the flash contents of a mapping unit, uint8[unit_bytes].
 
-        Return None if the page is not mapped. The call takes no simulated time. Raises InputError
+        Return None if the unit is not mapped. The call takes no simulated time. Raises InputError
         without payload.
         """
         if self.store is None:
-            raise InputError("this device keeps no payload; use Drive(cfg, payload=True)")
-        entry = int(self.arrays.l2p[0, lpn])
+            raise InputError(NO_PAYLOAD)
+        entry = int(self.arrays.l2p[0, unit])
         return None if entry == 0 else self.store.read(entry - 1).copy()
 
-    def take_log(self, records: np.ndarray) -> None:
-        """Apply the engine's log of page operations (``records``) to the stored bytes."""
-        if self.store is None:
-            return
-        for entry in events.entries(records):
-            if entry.what == events.LOG_BAD and entry.row < 0:  # a relocated page with bit errors
-                wrong = bit_errors.logged_bits(entry, self.arrays.code[0], self.store.page_bytes)
-                self.store.damage(entry.ppn, wrong)
-            elif not (
-                self.store.follow(entry, self.geometry) or self.cached.follow(entry, self.store)
-            ):
-                self._copy_bytes(self.store, entry)
+    def cached(self, unit: int) -> np.ndarray | None:
+        """Return a copy of a mapping unit in the data cache, uint8[unit_bytes], of which only
+        the cached sectors have a meaning.
 
-    def _copy_bytes(self, store: PageStore, entry: events.LogEntry) -> None:
-        """Copy the bytes of a logged page operation between the buffer of its command and the
-        flash pages."""
-        what, lpn, count = entry.what, entry.lpn, entry.n
-        command = self._ring[entry.row & (len(self._ring) - 1)]
-        buffer, at = self._private_buffers.get(entry.row), lpn - int(command["lpn"])
-        if buffer is None:
-            buffer, at = self.buffer, at + int(command["payload_slot"])
-            if command["payload_slot"] < 0 or buffer is None:
-                return
-        if what == events.LOG_BAD:
-            buffer[at] ^= bit_errors.logged_bits(entry, self.arrays.code[0], store.page_bytes)
-            return
-        for i in range(count):
-            ppn = entry.ppn + i
-            match what:
-                case events.LOG_READ:
-                    buffer[at + i] = store.read(ppn)
-                case events.LOG_PROGRAM:
-                    store.write(ppn, lpn + i, buffer[at + i])
-                case events.LOG_ZERO:
-                    buffer[at + i] = 0
-                case events.LOG_STORE:
-                    self.cached.pages[lpn + i] = buffer[at + i].copy()
-                case events.LOG_SERVE:
-                    buffer[at + i] = self.cached.pages[lpn + i]
+        Return None if the unit is not in the cache, or after a power cut. Raises InputError without
+        payload.
+        """
+        if self._bytes is None:
+            raise InputError(NO_PAYLOAD)
+        slots = self.arrays.cpage[: int(self.arrays.cache.used[0])]
+        found = np.flatnonzero((slots["lpn"] == unit) & (slots["have"] != 0))
+        if self.off or not len(found):
+            return None
+        first = int(found[0]) * self.unit_bytes
+        return self._bytes.cached[first : first + self.unit_bytes].copy()
+
+    def take_log(self, count: int) -> None:
+        """Apply the engine's log to the bytes of pages and commands."""
+        if self._bytes is not None:
+            self._bytes.apply(count)
+
+    def _spoil(self, entry: LogEntry) -> None:
+        """Apply a log entry for a page with bit errors: to the host's memory, or to the flash page
+        to which it was moved with its errors."""
+        assert self.store is not None and self._bytes is not None
+        if entry.what != LOG_BAD:
+            raise SimulationError(f"log entry of kind {entry.what}: not expected for a command")
+        wrong = bit_errors.logged_bits(entry, self.arrays.code[0], self.store.page_bytes)
+        if entry.queue < 0:
+            self.store.damage(entry.ppn, wrong)
+        else:
+            self._bytes.spoil(entry, wrong)
 
     # --- conservation
 
@@ -348,8 +411,7 @@ class Drive(Driver):
         """
         check_between_events(self.arrays, self.geometry)
         if not self.off and self.outstanding == 0 and self.idle:
-            pages = self.requested_pages
-            requested = Requested(self._next_id, pages[queues.READ], pages[queues.WRITE])
+            requested = Requested(self._accepted, *self.requested.tolist())
             check_idle(self.arrays, self.geometry, requested)
         if self.store is not None:
             misplaced = self._misplaced(self.store)
@@ -357,13 +419,37 @@ class Drive(Driver):
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
 
     def _misplaced(self, store: PageStore) -> list[str]:
-        """Return one sentence per mapped page whose flash page belongs to another logical page.
+        """Return one sentence per mapping unit whose flash page belongs to another unit.
 
         Translation pages have no stored bytes and are not checked.
         """
         wrong = []
-        for lpn in np.flatnonzero(self.arrays.l2p[0, : self.lpns]):
-            ppn = int(self.arrays.l2p[0, lpn]) - 1
-            if store.owner(ppn) != lpn:
-                wrong.append(f"page {lpn} is mapped to {ppn}, which holds {store.owner(ppn)}")
+        for unit in np.flatnonzero(self.arrays.l2p[0, : self.units]):
+            ppn = int(self.arrays.l2p[0, unit]) - 1
+            if store.owner(ppn) != unit:
+                wrong.append(f"page {unit} is mapped to {ppn}, which holds {store.owner(ppn)}")
         return wrong
+
+
+OWN_TAG = -(1 << 63)
+"""Tag of the commands of Drive.read and Drive.write."""
+
+
+def with_blocks(cfg: Config, block_bytes: int | None) -> tuple[Config, int]:
+    """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
+    the size of a logical block. Raises InputError for an impossible size.
+    """
+    unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
+    by_sectors = cfg.ftl.partial_pages == "sectors"
+    size = block_bytes or (SECTOR_BYTES if by_sectors else unit)
+    if size < SECTOR_BYTES or size & (size - 1) or unit % size:
+        raise InputError(
+            f"block_bytes = {size}: must be a power of two from {SECTOR_BYTES} to {unit}, the "
+            "mapping unit"
+        )
+    changes: dict[str, int | str] = {}
+    if size < unit and not by_sectors:
+        changes["ftl.partial_pages"] = "sectors"
+    if cfg.system.devices != 1:
+        changes["system.devices"] = 1
+    return (cfg.replace(changes, ref="a drive with its blocks") if changes else cfg), size

@@ -9,18 +9,19 @@ optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a di
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
+from ondie.kernels.crc import crc32c
 
 SEGMENT_BYTES = 1 << 26
 OOB = np.dtype(
@@ -32,14 +33,18 @@ OOB = np.dtype(
         ("checksum", "u4"),  # of the page's bytes
         ("seal", "u4"),  # of this record
         ("written", "u4"),
+        ("sectors", "i8"),  # bit mask of the sectors that hold data (conventional pages)
+        ("stream", "u4"),  # stream that fills the block (conventional pages)
+        ("erases", "u4"),  # erase count of the block (conventional pages)
     ]
 )
+"""Out-of-band data of a page, the record ondie_spare of csrc/ondie.h."""
 ERASED, PROGRAMMED, TORN = range(3)
 """Values of ``written``, the state of the cells. TORN: power was lost during a program or an erase.
 A torn page may read as valid, blank or damaged. It must be erased before the next program."""
-SPARE_BYTES = OOB.itemsize - 4
-"""Bytes of out-of-band data that are programmed: all of OOB except ``written``, the state of the
-cells."""
+SPARE_BYTES = 36
+"""Bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``, the state of
+the cells."""
 BLANK = -1
 """Value of ``lpn`` for a torn page that reads as erased."""
 
@@ -58,14 +63,34 @@ def out_of_band(spare: Spare, data: np.ndarray) -> np.ndarray:
 
     ``data``: bytes of the page, uint8[page_bytes], for the checksum.
     """
-    checksum = zlib.crc32(data.tobytes())
-    held = np.array([(*spare, checksum, record_checksum(*spare, checksum), 0)], OOB)
+    checksum = crc32c(data)
+    held = np.zeros(1, OOB)
+    held[0] = record_of(spare, checksum, 0)
     return held.view(np.uint8)[:SPARE_BYTES].copy()
 
 
-def record_checksum(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
-    """Return the checksum (seal) of an out-of-band record with these fields, a CRC-32."""
-    return zlib.crc32(struct.pack("<qqqII", lpn, sequence, step, slot, checksum))
+def record_checksum(
+    lpn: int, sequence: int, step: int, slot: int, checksum: int, *conventional: int
+) -> int:
+    """Return the seal of an out-of-band record with these fields: a CRC-32C of all fields but seal
+    and ``written``. ``conventional``: sectors, stream and erases; 0 if left out.
+    """
+    rest = conventional or (0, 0, 0)
+    return crc32c(struct.pack("<qqqIIqII", lpn, sequence, step, slot, checksum, *rest))
+
+
+def record_of(spare: Spare, checksum: int, written: int) -> tuple[int, ...]:
+    """Return the fields of a sealed out-of-band record (OOB)."""
+    return (*spare, checksum, record_checksum(*spare, checksum), written, 0, 0, 0)
+
+
+def anonymous(size: int) -> mmap.mmap:
+    """Return ``size`` bytes of memory that is committed as it is written, in large pages where the
+    system has them."""
+    found = mmap.mmap(-1, max(size, 1))
+    with contextlib.suppress(AttributeError, OSError):  # no such advice, or none that is taken
+        found.madvise(mmap.MADV_HUGEPAGE)
+    return found
 
 
 class PageStore:
@@ -77,13 +102,26 @@ class PageStore:
     detects them.
     """
 
-    def __init__(self, page_bytes: int, folder: Path | None = None) -> None:
+    def __init__(self, page_bytes: int, folder: Path | None = None, pages: int = 0) -> None:
         self.page_bytes = page_bytes
         self._folder = folder
         self._per_segment = SEGMENT_BYTES // page_bytes
+        segments = -(-pages // self._per_segment)
+        self.page_at, self.spare_at = np.zeros(segments, np.uint64), np.zeros(segments, np.uint64)
+        """Addresses of the pages and of the out-of-band data of each segment, uint64[segments], for
+        C; 0: not open. Empty unless ``pages``, the number of physical pages, is given."""
         self._segments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sequence = 0
         self._members: dict[int, np.ndarray] = {}
+
+    @property
+    def segment_pages(self) -> int:
+        """Number of pages of a segment."""
+        return self._per_segment
+
+    def open_segment(self, number: int) -> None:
+        """Make the memory of segment ``number`` accessible."""
+        self._segment(number * self._per_segment)
 
     def _segment(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
         number, at = divmod(ppn, self._per_segment)
@@ -96,12 +134,18 @@ class PageStore:
                 ),
                 np.frombuffer(oob, OOB),
             )
+            if len(self.page_at):
+                pages, records = self._segments[number]
+                self.page_at[number], self.spare_at[number] = (
+                    pages.ctypes.data,
+                    records.ctypes.data,
+                )
         pages, oob_records = self._segments[number]
         return pages, oob_records, at
 
     def _map(self, name: str, size: int) -> mmap.mmap:
         if self._folder is None:
-            return mmap.mmap(-1, size)
+            return anonymous(size)
         self._folder.mkdir(parents=True, exist_ok=True)
         with open(self._folder / name, "w+b") as file:
             file.truncate(size)
@@ -112,15 +156,15 @@ class PageStore:
 
         Raises InputError if the page is not erased.
         """
-        self._program(ppn, lpn, data, zlib.crc32(data.tobytes()))
+        self._program(ppn, lpn, data, self._sequence + 1, crc32c(data))
+        self._sequence += 1
 
-    def _program(self, ppn: int, lpn: int, data: np.ndarray, checksum: int) -> None:
+    def _program(self, ppn: int, lpn: int, data: np.ndarray, sequence: int, checksum: int) -> None:
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
         pages[at] = data
-        self._sequence += 1
-        oob[at] = (lpn, self._sequence, 0, 0, checksum, 0, PROGRAMMED)
+        oob[at] = record_of(Spare(lpn, sequence, 0, 0), checksum, PROGRAMMED)
 
     def program(
         self,
@@ -141,8 +185,8 @@ class PageStore:
         if oob[at]["written"]:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
         pages[at] = data
-        checksum = zlib.crc32(data.tobytes())
-        oob[at] = (*spare, checksum, record_checksum(*spare, checksum), state)
+        checksum = crc32c(data)
+        oob[at] = record_of(spare, checksum, state)
         if members is not None:
             self._members[ppn] = members.copy()
         return oob[at]
@@ -166,7 +210,7 @@ class PageStore:
         """
         _, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
-            oob[at] = (BLANK, -1, -1, 0, 0, 0, TORN)
+            oob[at] = (BLANK, -1, -1, 0, 0, 0, TORN, 0, 0, 0)
         oob[at]["written"] = TORN
         return oob[at]
 
@@ -195,9 +239,8 @@ class PageStore:
         found = Spare(
             int(record["lpn"]), int(record["sequence"]), int(record["step"]), int(record["slot"])
         )
-        return (
-            found if record_checksum(*found, int(record["checksum"])) == record["seal"] else False
-        )
+        rest = (int(record[name]) for name in ("checksum", "sectors", "stream", "erases"))
+        return found if record_checksum(*found, *rest) == record["seal"] else False
 
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes], as a view; copy it before the next write.
@@ -212,7 +255,7 @@ class PageStore:
     def intact(self, ppn: int) -> bool:
         """Return True if the page is programmed and its bytes match the stored checksum."""
         pages, oob, at = self._segment(ppn)
-        return bool(oob[at]["written"]) and zlib.crc32(pages[at].tobytes()) == oob[at]["checksum"]
+        return bool(oob[at]["written"]) and crc32c(pages[at]) == oob[at]["checksum"]
 
     def owner(self, ppn: int) -> int:
         """Return the logical page number in the out-of-band data, or -1 if the page is not
@@ -228,13 +271,13 @@ class PageStore:
         _, oob, at = self._segment(ppn)
         return int(oob[at]["sequence"]) if oob[at]["written"] else 0
 
-    def follow(self, entry: events.LogEntry, geometry: Geometry) -> bool:
+    def follow(self, entry: payload_log.LogEntry, geometry: Geometry) -> bool:
         """Apply an entry of the engine's log that changes stored pages only: a page moved by
         garbage collection, or an erased block. Return False for every other kind of entry."""
         match entry.what:
-            case events.LOG_MOVE:
+            case payload_log.LOG_MOVE:
                 self.move(entry.old, entry.ppn, entry.lpn)
-            case events.LOG_ERASE:
+            case payload_log.LOG_ERASE:
                 self.erase(entry.ppn, entry.n, entry.old, geometry.planes)
             case _:
                 return False
@@ -243,11 +286,13 @@ class PageStore:
     def move(self, source: int, target: int, lpn: int) -> None:
         """Copy physical page ``source`` to ``target``, as garbage collection does.
 
-        The checksum is copied, not computed, so that a damaged page remains detectable.
+        The sequence number is that of the data: a copy that ends after a newer write of the page is
+        not newer. The checksum is copied, not computed, so that a damaged page remains detectable.
         """
         data = self.read(source).copy()
         _, oob, at = self._segment(source)
-        self._program(target, lpn, data, int(oob[at]["checksum"]))
+        held = oob[at]
+        self._program(target, lpn, data, int(held["sequence"]), int(held["checksum"]))
 
     def programmed(self) -> Iterator[tuple[int, int, int]]:
         """Yield (ppn, lpn, sequence number) of every programmed page, as recovery reads them."""

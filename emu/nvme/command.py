@@ -1,7 +1,8 @@
-"""Command record for host and internal commands, and the submission queue with its depth.
+"""Command record of a drive, and the admission of plan rows up to the queue depth.
 
-Owns the records of commands and completions, and the admission of commands up to the queue depth.
-Does not own the execution of a command inside the device (command_split.py).
+Owns the records of commands and completions, and the list of plan rows that wait for the queue
+depth. Does not own the submission of commands (submission.py) or their execution inside the drive
+(command_split.py).
 Source: NVMe base specification (submission and completion queues).
 """
 
@@ -17,14 +18,15 @@ COMMAND_NAMES = ("READ", "WRITE", "TRIM", "FLUSH")
 COMMAND = np.dtype(
     [
         ("op", "i4"),  # READ, WRITE, TRIM, FLUSH
-        ("lpn", "i8"),  # first logical page
-        ("n", "i8"),  # logical pages
+        ("queue", "i4"),  # queue pair
+        ("offset", "i8"),  # first byte on the drive, whole logical blocks
+        ("size", "i8"),  # bytes, whole logical blocks; FLUSH: 0
         ("stream", "i4"),
-        ("priority", "i4"),
         ("fua", "i4"),  # 1: the write completes when it is on flash, with or without data cache
-        ("fence_token", "i8"),
+        ("priority", "i4"),
         ("atomic_unit", "i4"),
-        ("payload_slot", "i8"),  # first page in the caller's buffer, -1 = timing only
+        ("fence_token", "i8"),
+        ("data", "i8"),  # first byte in the host's buffer, -1 = timing only
         ("tag", "i8"),  # returned with the completion
         ("arrival", "i8"),  # ps
     ],
@@ -36,10 +38,21 @@ COMPLETION = np.dtype(
         ("arrival", "i8"),
         ("start", "i8"),
         ("end", "i8"),
-        ("status", "i8"),  # status code type and code: 0, or 0x281 (unrecovered read error)
+        ("queue", "i4"),
+        ("status", "i4"),  # status code type and code: 0, or 0x281 (unrecovered read error)
     ],
     align=True,
 )
+TRANSFER = np.dtype(
+    [
+        ("offset", "i8"),  # first byte on the drive
+        ("size", "i8"),  # bytes
+        ("data", "u8"),  # address of the host's memory; 0 = no bytes move
+        ("tag", "i8"),
+    ],
+    align=True,
+)
+"""Bytes of a request in the ring of a queue pair: the record ondie_transfer of csrc/ondie.h."""
 
 
 @njit

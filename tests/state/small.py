@@ -42,17 +42,64 @@ def config(**changes: Any) -> Config:
     return _made[key]
 
 
-def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> Drive:
-    return Drive(config(**changes), payload, queue_depth=queue_depth)
+PAGES = np.dtype(
+    [
+        ("op", "i4"),
+        ("lpn", "i8"),  # first page
+        ("n", "i8"),  # pages
+        ("stream", "i4"),
+        ("fua", "i4"),
+        ("payload_slot", "i8"),  # first page in the buffer, -1 = timing only
+        ("tag", "i8"),
+        ("arrival", "i8"),
+    ]
+)
+"""A command in pages, as most tests of state think of it."""
+
+
+class PageDrive(Drive):
+    """A drive whose commands, reads and writes are in pages."""
+
+    @property
+    def lpns(self) -> int:
+        return self.units
+
+    def submit(self, commands: np.ndarray) -> None:
+        super().submit(in_bytes(commands, self.unit_bytes))
+
+    def run(self, max_events: int | None = None) -> int:
+        return super().run((), max_events)
+
+    def write(self, lpn: int, data: Any) -> None:
+        super().write(lpn * self.unit_bytes, data)
+
+    def read(self, lpn: int, n: int = 1) -> np.ndarray:
+        found = super().read(lpn * self.unit_bytes, n * self.unit_bytes)
+        return found.reshape(n, self.unit_bytes)
+
+
+def in_bytes(commands: np.ndarray, page: int) -> np.ndarray:
+    """PAGES as the commands of a drive (queues.COMMAND)."""
+    out = np.zeros(len(commands), queues.COMMAND)
+    for name in ("op", "stream", "fua", "tag", "arrival"):
+        out[name] = commands[name]
+    out["offset"], out["size"] = commands["lpn"] * page, commands["n"] * page
+    slot = commands["payload_slot"]
+    out["data"] = np.where(slot < 0, slot, slot * page)
+    return out
+
+
+def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> PageDrive:
+    return PageDrive(config(**changes), payload, queue_depth=queue_depth)
 
 
 def commands(
     items: Iterable[tuple[int, int, int]], arrival: int = 0, slot: int | None = None
 ) -> np.ndarray:
-    """queues.COMMAND of (op, lpn, n), tagged 0, 1, ..., all arriving at once; with ``slot`` their
-    payload lies one after the other from there on, else there is none."""
+    """PAGES of (op, lpn, n), tagged 0, 1, ..., all arriving at once; with ``slot`` their payload
+    lies one after the other from there on, else there is none."""
     items = list(items)
-    out = np.zeros(len(items), queues.COMMAND)
+    out = np.zeros(len(items), PAGES)
     for i, (op, lpn, n) in enumerate(items):
         out[i]["op"], out[i]["lpn"], out[i]["n"] = op, lpn, n
         out[i]["payload_slot"] = -1

@@ -135,5 +135,5 @@ def test_a_drive_supplies_what_its_laws_use():
     d.run()
     events, _ = event_quantities(d.arrays, d.geometry)
     assert set(events) == needed(Place.EVENT)
-    quiet = idle_quantities(d.arrays, d.geometry, Requested(1, 0, 8))
+    quiet = idle_quantities(d.arrays, d.geometry, Requested(1, 0, 8, 0, 8 * d.geometry.page_bytes))
     assert set(quiet) - set(COUNTERS) == needed(Place.IDLE) - set(COUNTERS)

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from ondie.emu.clock import NEVER
+from ondie.emu.drive import Drive
 from ondie.emu.engine.core import counters as stats
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.run import build
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
-from tests.state.small import PAGE, commands, counter, device, random_writes
+from tests.state.small import PAGE, commands, config, counter, device, random_writes
 from tests.timing import harness as h
 
 READ, WRITE, TRIM, FLUSH = range(4)
@@ -18,7 +20,7 @@ ROUND = {name.replace(".", "__"): value for name, value in h.TIMES.items()}
 
 
 def test_a_log_entry_has_the_columns_of_the_log():
-    assert events.LogEntry._fields == events.LOG.names
+    assert payload_log.LogEntry._fields == payload_log.LOG.names
 
 
 def refused(call, *words):
@@ -31,41 +33,58 @@ def refused(call, *words):
 
 
 @pytest.mark.parametrize(
-    ("item", "changes", "words"),
+    ("item", "words"),
     [
-        ((4, 0, 1), {}, ["op = 4", "READ, WRITE, TRIM, FLUSH"]),
-        ((-1, 0, 1), {}, ["op = -1"]),
-        ((WRITE, -1, 1), {}, ["lpn = -1", "from 0 to 357"]),
-        ((WRITE, -(2**63), 1), {}, ["lpn = -9223372036854775808"]),
-        ((READ, 358, 1), {}, ["lpn = 358", "from 0 to 357"]),
-        ((READ, 357, 2), {}, ["n = 2", "357"]),
-        ((TRIM, 0, 2**62), {}, ["n = 4611686018427387904"]),
-        ((READ, 2**63 - 1, 2**63 - 1), {}, ["lpn = 9223372036854775807"]),
-        ((READ, 0, 0), {}, ["n = 0", "at least 1"]),
-        ((WRITE, 0, -3), {}, ["n = -3"]),
-        ((WRITE, 0, 17), {}, ["n = 17", "must be at most 16 pages (frontend.max_transfer)"]),
-        ((FLUSH, 0, 1), {}, ["n = 1", "FLUSH"]),
-        ((WRITE, 0, 1), {"arrival": -1}, ["arrival = -1"]),
-        ((WRITE, 0, 1), {"arrival": NEVER}, [f"arrival = {NEVER}"]),
-        ((WRITE, 0, 1), {"fua": 2}, ["fua = 2", "0 or 1"]),
-        ((WRITE, 0, 1), {"stream": 1}, ["stream = 1", "must be from 0 to 0"]),
-        ((WRITE, 0, 1), {"priority": 3}, ["priority = 3"]),
-        ((WRITE, 0, 1), {"fence_token": 9}, ["fence_token = 9"]),
-        ((WRITE, 0, 1), {"atomic_unit": 8}, ["atomic_unit = 8"]),
-        ((WRITE, 0, 1), {"payload_slot": 0}, ["payload_slot = 0", "keeps no payload"]),
+        ({"op": 4}, ["op = 4", "READ, WRITE, TRIM, FLUSH"]),
+        ({"op": -1}, ["op = -1"]),
+        ({"queue": 2}, ["queue = 2", "from 0 to 1"]),
+        ({"queue": -1}, ["queue = -1"]),
+        ({"offset": -PAGE}, [f"offset = {-PAGE}", f"from 0 to {358 * PAGE - 1}"]),
+        ({"offset": -(2**63)}, ["offset = -9223372036854775808"]),
+        ({"offset": 358 * PAGE}, [f"offset = {358 * PAGE}"]),
+        ({"offset": 100}, ["offset = 100", f"whole logical blocks of {PAGE} bytes"]),
+        ({"offset": 2**62}, ["offset = 4611686018427387904"]),
+        ({"op": READ, "offset": 357 * PAGE, "size": 2 * PAGE}, [f"size = {2 * PAGE}", "last byte"]),
+        ({"op": TRIM, "size": 2**62}, ["size = 4611686018427387904"]),
+        ({"size": 0}, ["size = 0", "at least one logical block"]),
+        ({"size": PAGE // 2}, [f"size = {PAGE // 2}", "whole logical blocks"]),
+        ({"size": -3 * PAGE}, [f"size = {-3 * PAGE}"]),
+        ({"size": 17 * PAGE}, ["must be at most 8192 bytes (frontend.max_transfer)"]),
+        ({"op": FLUSH, "size": PAGE}, [f"size = {PAGE}", "FLUSH"]),
+        ({"arrival": -1}, ["arrival = -1"]),
+        ({"arrival": NEVER}, [f"arrival = {NEVER}"]),
+        ({"fua": 2}, ["fua = 2", "0 or 1"]),
+        ({"stream": 1}, ["stream = 1", "must be from 0 to 0"]),
+        ({"priority": 3}, ["priority = 3"]),
+        ({"fence_token": 9}, ["fence_token = 9"]),
+        ({"atomic_unit": 8}, ["atomic_unit = 8"]),
+        ({"data": 0}, ["data = 0", "keeps no payload"]),
     ],
     ids=str,
 )
-def test_bad_commands(item, changes, words):
+def test_bad_commands(item, words):
     """The command is named, with field, value and what is right; nothing of the batch is taken."""
-    d = device()
-    good = commands([(WRITE, 0, 1)])
-    bad = commands([item])
-    for name, value in changes.items():
-        bad[name] = value
-    refused(lambda: d.submit(np.concatenate([good, bad])), "command 1:", *words)
+    d = Drive(config(), queues=2)
+    batch = np.zeros(2, queues.COMMAND)
+    batch["op"], batch["size"], batch["data"] = WRITE, PAGE, -1
+    for name, value in item.items():
+        batch[name][1] = value
+    refused(lambda: d.submit(batch), "command 1:", *words)
     assert d.outstanding == 0 and d.run() == 0
     d.check()
+
+
+@pytest.mark.parametrize("size", [0, -512, 100, 768, 1024, 256])
+def test_impossible_logical_blocks(size):
+    """Pages of 512 bytes: a logical block is one of them."""
+    if size == 0:
+        assert Drive(config(), block_bytes=size).block_bytes == PAGE
+    else:
+        refused(lambda: Drive(config(), block_bytes=size), f"block_bytes = {size}", "512")
+
+
+def test_a_drive_has_a_queue():
+    refused(lambda: Drive(config(), queues=0), "queues = 0")
 
 
 def test_arrivals_are_sorted_and_not_in_the_past():
@@ -82,13 +101,13 @@ def test_arrivals_are_sorted_and_not_in_the_past():
 
 def test_payload_slots():
     d = device(payload=True)
-    refused(lambda: d.submit(commands([(WRITE, 0, 1)])), "payload_slot = -1", "must not be -1")
-    refused(lambda: d.submit(commands([(READ, 0, 1)], slot=0)), "payload_slot = 0", "buffer")
+    refused(lambda: d.submit(commands([(WRITE, 0, 1)])), "data = -1", "must not be -1")
+    refused(lambda: d.submit(commands([(READ, 0, 1)], slot=0)), "data = 0", "buffer of 0 bytes")
     d.buffer = np.zeros((4, PAGE), np.uint8)
-    refused(lambda: d.submit(commands([(READ, 0, 2)], slot=3)), "payload_slot = 3")
-    far = commands([(READ, 0, 2)], slot=2**63 - 1)
-    refused(lambda: d.submit(far), "payload_slot = 9223372036854775807")
-    refused(lambda: d.submit(commands([(READ, 0, 1)], slot=-2)), "payload_slot = -2")
+    refused(lambda: d.submit(commands([(READ, 0, 2)], slot=3)), f"data = {3 * PAGE}")
+    far = commands([(READ, 0, 2)], slot=2**53)
+    refused(lambda: d.submit(far), f"data = {2**53 * PAGE}")
+    refused(lambda: d.submit(commands([(READ, 0, 1)], slot=-2)), "data = -2")
     d.submit(commands([(READ, 0, 2)], slot=2))  # fits
     d.submit(commands([(READ, 0, 2)]))  # timing only
     d.run()
@@ -97,10 +116,15 @@ def test_payload_slots():
 
 def test_wrong_dtype_and_wrong_lengths():
     d = device(payload=True)
-    refused(lambda: d.submit(np.zeros(1)), "nvme.command.COMMAND")
-    refused(lambda: d.submit(commands([(FLUSH, 0, 0)]).reshape(1, 1)), "one-dimensional")
-    refused(lambda: d.write(0, b"abc"), "3 bytes", "512")
-    refused(lambda: d.read(0, 0), "n = 0")
+    drive = Drive(config(), payload=True)
+    refused(lambda: drive.submit(np.zeros(1)), "nvme.command.COMMAND")
+    refused(lambda: drive.submit(np.zeros((1, 1), queues.COMMAND)), "one-dimensional")
+    refused(lambda: d.write(0, b"abc"), "size = 3", "512")
+    refused(lambda: d.read(0, 0), "size = 0")
+    with pytest.raises(InputError, match="contiguous"):
+        d.buffer = np.zeros((4, PAGE), np.uint8)[:, ::2]
+    with pytest.raises(InputError, match="no payload"):
+        device().buffer = np.zeros((4, PAGE), np.uint8)
     refused(lambda: device().read(0), "no payload")
 
 

@@ -12,7 +12,6 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from ondie.emu.config.schema.flash import ORDERS
-from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import page_map as mapping
@@ -20,7 +19,7 @@ from ondie.emu.ftl.policies import VICTIMS
 from ondie.emu.nand import page_store as store
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
-from tests.state.small import PAGE, commands, config
+from tests.state.small import PAGE, PageDrive, commands, config
 
 READ, WRITE, TRIM, FLUSH = queues.READ, queues.WRITE, queues.TRIM, queues.FLUSH
 SLOTS = 256
@@ -181,7 +180,7 @@ class Machine(stateful.RuleBasedStateMachine):
             cfg.ftl.bad_blocks or cfg.ftl.program_failures or cfg.ftl.erase_failures
         )
         try:
-            self.device = Drive(cfg, payload=True, queue_depth=depth)
+            self.device = PageDrive(cfg, payload=True, queue_depth=depth)
         except InputError as error:  # too few good blocks for the data
             assert "ftl.bad_blocks" in str(error) and cfg.ftl.bad_blocks
             hypothesis.reject()
@@ -249,7 +248,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @property
     def now(self):
-        return max(self.device.now, self.device._last_arrival)
+        return self.device.earliest_arrival
 
     def _slots(self, n):
         """First of n neighbouring free slots, which are free no more."""
@@ -332,18 +331,19 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def power_on(self):
-        """If power had gone now: the newest copy of each page by sequence number is the one that
-        is mapped, every copy is whole, and bad blocks hold none."""
+        """If power had gone now: the newest data of each page by sequence number are those that
+        are mapped (copies by collection are as old as their data), every copy is whole, and bad
+        blocks hold none."""
         device = self.device
-        newest: dict[int, tuple[int, int]] = {}
+        newest: dict[int, int] = {}
         g = device.geometry
         state = device.arrays.block.state
         for ppn, lpn, sequence in device.store.programmed():
             assert device.store.intact(ppn)
-            newest[lpn] = max(newest.get(lpn, (0, 0)), (sequence, ppn))
+            newest[lpn] = max(newest.get(lpn, 0), sequence)
         for lpn in np.flatnonzero(device.arrays.l2p[0, : self.lpns]).tolist():
             ppn = int(device.arrays.l2p[0, lpn]) - 1
-            assert newest[lpn][1] == ppn
+            assert newest[lpn] == device.store.sequence(ppn)
             assert state[ppn // g.block_pages] not in (mapping.FREE, mapping.BAD, mapping.ERASING)
 
     def compare(self):

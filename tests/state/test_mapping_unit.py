@@ -7,7 +7,6 @@ import hashlib
 import numpy as np
 import pytest
 
-from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import cmt, tables
 from ondie.emu.ftl.precondition.apply import precondition
@@ -16,6 +15,7 @@ from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
 from tests.state.both_ways import printed
+from tests.state.small import PageDrive
 from tests.state.written import PAGE, config, drive, play, requests
 
 SLOTS = 4
@@ -148,7 +148,7 @@ def test_bytes_are_kept(rng, cache):
         cache__mode=cache, cache__capacity="0 B" if cache == "off" else "16 KiB",
         flash__blocks_per_plane=16, ftl__over_provisioning=0.5,
     )  # fmt: skip
-    device = Drive(cfg, payload=True)
+    device = PageDrive(cfg, payload=True)
     model = np.zeros((device.lpns, small.PAGE), np.uint8)
     for _ in range(150):
         n = int(rng.integers(1, 13))

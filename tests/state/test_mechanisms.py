@@ -140,8 +140,8 @@ def test_no_page_is_lost(changes, happened, counts):
             'ftl.unwritten = "as_written": must be "zeros" if payload',
         ),
         (
-            {"frontend__transfer": "command"},
-            'frontend.transfer = "command": must be "page" for rows',
+            {"ftl__map_update": "placed"},
+            'ftl.map_update = "placed": must be "programmed" if payload',
         ),
     ],
 )

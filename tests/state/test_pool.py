@@ -4,7 +4,7 @@ clock never goes back."""
 import numpy as np
 import pytest
 
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import events, payload_log
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core.counters import COLLECTIONS
 from ondie.emu.engine.run import build
@@ -98,7 +98,7 @@ def test_the_log_holds_whatever_starts_at_once():
     out.add(30_000, lpn=pages[115_000:], after0=fence, **read)
     system.run([out.take()])
     log = np.concatenate(seen)
-    assert (log["what"] == events.LOG_ZERO).all()
+    assert (log["what"] == payload_log.LOG_ZERO).all()
     assert log["lpn"].tolist() == pages.tolist()
 
 

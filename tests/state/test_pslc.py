@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from ondie.emu.config.config import load_preset
-from ondie.emu.drive import Drive
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl import pslc as modes
@@ -22,7 +21,7 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError, fmt_bytes
 from tests.state.both_ways import printed
-from tests.state.small import commands, counter, random_writes
+from tests.state.small import PageDrive, commands, counter, random_writes
 from tests.timing.harness import BUS, COMMAND, TIMES, US, preset
 
 READ, WRITE, TRIM = queues.READ, queues.WRITE, queues.TRIM
@@ -63,12 +62,12 @@ def config(**changes):
 
 
 def device(payload=False, **changes):
-    return Drive(config(**changes), payload)
+    return PageDrive(config(**changes), payload)
 
 
 def write(d, lpn, n, at=None):
     """Write ``n`` pages one by one from ``lpn`` on, all at once; when each has ended, ps."""
-    arrival = max(d.now, d._last_arrival) if at is None else at
+    arrival = d.earliest_arrival if at is None else at
     d.submit(commands([(WRITE, lpn + i, 1) for i in range(n)], arrival=arrival))
     d.run()
     done = d.completions()

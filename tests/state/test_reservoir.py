@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.analysis.path_choice import PATHS
-from ondie.emu.engine.core import events
+from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.core.counters import COUNTERS, GC_PROGRAM_PAGES, GC_READ_PAGES
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.nand.timing import BPP, BPR, ODC, VPP
@@ -48,7 +48,9 @@ def test_programs_go_round_in_sequence(dispatch):
     per_die, n = 18, 8
     system, log = steps(n, per_die * DIES * 256, pe__dispatch=dispatch)
     for die in range(DIES):
-        places = [int(x["ppn"]) for x in log if x["what"] == events.LOG_BPP and x["die"] == die]
+        places = [
+            int(x["ppn"]) for x in log if x["what"] == payload_log.LOG_BPP and x["die"] == die
+        ]
         filled = per_die  # the fill took the first places
         assert places == [(filled + i) % (BLOCKS * PAGES) for i in range(n * per_die)]
 
@@ -66,7 +68,9 @@ def test_nothing_is_moved_and_blocks_wear_evenly():
     assert conventional.shape == erases.shape and conventional.sum() == 0
     assert (erases.sum(axis=1) == entered - 5).all()
     assert erases.max() - erases.min() == 1
-    assert (np.array([x["what"] for x in log]) == events.LOG_ERASE).sum() == DIES * (entered - 5)
+    assert (np.array([x["what"] for x in log]) == payload_log.LOG_ERASE).sum() == DIES * (
+        entered - 5
+    )
     valid = system.arrays.valid.reshape(DIES, -1)[:, -BLOCKS:]
     assert (valid.sum(axis=1) == 18).all() and system.arrays.dev.r_mapped[0] == 18 * DIES
 

@@ -1,0 +1,244 @@
+"""Submission of commands to the queue pairs of a live drive, and their completions.
+
+Owns the rules that commands must meet, the load of commands into the rings of queue pairs, and the
+records of completions. Does not own the issue of loaded commands (queue_pair.py) or the bytes
+(request_bytes.py).
+Source: NVMe base specification: invalid opcode, LBA out of range, MDTS, queue identifiers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.nvme import queue_pair
+from ondie.emu.nvme.command import COMMAND, COMMAND_NAMES, FLUSH, READ, WRITE
+from ondie.emu.units import InputError
+from ondie.kernels.jit import njit
+
+LIMITS = np.dtype(
+    [
+        ("capacity", "i8"),  # bytes of the drive
+        ("block", "i8"),  # bytes of a logical block, a power of two
+        ("transfer", "i8"),  # largest read or write, bytes (MDTS)
+        ("arrival", "i8"),  # earliest arrival, ps
+        ("buffer", "i8"),  # bytes of the host's buffer; -1: the drive keeps no payload
+        ("base", "u8"),  # address of the host's buffer
+        ("streams", "i8"),  # number of write streams
+        ("queues", "i8"),  # number of queue pairs
+    ],
+    align=True,
+)
+"""Limits of a drive for the next batch of commands, and the place of the host's buffer."""
+
+
+class Rule(NamedTuple):
+    """Rule that a command breaks: the field, and what would be right. ``right`` may contain fields
+    of LIMITS in braces."""
+
+    field: str
+    right: str
+
+
+RULES = (
+    Rule("op", f"must be from 0 to 3: {', '.join(COMMAND_NAMES)}"),
+    Rule("queue", "must be from 0 to {last_queue}"),
+    Rule("size", "must be 0 for a FLUSH"),
+    Rule("size", "must be at least one logical block of {block} bytes"),
+    Rule("size", "must be whole logical blocks of {block} bytes"),
+    Rule("offset", "must be whole logical blocks of {block} bytes"),
+    Rule("offset", "must be a byte of the drive, from 0 to {last}"),
+    Rule("size", "extends beyond the last byte {last} of the drive"),
+    Rule("size", "must be at most {transfer} bytes (frontend.max_transfer)"),
+    Rule("arrival", "must be in ps, sorted, and not before {arrival} ps"),
+    Rule("arrival", f"must be below {NEVER} ps"),
+    Rule("stream", "must be from 0 to {last_stream} (ftl.write_streams)"),
+    Rule("fua", "must be 0 or 1"),
+    Rule("priority", "must be 0; nothing else is supported"),
+    Rule("fence_token", "must be 0; nothing else is supported"),
+    Rule("atomic_unit", "must be 0; nothing else is supported"),
+    Rule("data", "must be -1: the drive keeps no payload"),
+    Rule("data", "must not be -1 for a write"),
+    Rule("data", "must be a byte of the buffer, or -1 for timing only"),
+    Rule("data", "extends beyond the end of the buffer of {buffer} bytes"),
+)
+(
+    BAD_OP, BAD_QUEUE, FLUSH_SIZE, NO_SIZE, ODD_SIZE, ODD_OFFSET, OUTSIDE, PAST_END, TOO_LARGE,
+    EARLY, LATE, BAD_STREAM, BAD_FUA, PRIORITY, FENCE_TOKEN, ATOMIC_UNIT,
+    NO_PAYLOAD, NO_DATA, BAD_DATA, SHORT_BUFFER,
+) = range(len(RULES))  # fmt: skip
+NONE = -1
+
+
+@njit
+def broken_rule(command, limits, before):
+    """Return the number of the first rule that ``command`` breaks, or NONE. ``before``: arrival of
+    the previous command, ps.
+    """
+    op, offset, size = int(command.op), command.offset, command.size
+    if op < READ or op > FLUSH:
+        return BAD_OP
+    if command.queue < 0 or command.queue >= limits.queues:
+        return BAD_QUEUE
+    if op == FLUSH:
+        if size != 0:
+            return FLUSH_SIZE
+    else:
+        odd = limits.block - 1
+        if size < 1:
+            return NO_SIZE
+        if size & odd != 0:
+            return ODD_SIZE
+        if offset & odd != 0:
+            return ODD_OFFSET
+        if offset < 0 or offset >= limits.capacity:
+            return OUTSIDE
+        if size > limits.capacity - offset:
+            return PAST_END
+    moves = op == READ or op == WRITE
+    if moves and size > limits.transfer:
+        return TOO_LARGE
+    if command.arrival < before:
+        return EARLY
+    if command.arrival >= NEVER:
+        return LATE
+    if command.stream < 0 or command.stream >= limits.streams:
+        return BAD_STREAM
+    if command.fua != 0 and command.fua != 1:
+        return BAD_FUA
+    if command.priority != 0:
+        return PRIORITY
+    if command.fence_token != 0:
+        return FENCE_TOKEN
+    if command.atomic_unit != 0:
+        return ATOMIC_UNIT
+    return broken_data_rule(command, limits, moves)
+
+
+@njit
+def broken_data_rule(command, limits, moves):
+    """Return the first rule about the host's buffer that ``command`` breaks, or NONE. ``moves``:
+    True for a read or write.
+    """
+    if limits.buffer < 0:
+        return NONE if command.data == -1 else NO_PAYLOAD
+    if command.data == -1:
+        return NO_DATA if int(command.op) == WRITE else NONE
+    if command.data < -1:
+        return BAD_DATA
+    if moves and command.size > limits.buffer - command.data:
+        return SHORT_BUFFER
+    return NONE
+
+
+@njit
+def first_fault(commands, limits):
+    """Return (index of the first command that breaks a rule, the rule), or (-1, NONE).
+
+    ``commands``: COMMAND[n]. ``limits``: LIMITS[1].
+    """
+    before = limits[0].arrival
+    for i in range(commands.size):
+        rule = broken_rule(commands[i], limits[0], before)
+        if rule != NONE:
+            return i, rule
+        before = commands[i].arrival
+    return -1, NONE
+
+
+def check(commands: np.ndarray, limits: np.ndarray) -> None:
+    """Check ``commands`` (COMMAND[n]) against ``limits`` (LIMITS[1]). Raise InputError that names
+    the first bad command, the field, its value and what would be right.
+    """
+    if commands.dtype != COMMAND or commands.ndim != 1:
+        raise InputError(
+            f"commands: {commands.dtype} in {commands.ndim} dimensions: "
+            "must be a one-dimensional array of nvme.command.COMMAND"
+        )
+    at, number = first_fault(as_records(commands), limits)
+    if number == NONE:
+        return
+    rule, values = RULES[number], {name: int(limits[name][0]) for name in LIMITS.names or ()}
+    right = rule.right.format(
+        last=values["capacity"] - 1,
+        last_queue=values["queues"] - 1,
+        last_stream=values["streams"] - 1,
+        **values,
+    )
+    raise InputError(f"command {at}: {rule.field} = {int(commands[rule.field][at])}: {right}")
+
+
+@njit
+def accept(st, commands, limits, transfers, requested):
+    """Check commands (COMMAND[n]) against ``limits`` (LIMITS[1]). Load them if none breaks a rule;
+    see :func:`load`. Return the number of loaded commands, or -1 if a command breaks a rule.
+    """
+    if first_fault(commands, limits)[1] != NONE:
+        return -1
+    if commands.size > 0:
+        limits[0].arrival = commands[commands.size - 1].arrival
+    return load(st, commands, transfers, limits[0].base, requested)
+
+
+@njit
+def load(st, commands, transfers, base, requested):
+    """Load commands into the rings of their queue pairs, and issue those that can be issued now.
+    Return the index of the first command for which there was no room.
+
+    ``commands``: COMMAND[n]; ``transfers``: TRANSFER of every place in the rings; ``base``: address
+    of the host's buffer. Add the pages and bytes of reads and writes to ``requested``, int64[4].
+    """
+    cfg = st.cfg[0]
+    at = 0
+    while at < commands.size:
+        command = commands[at]
+        queue = int(command.queue)
+        pair = st.pair[queue]
+        if pair.loaded - pair.tail >= cfg.ring:
+            break
+        place = queue * cfg.ring + (pair.loaded & (cfg.ring - 1))
+        req = st.req[place]
+        req.arrival = command.arrival
+        req.offset = command.offset
+        req.size = command.size
+        req.op = command.op
+        req.stream = command.stream
+        req.fua = command.fua
+        req.done = 0
+        req.status = 0
+        transfer = transfers[place]
+        transfer.offset = command.offset
+        transfer.size = command.size
+        transfer.data = base + command.data if command.data >= 0 else 0
+        transfer.tag = command.tag
+        if command.op <= WRITE:
+            zone = st.zone[pair.stream]
+            requested[int(command.op)] += queue_pair.pages_of(st, req, zone)[2]
+            requested[2 + int(command.op)] += command.size
+        pair.loaded += 1
+        at += 1
+    for queue in range(st.pair.shape[0]):
+        queue_pair.issue(st, queue)
+    return at
+
+
+@njit
+def take_completions(st, transfers, first, out):
+    """Write the completions from number ``first`` on to ``out``, COMPLETION[n], in the order in
+    which they reached the host. Return their number.
+    """
+    ring = st.cfg[0].ring
+    count = min(st.reg[0].completed - first, out.size)
+    for i in range(count):
+        place = st.done[(first + i) & (st.done.shape[0] - 1)]
+        req = st.req[place]
+        out[i].tag = transfers[place].tag
+        out[i].arrival = req.arrival
+        out[i].start = req.start
+        out[i].end = req.end
+        out[i].queue = place // ring
+        out[i].status = req.status
+    return count

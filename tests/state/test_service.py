@@ -1,0 +1,306 @@
+"""A drive that is served: sectors, four queues, bytes in every mode of the cache; and the times are
+those of a replay."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ondie.emu.drive import Drive, MediaError
+from ondie.emu.engine.core import payload_log
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.run import build
+from ondie.emu.nand import page_store
+from ondie.emu.nvme import command as queues
+from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
+from ondie.emu.replay.player import Player, Source
+from ondie.emu.units import InputError
+from ondie.kernels import native
+from tests.state.written import config, requests
+
+SECTOR = 512
+QUEUES = 4
+SMALL = {
+    "flash__channels": 2,
+    "flash__dies_per_channel": 1,
+    "flash__planes_per_die": 2,
+    "flash__blocks_per_plane": 16,
+    "flash__pages_per_block": 6,
+    "flash__page": "4 KiB",
+    "ftl__block_unit": "die",
+    "ftl__gc_low_blocks": 2,
+    "ftl__over_provisioning": 0.35,
+    "frontend__max_transfer": "32 KiB",
+    "host__io_queue_depth": 16,
+}
+MODES: dict[str, dict[str, Any]] = {
+    "no cache": {},
+    "write back": {"cache__mode": "write_back", "cache__capacity": "64 KiB"},
+    "a small cache": {"cache__mode": "write_back", "cache__capacity": "16 KiB",
+                      "cache__dirty_share": 0.5},
+    "idle destage": {"cache__mode": "write_back", "cache__capacity": "64 KiB",
+                     "cache__destage_idle": "true"},
+    "write through": {"cache__mode": "write_through", "cache__capacity": "64 KiB"},
+    "read cache": {"cache__mode": "read", "cache__capacity": "64 KiB"},
+    "read and write cache": {"cache__mode": "read_write", "cache__capacity": "64 KiB"},
+    "mapping units": {"ftl__mapping_unit": "1 KiB", "cache__mode": "write_back",
+                      "cache__capacity": "64 KiB"},
+    "mapping units, no cache": {"ftl__mapping_unit": "2 KiB"},
+    "word lines": {"flash__programming": "one_shot", "pe__kind": "none",
+                   "flash__pages_per_block": 12, "flash__cell": "TLC",
+                   "cache__mode": "write_back", "cache__capacity": "128 KiB"},
+    "word lines, no cache": {"flash__programming": "two_pass", "pe__kind": "none",
+                             "flash__pages_per_block": 12, "flash__cell": "TLC",
+                             "ftl__gather_time": "1 ms", "flash__t_program_second": "500 us",
+                             "ftl__over_provisioning": 0.5},
+    "pSLC": {"ftl__pslc": "dynamic", "ftl__pslc_share": 0.2, "flash__cell": "TLC",
+             "ftl__over_provisioning": 0.5, "flash__blocks_per_plane": 24},
+    "by plane": {"ftl__block_unit": "plane", "ftl__gc_parallel": 2},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_transactions(monkeypatch):
+    """The pool of a large drive takes longer to make than these runs."""
+    monkeypatch.setattr(build, "BUDGET", 1024)
+    monkeypatch.setattr(build, "ROWS", 1 << 10)
+
+
+def settings(mode: str, **changes: Any) -> Any:
+    return config(**(SMALL | MODES[mode] | changes))
+
+
+# --- the same times as in a replay
+
+
+def history(rng: np.random.Generator, capacity: int, n: int) -> np.ndarray:
+    """REQUEST[n]: reads, writes, trims and flushes of any sectors, in bursts and after pauses."""
+    sectors = capacity // SECTOR
+    op = rng.choice([READ, WRITE, TRIM, FLUSH], n, p=[0.4, 0.5, 0.05, 0.05])
+    size = np.minimum(rng.geometric(0.12, n), 64)
+    at = rng.integers(0, sectors - 64, n)
+    gap = np.where(rng.random(n) < 0.6, 0, rng.exponential(60e6, n).astype(np.int64))
+    size, at = np.where(op == FLUSH, 0, size), np.where(op == FLUSH, 0, at)
+    return requests(at * SECTOR, size * SECTOR, op, np.cumsum(gap))
+
+
+def replayed(cfg: Any, given: np.ndarray, depth: int) -> np.ndarray:
+    arrays = build.build(cfg, devices=1, phases=1, pairs=1)
+    (done,) = Player(arrays, cfg, [Source(iter([given]), depth, False)]).run().requests
+    return done
+
+
+def served(cfg: Any, given: np.ndarray, depth: int, rng: np.random.Generator) -> np.ndarray:
+    """The same in batches of any length, each submitted before its first arrival, with the clock
+    moved on between them in steps of any length."""
+    drive = Drive(cfg, queue_depth=depth, block_bytes=SECTOR)
+    batch = np.zeros(len(given), queues.COMMAND)
+    for name in ("op", "offset", "size", "arrival"):
+        batch[name] = given[name]
+    batch["data"], batch["tag"] = -1, np.arange(len(given))
+    at = 0
+    while at < len(batch):
+        count = int(rng.integers(1, 12))
+        drive.submit(batch[at : at + count])
+        at += count
+        if at < len(batch):
+            before = int(batch["arrival"][at])
+            kind = rng.integers(3)
+            if kind == 0 and before > drive.now:
+                drive.run_until(int(rng.integers(drive.now, before)))
+            elif kind == 1 and before > drive.now:
+                drive.run_until(before - 1, int(rng.integers(1, 200)))
+    drive.run()
+    drive.check()
+    done = drive.completions()
+    assert (np.diff(done["end"]) >= 0).all()
+    return done[np.argsort(done["tag"])]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", MODES)
+def test_requests_start_and_end_as_in_a_replay(mode, counts):
+    """To the picosecond, whatever the batches are: 1,000 histories over all modes."""
+    cfg = settings(mode, ftl__partial_pages="sectors")
+    for seed in range(counts(3, -(-1000 // len(MODES)))):
+        rng = np.random.default_rng(seed)
+        given = history(rng, Drive(cfg).capacity, 60)
+        depth = int(rng.choice([1, 4, 16]))
+        wanted, found = replayed(cfg, given, depth), served(cfg, given, depth, rng)
+        for name in ("start", "end", "status"):
+            np.testing.assert_array_equal(wanted[name], found[name], f"{name}, seed {seed}")
+
+
+# --- the bytes of a dictionary
+
+
+class Sectors:
+    """A drive and, beside it, the stamp of every sector (0: zeros)."""
+
+    def __init__(self, cfg: Any, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.drive = Drive(cfg, payload=True, queues=QUEUES, queue_depth=8, block_bytes=SECTOR)
+        self.buffer = np.zeros((64 * 24, SECTOR // 8), np.int64)
+        self.drive.buffer = self.buffer
+        self.stamps = np.zeros(self.drive.capacity // SECTOR, np.int64)
+        self.lost = np.zeros(len(self.stamps), bool)
+        """Sectors of which a media error has been reported."""
+        self.next = 1
+        self.unit = self.drive.unit_bytes // SECTOR
+
+    def batch(self) -> None:
+        """Commands in flight together, over all queues, that share no sector: then their order is
+        free. They often share mapping units."""
+        rng, total = self.rng, len(self.stamps)
+        free, slot, chosen = np.ones(total, bool), 0, []
+        center = int(rng.integers(0, total))
+        for _ in range(int(rng.integers(1, 24))):
+            op = int(rng.choice([READ, WRITE, TRIM, FLUSH], p=[0.35, 0.5, 0.1, 0.05]))
+            size = int(min(rng.geometric(0.2), 64))
+            at = (center + int(rng.integers(-40, 40))) % (total - size)
+            if op == FLUSH:
+                at = size = 0
+            if not free[at : at + size].all():
+                continue
+            free[at : at + size] = False
+            chosen.append((op, at, size, slot))
+            slot += size if op <= WRITE else 0
+        commands = np.zeros(len(chosen), queues.COMMAND)
+        self.buffer[:] = -1
+        for command, (op, at, size, slot) in zip(commands, chosen, strict=True):
+            command["op"], command["queue"] = op, rng.integers(QUEUES)
+            command["offset"], command["size"] = at * SECTOR, size * SECTOR
+            command["data"] = slot * SECTOR if op <= WRITE else -1
+            command["fua"] = op == WRITE and rng.random() < 0.1
+            if op == WRITE:
+                stamps = np.arange(self.next, self.next + size)
+                self.next += size
+                self.buffer[slot : slot + size] = stamps[:, None]
+        commands["tag"] = np.arange(len(chosen))
+        commands["arrival"] = self.drive.earliest_arrival
+        self.drive.submit(commands)
+        self.drive.run_until(completions=len(chosen))
+        done = self.drive.completions()
+        assert sorted(done["tag"]) == list(range(len(chosen)))
+        self.compare(chosen, dict(zip(done["tag"].tolist(), done["status"].tolist(), strict=True)))
+
+    def compare(self, chosen: list[tuple[int, int, int, int]], status: dict[int, int]) -> None:
+        """What reads have brought, and what the dictionary holds then."""
+        for tag, (op, at, size, slot) in enumerate(chosen):
+            if op == READ and status[tag] == 0:
+                wanted = self.stamps[at : at + size]
+                assert (self.buffer[slot : slot + size] == wanted[:, None]).all(), (at, size)
+            elif op == READ:
+                self.lost[at : at + size] = True
+        for op, at, size, slot in chosen:
+            if op == WRITE:
+                self.stamps[at : at + size] = self.buffer[slot : slot + size, 0]
+            elif op == TRIM:
+                first, end = -(-at // self.unit) * self.unit, (at + size) // self.unit * self.unit
+                if end > first:  # whole mapping units are trimmed
+                    self.stamps[first:end] = 0
+
+    def all(self) -> None:
+        """Every sector, read with nothing else under way."""
+        step = 64
+        for at in range(0, len(self.stamps), step):
+            size = min(step, len(self.stamps) - at)
+            try:
+                found = self.drive.read(at * SECTOR, size * SECTOR).view(np.int64)
+            except MediaError:
+                self.lost[at : at + size] = True
+                continue
+            assert (found.reshape(size, -1) == self.stamps[at : at + size, None]).all()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_drive_is_a_dictionary_of_sectors(mode, counts):
+    """Writes of parts of a mapping unit meet in flight, collection moves everything, and bytes are
+    those of the last write: 2,000 histories over all modes."""
+    seen: dict[str, int] = {}
+    for seed in range(counts(2, -(-2000 // len(MODES)))):
+        model = Sectors(settings(mode), np.random.default_rng(seed))
+        for _ in range(240):
+            model.batch()
+            if model.rng.random() < 0.1:
+                model.drive.run_until(model.drive.now + int(model.rng.integers(1, 10**10)))
+        model.drive.run()
+        model.all()
+        model.drive.check()
+        for name, count in zip(COUNTERS, model.drive.arrays.count[0].tolist(), strict=True):
+            seen[name] = seen.get(name, 0) + count
+    assert seen["gc_program_pages"] > 0 and seen["trimmed_pages"] > 0
+    assert seen["merge_read_pages"] > 0
+    if "cache__mode" not in MODES[mode]:
+        assert seen["remerged_pages"] > 0
+
+
+def test_errors_are_statuses(rng):
+    """Pages that cannot be corrected: the command ends with 0x281, everything else is right."""
+    cfg = settings("no cache", errors__kind="rate", errors__rate="4e-3", ecc__correctable_bits=20)
+    model = Sectors(cfg, rng)
+    for _ in range(60):
+        model.batch()
+    model.drive.run()
+    assert model.lost.any()
+    model.all()
+    model.drive.check()
+
+
+# --- the host's memory
+
+
+def test_a_write_takes_what_is_in_memory_when_it_reaches_the_drive():
+    """And a read writes nothing outside its bytes."""
+    drive = Drive(settings("write back"), payload=True, block_bytes=SECTOR)
+    memory = np.full(8 * SECTOR, 7, np.uint8)
+    drive.buffer = memory
+    commands = np.zeros(2, queues.COMMAND)
+    commands["op"], commands["size"], commands["data"] = WRITE, SECTOR, [0, 3 * SECTOR]
+    commands["offset"] = [SECTOR, 6 * SECTOR]
+    memory[3 * SECTOR : 4 * SECTOR] = 9
+    drive.submit(commands)
+    drive.run()
+    memory[:] = 1
+    read = np.zeros(1, queues.COMMAND)
+    read["op"], read["offset"], read["size"], read["data"] = READ, SECTOR, 6 * SECTOR, SECTOR
+    read["arrival"] = drive.earliest_arrival
+    drive.submit(read)
+    drive.run()
+    wanted = np.full(8, 1)
+    wanted[1:7] = [7, 0, 0, 0, 0, 9]
+    assert (memory.reshape(8, SECTOR) == wanted[:, None]).all()
+    assert len(drive.completions()) == 3
+
+
+def test_a_page_that_is_programmed_twice_is_an_error():
+    drive = Drive(settings("no cache"), payload=True)
+    drive.write(0, np.ones(4096, np.uint8))
+    (ppn,) = (ppn for ppn, lpn, _ in drive.store.programmed() if lpn == 0)
+    drive.store.erase(ppn, 1)
+    drive.store.write(ppn + 1, 5, np.ones(4096, np.uint8))
+    with pytest.raises(InputError, match="is programmed twice without an erase"):
+        for page in range(1, 20):
+            drive.write(page * 4096, np.ones(4096, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "record, dtype",
+    [
+        ("ondie_record", payload_log.LOG),
+        ("ondie_transfer", queues.TRANSFER),
+        ("ondie_spare", page_store.OOB),
+    ],
+)
+def test_records_in_c_are_those_in_python(record, dtype):
+    assert native.ffi.sizeof(record) == dtype.itemsize
+    fields = {name: place.offset for name, place in native.ffi.typeof(record).fields}
+    assert fields == {name: dtype.fields[name][1] for name in dtype.names}
+
+
+def test_kinds_of_log_records_in_c_are_those_in_python():
+    kinds = native.ffi.typeof("enum ondie_log").relements
+    assert len(kinds) == 13
+    for name, number in kinds.items():
+        assert getattr(payload_log, name.removeprefix("ONDIE_")) == number
