@@ -1,4 +1,4 @@
-"""`ondie bench kernels|engine`: the options of measurements on this machine.
+"""`ondie bench kernels|engine|service`: the options of measurements on this machine.
 
 Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed). Source: this
 project.
@@ -17,7 +17,7 @@ from ondie.emu.cli.output import output_options
 
 @click.group(cls=Group)
 def bench() -> None:
-    """Measure the speed of kernels and of the engine on this machine."""
+    """Measure the speed of kernels, the engine and a served drive on this machine."""
 
 
 @bench.command()
@@ -67,3 +67,16 @@ def engine(**values: Any) -> None:
     from ondie.emu.cli.commands.bench_run import EngineBenchOptions, engine_command
 
     engine_command(EngineBenchOptions(**values))
+
+
+@bench.command()
+@click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
+@output_options("the rows", quiet="table")
+def service(**values: Any) -> None:
+    """Measure the commands per second of a drive that is served.
+
+    The table compares them with the engine alone, which has the same commands and no host.
+    """
+    from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, service_command
+
+    service_command(ServiceBenchOptions(**values))

@@ -1,6 +1,6 @@
-"""`ondie bench kernels|engine`: progress, table, remarks and files of a measurement.
+"""`ondie bench kernels|engine|service`: progress, table, remarks and files of a measurement.
 
-Owns the two commands. Does not own the measurements (ondie.kernels.bench,
+Owns the commands. Does not own the measurements (ondie.kernels.bench,
 ondie.emu.validate.speed).
 Source: none.
 """
@@ -8,7 +8,7 @@ Source: none.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.cli.output import FigureOptions, OutputOptions
-from ondie.emu.validate.speed import sections
+from ondie.emu.validate.speed import sections, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
 from ondie.kernels import FORMATS
 from ondie.kernels.bench import run
@@ -83,10 +83,17 @@ class EngineBenchOptions(OutputOptions):
     quick: bool = False
 
 
-def table_of_rows(measured: run.Bench) -> Table:
-    """Return the measurements as a table with value, unit and comparison."""
+@dataclass(frozen=True, kw_only=True)
+class ServiceBenchOptions(OutputOptions):
+    """The options of `ondie bench service`."""
+
+    quick: bool = False
+
+
+def table_of_rows(measured: run.Bench, what: str) -> Table:
+    """Return the measurements of ``what`` as a table with value, unit and comparison."""
     caption = ", ".join(f"{key} {value}" for key, value in measured.machine.items())
-    table = Table(title="Flash engine on one core, best of several runs", caption=caption)
+    table = Table(title=f"{what} on one core, best of several runs", caption=caption)
     for column, heading in enumerate(("measurement", "value", "unit", "compared with", "ratio")):
         table.add_column(heading, justify="left" if column in (0, 2, 3) else "right")
     for row in measured.rows:
@@ -100,14 +107,37 @@ def engine_command(given: EngineBenchOptions) -> None:
 
     On a terminal, progress is shown. Raises InputError for bad arguments.
     """
-    given.check()
     plan = Plan(given.only or SECTIONS, given.quick, given.peer, given.cases)
+
+    def measure(progress: Callable[[str], object] | None) -> run.Bench:
+        if progress is not None:
+            plan.progress = progress
+        return sections.run(plan)
+
+    show_rows(given, "Flash engine", measure)
+
+
+def service_command(given: ServiceBenchOptions) -> None:
+    """Run `ondie bench service`: measure a served drive, print the table, write the JSON.
+
+    On a terminal, progress is shown.
+    """
+    show_rows(
+        given, "Served drive",
+        lambda progress: service.run(given.quick, progress or (lambda what: None)),
+    )  # fmt: skip
+
+
+def show_rows(
+    given: OutputOptions, what: str,
+    measure: Callable[[Callable[[str], object] | None], run.Bench],
+) -> None:  # fmt: skip
+    """Measure, with a status line on a terminal; print the table of rows and write the JSON."""
+    given.check()
     visible = not given.quiet and sys.stderr.isatty()
     with Console(stderr=True).status("") if visible else nullcontext() as status:
-        if status is not None:
-            plan.progress = status.update
-        measured = sections.run(plan)
+        measured = measure(None if status is None else status.update)
     files = given.write(run.as_json(measured))
     if (screen := given.console) is not None:
-        screen.print(table_of_rows(measured))
+        screen.print(table_of_rows(measured, what))
     given.list_files(files)

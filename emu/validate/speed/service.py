@@ -1,0 +1,128 @@
+"""Commands per second of a served drive, beside the engine alone in the same run.
+
+Owns the workloads of `ondie bench service`. Does not own the drive (emu/drive.py) or the output
+(cli/commands/bench_run.py).
+Source: none. Commands are reads or writes of 4 KiB, uniform over 256 MiB of a fresh drive, so
+nothing is collected.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.drive import Drive
+from ondie.emu.engine.run import build
+from ondie.emu.ftl import write_frontier
+from ondie.emu.nvme.command import COMMAND, READ, WRITE
+from ondie.emu.nvme.request import NOT_YET, REQUEST
+from ondie.emu.replay.player import Player, Source
+from ondie.emu.validate.speed.plan import REPEAT
+from ondie.kernels.bench import run as bench
+from ondie.kernels.bench.run import Row
+
+PRESET = "gen4-tlc"
+SIZE = 4096
+UNITS = 1 << 16
+"""Number of mapping units of 4 KiB to which commands go."""
+DEPTH = 256
+CASES = (
+    ("reads, 32 at a time", READ, 32, False, 0.8e6),
+    ("writes, 32 at a time", WRITE, 32, False, 0.5e6),
+    ("reads with bytes, 32 at a time", READ, 32, True, 0.3e6),
+    ("writes with bytes, 32 at a time", WRITE, 32, True, 0.3e6),
+    ("reads, one at a time", READ, 1, False, 60e3),
+    ("reads with bytes, one at a time", READ, 1, True, 60e3),
+)
+"""Name, operation, commands per batch, payload, and target in commands per second."""
+
+
+def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
+    """Measure all cases and the engine alone, in turns; return a rate for each, best of several
+    runs, and its ratio to the engine's."""
+    cfg = load_preset(PRESET)
+    count = 20_000 if quick else 200_000
+    engine = dict.fromkeys((READ, WRITE), 0.0)
+    served = dict.fromkeys((case[0] for case in CASES), 0.0)
+    for number in range(2 if quick else REPEAT):
+        progress(f"round {number + 1}")
+        for op in engine:
+            engine[op] = max(engine[op], engine_alone(cfg, op, count))
+        for name, op, batch, payload, _ in CASES:
+            rate = service(cfg, op, batch, payload, count if batch > 1 else count // 10)
+            served[name] = max(served[name], rate)
+    rows = [
+        Row(f"engine alone, {'reads' if op == READ else 'writes'}", rate / 1e3, "k/s", "itself", 1)
+        for op, rate in engine.items()
+    ]
+    for name, op, _, _, target in CASES:
+        rate = served[name]
+        kind = "reads" if op == READ else "writes"
+        rows += [
+            Row(name, rate / 1e3, "k/s", f"engine alone, {kind}", rate / engine[op]),
+            Row(name, rate / 1e3, "k/s", f"target {target / 1e3:g} k/s", rate / target),
+        ]
+    return bench.Bench(rows, bench.machine(1))
+
+
+def engine_alone(cfg: Config, op: int, count: int) -> float:
+    """Return the commands per second of processor time of the event loop, which has ``count``
+    commands in a closed loop and no host beside it."""
+    arrays = build.build(cfg, devices=1, phases=1, pairs=1)
+    player = Player(arrays, cfg, [Source(_requests(op, count), DEPTH, True, count=count)])
+    if op == READ:
+        write_frontier.fill(player.state, 0, 0, UNITS, 0)
+    return count / player.run().loop_cpu_s
+
+
+def _requests(op: int, count: int) -> Iterator[np.ndarray]:
+    out = np.zeros(count, REQUEST)
+    out["arrival"] = out["start"] = out["end"] = NOT_YET
+    out["op"], out["size"] = op, SIZE
+    out["offset"] = np.random.default_rng(0).integers(0, UNITS, count) * SIZE
+    yield out
+
+
+def service(cfg: Config, op: int, batch: int, payload: bool, count: int) -> float:
+    """Return the commands per second of processor time of a drive that gets ``batch`` commands,
+    completes them, and reports their completions, until ``count`` are done."""
+    drive = Drive(cfg, payload=payload, queue_depth=DEPTH)
+    commands = np.zeros(batch, COMMAND)
+    commands["op"], commands["size"] = op, SIZE
+    commands["data"] = np.arange(batch) * SIZE if payload else -1
+    if payload:
+        drive.buffer = np.zeros((max(batch, 32), SIZE), np.uint8)
+    if op == READ and payload:
+        _write_all(drive)
+    elif op == READ:
+        drive.fill(0, 0, UNITS)
+    rng = np.random.default_rng(0)
+    offsets = rng.integers(0, UNITS, (-(-count // batch), batch)) * SIZE
+    turn(drive, commands, offsets[:32])
+    begin = time.thread_time()
+    done = turn(drive, commands, offsets)
+    return done / (time.thread_time() - begin)
+
+
+def turn(drive: Drive, commands: np.ndarray, offsets: np.ndarray) -> int:
+    """Submit ``commands`` (COMMAND[batch]) once for each row of ``offsets``, int64[n, batch], and
+    wait for them; return the number of completions."""
+    done = 0
+    for each in offsets:
+        commands["offset"] = each
+        commands["arrival"] = drive.earliest_arrival
+        drive.submit(commands)
+        drive.run_until(completions=len(each))
+        done += len(drive.completions())
+    return done
+
+
+def _write_all(drive: Drive) -> None:
+    """Write every mapping unit once."""
+    commands = np.zeros(32, COMMAND)
+    commands["op"], commands["size"] = WRITE, SIZE
+    commands["data"] = np.arange(32) * SIZE
+    turn(drive, commands, np.arange(UNITS).reshape(-1, 32) * SIZE)

@@ -1,0 +1,44 @@
+"""Does `ondie bench service` measure what it says: served commands, beside the engine alone?"""
+
+import json
+
+import numpy as np
+import pytest
+
+from ondie.emu.config.config import load_preset
+from ondie.emu.drive import Drive
+from ondie.emu.nvme.command import COMMAND, READ, WRITE
+from ondie.emu.validate.speed import service
+from tests.smoke.commands import files, here
+
+
+def test_the_command_writes_rows(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "service", lambda cfg, op, batch, payload, n: 1e5 * batch)
+    monkeypatch.setattr(service, "engine_alone", lambda cfg, op, n: 2e6)
+    done = here(capsys, "bench", "service", "--quick", "--json", tmp_path / "a.json")
+    assert done.code == 0 and "writes with bytes, 32 at a time" in done.out
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert files(tmp_path) == ["a.json"]
+    found = {(r["name"], r["anchor"]): r for r in rows}
+    row = found["reads, 32 at a time", "engine alone, reads"]
+    assert row["value"] == 3200 and row["ratio"] == pytest.approx(1.6)
+    assert found["reads, one at a time", "target 60 k/s"]["ratio"] == pytest.approx(1e5 / 60e3)
+
+
+@pytest.mark.parametrize("payload", [False, True])
+@pytest.mark.parametrize("op", [READ, WRITE])
+def test_every_command_is_served(op, payload):
+    cfg = load_preset("gen4-tlc")
+    assert service.service(cfg, op, 32, payload, 640) > 0
+    drive = Drive(cfg, payload=payload, queue_depth=service.DEPTH)
+    if payload:
+        drive.buffer = np.ones((32, service.SIZE), np.uint8)
+    commands = np.zeros(32, COMMAND)
+    commands["op"], commands["size"] = op, service.SIZE
+    commands["data"] = np.arange(32) * service.SIZE if payload else -1
+    places = np.arange(320).reshape(10, 32) * service.SIZE
+    assert service.turn(drive, commands, places) == 320 and drive.outstanding == 0
+
+
+def test_the_engine_alone_reads_flash():
+    assert service.engine_alone(load_preset("gen4-tlc"), READ, 2000) > 0
