@@ -22,10 +22,10 @@ OTHERS = [name for name in formats.VARIANTS if name != formats.PLAIN]
 
 
 def pytest_generate_tests(metafunc):
-    """One seed at small counts, three at full ones. Variants first: two workers then begin with
-    FP32's runs of two seeds."""
+    """One seed at small counts, two at full ones; `ondie study formats` has three. Variants first:
+    two workers then begin with FP32's runs of two seeds."""
     if "variant" in metafunc.fixturenames:
-        seeds = formats.SEEDS if metafunc.config.getoption("--full") else formats.SEEDS[:1]
+        seeds = formats.SEEDS[:2] if metafunc.config.getoption("--full") else formats.SEEDS[:1]
         pairs = [(name, seed) for name in OTHERS for seed in seeds]
         metafunc.parametrize("variant, seed", pairs)
 
@@ -74,7 +74,7 @@ def test_what_bf16_loses_without_chance(trained, counts):
     """Rounded to nearest, a weight of BF16 does not move where the update is below half a unit of
     it: all other variants end lower, on the mean of the seeds. Rounded at random, it ends as FP32
     does."""
-    seeds = counts(formats.SEEDS[:1], formats.SEEDS)
+    seeds = counts(formats.SEEDS[:1], formats.SEEDS[:2])
     lost = {
         name: np.mean([away(trained(name, s), trained(formats.PLAIN, s)) for s in seeds])
         for name in OTHERS

@@ -456,8 +456,8 @@ print("end")
 
 
 THOROUGH = "optimstore-r1"  # presets share most of their code
-ALIKE = ("970-pro", "pm9a3", "7450", "7500")
-"""Presets that use no mechanism beyond those of gen4-tlc."""
+ALIKE = ("970-pro", "pm9a3", "7450", "7500", "laguna", "smartssd", "optimstore-r2")
+"""Presets that use no mechanism beyond those of gen4-tlc, newport and optimstore-r1."""
 
 
 def numbers(preset):
