@@ -17,6 +17,7 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, configuration
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.payload_log import LOG_BAD, LogEntry
 from ondie.emu.engine.core.state import as_records
@@ -31,7 +32,7 @@ from ondie.emu.engine.run.driver import (
     PowerCut,
 )
 from ondie.emu.engine.run.errors import SimulationError
-from ondie.emu.engine.run.system import System
+from ondie.emu.engine.run.system import PLANNED, System
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.page_store import PageStore
@@ -122,7 +123,7 @@ class Drive(System):
         self._buffer: np.ndarray | None = None
         self._in_use: list[np.ndarray] = []
         """Other memory that commands in flight may use."""
-        self._reached = self._accepted = self._taken = 0
+        self._reached = self._accepted = self._taken = self._planned_commands = 0
         self._waiting: list[tuple[np.ndarray, int]] = []  # not in the rings yet; their buffer
         self._out = as_records(np.zeros(REPORTED, COMPLETION))
         self._reports: list[np.ndarray] = []
@@ -186,6 +187,11 @@ class Drive(System):
         return int(
             submission.load(self.state, as_records(commands), self._transfers, base, self.requested)
         )
+
+    def _load(self, chunk: np.ndarray) -> None:
+        """Load a chunk of plan rows, and count its commands."""
+        self._planned_commands += int((chunk["resource"] == plan_rows.NVME).sum())
+        super()._load(chunk)
 
     def supply(self) -> bool:
         """Load rows of a plan, and waiting commands while their queue pairs have room. Return True
@@ -428,12 +434,19 @@ class Drive(System):
         """
         check_between_events(self.arrays, self.geometry)
         if not self.off and self.outstanding == 0 and self.idle:
-            requested = Requested(self._accepted, *self.requested.tolist())
-            check_idle(self.arrays, self.geometry, requested)
+            check_idle(self.arrays, self.geometry, self._all_requested())
         if self.store is not None:
             misplaced = self._misplaced(self.store)
             first = misplaced[0] if misplaced else ""
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
+
+    def _all_requested(self) -> Requested:
+        """Return what commands and plans have requested so far."""
+        names = ("read_pages", "program_pages", "link_up_bytes", "link_down_bytes")
+        of_plans = self.planned.sum(axis=0)[[PLANNED.index(name) for name in names]]
+        return Requested(
+            self._accepted + self._planned_commands, *(self.requested + of_plans).tolist()
+        )
 
     def _misplaced(self, store: PageStore) -> list[str]:
         """Return one sentence per mapping unit whose flash page belongs to another unit.

@@ -9,11 +9,13 @@ import pytest
 
 from ondie.emu.drive import Drive, MediaError
 from ondie.emu.engine.core import payload_log
+from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.nand import page_store
 from ondie.emu.nvme import command as queues
 from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
+from ondie.emu.paths.base import Rows
 from ondie.emu.replay.player import Player, Source
 from ondie.emu.units import InputError
 from ondie.kernels import native
@@ -305,6 +307,44 @@ def test_kinds_of_log_records_in_c_are_those_in_python():
     assert len(kinds) == 13
     for name, number in kinds.items():
         assert getattr(payload_log, name.removeprefix("ONDIE_")) == number
+
+
+# --- plans beside commands
+
+
+def test_plans_and_commands_share_one_engine():
+    """A plan that keeps the link and flash busy: commands take longer beside it, it takes longer
+    beside them, and the books have both."""
+    cfg = settings("no cache", system__devices=3)
+
+    def plan() -> np.ndarray:
+        out = Rows()
+        out.add(40, resource=rows.DMA_DOWN, bytes_in=1 << 16)
+        out.add(30, resource=rows.NVME, kind=WRITE, bytes_in=8192, lpn=2 * np.arange(30))
+        return out.take()
+
+    def commands(drive: Drive) -> np.ndarray:
+        out = np.zeros(60, queues.COMMAND)
+        out["op"], out["size"], out["data"] = WRITE, 8192, -1
+        out["offset"] = (100 + 2 * np.arange(60)) * 4096
+        return out
+
+    ends = {}
+    for name in ("plan", "commands", "both"):
+        drive = Drive(cfg, queue_depth=8)
+        assert drive.devices == 1
+        if name != "plan":
+            drive.submit(commands(drive))
+        if name != "commands":
+            drive.start([plan()])
+        drive.run()
+        assert drive.plan_done and drive.outstanding == 0
+        drive.check()
+        done = drive.completions()
+        row = drive.arrays.row["end"][:70].max() if name != "commands" else 0
+        ends[name] = (int(row), int(done["end"].max()) if len(done) else 0)
+    assert ends["both"][0] > ends["plan"][0] > 0
+    assert ends["both"][1] > ends["commands"][1] > 0
 
 
 # --- bad input
