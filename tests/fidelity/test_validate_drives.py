@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from ondie.emu.analysis.headlines import simulate
+from ondie.emu.analysis.headlines import Bench, simulate
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY
 from ondie.emu.config.config import load_preset
 from ondie.emu.config.datasheet import load_datasheet
@@ -14,6 +14,7 @@ from ondie.emu.config.rules.rule import native_bytes, raw_bytes
 from ondie.emu.ftl import pslc
 from ondie.emu.replay.block_trace import capacity
 from ondie.emu.validate.drives import DRIVES, TOLERANCE, drive_rows
+from ondie.traces.block_model import READ, WRITE
 from tests.fidelity import fitted
 from tests.suites import suite
 
@@ -120,6 +121,18 @@ def test_the_fixed_region_is_no_part_of_the_exported_capacity():
     assert pslc.capacity(cfg) == pytest.approx(12e9, rel=0.01)
     assert raw_bytes(cfg) - native_bytes(cfg) == 3 * pslc.capacity(cfg)
     assert cfg.system.capacity_bytes <= capacity(cfg) < 1.001 * cfg.system.capacity_bytes
+
+
+def test_twice_as_many_dies_would_bring_the_sn750_to_its_random_reads():
+    """The figures of docs/drives.md for 512 Gbit and for 256 Gbit."""
+    smaller = {"flash.dies_per_channel": 4, "flash.blocks_per_plane": 1366,
+               "cache.capacity": "2 MiB", "cache.destage_pages": 64}  # fmt: skip
+    for more, kiops, mb_per_s in (({}, 231, 558), (smaller, 444, 989)):
+        bench = Bench(load_preset("sn750").replace(more), "fresh", 1, 0)
+        reads = bench.rate(READ, 4096, 256, True).per_s
+        writes = bench.rate(WRITE, 128 << 10, 32, False, pslc_full=True).per_s * (128 << 10)
+        assert (round(reads / 1e3), round(writes / 1e6)) == (kiops, mb_per_s)
+        assert reads < bench.cfg.flash.channels * bench.cfg.flash.dies_per_channel / 60e-6
 
 
 def test_mechanisms_have_their_presets():
