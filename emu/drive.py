@@ -17,6 +17,7 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, configuration
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.payload_log import LOG_BAD, LogEntry
 from ondie.emu.engine.core.state import as_records
@@ -31,7 +32,7 @@ from ondie.emu.engine.run.driver import (
     PowerCut,
 )
 from ondie.emu.engine.run.errors import SimulationError
-from ondie.emu.engine.run.system import System
+from ondie.emu.engine.run.system import PLANNED, System
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.page_store import PageStore
@@ -66,7 +67,7 @@ class Drive(System):
     errors. Commands in flight at the same time may take effect in any order, as in NVMe. To order
     two commands, wait for the completion of the first.
 
-    Raises InputError for fewer than one queue and for an impossible block size.
+    Raises InputError for fewer than one queue, a depth below one, or an impossible block size.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class Drive(System):
         cfg, self.block_bytes = with_blocks(configuration(cfg), block_bytes)
         if queues < 1:
             raise InputError(f"queues = {queues}: must be at least 1")
+        if queue_depth is not None and queue_depth < 1:
+            raise InputError(f"queue_depth = {queue_depth}: must be at least 1")
         super().__init__(
             cfg, ("",), pairs=queues, queue_depth=queue_depth, payload=payload, seed=seed
         )
@@ -118,7 +121,9 @@ class Drive(System):
         for name, value in limits.items():
             self._limits[name] = value
         self._buffer: np.ndarray | None = None
-        self._reached = self._accepted = self._taken = 0
+        self._in_use: list[np.ndarray] = []
+        """Other memory that commands in flight may use."""
+        self._reached = self._accepted = self._taken = self._planned_commands = 0
         self._waiting: list[tuple[np.ndarray, int]] = []  # not in the rings yet; their buffer
         self._out = as_records(np.zeros(REPORTED, COMPLETION))
         self._reports: list[np.ndarray] = []
@@ -136,6 +141,8 @@ class Drive(System):
             raise InputError(NO_PAYLOAD)
         if not memory.flags.c_contiguous or not memory.flags.writeable:
             raise InputError("buffer: must be a contiguous array that can be written")
+        if self._buffer is not None and self.outstanding:
+            self._in_use.append(self._buffer)  # commands in flight have its address
         self._buffer = memory
         self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
 
@@ -156,6 +163,8 @@ class Drive(System):
         self._earliest[0] = self.earliest_arrival
         if commands.dtype != COMMAND or commands.ndim != 1:
             submission.check(commands, self._limits)
+        if not commands.flags.carray:  # the layout for which the code is compiled
+            commands = commands.copy()
         self._collect()  # places in the rings are used again
         if self._waiting:
             submission.check(commands, self._limits)
@@ -178,6 +187,11 @@ class Drive(System):
         return int(
             submission.load(self.state, as_records(commands), self._transfers, base, self.requested)
         )
+
+    def _load(self, chunk: np.ndarray) -> None:
+        """Load a chunk of plan rows, and count its commands."""
+        self._planned_commands += int((chunk["resource"] == plan_rows.NVME).sum())
+        super()._load(chunk)
 
     def supply(self) -> bool:
         """Load rows of a plan, and waiting commands while their queue pairs have room. Return True
@@ -213,28 +227,36 @@ class Drive(System):
         return max(int(self._earliest[0]), self._reached)
 
     def run_until(
-        self, t_ps: int = NEVER - 1, max_events: int | None = None, completions: int = 0
+        self, t_ps: int | None = None, max_events: int | None = None, completions: int = 0
     ) -> int:
         """Handle events up to time ``t_ps``, at most ``max_events``; return their number. With
         ``completions``, stop when that many more commands have completed.
 
-        Raises InputError if ``t_ps`` is before ``now``, or if writes wait for space that garbage
-        collection cannot free.
+        ``t_ps`` = None: until no work is left; the clock then stays at the last event. Raises
+        InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for negative
+        ``completions``, or if writes wait for space that garbage collection cannot free.
         """
         self.check_power()
-        if t_ps < self._reached:
+        limit = NEVER - 1 if t_ps is None else t_ps
+        if limit < self._reached:
             raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
+        if limit >= NEVER:
+            raise InputError(f"t_ps = {t_ps}: must be below {NEVER} ps")
+        if completions < 0:
+            raise InputError(f"completions = {completions}: must be at least 0")
         reg = self.registers
         wanted = int(reg[COMPLETED]) + completions if completions else NEVER
         reg[WANTED] = wanted
         if self.events_left is not None:
             reg[PAUSE] = 0
-            count = super().run_until(t_ps, max_events)
+            count = super().run_until(limit, max_events)
         else:
-            count = self._run_events(t_ps, NEVER if max_events is None else max_events, wanted)
+            count = self._run_events(limit, NEVER if max_events is None else max_events, wanted)
         next_event = self.next_event
-        stopped = next_event <= t_ps and next_event < NEVER or reg[COMPLETED] >= wanted
-        self._reached = super().now if stopped else t_ps
+        if t_ps is None or next_event <= limit or reg[COMPLETED] >= wanted:
+            self._reached = max(self._reached, super().now)
+        else:
+            self._reached = limit
         if next_event >= NEVER and (self.outstanding or self._flying.any() or not self.plan_done):
             self.check_finished()
         return count
@@ -258,17 +280,15 @@ class Drive(System):
         """Load what waits for room, if anything does; return True if any was loaded."""
         return (bool(self._waiting) or not self.plan_done) and self.supply()
 
-    def run(self, plan: Iterable[np.ndarray] = (), max_events: int | None = None) -> int:
-        """Run a plan (chunks of plan_rows.PLAN) and all commands until no work is left, at most
-        ``max_events`` events; return the number of events handled.
+    def run(self, plan: Iterable[np.ndarray] | None = None, max_events: int | None = None) -> int:
+        """Start a plan (chunks of plan_rows.PLAN), if one is given, and run plans and commands
+        until no work is left, at most ``max_events`` events; return the number of events handled.
 
         The clock stays at the time of the last event.
         """
-        before = self.now
-        self.start(plan)
-        count = self.run_until(NEVER - 1, max_events)
-        self._reached = max(before, super().now)
-        return count
+        if plan is not None:
+            self.start(plan)
+        return self.run_until(None, max_events)
 
     def power_cut(self, after_events: int) -> int:
         """Run ``after_events`` events, then cut the power; afterwards the drive handles no
@@ -295,6 +315,8 @@ class Drive(System):
         bytes of that page are wrong.
         """
         self._collect()
+        if self._in_use and not self.outstanding:
+            self._in_use.clear()
         reports, self._reports = self._reports, []
         return reports[0] if len(reports) == 1 else np.concatenate([self._out[:0], *reports])
 
@@ -343,6 +365,7 @@ class Drive(System):
         command["op"], command["offset"], command["size"] = op, offset, memory.nbytes
         command["arrival"] = self.earliest_arrival
         command["tag"] = OWN_TAG
+        self._in_use.append(memory)
         limits = self._limits.copy()
         self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
         try:
@@ -411,12 +434,19 @@ class Drive(System):
         """
         check_between_events(self.arrays, self.geometry)
         if not self.off and self.outstanding == 0 and self.idle:
-            requested = Requested(self._accepted, *self.requested.tolist())
-            check_idle(self.arrays, self.geometry, requested)
+            check_idle(self.arrays, self.geometry, self._all_requested())
         if self.store is not None:
             misplaced = self._misplaced(self.store)
             first = misplaced[0] if misplaced else ""
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
+
+    def _all_requested(self) -> Requested:
+        """Return what commands and plans have requested so far."""
+        names = ("read_pages", "program_pages", "link_up_bytes", "link_down_bytes")
+        of_plans = self.planned.sum(axis=0)[[PLANNED.index(name) for name in names]]
+        return Requested(
+            self._accepted + self._planned_commands, *(self.requested + of_plans).tolist()
+        )
 
     def _misplaced(self, store: PageStore) -> list[str]:
         """Return one sentence per mapping unit whose flash page belongs to another unit.

@@ -24,7 +24,7 @@ from ondie.emu.analysis.energy import replay_energy
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.config.datasheet import LATENCIES, DataSheet, Figure
-from ondie.emu.config.rules.rule import WORD_LINE, raw_bytes
+from ondie.emu.config.rules.rule import WORD_LINE, native_bytes, raw_bytes
 from ondie.emu.ftl import pslc
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.timing import word_line_pages
@@ -277,7 +277,8 @@ class Bench:
         """Return the endurance: bytes that the host can write until the rated cycles are used up.
 
         The counters are those of a longer run minus those of a shorter run, which cancels the
-        collection and folding after the last write.
+        collection and folding after the last write. A static pSLC region wears separately from the
+        native blocks; the drive ends with the one that is used up first.
         """
         if figure.workload == "random":
             cfg = reduced(self.folding, self.scale, *WEAR_SHAPE).replace(WEAR_DIES)
@@ -295,12 +296,36 @@ class Bench:
         before, after = short.done.counters, long.done.counters
         done = {name: after[name] - before[name] for name in after}
         written, programmed = done["program_pages"], programmed_pages(done)
+        if self.cfg.ftl.pslc == "static":
+            return self._endurance_of_parts(figure, done, programmed, len(long.requests))
         share = written / (programmed - done["pslc_pages"] * (1 - self._pslc_wear()))
         return Headline(
             figure, self.cfg.flash.endurance_cycles * raw_bytes(self.cfg) * share,
             "flash.endurance_cycles", share, "the bytes programmed are host writes",
             len(long.requests),
         )  # fmt: skip
+
+    def _endurance_of_parts(
+        self, figure: Figure, done: dict[str, int], programmed: int, requests: int
+    ) -> Headline:
+        """Return the endurance of a drive with a static pSLC region, that of the region or of the
+        native blocks. ``done``: counters. ``programmed``: pages programmed in both."""
+        flash, written, inside = self.cfg.flash, done["program_pages"], done["pslc_pages"]
+        native = flash.endurance_cycles * native_bytes(self.cfg)
+        region = flash.pslc_endurance_cycles * pslc.capacity(self.cfg)
+        parts = (
+            (native, "flash.endurance_cycles", programmed - inside, "native"),
+            (region, "flash.pslc_endurance_cycles", inside, "pSLC"),
+        )
+        limits = [
+            Headline(
+                figure, rated * written / pages, key, written / pages,
+                f"the bytes programmed in {name} blocks are host writes", requests,
+            )
+            for rated, key, pages, name in parts
+            if pages
+        ]  # fmt: skip
+        return min(limits, key=lambda limit: limit.value)
 
     def _pslc_wear(self) -> float:
         """Return the wear by a page program in a pSLC block divided by that in a native block. A

@@ -9,6 +9,7 @@ figures for one capacity.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from typing import Any
 
 from ondie.emu.config.config import Config
 from ondie.emu.config.loader import read_table
-from ondie.emu.config.rules.rule import raw_bytes
+from ondie.emu.config.rules.rule import native_bytes
 from ondie.emu.units import KINDS, InputError, fmt_bytes, known_names, parse, quoted
 
 TABLE = "datasheet"
@@ -301,20 +302,22 @@ MOST_UNUSED = 1.1
 def contradiction(cfg: Config) -> str | None:
     """Return a sentence if the flash does not have the nominal capacity; None if it does.
 
-    The flash without over-provisioning must hold the nominal capacity, and at most a tenth more.
+    The flash without over-provisioning and without a static pSLC region must hold the nominal
+    capacity, and at most a tenth more.
     """
-    raw, nominal = raw_bytes(cfg), cfg.system.capacity_bytes
+    raw, nominal = native_bytes(cfg), cfg.system.capacity_bytes
+    region = " outside the static pSLC region" if cfg.ftl.pslc == "static" else ""
     exported = raw * (1 - cfg.ftl.over_provisioning)
     if nominal <= exported <= MOST_UNUSED * nominal:
         return None
     share = (raw - nominal) / raw
     change = (
-        f"ftl.over_provisioning = {share:.3g} would give it"
+        f"ftl.over_provisioning = {math.floor(share * 1e4) / 1e4:g} would give it"
         if 0 <= share < 0.4
         else "change flash.blocks_per_plane"
     )
     return (
         f"system.capacity = {fmt_bytes(nominal)} contradicts the geometry: {fmt_bytes(raw)} of "
-        f"flash without ftl.over_provisioning = {cfg.ftl.over_provisioning:g} are "
+        f"flash{region} without ftl.over_provisioning = {cfg.ftl.over_provisioning:g} are "
         f"{fmt_bytes(exported)}; {change}"
     )

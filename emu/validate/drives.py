@@ -3,8 +3,8 @@
 Owns the list of drives, the tolerance and the rows. Does not own the workloads
 (analysis/headlines.py), the data sheets (the table [datasheet] of each preset) or the rules for the
 choice of constants (docs/drives.md).
-Source: data sheets of Samsung 970 PRO, 970 EVO and PM9A3, Micron 7450 and 7500, Intel D5-P4320; the
-fit row is NVMeVirt's measurement of the 970 PRO (FAST 2023).
+Source: data sheets of Samsung 970 PRO, 970 EVO and PM9A3, WD Black SN750, Micron 7450 and 7500,
+Intel D5-P4320; the fit row is NVMeVirt's measurement of the 970 PRO (FAST 2023).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.config.datasheet import UNITS, DataSheet, load_datasheet
 from ondie.emu.units import fmt_bytes
 
-DRIVES = ("970-pro", "970-evo", "pm9a3", "7450", "7500", "p4320")
+DRIVES = ("970-pro", "970-evo", "sn750", "pm9a3", "7450", "7500", "p4320")
 """Presets of drives with a data sheet, in the order of their tables."""
 TOLERANCE = 0.15
 """Relative tolerance of the figures that are checked."""

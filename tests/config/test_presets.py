@@ -9,7 +9,7 @@ import pytest
 from ondie.emu.config.config import load_preset, preset_list, preset_names, preset_table
 from ondie.emu.config.leaf import SOURCES, rank
 from ondie.emu.config.loader import PARTS, PRESETS, key_of, part_names
-from ondie.emu.config.rules.rule import raw_bytes
+from ondie.emu.config.rules.rule import native_bytes
 from ondie.emu.config.schema.keys import KEYS
 from ondie.emu.units import InputError
 from ondie.emu.validate.drives import DRIVES
@@ -101,7 +101,7 @@ def test_both_ends_of_every_range_are_valid_configurations(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_capacity_is_nominal_within_a_tenth(name):
     config = load_preset(name)
-    user = raw_bytes(config) * (1 - config.ftl.over_provisioning)
+    user = native_bytes(config) * (1 - config.ftl.over_provisioning)
     assert user == pytest.approx(config.system.capacity_bytes, rel=0.1)
     assert user >= config.system.capacity_bytes  # the nominal capacity can really be written
 

@@ -10,7 +10,8 @@ from ondie.emu.analysis import headlines
 from ondie.emu.analysis.headlines import Bench, reduced, simulate, window_rate
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.datasheet import read_datasheet
-from ondie.emu.config.rules.rule import raw_bytes
+from ondie.emu.config.rules.rule import native_bytes, raw_bytes
+from ondie.emu.ftl import pslc
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.replay.block_trace import capacity
 from tests.fidelity.waf_theory import mean_field
@@ -300,6 +301,21 @@ def test_folding_wears_native_blocks_and_the_cache_its_own_cycles():
     headline = one(cfg, {"what": "bytes_written", "value": "1 TB", "workload": "sequential"})
     assert headline.share == pytest.approx(1 / (1 + 3 * 3000 / 30000), rel=0.02)
     assert headline.value == pytest.approx(3000 * raw_bytes(cfg) * headline.share)
+
+
+@pytest.mark.parametrize(("cycles", "region"), [(3000, True), (300, False)])
+def test_a_fixed_region_wears_separately(cycles, region):
+    """Each byte is programmed once in the region and once in TLC. With 3000 cycles of TLC, the
+    region is used up first, with 300 the native blocks."""
+    cfg = load_preset("970-evo").replace(
+        {"ftl.pslc": "static", "ftl.over_provisioning": 0.0599, "flash.endurance_cycles": cycles}
+    )
+    headline = one(cfg, {"what": "bytes_written", "value": "1 TB", "workload": "sequential"})
+    assert headline.share == pytest.approx(1, rel=0.02)
+    size = pslc.capacity(cfg) if region else native_bytes(cfg)
+    assert headline.value == pytest.approx((30_000 if region else cycles) * size, rel=0.02)
+    assert headline.limit == "flash." + "pslc_" * region + "endurance_cycles"
+    assert headline.why.endswith(f"in {'pSLC' if region else 'native'} blocks are host writes")
 
 
 def test_runs_that_figures_share_are_made_once(monkeypatch):

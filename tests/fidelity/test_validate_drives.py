@@ -5,12 +5,16 @@ import tomllib
 
 import pytest
 
-from ondie.emu.analysis.headlines import simulate
+from ondie.emu.analysis.headlines import Bench, simulate
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY
 from ondie.emu.config.config import load_preset
 from ondie.emu.config.datasheet import load_datasheet
 from ondie.emu.config.loader import PRESETS
+from ondie.emu.config.rules.rule import native_bytes, raw_bytes
+from ondie.emu.ftl import pslc
+from ondie.emu.replay.block_trace import capacity
 from ondie.emu.validate.drives import DRIVES, TOLERANCE, drive_rows
+from ondie.traces.block_model import READ, WRITE
 from tests.fidelity import fitted
 from tests.suites import suite
 
@@ -80,9 +84,9 @@ def test_the_rule_gives_the_constants(name):
     passes = 2 if f.programming == "two_pass" else 1
     assert cfg.cache.capacity_bytes == 2 * dies * program * passes
     binary = 2 ** (cfg.system.capacity_bytes - 1).bit_length()
-    raw = dies * f.planes_per_die * f.blocks_per_plane * f.pages_per_block * f.page_bytes
-    assert raw == pytest.approx(binary, rel=0.01)
-    assert (raw - cfg.system.capacity_bytes) / raw == pytest.approx(
+    assert raw_bytes(cfg) == pytest.approx(binary, rel=0.01)
+    native = native_bytes(cfg)
+    assert (native - cfg.system.capacity_bytes) / native == pytest.approx(
         cfg.ftl.over_provisioning, abs=1e-3
     )
 
@@ -101,10 +105,42 @@ def test_dies_are_those_of_the_table(root):
         assert f.bus_bytes_per_s == pytest.approx(bus * 1e6, rel=0.001)
 
 
+def test_the_die_of_64_layers_is_that_of_the_other_manufacturer():
+    """512 Gbit instead of 256 Gbit with the same times, and half of the channel's rate or more."""
+    wd, samsung = load_preset("sn750").flash, load_preset("970-evo").flash
+    assert (wd.t_read_ps, wd.t_program_ps, wd.page_bytes, wd.pages_per_block) == (
+        samsung.t_read_ps, samsung.t_program_ps, samsung.page_bytes, samsung.pages_per_block,
+    )  # fmt: skip
+    gbit = 8 * wd.blocks_per_plane * wd.pages_per_block * wd.page_bytes / 2**30
+    assert gbit == pytest.approx(512, rel=0.001)
+    assert wd.bus_bytes_per_s == 533_000_000
+
+
+def test_the_fixed_region_is_no_part_of_the_exported_capacity():
+    cfg = load_preset("sn750")
+    assert pslc.capacity(cfg) == pytest.approx(12e9, rel=0.01)
+    assert raw_bytes(cfg) - native_bytes(cfg) == 3 * pslc.capacity(cfg)
+    assert cfg.system.capacity_bytes <= capacity(cfg) < 1.001 * cfg.system.capacity_bytes
+
+
+def test_twice_as_many_dies_would_bring_the_sn750_to_its_random_reads():
+    """The figures of docs/drives.md for 512 Gbit and for 256 Gbit."""
+    smaller = {"flash.dies_per_channel": 4, "flash.blocks_per_plane": 1366,
+               "cache.capacity": "2 MiB", "cache.destage_pages": 64}  # fmt: skip
+    for more, kiops, mb_per_s in (({}, 231, 558), (smaller, 444, 989)):
+        bench = Bench(load_preset("sn750").replace(more), "fresh", 1, 0)
+        reads = bench.rate(READ, 4096, 256, True).per_s
+        writes = bench.rate(WRITE, 128 << 10, 32, False, pslc_full=True).per_s * (128 << 10)
+        assert (round(reads / 1e3), round(writes / 1e6)) == (kiops, mb_per_s)
+        assert reads < bench.cfg.flash.channels * bench.cfg.flash.dies_per_channel / 60e-6
+
+
 def test_mechanisms_have_their_presets():
     """pSLC that folds, two-pass and one-shot programming, mapping units, suspended programs."""
     evo, qlc = load_preset("970-evo"), load_preset("p4320")
     assert (evo.ftl.pslc, evo.cache.mode) == ("dynamic", "write_back") and evo.ftl.fold_idle_ps
+    fixed = load_preset("sn750").ftl
+    assert (fixed.pslc, fixed.pslc_full) == ("static", "direct") and fixed.fold_idle_ps
     assert (qlc.flash.programming, qlc.flash.suspend) == ("two_pass", "program_erase")
     assert load_preset("7450").flash.programming == "one_shot"
 

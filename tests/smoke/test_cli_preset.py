@@ -111,7 +111,7 @@ def test_a_bad_sheet_is_refused(old, new, says, tmp_path, capsys, monkeypatch):
     ("arguments", "says"),
     [
         (("check", "gen4-tlc", "--set", "system.capacity=2TB"), "contradicts the geometry"),
-        (("check", "gen4-tlc", "--set", "system.capacity=4.2TB"), "over_provisioning = 0.0455"),
+        (("check", "gen4-tlc", "--set", "system.capacity=4.2TB"), "over_provisioning = 0.0454"),
         (("new", "mine.json", "--from", "gen4-tlc"), "must end in .toml"),
         (("new", "mine.toml", "--from", "gen4"), "nearest: gen4-tlc"),
         (("new", "mine.toml"), "--from"),

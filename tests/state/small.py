@@ -68,7 +68,7 @@ class PageDrive(Drive):
         super().submit(in_bytes(commands, self.unit_bytes))
 
     def run(self, max_events: int | None = None) -> int:
-        return super().run((), max_events)
+        return super().run(None, max_events)
 
     def write(self, lpn: int, data: Any) -> None:
         super().write(lpn * self.unit_bytes, data)

@@ -16,7 +16,7 @@ from tests.smoke.commands import compiled, here, refused
 
 GIB = 1 << 30
 PRESETS = ("newport", "gen4-tlc", "laguna", "smartssd", "csd-pe", "optimstore-r1", "optimstore-r2",
-           "970-pro", "970-evo", "pm9a3", "p4320")  # fmt: skip
+           "970-pro", "970-evo", "sn750", "pm9a3", "p4320")  # fmt: skip
 
 
 def random_trace(path, count, rng, span=64 * GIB):

@@ -1,6 +1,7 @@
 """A drive that is served: sectors, four queues, bytes in every mode of the cache; and the times are
 those of a replay."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 
 from ondie.emu.drive import Drive, MediaError
 from ondie.emu.engine.core import payload_log
+from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.nand import page_store
 from ondie.emu.nvme import command as queues
 from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
+from ondie.emu.paths.base import Rows
 from ondie.emu.replay.player import Player, Source
 from ondie.emu.units import InputError
 from ondie.kernels import native
@@ -304,3 +307,118 @@ def test_kinds_of_log_records_in_c_are_those_in_python():
     assert len(kinds) == 13
     for name, number in kinds.items():
         assert getattr(payload_log, name.removeprefix("ONDIE_")) == number
+
+
+# --- plans beside commands
+
+
+def test_plans_and_commands_share_one_engine():
+    """A plan that keeps the link and flash busy: commands take longer beside it, it takes longer
+    beside them, and the books have both."""
+    cfg = settings("no cache", system__devices=3)
+
+    def plan() -> np.ndarray:
+        out = Rows()
+        out.add(40, resource=rows.DMA_DOWN, bytes_in=1 << 16)
+        out.add(30, resource=rows.NVME, kind=WRITE, bytes_in=8192, lpn=2 * np.arange(30))
+        return out.take()
+
+    def commands(drive: Drive) -> np.ndarray:
+        out = np.zeros(60, queues.COMMAND)
+        out["op"], out["size"], out["data"] = WRITE, 8192, -1
+        out["offset"] = (100 + 2 * np.arange(60)) * 4096
+        return out
+
+    ends = {}
+    for name in ("plan", "commands", "both"):
+        drive = Drive(cfg, queue_depth=8)
+        assert drive.devices == 1
+        if name != "plan":
+            drive.submit(commands(drive))
+        if name != "commands":
+            drive.start([plan()])
+        drive.run()
+        assert drive.plan_done and drive.outstanding == 0
+        drive.check()
+        done = drive.completions()
+        row = drive.arrays.row["end"][:70].max() if name != "commands" else 0
+        ends[name] = (int(row), int(done["end"].max()) if len(done) else 0)
+    assert ends["both"][0] > ends["plan"][0] > 0
+    assert ends["both"][1] > ends["commands"][1] > 0
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda d: d.run_until(-1), "t_ps = -1"),
+        (lambda d: d.run_until(2**62), "t_ps = 4611686018427387904: must be below"),
+        (lambda d: d.run_until(completions=-1), "completions = -1: must be at least 0"),
+        (lambda d: Drive(settings("no cache"), queue_depth=0), "queue_depth = 0"),
+        (lambda d: d.write(SECTOR // 2, bytes(SECTOR)), "offset = 256: must be whole"),
+        (lambda d: d.write(d.capacity, bytes(SECTOR)), "must be a byte of the drive"),
+        (lambda d: d.read(0, 1 << 19), "must be at most 32768 bytes"),
+    ],
+)
+def test_what_is_refused_leaves_the_drive_as_it_was(call, words):
+    drive = Drive(settings("write back"), payload=True, block_bytes=SECTOR)
+    drive.write(0, b"a" * SECTOR)
+    with pytest.raises(InputError, match=words):
+        call(drive)
+    assert drive.read(0, SECTOR).tobytes() == b"a" * SECTOR and drive.outstanding == 0
+    drive.check()
+
+
+def test_nothing_and_more_than_there_is():
+    """No commands, fewer completions than are waited for, arrays of any layout."""
+    drive = Drive(settings("write back"), queues=2)
+    drive.submit(np.zeros(0, queues.COMMAND))
+    assert drive.run_until(completions=5) == 0 and len(drive.completions()) == 0
+    assert drive.now == 0
+    batch = np.zeros(8, queues.COMMAND)
+    batch["op"], batch["size"], batch["data"] = WRITE, drive.unit_bytes, -1
+    drive.submit(batch[::2])
+    batch["arrival"] = drive.earliest_arrival
+    batch.flags.writeable = False
+    drive.submit(batch[:3])
+    drive.run_until(completions=100)
+    assert len(drive.completions()) == 7 and drive.outstanding == 0
+    drive.check()
+
+
+def test_more_commands_than_a_ring_holds(monkeypatch):
+    """They wait in order, and none is lost or reported twice, whatever the clock is told."""
+    monkeypatch.setattr("ondie.emu.nvme.tables.PAIR_RING", 16)
+    monkeypatch.setattr(build, "PAIR_RING", 16)
+    drive = Drive(settings("no cache"), queues=2, queue_depth=4)
+    batch = np.zeros(100, queues.COMMAND)
+    batch["op"], batch["size"], batch["data"] = WRITE, drive.unit_bytes, -1
+    batch["offset"] = np.arange(100) * drive.unit_bytes
+    batch["queue"], batch["tag"] = np.arange(100) % 2, np.arange(100)
+    drive.submit(batch)
+    drive.submit(batch)
+    assert drive.outstanding == 200
+    found = []
+    while drive.outstanding:
+        drive.run_until(drive.now + 100_000_000)
+        found += drive.completions()["tag"].tolist()
+    assert sorted(found) == sorted([*range(100)] * 2)
+    drive.check()
+
+
+def test_memory_that_is_replaced_stays_until_its_commands_are_done():
+    drive = Drive(settings("write back"), payload=True)
+    first = np.full((1, 4096), 5, np.uint8)
+    drive.buffer = first
+    command = np.zeros(1, queues.COMMAND)
+    command["op"], command["size"] = WRITE, 4096
+    drive.submit(command)
+    before = sys.getrefcount(first)
+    drive.buffer = np.zeros((1, 4096), np.uint8)
+    assert sys.getrefcount(first) == before
+    drive.run()
+    drive.completions()
+    assert sys.getrefcount(first) == before - 1
+    assert (drive.read(0, 4096) == 5).all()

@@ -84,6 +84,15 @@ def pslc_blocks(config: Tree) -> int:
     return int(managed_blocks(config) * config.ftl.pslc_share)
 
 
+def native_bytes(config: Tree) -> int:
+    """Return the bytes of all pages of one drive outside the static pSLC region, before
+    over-provisioning."""
+    raw = raw_bytes(config)
+    if config.ftl.pslc != "static":
+        return raw
+    return raw - raw // config.flash.blocks_per_plane * pslc_blocks(config)
+
+
 def units_are_dies(config: Tree) -> bool:
     """Return True if the unit of writing and collection is a whole die."""
     return config.ftl.block_unit == "die" or config.flash.planes_per_die == 1
