@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from ondie.emu.cli.main import commands
 from ondie.emu.config.config import load_preset
-from ondie.emu.config.loader import preset_names
 from tests.docs import generate
 
 TEXTS = {str(page.relative_to(generate.ROOT)): page.read_text("utf-8") for page in generate.PAGES}
@@ -124,17 +123,6 @@ def test_the_preset_it_shows_can_be_loaded(tmp_path):
     path.write_text(text, "utf-8")
     cfg = load_preset(str(path))
     assert (cfg.system.name, cfg.flash.t_program_ps) == ("my-drive", 75_000_000)
-
-
-def test_mechanisms_of_no_preset_are_in_none():
-    """The table of docs/flash.md: its values, and no others, in every preset."""
-    row = r"^\| [^|]+ \| (`[^|]+`) \| ([^|(]+?) (?:\([^|]*\) )?\|$"
-    table = re.findall(row, TEXTS["docs/flash.md"].partition("in every preset")[2], re.M)
-    assert len(table) == 6
-    for keys, values in table:
-        for key in re.findall(r"`([^`]+)`", keys):
-            found = {str(load_preset(name).leaf(key).value).lower() for name in preset_names()}
-            assert found == set(values.split(", ")), key
 
 
 def test_the_kernels_example_runs():
