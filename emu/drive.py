@@ -315,8 +315,6 @@ class Drive(System):
         bytes of that page are wrong.
         """
         self._collect()
-        if self._in_use and not self.outstanding:
-            self._in_use.clear()
         reports, self._reports = self._reports, []
         return reports[0] if len(reports) == 1 else np.concatenate([self._out[:0], *reports])
 
@@ -328,6 +326,8 @@ class Drive(System):
             )
             self._taken += count
             self._reports.append(self._out[:count].copy())
+        if self._in_use and not self.outstanding:
+            self._in_use.clear()
 
     # --- payload
 

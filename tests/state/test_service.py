@@ -421,4 +421,5 @@ def test_memory_that_is_replaced_stays_until_its_commands_are_done():
     drive.run()
     drive.completions()
     assert sys.getrefcount(first) == before - 1
-    assert (drive.read(0, 4096) == 5).all()
+    found = drive.read(0, 4096)
+    assert (found == 5).all() and sys.getrefcount(found) == 2
