@@ -313,12 +313,14 @@ enum ondie_applied {
     ONDIE_NO_SEGMENT = 1,  /* `missing` must be opened first */
     ONDIE_TWICE = 2,       /* a page is programmed that is not erased */
     ONDIE_NOT_APPLIED = 3, /* a kind of record that the caller applies */
-    ONDIE_STATUSES = 4
+    ONDIE_BLANK = 4,       /* bytes are taken from a page that is not programmed */
+    ONDIE_NO_REQUEST = 5,  /* bytes move for something else than a request */
+    ONDIE_STATUSES = 6
 };
 
 /* Memory of one drive. Pages lie in segments of segment_pages pages. */
 typedef struct {
-    int32_t isa, status, ring_shift, planes;
+    int32_t isa, status, ring_shift, planes, slots;
     int64_t page_bytes, segment_pages;
     int64_t sequence; /* number of the last program */
     int64_t missing;  /* segment that is not open */

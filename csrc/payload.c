@@ -36,6 +36,22 @@ static void copy(uint8_t *to, const uint8_t *from, int64_t start, int64_t end, i
         if (sectors >> at / SECTOR & 1) memcpy(to + at, from + at, SECTOR);
 }
 
+/* Copy as above from a page on flash; sectors that hold no data are zeros, whatever the cells read. */
+static void copy_held(uint8_t *to, page from, int64_t start, int64_t end, int64_t sectors) {
+    const int64_t held = from.spare->sectors;
+    if (held == -1) {
+        copy(to, from.data, start, end, sectors);
+        return;
+    }
+    for (int64_t at = start; at < end; at += SECTOR) {
+        if (!(sectors >> at / SECTOR & 1)) continue;
+        if (held >> at / SECTOR & 1)
+            memcpy(to + at, from.data + at, SECTOR);
+        else
+            memset(to + at, 0, SECTOR);
+    }
+}
+
 /* The bytes of logical page `lpn` that a request moves: from `start` to `end` of the page. */
 typedef struct {
     int64_t start, end;
@@ -91,10 +107,10 @@ static uint32_t checksum_of(const ondie_payload *p, const uint8_t *data) {
     return ondie_crc32c(p->isa, 0, data, (size_t)p->page_bytes);
 }
 
-/* Erase the pages of a block in the planes that r->old selects. */
+/* Erase the pages of a block in the planes that r->old selects (-1: all). */
 static void erase(const ondie_payload *p, const ondie_record *r) {
     for (int64_t i = 0; i < r->n; i++) {
-        if (!(r->old >> i % p->planes & 1)) continue;
+        if (r->old != -1 && !(r->old >> i / p->slots % p->planes & 1)) continue;
         const page at = page_at(p, r->ppn + i);
         if (at.data) at.spare->written = ONDIE_ERASED;
     }
@@ -103,10 +119,9 @@ static void erase(const ondie_payload *p, const ondie_record *r) {
 /* Fill page `to` with the old page, or zeros, where the bytes from `start` to `end` do not. */
 static void start_from(const ondie_payload *p, const ondie_record *r, uint8_t *to, int64_t start,
                        int64_t end) {
-    const uint8_t *old = r->old >= 0 ? page_at(p, r->old).data : 0;
     if (r->sectors == -1 && start == 0 && end == p->page_bytes) return;
-    if (old)
-        memcpy(to, old, (size_t)p->page_bytes);
+    if (r->old >= 0)
+        copy_held(to, page_at(p, r->old), 0, p->page_bytes, -1);
     else
         memset(to, 0, (size_t)p->page_bytes);
 }
@@ -151,7 +166,9 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
         start_from(p, r, to.data, 0, p->page_bytes);
         copy(to.data, landing_contents(p, r), 0, p->page_bytes, r->sectors);
     }
-    write_spare(p, to, r, lpn, ++p->sequence, checksum_of(p, to.data));
+    /* Contents that were superseded before they reached flash are older than all others. */
+    const int64_t sequence = r->what == ONDIE_LOG_LOST ? 0 : ++p->sequence;
+    write_spare(p, to, r, lpn, sequence, checksum_of(p, to.data));
     return ONDIE_OK;
 }
 
@@ -160,6 +177,33 @@ static int64_t missing_segment(const ondie_payload *p, int64_t ppn, int64_t n) {
     for (int64_t s = ppn / p->segment_pages; s <= (ppn + n - 1) / p->segment_pages; s++)
         if (!p->pages[s]) return s;
     return -1;
+}
+
+/* Return 1 if one of the pages ppn to ppn + n - 1 is not programmed. */
+static int is_blank(const ondie_payload *p, int64_t ppn, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (page_at(p, ppn + i).spare->written == ONDIE_ERASED) return 1;
+    return 0;
+}
+
+/* Return whether the pages and the request that a record names can give or take bytes. */
+static int64_t check(const ondie_payload *p, const ondie_record *r) {
+    switch (r->what) {
+    case ONDIE_LOG_READ:
+        if (is_blank(p, r->ppn, r->n)) return ONDIE_BLANK;
+        /* fall through */
+    case ONDIE_LOG_ZERO:
+    case ONDIE_LOG_SERVE:
+    case ONDIE_LOG_STORE: return r->queue < 0 ? ONDIE_NO_REQUEST : ONDIE_OK;
+    case ONDIE_LOG_FILL: return is_blank(p, r->ppn, 1) ? ONDIE_BLANK : ONDIE_OK;
+    case ONDIE_LOG_PROGRAM:
+        if (r->queue < 0) return ONDIE_NO_REQUEST;
+        /* fall through */
+    case ONDIE_LOG_MOVE:
+    case ONDIE_LOG_LAND:
+    case ONDIE_LOG_LOST: return r->old >= 0 && is_blank(p, r->old, 1) ? ONDIE_BLANK : ONDIE_OK;
+    }
+    return ONDIE_OK;
 }
 
 /* Return the segment that a record needs and that is not open, or -1. */
@@ -183,9 +227,14 @@ static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
 static int64_t apply(ondie_payload *p, const ondie_record *r) {
     int64_t status = ONDIE_OK;
     if ((p->missing = needed_segment(p, r)) >= 0) return ONDIE_NO_SEGMENT;
+    if ((status = check(p, r)) != ONDIE_OK) return status;
     switch (r->what) {
     case ONDIE_LOG_READ:
-        for (int64_t i = 0; i < r->n; i++) to_host(p, r, r->lpn + i, page_at(p, r->ppn + i).data);
+        for (int64_t i = 0; i < r->n; i++) {
+            const part here = part_of(p, r, r->lpn + i);
+            if (here.host)
+                copy_held(here.host, page_at(p, r->ppn + i), here.start, here.end, r->sectors);
+        }
         break;
     case ONDIE_LOG_ZERO:
         for (int64_t i = 0; i < r->n; i++) to_host(p, r, r->lpn + i, p->zeros);
@@ -196,7 +245,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_STORE: from_host(p, r, r->lpn, slot_to_change(p, r)); break;
     case ONDIE_LOG_DESTAGE: p->state[r->place - 1] = ONDIE_FLYING; break;
     case ONDIE_LOG_FILL:
-        copy(slot_to_change(p, r), page_at(p, r->ppn).data, 0, p->page_bytes, r->sectors);
+        copy_held(slot_to_change(p, r), page_at(p, r->ppn), 0, p->page_bytes, r->sectors);
         break;
     case ONDIE_LOG_MOVE:
     case ONDIE_LOG_PROGRAM:

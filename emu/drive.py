@@ -3,7 +3,7 @@
 Owns the command interface of a single drive: submission, simulation time, completions, power cut
 and payload. Does not own the event loop (engine/run/driver.py), the rules and records of commands
 (nvme/submission.py), their execution inside the drive (engine, nvme, ftl, nand) or the plans of
-paths (engine/run/system.py), which may run beside commands.
+paths (engine/run/system.py), which may run beside commands on a drive without payload.
 Source: this project's command record (nvme/command.py).
 """
 
@@ -19,7 +19,6 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.conservation import Place, check_laws
-from ondie.emu.engine.core.payload_log import LOG_BAD, LogEntry
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import loop
@@ -27,21 +26,23 @@ from ondie.emu.engine.run.driver import (
     CLOSING,
     COMPLETED,
     EVENTS_PER_CALL,
+    NOW,
     PAUSE,
     WANTED,
     PowerCut,
 )
-from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import PLANNED, System
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
-from ondie.emu.nand import bit_errors
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import submission
 from ondie.emu.nvme.command import COMMAND, COMPLETION, READ, TRANSFER, WRITE
 from ondie.emu.nvme.request_bytes import RequestBytes
-from ondie.emu.units import InputError
+from ondie.emu.nvme.tables import PAIR_RING
+from ondie.emu.units import InputError, whole_number
 
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
+MOST_QUEUES = 256
+"""Largest number of queue pairs; each has a ring of nvme/tables.PAIR_RING requests in memory."""
 REPORTED = 1 << 12
 """Number of completions that are taken from the queue pairs at a time."""
 
@@ -81,10 +82,9 @@ class Drive(System):
         seed: int = 0,
     ) -> None:
         cfg, self.block_bytes = with_blocks(configuration(cfg), block_bytes)
-        if queues < 1:
-            raise InputError(f"queues = {queues}: must be at least 1")
-        if queue_depth is not None and queue_depth < 1:
-            raise InputError(f"queue_depth = {queue_depth}: must be at least 1")
+        queues = whole_number("queues", queues, 1, MOST_QUEUES)
+        if queue_depth is not None:
+            queue_depth = whole_number("queue_depth", queue_depth, 1, PAIR_RING)
         super().__init__(
             cfg, ("",), pairs=queues, queue_depth=queue_depth, payload=payload, seed=seed
         )
@@ -101,10 +101,8 @@ class Drive(System):
         self._bytes: RequestBytes | None = None
         transfers = as_records(np.zeros(len(self.arrays.req), TRANSFER))
         if payload:
-            self.store = PageStore(self.unit_bytes, pages=self.geometry.physical_pages)
-            self._bytes = RequestBytes(
-                self.arrays, self.geometry, self.store, transfers, self._spoil
-            )
+            self._bytes = RequestBytes(self.arrays, self.geometry, transfers)
+            self.store = self._bytes.store
         self._transfers = transfers
         pair = self.arrays.pair
         pair["depth"] = self.arrays.cfg["queue_depth"]
@@ -124,7 +122,10 @@ class Drive(System):
         self._in_use: list[np.ndarray] = []
         """Other memory that commands in flight may use."""
         self._reached = self._accepted = self._taken = self._planned_commands = 0
-        self._waiting: list[tuple[np.ndarray, int]] = []  # not in the rings yet; their buffer
+        self._waiting: list[list[tuple[np.ndarray, int]]] = [[] for _ in range(queues)]
+        """Commands of each queue pair that are not in its ring yet, with the address of their
+        buffer."""
+        self._waits = np.zeros(REPORTED, np.uint8)
         self._out = as_records(np.zeros(REPORTED, COMPLETION))
         self._reports: list[np.ndarray] = []
         self._earliest, self._base = self._limits["arrival"], self._limits["base"]
@@ -139,6 +140,8 @@ class Drive(System):
     def buffer(self, memory: np.ndarray) -> None:
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
+        if not isinstance(memory, np.ndarray) or memory.dtype.hasobject:
+            raise InputError(f"buffer: {type(memory).__name__}: must be an array of numbers")
         if not memory.flags.c_contiguous or not memory.flags.writeable:
             raise InputError("buffer: must be a contiguous array that can be written")
         if self._buffer is not None and self.outstanding:
@@ -161,32 +164,50 @@ class Drive(System):
         """Check and accept ``commands`` (COMMAND[n]) whose bytes are in the memory at ``base``."""
         self.check_power()
         self._earliest[0] = self.earliest_arrival
-        if commands.dtype != COMMAND or commands.ndim != 1:
-            submission.check(commands, self._limits)
-        if not commands.flags.carray:  # the layout for which the code is compiled
-            commands = commands.copy()
+        if (
+            not isinstance(commands, np.ndarray)
+            or commands.dtype != COMMAND
+            or commands.ndim != 1
+            or not commands.flags.carray  # the layout for which the code is compiled
+        ):
+            commands = submission.as_commands(commands)
+        count = len(commands)
+        if count > len(self._waits):
+            self._waits = np.zeros(count, np.uint8)
         self._collect()  # places in the rings are used again
-        if self._waiting:
+        loaded = submission.accept(
+            self.state, as_records(commands), self._limits, self._transfers, self.requested,
+            self._waits,
+        )  # fmt: skip
+        if loaded < 0:
             submission.check(commands, self._limits)
-            count = 0
-        else:
-            count = submission.accept(
-                self.state, as_records(commands), self._limits, self._transfers, self.requested
-            )
-        if count < 0:
-            submission.check(commands, self._limits)
-        self._accepted += len(commands)
-        if count < len(commands):
-            self._earliest[0] = commands["arrival"][-1]
-            self._waiting.append((commands[count:].copy(), base))
+        self._accepted += count
+        if loaded < count:
+            self._keep_waiting(commands, base)
 
-    def _load_commands(self, commands: np.ndarray, base: int) -> int:
-        """Load commands while their rings have room; return the index of the first that must
-        wait."""
-        self._collect()  # places in the rings are used again
-        return int(
-            submission.load(self.state, as_records(commands), self._transfers, base, self.requested)
-        )
+    def _keep_waiting(self, commands: np.ndarray, base: int) -> None:
+        """Keep the commands that have not been loaded, by queue pair, and clear their marks."""
+        left = commands[self._waits[: len(commands)] != 0]
+        self._waits[: len(commands)] = 0
+        for queue in np.unique(left["queue"]).tolist():
+            self._waiting[queue].append((left[left["queue"] == queue], base))
+
+    def _load_waiting(self, queue: int) -> bool:
+        """Load waiting commands of queue pair ``queue`` while its ring has room; return True if any
+        were loaded."""
+        waiting, self._waiting[queue] = self._waiting[queue], []
+        self.arrays.pair["more"][queue] = 0
+        any_loaded = False
+        self._collect()  # places in the ring are used again
+        for commands, base in waiting:
+            loaded = submission.load(
+                self.state, as_records(commands), self._transfers, base, self.requested,
+                self._waits,
+            )  # fmt: skip
+            any_loaded |= loaded > 0
+            if loaded < len(commands):
+                self._keep_waiting(commands, base)
+        return any_loaded
 
     def _load(self, chunk: np.ndarray) -> None:
         """Load a chunk of plan rows, and count its commands."""
@@ -198,14 +219,10 @@ class Drive(System):
         if any were loaded."""
         loaded = super().supply()
         self.registers[CLOSING] = 0  # commands may follow
-        while self._waiting:
-            commands, base = self._waiting[0]
-            count = self._load_commands(commands, base)
-            loaded |= count > 0
-            if count < len(commands):
-                self._waiting[0] = commands[count:], base
-                break
-            self._waiting.pop(0)
+        self.registers[PAUSE] = 0
+        for queue, waiting in enumerate(self._waiting):
+            if waiting:
+                loaded |= self._load_waiting(queue)
         return loaded
 
     # --- time
@@ -237,18 +254,14 @@ class Drive(System):
         ``completions``, or if writes wait for space that garbage collection cannot free.
         """
         self.check_power()
-        limit = NEVER - 1 if t_ps is None else t_ps
+        limit = NEVER - 1 if t_ps is None else whole_number("t_ps", t_ps, 0, NEVER - 1)
         if limit < self._reached:
             raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
-        if limit >= NEVER:
-            raise InputError(f"t_ps = {t_ps}: must be below {NEVER} ps")
-        if completions < 0:
-            raise InputError(f"completions = {completions}: must be at least 0")
+        completions = whole_number("completions", completions, 0, NEVER)
         reg = self.registers
         wanted = int(reg[COMPLETED]) + completions if completions else NEVER
         reg[WANTED] = wanted
         if self.events_left is not None:
-            reg[PAUSE] = 0
             count = super().run_until(limit, max_events)
         else:
             count = self._run_events(limit, NEVER if max_events is None else max_events, wanted)
@@ -278,7 +291,7 @@ class Drive(System):
 
     def _supply_waiting(self) -> bool:
         """Load what waits for room, if anything does; return True if any was loaded."""
-        return (bool(self._waiting) or not self.plan_done) and self.supply()
+        return (any(self._waiting) or not self.plan_done) and self.supply()
 
     def run(self, plan: Iterable[np.ndarray] | None = None, max_events: int | None = None) -> int:
         """Start a plan (chunks of plan_rows.PLAN), if one is given, and run plans and commands
@@ -290,6 +303,28 @@ class Drive(System):
             self.start(plan)
         return self.run_until(None, max_events)
 
+    def start(self, plan: Iterable[np.ndarray]) -> None:
+        """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
+
+        Raises InputError if a plan is running, and on a drive with payload: the bytes of plans are
+        those of paths (paths/payload.py).
+        """
+        self.check_power()
+        if self._bytes is not None:
+            raise InputError("a plan moves no bytes of a drive with payload; use Drive(cfg)")
+        if not self.plan_done:
+            raise InputError("a plan is running; a drive runs one at a time")
+        if self.next_event >= self._reached:
+            self.registers[NOW] = max(self._reached, super().now)
+        super().start(plan)
+
+    def fill(self, device: int, lpn: int, count: int) -> None:
+        """Place pages on flash as System.fill does. Raises InputError on a drive with payload,
+        whose pages need bytes."""
+        if self._bytes is not None:
+            raise InputError("filled pages have no bytes; write them, or use Drive(cfg)")
+        super().fill(device, lpn, count)
+
     def power_cut(self, after_events: int) -> int:
         """Run ``after_events`` events, then cut the power; afterwards the drive handles no
         commands.
@@ -299,11 +334,11 @@ class Drive(System):
         than ``after_events`` if no work was left.
         """
         before = self.events
-        self.events_left = after_events
+        self.events_left = whole_number("after_events", after_events, 0, NEVER)
         with suppress(PowerCut):
             self.run_until()
         self.off = True
-        self._reached = super().now
+        self._reached = max(self._reached, super().now)
         return self.events - before
 
     def completions(self) -> np.ndarray:
@@ -338,7 +373,9 @@ class Drive(System):
         Raises InputError for a partial logical block, for bytes outside the drive, or without
         payload.
         """
-        given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+        given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
+        if given.dtype.hasobject:
+            raise InputError("data: must be bytes or an array of numbers")
         self._run_command(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
 
     def read(self, offset: int, size: int) -> np.ndarray:
@@ -349,8 +386,7 @@ class Drive(System):
         could not be corrected, InputError for a partial logical block, for bytes outside the drive,
         or without payload.
         """
-        if size < 1:
-            raise InputError(f"size = {size}: must be at least one logical block")
+        size = whole_number("size", size, self.block_bytes, self.cfg.frontend.max_transfer_bytes)
         found = np.zeros(size, np.uint8)
         self._run_command(READ, offset, found)
         return found
@@ -362,22 +398,25 @@ class Drive(System):
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
         command = np.zeros(1, COMMAND)
-        command["op"], command["offset"], command["size"] = op, offset, memory.nbytes
+        command["op"], command["size"], command["tag"] = op, memory.nbytes, submission.OWN_TAG
+        command["offset"] = whole_number("offset", offset, 0, self.capacity - 1)
         command["arrival"] = self.earliest_arrival
-        command["tag"] = OWN_TAG
-        self._in_use.append(memory)
-        limits = self._limits.copy()
-        self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
+        names = ("buffer", "base", "own")
+        limits = [int(self._limits[name][0]) for name in names]
+        for name, value in zip(names, (memory.nbytes, memory.ctypes.data, 1), strict=True):
+            self._limits[name] = value
         try:
             self._submit(command, memory.ctypes.data)
         finally:
-            for name in ("buffer", "base"):
-                self._limits[name] = limits[name]
+            for name, value in zip(names, limits, strict=True):
+                self._limits[name] = value
+        self._in_use.append(memory)
         self.run()
         self._collect()
-        statuses = [each["status"][each["tag"] == OWN_TAG] for each in self._reports]
-        self._reports = [each[each["tag"] != OWN_TAG] for each in self._reports]
-        status = int(np.concatenate(statuses)[0])
+        own = [each[each["tag"] == submission.OWN_TAG] for each in self._reports]
+        others = (each[each["tag"] != submission.OWN_TAG] for each in self._reports)
+        self._reports = [each for each in others if len(each)]
+        status = int(np.concatenate(own)["status"][0])
         if status:
             raise MediaError(f"bytes from {offset} on: status 0x{status:x}, unrecovered read error")
 
@@ -387,10 +426,9 @@ class Drive(System):
         Return None if the unit is not mapped. The call takes no simulated time. Raises InputError
         without payload.
         """
-        if self.store is None:
+        if self._bytes is None:
             raise InputError(NO_PAYLOAD)
-        entry = int(self.arrays.l2p[0, unit])
-        return None if entry == 0 else self.store.read(entry - 1).copy()
+        return self._bytes.stored(whole_number("unit", unit, 0, self.units - 1))
 
     def cached(self, unit: int) -> np.ndarray | None:
         """Return a copy of a mapping unit in the data cache, uint8[unit_bytes], of which only
@@ -401,29 +439,12 @@ class Drive(System):
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
-        slots = self.arrays.cpage[: int(self.arrays.cache.used[0])]
-        found = np.flatnonzero((slots["lpn"] == unit) & (slots["have"] != 0))
-        if self.off or not len(found):
-            return None
-        first = int(found[0]) * self.unit_bytes
-        return self._bytes.cached[first : first + self.unit_bytes].copy()
+        return None if self.off else self._bytes.cached(unit)
 
     def take_log(self, count: int) -> None:
         """Apply the engine's log to the bytes of pages and commands."""
         if self._bytes is not None:
             self._bytes.apply(count)
-
-    def _spoil(self, entry: LogEntry) -> None:
-        """Apply a log entry for a page with bit errors: to the host's memory, or to the flash page
-        to which it was moved with its errors."""
-        assert self.store is not None and self._bytes is not None
-        if entry.what != LOG_BAD:
-            raise SimulationError(f"log entry of kind {entry.what}: not expected for a command")
-        wrong = bit_errors.logged_bits(entry, self.arrays.code[0], self.store.page_bytes)
-        if entry.queue < 0:
-            self.store.damage(entry.ppn, wrong)
-        else:
-            self._bytes.spoil(entry, wrong)
 
     # --- conservation
 
@@ -435,8 +456,8 @@ class Drive(System):
         check_between_events(self.arrays, self.geometry)
         if not self.off and self.outstanding == 0 and self.idle:
             check_idle(self.arrays, self.geometry, self._all_requested())
-        if self.store is not None:
-            misplaced = self._misplaced(self.store)
+        if self._bytes is not None:
+            misplaced = self._bytes.misplaced(self.units)
             first = misplaced[0] if misplaced else ""
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
 
@@ -448,22 +469,6 @@ class Drive(System):
             self._accepted + self._planned_commands, *(self.requested + of_plans).tolist()
         )
 
-    def _misplaced(self, store: PageStore) -> list[str]:
-        """Return one sentence per mapping unit whose flash page belongs to another unit.
-
-        Translation pages have no stored bytes and are not checked.
-        """
-        wrong = []
-        for unit in np.flatnonzero(self.arrays.l2p[0, : self.units]):
-            ppn = int(self.arrays.l2p[0, unit]) - 1
-            if store.owner(ppn) != unit:
-                wrong.append(f"page {unit} is mapped to {ppn}, which holds {store.owner(ppn)}")
-        return wrong
-
-
-OWN_TAG = -(1 << 63)
-"""Tag of the commands of Drive.read and Drive.write."""
-
 
 def with_blocks(cfg: Config, block_bytes: int | None) -> tuple[Config, int]:
     """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
@@ -471,7 +476,9 @@ def with_blocks(cfg: Config, block_bytes: int | None) -> tuple[Config, int]:
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     by_sectors = cfg.ftl.partial_pages == "sectors"
-    size = block_bytes or (SECTOR_BYTES if by_sectors else unit)
+    size = SECTOR_BYTES if by_sectors else unit
+    if block_bytes is not None:
+        size = whole_number("block_bytes", block_bytes, 0, unit)
     if size < SECTOR_BYTES or size & (size - 1) or unit % size:
         raise InputError(
             f"block_bytes = {size}: must be a power of two from {SECTOR_BYTES} to {unit}, the "

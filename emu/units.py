@@ -8,6 +8,7 @@ reports. The suffix of a key's name gives its unit: `t_read_ps` is a time. Sourc
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -409,3 +410,14 @@ def fmt_flops(flop_per_s: float) -> str:
 def fmt_update_rate(params_per_s: float) -> str:
     """Format parameters per second: 498_000_000 -> "498 Mparam/s"."""
     return _three(params_per_s, KINDS["params_per_s"], KINDS["params_per_s"].shown)
+
+
+def whole_number(name: str, value: int, least: int, most: int) -> int:
+    """Return ``value`` as an int. Raises InputError if it is none, or not within its limits."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} = {value!r}: must be a whole number") from None
+    if not least <= found <= most:
+        raise InputError(f"{name} = {found}: must be from {least} to {most}")
+    return found

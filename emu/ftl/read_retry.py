@@ -149,7 +149,7 @@ def draw_verdict(st, tid):
             reading.lost = lost
         elif lost != 0:
             set_media_error(st, piece)
-        if reading.spoilt != 0 and total == 1 and txn.kind != OWN:
+        if reading.spoilt != 0 and total == 1 and txn.kind != OWN and txn.role != Role.MERGING:
             page_health.log_wrong_page(st, piece, lpn + i, ppn + i)
         if piece != tid:
             reading.done = 1
@@ -254,7 +254,8 @@ def decode(st, tid, step):
             count = 0
     else:
         if reading.spoilt != 0 and reading.total > 1 and txn.kind != OWN:
-            page_health.log_wrong_page(st, tid, txn.lpn, txn.ppn)
+            if txn.role != Role.MERGING:  # the program marks the lost sectors of its page
+                page_health.log_wrong_page(st, tid, txn.lpn, txn.ppn)
         reading.total = 0
     st.count[txn.dev, ECC_DECODED_PAGES] += count
     if time == 0:

@@ -47,7 +47,7 @@ TRANSFER = np.dtype(
     [
         ("offset", "i8"),  # first byte on the drive
         ("size", "i8"),  # bytes
-        ("data", "u8"),  # address of the host's memory; 0 = no bytes move
+        ("data", "i8"),  # address of the host's memory; 0 = no bytes move
         ("tag", "i8"),
     ],
     align=True,

@@ -8,12 +8,13 @@ Source: csrc/payload.c, which copies and computes checksums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from ondie.emu.engine.core.payload_log import LogEntry
+from ondie.emu.engine.core.conservation import Imbalance
+from ondie.emu.engine.core.events import ROW
+from ondie.emu.engine.core.payload_log import LOG_BAD, LogEntry
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.nand import bit_errors
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, anonymous
 from ondie.emu.units import InputError
@@ -24,37 +25,30 @@ class RequestBytes:
     """Bytes of one drive. :meth:`apply` moves them as the engine's log says.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. ``other`` receives each entry that moves no whole pages, such as an uncorrectable page.
-    Raises InputError if the C extension is not built.
+    move. Raises InputError if the C extension is not built.
     """
 
-    def __init__(
-        self, arrays: Arrays, geometry: Geometry, store: PageStore, transfers: np.ndarray,
-        other: Callable[[LogEntry], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, arrays: Arrays, geometry: Geometry, transfers: np.ndarray) -> None:
         if native.lib is None:
             raise InputError("payload: needs the C extension of the package, which is not built")
-        self.store = store
-        self.transfers = transfers
-        self._other = other
         page, places = geometry.page_bytes, int(arrays.cfg.cache_pages[0])
-        self.cached = np.frombuffer(anonymous(page * places), np.uint8)
-        """Slots of the data cache, uint8[slots * page_bytes]."""
-        flying = np.frombuffer(anonymous(page * places), np.uint8)
-        zeros = np.zeros(page, np.uint8)
+        self.store = PageStore(page, pages=geometry.physical_pages)
+        """Pages on flash."""
+        self._arrays, self._transfers = arrays, transfers
+        self._cached = np.frombuffer(anonymous(page * places), np.uint8)
         record = native.ffi.new("ondie_payload *")
         record.isa = native.ISAS.index(native.isas()[-1])
         record.ring_shift = int(arrays.cfg.ring_shift[0])
-        record.planes = geometry.planes * geometry.slots
-        record.page_bytes, record.segment_pages = page, store.segment_pages
+        record.planes, record.slots = geometry.planes, geometry.slots
+        record.page_bytes, record.segment_pages = page, self.store.segment_pages
         self._kept: dict[str, np.ndarray] = {
-            "pages": store.page_at,
-            "spares": store.spare_at,
-            "cached": self.cached,
-            "flying": flying,
+            "pages": self.store.page_at,
+            "spares": self.store.spare_at,
+            "cached": self._cached,
+            "flying": np.frombuffer(anonymous(page * places), np.uint8),
             "state": np.zeros(max(places, 1), np.uint8),
-            "zeros": zeros,
-            "transfers": self.transfers,
+            "zeros": np.zeros(page, np.uint8),
+            "transfers": transfers,
         }
         for name, array in self._kept.items():
             setattr(record, name, native.ffi.cast("void *", array.ctypes.data))
@@ -63,28 +57,34 @@ class RequestBytes:
 
     def apply(self, count: int) -> None:
         """Apply the first ``count`` records of the engine's log. Raises InputError if a page is
-        programmed twice without an erase.
+        programmed twice without an erase, Imbalance if bytes are taken from a page that is not
+        programmed, or move for something else than a request.
         """
         record, at = self._record, 0
         while True:
             at = native.lib.ondie_apply(record, self._address, at, count)
             if at == count:
                 return
-            status = record.status
-            if status == native.lib.ONDIE_NO_SEGMENT:
+            if record.status == native.lib.ONDIE_NO_SEGMENT:
                 self.store.open_segment(record.missing)
-            elif status == native.lib.ONDIE_TWICE:
+            elif record.status == native.lib.ONDIE_TWICE:
                 ppn = int(self._log["ppn"][at])
                 raise InputError(f"physical page {ppn} is programmed twice without an erase")
             else:
-                self._other(LogEntry._make(self._log[at].tolist()))
+                self._spoil(LogEntry._make(self._log[at].tolist()))
                 at += 1
 
-    def spoil(self, entry: LogEntry, wrong: np.ndarray) -> None:
-        """Flip the bits ``wrong``, uint8[page_bytes], of a page that a request has read, in the
-        host's memory."""
-        record = self.transfers[(entry.queue << self._record.ring_shift) + entry.row]
-        page = len(wrong)
+    def _spoil(self, entry: LogEntry) -> None:
+        """Apply a log entry for a page with bit errors: to the host's memory, or to the flash page
+        to which it was moved with its errors."""
+        if entry.what != LOG_BAD or entry.kind == ROW:
+            raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
+        page = self.store.page_bytes
+        wrong = bit_errors.logged_bits(entry, self._arrays.code[0], page)
+        if entry.queue < 0:
+            self.store.damage(entry.ppn, wrong)
+            return
+        record = self._transfers[(entry.queue << self._record.ring_shift) + entry.row]
         first = entry.lpn * page - int(record["offset"])
         start, end = max(first, 0), min(first + page, int(record["size"]))
         if record["data"] == 0 or end <= start:
@@ -92,3 +92,31 @@ class RequestBytes:
         address = native.ffi.cast("uint8_t *", int(record["data"]) + start)
         memory = np.frombuffer(native.ffi.buffer(address, end - start), np.uint8)
         memory ^= wrong[start - first : end - first]
+
+    def stored(self, unit: int) -> np.ndarray | None:
+        """Return a copy of the flash contents of a mapping unit, uint8[page_bytes]; None if the
+        unit is not mapped."""
+        entry = int(self._arrays.l2p[0, unit])
+        return None if entry == 0 else self.store.read(entry - 1).copy()
+
+    def cached(self, unit: int) -> np.ndarray | None:
+        """Return a copy of a mapping unit in the data cache, uint8[page_bytes], of which only the
+        cached sectors have a meaning; None if the unit is not in the cache."""
+        slots = self._arrays.cpage[: int(self._arrays.cache.used[0])]
+        found = np.flatnonzero((slots["lpn"] == unit) & (slots["have"] != 0))
+        if not len(found):
+            return None
+        first = int(found[0]) * self.store.page_bytes
+        return self._cached[first : first + self.store.page_bytes].copy()
+
+    def misplaced(self, units: int) -> list[str]:
+        """Return one sentence for each of the first ``units`` mapping units whose flash page
+        belongs to another unit. Translation pages have no stored bytes and are not checked.
+        """
+        wrong = []
+        for unit in np.flatnonzero(self._arrays.l2p[0, :units]):
+            ppn = int(self._arrays.l2p[0, unit]) - 1
+            owner = self.store.owner(ppn)
+            if owner != unit:
+                wrong.append(f"page {unit} is mapped to {ppn}, which holds {owner}")
+        return wrong

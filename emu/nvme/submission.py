@@ -26,13 +26,18 @@ LIMITS = np.dtype(
         ("transfer", "i8"),  # largest read or write, bytes (MDTS)
         ("arrival", "i8"),  # earliest arrival, ps
         ("buffer", "i8"),  # bytes of the host's buffer; -1: the drive keeps no payload
-        ("base", "u8"),  # address of the host's buffer
+        ("base", "i8"),  # address of the host's buffer
         ("streams", "i8"),  # number of write streams
         ("queues", "i8"),  # number of queue pairs
+        ("own", "i8"),  # 1: the command is one of Drive.read or Drive.write
     ],
     align=True,
 )
 """Limits of a drive for the next batch of commands, and the place of the host's buffer."""
+
+
+OWN_TAG = -(1 << 63)
+"""Tag of the commands of Drive.read and Drive.write."""
 
 
 class Rule(NamedTuple):
@@ -60,6 +65,7 @@ RULES = (
     Rule("priority", "must be 0; nothing else is supported"),
     Rule("fence_token", "must be 0; nothing else is supported"),
     Rule("atomic_unit", "must be 0; nothing else is supported"),
+    Rule("tag", f"must be above {OWN_TAG}, which is that of Drive.read and Drive.write"),
     Rule("data", "must be -1: the drive keeps no payload"),
     Rule("data", "must not be -1 for a write"),
     Rule("data", "must be a byte of the buffer, or -1 for timing only"),
@@ -67,7 +73,7 @@ RULES = (
 )
 (
     BAD_OP, BAD_QUEUE, FLUSH_SIZE, NO_SIZE, ODD_SIZE, ODD_OFFSET, OUTSIDE, PAST_END, TOO_LARGE,
-    EARLY, LATE, BAD_STREAM, BAD_FUA, PRIORITY, FENCE_TOKEN, ATOMIC_UNIT,
+    EARLY, LATE, BAD_STREAM, BAD_FUA, PRIORITY, FENCE_TOKEN, ATOMIC_UNIT, BAD_TAG,
     NO_PAYLOAD, NO_DATA, BAD_DATA, SHORT_BUFFER,
 ) = range(len(RULES))  # fmt: skip
 NONE = -1
@@ -115,6 +121,8 @@ def broken_rule(command, limits, before):
         return FENCE_TOKEN
     if command.atomic_unit != 0:
         return ATOMIC_UNIT
+    if command.tag == OWN_TAG and limits.own == 0:
+        return BAD_TAG
     return broken_data_rule(command, limits, moves)
 
 
@@ -149,15 +157,21 @@ def first_fault(commands, limits):
     return -1, NONE
 
 
+def as_commands(commands: np.ndarray) -> np.ndarray:
+    """Return ``commands`` as a contiguous array, COMMAND[n]. Raises InputError for another type."""
+    given = np.asarray(commands)
+    if given.dtype != COMMAND or given.ndim != 1:
+        raise InputError(
+            f"commands: {given.dtype} in {given.ndim} dimensions: "
+            "must be a one-dimensional array of nvme.command.COMMAND"
+        )
+    return given.copy()
+
+
 def check(commands: np.ndarray, limits: np.ndarray) -> None:
     """Check ``commands`` (COMMAND[n]) against ``limits`` (LIMITS[1]). Raise InputError that names
     the first bad command, the field, its value and what would be right.
     """
-    if commands.dtype != COMMAND or commands.ndim != 1:
-        raise InputError(
-            f"commands: {commands.dtype} in {commands.ndim} dimensions: "
-            "must be a one-dimensional array of nvme.command.COMMAND"
-        )
     at, number = first_fault(as_records(commands), limits)
     if number == NONE:
         return
@@ -172,7 +186,7 @@ def check(commands: np.ndarray, limits: np.ndarray) -> None:
 
 
 @njit
-def accept(st, commands, limits, transfers, requested):
+def accept(st, commands, limits, transfers, requested, waits):
     """Check commands (COMMAND[n]) against ``limits`` (LIMITS[1]). Load them if none breaks a rule;
     see :func:`load`. Return the number of loaded commands, or -1 if a command breaks a rule.
     """
@@ -180,25 +194,29 @@ def accept(st, commands, limits, transfers, requested):
         return -1
     if commands.size > 0:
         limits[0].arrival = commands[commands.size - 1].arrival
-    return load(st, commands, transfers, limits[0].base, requested)
+    return load(st, commands, transfers, limits[0].base, requested, waits)
 
 
 @njit
-def load(st, commands, transfers, base, requested):
+def load(st, commands, transfers, base, requested, waits):
     """Load commands into the rings of their queue pairs, and issue those that can be issued now.
-    Return the index of the first command for which there was no room.
+    Return the number of loaded commands.
 
     ``commands``: COMMAND[n]; ``transfers``: TRANSFER of every place in the rings; ``base``: address
-    of the host's buffer. Add the pages and bytes of reads and writes to ``requested``, int64[4].
+    of the host's buffer. A command for whose queue pair the ring has no room, or an earlier command
+    waits (``more``), is not loaded: its entry in ``waits``, uint8[n or more], becomes 1, and the
+    pair gets ``more``. Add the pages and bytes of reads and writes to ``requested``, int64[4].
     """
     cfg = st.cfg[0]
-    at = 0
-    while at < commands.size:
+    count = 0
+    for at in range(commands.size):
         command = commands[at]
         queue = int(command.queue)
         pair = st.pair[queue]
-        if pair.loaded - pair.tail >= cfg.ring:
-            break
+        if pair.more != 0 or pair.loaded - pair.tail >= cfg.ring:
+            pair.more = 1
+            waits[at] = 1
+            continue
         place = queue * cfg.ring + (pair.loaded & (cfg.ring - 1))
         req = st.req[place]
         req.arrival = command.arrival
@@ -219,10 +237,10 @@ def load(st, commands, transfers, base, requested):
             requested[int(command.op)] += queue_pair.pages_of(st, req, zone)[2]
             requested[2 + int(command.op)] += command.size
         pair.loaded += 1
-        at += 1
+        count += 1
     for queue in range(st.pair.shape[0]):
         queue_pair.issue(st, queue)
-    return at
+    return count
 
 
 @njit

@@ -177,8 +177,10 @@ class Driver:
         """Deliver the log of the last batch of events, and raise its error if there is one."""
         logged = int(self.registers[LOGGED])
         if logged:
-            self.take_log(logged)
-            self.registers[LOGGED] = 0
+            try:
+                self.take_log(logged)
+            finally:
+                self.registers[LOGGED] = 0
         if self.registers[ERROR]:
             raise_error(self.arrays, self.cfg)
 
