@@ -367,8 +367,8 @@ class Drive(System):
     # --- payload
 
     def write(self, offset: int, data: bytes | np.ndarray) -> None:
-        """Write ``data`` (bytes, or an array of any type) from byte ``offset`` on at the current
-        time; run until the drive is idle.
+        """Write ``data`` (bytes, or an array of any type) from byte ``offset`` on at
+        ``earliest_arrival``; run until the drive is idle.
 
         Raises InputError for a partial logical block, for bytes outside the drive, or without
         payload.
@@ -379,8 +379,8 @@ class Drive(System):
         self._run_command(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
 
     def read(self, offset: int, size: int) -> np.ndarray:
-        """Read ``size`` bytes from byte ``offset`` on at the current time; run until the drive is
-        idle.
+        """Read ``size`` bytes from byte ``offset`` on at ``earliest_arrival``; run until the drive
+        is idle.
 
         Returns uint8[size]; bytes that were never written are zeros. Raises MediaError if a page
         could not be corrected, InputError for a partial logical block, for bytes outside the drive,

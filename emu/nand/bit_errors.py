@@ -113,7 +113,7 @@ def read_raw(store: PageStore, ppn: int, rate: float, seed: int, read: int) -> n
     """Return a copy of a stored page with the wrong bits of a read without ECC, uint8[page_bytes].
 
     The stored page does not change. The wrong bits depend only on ``seed``, ``ppn``, the sequence
-    number of the page's program, and ``read``, the number of the read.
+    number of the page's data, and ``read``, the number of the read.
     """
     key = page_key(seed, ppn, store.sequence(ppn), read)
     return store.read(ppn) ^ wrong_bits(store.page_bytes, rate, key)

@@ -27,7 +27,7 @@ SEGMENT_BYTES = 1 << 26
 OOB = np.dtype(
     [
         ("lpn", "i8"),  # logical page, or super-page of the reservoir
-        ("sequence", "i8"),  # number of the programming
+        ("sequence", "i8"),  # number of the program that wrote the data first; copies keep it
         ("step", "i8"),  # optimizer step whose result the page holds (reservoir)
         ("slot", "u4"),  # plane within its super-page, which selects the vector (reservoir)
         ("checksum", "u4"),  # of the page's bytes
@@ -265,8 +265,8 @@ class PageStore:
         return int(oob[at]["lpn"]) if oob[at]["written"] else -1
 
     def sequence(self, ppn: int) -> int:
-        """Return the sequence number of the page's program, from 1, or 0 if the page is not
-        programmed.
+        """Return the sequence number of the page's data, from 1, or 0 if the page is not programmed
+        or holds data that were superseded before they reached flash.
         """
         _, oob, at = self._segment(ppn)
         return int(oob[at]["sequence"]) if oob[at]["written"] else 0

@@ -101,10 +101,12 @@ def whole_pages(d):
     """Every programmed page of flash is intact, and the newest data of each logical page by
     sequence number (what recovery would take) are what the map points to, unless it was trimmed.
     A copy that collection made is as old as its data."""
-    newest = {}
+    newest, contents = {}, {}
     for ppn, lpn, sequence in d.store.programmed():
         assert d.store.intact(ppn)
-        stamp(d.store.read(ppn))
+        held = stamp(d.store.read(ppn))
+        if sequence:  # 0: superseded before it was on flash
+            assert contents.setdefault((lpn, sequence), held) == held  # a copy, or the original
         newest[lpn] = max(newest.get(lpn, 0), sequence)
     for lpn in range(LPNS):
         entry = int(d.arrays.l2p[0, lpn])

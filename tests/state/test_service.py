@@ -231,7 +231,7 @@ def test_the_drive_is_a_dictionary_of_sectors(mode, counts):
     seen: dict[str, int] = {}
     for seed in range(counts(2, -(-2000 // len(MODES)))):
         model = Sectors(settings(mode), np.random.default_rng(seed))
-        for _ in range(240):
+        for _ in range(counts(240, 150)):
             model.batch()
             if model.rng.random() < 0.1:
                 model.drive.run_until(model.drive.now + int(model.rng.integers(1, 10**10)))

@@ -70,7 +70,7 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
 
 def engine_alone(cfg: Config, op: int, count: int) -> float:
     """Return the commands per second of processor time of the event loop, which has ``count``
-    commands in a closed loop and no host beside it."""
+    commands, DEPTH at a time in a closed loop, and no host beside it."""
     arrays = build.build(cfg, devices=1, phases=1, pairs=1)
     player = Player(arrays, cfg, [Source(_requests(op, count), DEPTH, True, count=count)])
     if op == READ:
