@@ -9,7 +9,8 @@
 
 #include "ondie.h"
 
-enum { REVERSED = 0x82f63b78, STREAM = 1360 };
+enum { STREAM = 1360 };
+static const uint32_t reversed = 0x82f63b78;
 
 static uint32_t table[8][256];       /* table[k][b]: byte b, followed by k zero bytes */
 static uint32_t past_stream[4][256]; /* byte k of a checksum, followed by STREAM zero bytes */
@@ -23,7 +24,7 @@ static uint32_t past_zeros(uint32_t crc, size_t n) {
 __attribute__((constructor)) static void fill_tables(void) {
     for (uint32_t b = 0; b < 256; b++) {
         uint32_t crc = b;
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? REVERSED : 0);
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? reversed : 0);
         table[0][b] = crc;
     }
     for (int k = 1; k < 8; k++)

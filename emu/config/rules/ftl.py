@@ -54,7 +54,11 @@ def divides_page(config: Tree) -> bool:
     return unit == 0 or (unit >= 512 and config.flash.page_bytes % unit == 0 and power_of_two(unit))
 
 
+MESSAGES = ("doorbell", "request", "entry", "completion")
+"""Keys of ``frontend`` that are bytes of a message on the link."""
+
 RULES: tuple[Rule, ...] = (
+    *(at_most(f"frontend.{name}", 1 << 20, "1 MiB") for name in MESSAGES),
     at_most("ecc.retries", 255),
     at_most("system.devices", MOST_DEVICES),
     Rule(
