@@ -219,3 +219,25 @@ def test_refused(changes, words):
 def test_operations_by_place_are_whole_pages():
     with pytest.raises(InputError, match=r"^ftl\.mapping_unit = 4096 B: "):
         build.build(config(**UNITS), jobs=8)
+
+
+@pytest.mark.parametrize(
+    ("reads", "multi_plane", "operations"),
+    [
+        ("together", "true", 1),
+        ("together", "false", 2),
+        ("alone", "true", 2),
+        ("alone", "false", 2),
+    ],
+)
+def test_planes_that_are_read_alone_share_no_operation(reads, multi_plane, operations):
+    """Eight units of two planes: one array operation senses both planes only if the die reads its
+    planes together, with a multi-plane command."""
+    cfg = config(
+        **UNITS, pe__kind="none", ftl__block_unit="die", flash__plane_reads=reads,
+        flash__multi_plane=multi_plane,
+    )  # fmt: skip
+    arrays = drive(cfg)
+    precondition(arrays, cfg, "fill")
+    counters = play(arrays, cfg, [requests(0, 8 * PAGE, READ)], 1).counters
+    assert counters["array_reads"] == operations and counters["read_pages"] == 8
