@@ -296,6 +296,25 @@ def test_a_page_that_is_programmed_twice_is_an_error():
             drive.write(page * 4096, np.ones(4096, np.uint8))
 
 
+def test_every_page_is_sealed_as_a_controller_checks_it(rng):
+    """C writes the seals, Python checks them: over every field of the out-of-band data."""
+    model = Sectors(settings("word lines"), rng)
+    for _ in range(60):
+        model.batch()
+    model.drive.run()
+    store = model.drive.store
+    pages = list(store.programmed())
+    assert len(pages) > 50
+    for ppn, lpn, sequence in pages:
+        assert store.spare(ppn) == (lpn, sequence, 0, 0) and store.intact(ppn)
+    _, oob, at = store._segment(pages[0][0])
+    for name in ("lpn", "sequence", "step", "slot", "checksum", "sectors", "stream", "erases"):
+        oob[at][name] ^= 1
+        assert store.spare(pages[0][0]) is False, name
+        oob[at][name] ^= 1
+    assert store.spare(pages[0][0])
+
+
 @pytest.mark.parametrize(
     "record, dtype",
     [
