@@ -296,6 +296,28 @@ def test_a_page_that_is_programmed_twice_is_an_error():
             drive.write(page * 4096, np.ones(4096, np.uint8))
 
 
+@pytest.mark.parametrize("then", [WRITE, TRIM])
+def test_contents_on_their_way_to_flash_are_those_that_left(then):
+    """While a page is being programmed, its unit is written again or trimmed: flash gets the first
+    contents. After a TRIM they are older than all others, so that no recovery takes them."""
+    drive = Drive(settings("write back"), payload=True)
+    memory = np.repeat(np.array([1, 2], np.uint8), 4096).reshape(2, 4096)
+    drive.buffer = memory
+    batch = np.zeros(2, queues.COMMAND)
+    batch["op"], batch["size"] = [WRITE, then], 4096
+    batch["fua"], batch["tag"] = [1, 0], [1, 2]
+    batch["data"] = [0, 4096 if then == WRITE else -1]
+    batch["arrival"] = [0, 40_000_000]
+    drive.submit(batch)
+    drive.run()
+    ((ppn, lpn, sequence),) = drive.store.programmed()
+    assert lpn == 0 and (drive.store.read(ppn) == 1).all() and drive.store.intact(ppn)
+    assert sequence == (1 if then == WRITE else 0)
+    wanted = 2 if then == WRITE else 0
+    assert (drive.read(0, 4096) == wanted).all()
+    assert (drive.stored(0) is None) == (then == TRIM)
+
+
 def test_every_page_is_sealed_as_a_controller_checks_it(rng):
     """C writes the seals, Python checks them: over every field of the out-of-band data."""
     model = Sectors(settings("word lines"), rng)
