@@ -1,4 +1,5 @@
-"""`import ondie`: is what a script gets what the command line prints, and are errors early?"""
+"""`import importlib.util
+import ondie`: is what a script gets what the command line prints, and are errors early?"""
 
 import ast
 import csv
@@ -44,8 +45,13 @@ def test_the_import_is_lazy():
 
 
 def test_every_name_is_there():
+    """Without torch, only its optimizer is missing, and the error names torch."""
     for name in ondie.__all__:
-        assert getattr(ondie, name) is not None, name
+        if name == "CSDOptimizer" and importlib.util.find_spec("torch") is None:
+            with pytest.raises(ModuleNotFoundError, match="torch"):
+                getattr(ondie, name)
+        else:
+            assert getattr(ondie, name) is not None, name
     assert set(ondie.__all__) <= set(dir(ondie))
     with pytest.raises(AttributeError, match="no attribute 'comparison'.*compare"):
         _ = ondie.comparison
