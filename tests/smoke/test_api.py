@@ -3,6 +3,7 @@ import ondie`: is what a script gets what the command line prints, and are error
 
 import ast
 import csv
+import importlib.util
 import io
 import json
 import re
