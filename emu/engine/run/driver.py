@@ -2,7 +2,7 @@
 
 Owns the state of a simulation, the run of the event loop in batches, the loop's errors, log and
 wall time, power cuts, and the check that no work is left. Does not own the work: subclasses supply
-it between two batches, as plans (system.py), commands of one drive (emu/drive.py) or requests
+it between two batches, as plans (system.py), commands of one drive (command_system.py) or requests
 through queue pairs (replay/player.py).
 Source: none. The event loop pauses for the reasons that engine/run/loop.py lists.
 """

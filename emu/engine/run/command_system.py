@@ -1,0 +1,278 @@
+"""System that takes commands through queue pairs, with plans beside them, and its own clock.
+
+Owns the acceptance of commands, commands that wait for room in a ring, the time that has been
+reached, and the completions. Does not own the event loop (driver.py), the rules and records of
+commands (nvme/submission.py) or the bytes that commands move (emu/drive.py).
+Source: NVMe base specification (submission and completion queues).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.engine.run import loop
+from ondie.emu.engine.run.driver import (
+    CLOSING,
+    COMPLETED,
+    EVENTS_PER_CALL,
+    NOW,
+    PAUSE,
+    WANTED,
+)
+from ondie.emu.engine.run.system import System
+from ondie.emu.nvme import submission
+from ondie.emu.nvme.command import COMMAND, COMPLETION, TRANSFER
+from ondie.emu.units import InputError, whole_number
+
+REPORTED = 1 << 12
+"""Number of completions that are taken from the queue pairs at a time."""
+
+
+class CommandSystem(System):
+    """One device and its host with ``queues`` queue pairs, which take commands
+    (nvme/command.py: COMMAND) at given times.
+
+    ``queue_depth``: commands of a queue pair in flight; further commands wait in order.
+    ``block_bytes``: size of a logical block. ``unit_bytes``: size of a mapping unit.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        *,
+        queues: int,
+        queue_depth: int | None,
+        block_bytes: int,
+        payload: bool,
+        seed: int,
+    ) -> None:
+        super().__init__(
+            cfg, ("",), pairs=queues, queue_depth=queue_depth, payload=payload, seed=seed
+        )
+        self.block_bytes = block_bytes
+        self.unit_bytes = self.geometry.page_bytes
+        """Bytes of a mapping unit."""
+        self.units = int(self.arrays.cfg.lpns[0])
+        """Number of mapping units of the drive."""
+        self.capacity = self.units * self.unit_bytes
+        """Bytes of the drive."""
+        self.requested = np.zeros(4, np.int64)
+        """Mapping units that all loaded reads and writes touch, and their bytes: int64[read units,
+        written units, read bytes, written bytes]."""
+        self._transfers = as_records(np.zeros(len(self.arrays.req), TRANSFER))
+        pair = self.arrays.pair
+        pair["depth"] = self.arrays.cfg["queue_depth"]
+        pair["by_request"] = 1
+        self._limits = as_records(np.zeros(1, submission.LIMITS))
+        limits = {
+            "capacity": self.capacity,
+            "block": self.block_bytes,
+            "transfer": cfg.frontend.max_transfer_bytes,
+            "buffer": 0 if payload else -1,
+            "streams": cfg.ftl.write_streams,
+            "queues": queues,
+        }
+        for name, value in limits.items():
+            self._limits[name] = value
+        self._reached = self._accepted = self._taken = self.planned_commands = 0
+        self._waiting: list[list[tuple[np.ndarray, int]]] = [[] for _ in range(queues)]
+        """Commands of each queue pair that are not in its ring yet, with the address of their
+        buffer."""
+        self._waits = np.zeros(REPORTED, np.uint8)
+        self._out = as_records(np.zeros(REPORTED, COMPLETION))
+        self._reports: list[np.ndarray] = []
+        self._earliest, self._base = self._limits["arrival"], self._limits["base"]
+        self._flying = self.arrays.cache["flying"]
+
+    # --- commands
+
+    def submit(self, commands: np.ndarray) -> None:
+        """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.
+
+        Raises InputError naming the first command that breaks a rule of nvme/submission.py, for
+        example for bytes outside the drive, an arrival before ``now`` or before the previous
+        arrival, or an unsupported field.
+        """
+        self._submit(commands, int(self._base[0]))
+
+    def _submit(self, commands: np.ndarray, base: int) -> None:
+        """Check and accept ``commands`` (COMMAND[n]) whose bytes are in the memory at ``base``."""
+        self.check_power()
+        self._earliest[0] = self.earliest_arrival
+        if (
+            not isinstance(commands, np.ndarray)
+            or commands.dtype != COMMAND
+            or commands.ndim != 1
+            or not commands.flags.carray  # the layout for which the code is compiled
+        ):
+            commands = submission.as_commands(commands)
+        count = len(commands)
+        if count > len(self._waits):
+            self._waits = np.zeros(count, np.uint8)
+        self._collect()  # places in the rings are used again
+        loaded = submission.accept(
+            self.state, as_records(commands), self._limits, self._transfers, self.requested,
+            self._waits,
+        )  # fmt: skip
+        if loaded < 0:
+            submission.check(commands, self._limits)
+        self._accepted += count
+        if loaded < count:
+            self._keep_waiting(commands, base)
+
+    def _keep_waiting(self, commands: np.ndarray, base: int) -> None:
+        """Keep the commands that have not been loaded, by queue pair, and clear their marks."""
+        left = commands[self._waits[: len(commands)] != 0]
+        self._waits[: len(commands)] = 0
+        for queue in np.unique(left["queue"]).tolist():
+            self._waiting[queue].append((left[left["queue"] == queue], base))
+
+    def _load_waiting(self, queue: int) -> bool:
+        """Load waiting commands of queue pair ``queue`` while its ring has room; return True if any
+        were loaded."""
+        waiting, self._waiting[queue] = self._waiting[queue], []
+        self.arrays.pair["more"][queue] = 0
+        any_loaded = False
+        self._collect()  # places in the ring are used again
+        for commands, base in waiting:
+            loaded = submission.load(
+                self.state, as_records(commands), self._transfers, base, self.requested,
+                self._waits,
+            )  # fmt: skip
+            any_loaded |= loaded > 0
+            if loaded < len(commands):
+                self._keep_waiting(commands, base)
+        return any_loaded
+
+    def _load(self, chunk: np.ndarray) -> None:
+        """Load a chunk of plan rows, and count its commands."""
+        self.planned_commands += int((chunk["resource"] == plan_rows.NVME).sum())
+        super()._load(chunk)
+
+    def supply(self) -> bool:
+        """Load rows of a plan, and waiting commands while their queue pairs have room. Return True
+        if any were loaded."""
+        loaded = super().supply()
+        self.registers[CLOSING] = 0  # commands may follow
+        self.registers[PAUSE] = 0
+        for queue, waiting in enumerate(self._waiting):
+            if waiting:
+                loaded |= self._load_waiting(queue)
+        return loaded
+
+    # --- time
+
+    @property
+    def outstanding(self) -> int:
+        """Number of accepted commands that have not completed."""
+        return self._accepted - int(self.registers[COMPLETED])
+
+    @property
+    def now(self) -> int:
+        """Simulation time that has been reached (ps). Later commands must not arrive before this
+        time."""
+        return self._reached
+
+    @property
+    def earliest_arrival(self) -> int:
+        """Earliest arrival of the next command (ps): ``now``, or that of the last command."""
+        return max(int(self._earliest[0]), self._reached)
+
+    def run_until(
+        self, t_ps: int | None = None, max_events: int | None = None, completions: int = 0
+    ) -> int:
+        """Handle events up to time ``t_ps``, at most ``max_events``; return their number. With
+        ``completions``, stop when that many more commands have completed.
+
+        ``t_ps`` = None: until no work is left; the clock then stays at the last event. Raises
+        InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for negative
+        ``completions``, or if writes wait for space that garbage collection cannot free.
+        """
+        self.check_power()
+        limit = NEVER - 1 if t_ps is None else whole_number("t_ps", t_ps, 0, NEVER - 1)
+        if limit < self._reached:
+            raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
+        completions = whole_number("completions", completions, 0, NEVER)
+        reg = self.registers
+        wanted = int(reg[COMPLETED]) + completions if completions else NEVER
+        reg[WANTED] = wanted
+        if self.events_left is not None:
+            count = super().run_until(limit, max_events)
+        else:
+            count = self._run_events(limit, NEVER if max_events is None else max_events, wanted)
+        next_event = self.next_event
+        if t_ps is None or next_event <= limit or reg[COMPLETED] >= wanted:
+            self._reached = max(self._reached, super().now)
+        else:
+            self._reached = limit
+        if next_event >= NEVER and (self.outstanding or self._flying.any() or not self.plan_done):
+            self.check_finished()
+        return count
+
+    def _run_events(self, t_ps: int, most: int, wanted: int) -> int:
+        """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed
+        since the start; return the number of events. No power cut is due.
+        """
+        reg, key, done = self.registers, self.arrays.key, 0
+        self._supply_waiting()
+        while True:
+            reg[PAUSE] = 0
+            done += loop.run(self.state, t_ps, min(most - done, EVENTS_PER_CALL), self.rows_wanted)
+            self.finish_batch()
+            if done >= most or reg[COMPLETED] >= wanted:
+                return done
+            if not self._supply_waiting() and (key[1] > t_ps or key[1] >= NEVER):
+                return done
+
+    def _supply_waiting(self) -> bool:
+        """Load what waits for room, if anything does; return True if any was loaded."""
+        return (any(self._waiting) or not self.plan_done) and self.supply()
+
+    def run(self, plan: Iterable[np.ndarray] | None = None, max_events: int | None = None) -> int:
+        """Start a plan (chunks of plan_rows.PLAN), if one is given, and run plans and commands
+        until no work is left, at most ``max_events`` events; return the number of events handled.
+
+        The clock stays at the time of the last event.
+        """
+        if plan is not None:
+            self.start(plan)
+        return self.run_until(None, max_events)
+
+    def start(self, plan: Iterable[np.ndarray]) -> None:
+        """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
+
+        Raises InputError if a plan is running.
+        """
+        self.check_power()
+        if not self.plan_done:
+            raise InputError("a plan is running; a drive runs one at a time")
+        if self.next_event >= self._reached:
+            self.registers[NOW] = max(self._reached, super().now)
+        super().start(plan)
+
+    def completions(self) -> np.ndarray:
+        """Return the completions since the last call: command.COMPLETION[n], in the order in which
+        they reached the host.
+
+        ``start`` is the time at which the command entered the submission queue: its arrival, or
+        later if the queue was full. ``status`` is 0, or 0x281 if a page could not be corrected; the
+        bytes of that page are wrong.
+        """
+        self._collect()
+        reports, self._reports = self._reports, []
+        return reports[0] if len(reports) == 1 else np.concatenate([self._out[:0], *reports])
+
+    def _collect(self) -> None:
+        """Record the completions of finished commands before their places are used again."""
+        while self._taken < self.registers[COMPLETED]:
+            count = int(
+                submission.take_completions(self.state, self._transfers, self._taken, self._out)
+            )
+            self._taken += count
+            self._reports.append(self._out[:count].copy())
