@@ -97,16 +97,20 @@ class Drive(CommandSystem):
 
     @buffer.setter
     def buffer(self, memory: np.ndarray) -> None:
+        self._check_buffer(memory)
+        if self._buffer is not None and self.outstanding:
+            self._in_use.append(self._buffer)  # commands in flight have its address
+        self._buffer = memory
+        self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
+
+    def _check_buffer(self, memory: np.ndarray) -> None:
+        """Raise InputError unless ``memory`` can hold the bytes of commands."""
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
         if not isinstance(memory, np.ndarray) or memory.dtype.hasobject:
             raise InputError(f"buffer: {type(memory).__name__}: must be an array of numbers")
         if not memory.flags.c_contiguous or not memory.flags.writeable:
             raise InputError("buffer: must be a contiguous array that can be written")
-        if self._buffer is not None and self.outstanding:
-            self._in_use.append(self._buffer)  # commands in flight have its address
-        self._buffer = memory
-        self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
         """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
@@ -149,6 +153,33 @@ class Drive(CommandSystem):
 
     # --- payload
 
+    def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> None:
+        """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.
+
+        ``buffer``: memory of these commands instead of :attr:`buffer`, with the same rules. Raises
+        InputError naming the first command that breaks a rule of nvme/submission.py, for example
+        for bytes outside the drive, an arrival before ``now`` or before the previous arrival, or an
+        unsupported field; for a bad buffer, or one without payload.
+        """
+        if buffer is None:
+            super().submit(commands)
+            return
+        self._check_buffer(buffer)
+        self._submit_from(commands, buffer, own=0)
+
+    def _submit_from(self, commands: np.ndarray, memory: np.ndarray, own: int) -> None:
+        """Submit commands whose bytes are in ``memory``. ``own``: 1 for those of read and write."""
+        names = ("buffer", "base", "own")
+        limits = [int(self._limits[name][0]) for name in names]
+        for name, value in zip(names, (memory.nbytes, memory.ctypes.data, own), strict=True):
+            self._limits[name] = value
+        try:
+            self._submit(commands, memory.ctypes.data)
+        finally:
+            for name, value in zip(names, limits, strict=True):
+                self._limits[name] = value
+        self._in_use.append(memory)
+
     def write(self, offset: int, data: bytes | np.ndarray) -> None:
         """Write ``data`` (bytes, or an array of any type) from byte ``offset`` on at
         ``earliest_arrival``; run until the drive is idle.
@@ -184,16 +215,7 @@ class Drive(CommandSystem):
         command["op"], command["size"], command["tag"] = op, memory.nbytes, submission.OWN_TAG
         command["offset"] = whole_number("offset", offset, 0, self.capacity - 1)
         command["arrival"] = self.earliest_arrival
-        names = ("buffer", "base", "own")
-        limits = [int(self._limits[name][0]) for name in names]
-        for name, value in zip(names, (memory.nbytes, memory.ctypes.data, 1), strict=True):
-            self._limits[name] = value
-        try:
-            self._submit(command, memory.ctypes.data)
-        finally:
-            for name, value in zip(names, limits, strict=True):
-                self._limits[name] = value
-        self._in_use.append(memory)
+        self._submit_from(command, memory, own=1)
         self.run()
         self._collect()
         own = [each[each["tag"] == submission.OWN_TAG] for each in self._reports]

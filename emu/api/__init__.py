@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ondie.emu.results.loading import load as load
     from ondie.emu.results.replay import ReplayResult as ReplayResult
     from ondie.emu.results.replay import replay as replay
+    from ondie.emu.service import Service as Service
     from ondie.emu.units import InputError as InputError
 
     preset = _configuration
@@ -40,6 +41,7 @@ _NAMES = {
     "Options": ("ondie.emu.paths.base", "Options"),
     "ReplayResult": ("ondie.emu.results.replay", "ReplayResult"),
     "SavedResult": ("ondie.emu.results.loading", "SavedResult"),
+    "Service": ("ondie.emu.service", "Service"),
     "compare": ("ondie.emu.results.comparison", "compare"),
     "load": ("ondie.emu.results.loading", "load"),
     "preset": ("ondie.emu.config.config", "configuration"),

@@ -42,3 +42,17 @@ def test_every_command_is_served(op, payload):
 
 def test_the_engine_alone_reads_flash():
     assert service.engine_alone(load_preset("gen4-tlc"), READ, 2000) > 0
+
+
+def test_the_null_client_waits_for_the_modeled_latency():
+    """On an idle drive, every read of a mapped page takes equally long; no wait is shorter."""
+    seen, modeled = service.null_client(load_preset("gen4-tlc"), 20)
+    assert (seen >= modeled).all() and len(set(modeled)) == 1
+    assert service.bare_timer(1e-3) >= 0
+
+
+def test_rows_of_the_wall_clock():
+    rows = service.wall_clock(load_preset("gen4-tlc"), 20)
+    latency, bare, served, hour = rows
+    assert latency.value == pytest.approx(85.0, abs=1) and hour.unit == "s"
+    assert served.ratio == pytest.approx(served.value / (bare.value + 20))

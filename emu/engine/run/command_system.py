@@ -20,7 +20,9 @@ from ondie.emu.engine.run import loop
 from ondie.emu.engine.run.driver import (
     CLOSING,
     COMPLETED,
+    ERROR,
     EVENTS_PER_CALL,
+    LOGGED,
     NOW,
     PAUSE,
     WANTED,
@@ -214,6 +216,29 @@ class CommandSystem(System):
         if next_event >= NEVER and (self.outstanding or self._flying.any() or not self.plan_done):
             self.check_finished()
         return count
+
+    @property
+    def has_completions(self) -> bool:
+        """True if commands have completed whose completions have not been taken."""
+        return bool(self._reports) or self._taken < int(self.registers[COMPLETED])
+
+    def step_to(self, t_ps: int) -> None:
+        """Handle the events up to time ``t_ps``, as ``run_until(t_ps)`` does, with less work for a
+        caller that takes many small steps. ``t_ps`` must not be before ``now``.
+        """
+        reg = self.registers
+        if self.off or self.events_left is not None or not self.plan_done or any(self._waiting):
+            self.run_until(t_ps)
+            return
+        reg[WANTED] = NEVER
+        while self.next_event <= t_ps:
+            reg[PAUSE] = 0
+            loop.run(self.state, t_ps, EVENTS_PER_CALL, 0)
+            if reg[LOGGED] or reg[ERROR]:
+                self.finish_batch()
+        self._reached = t_ps
+        if self.next_event >= NEVER and (self.outstanding or self._flying.any()):
+            self.check_finished()
 
     def _run_events(self, t_ps: int, most: int, wanted: int) -> int:
         """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed

@@ -1,4 +1,4 @@
-"""Commands per second of a served drive, beside the engine alone in the same run.
+"""Commands per second of a served drive, beside the engine alone, and its lag on the wall clock.
 
 Owns the workloads of `ondie bench service`. Does not own the drive (emu/drive.py) or the output
 (cli/commands/bench_run.py).
@@ -8,8 +8,10 @@ nothing is collected.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from ondie.emu.ftl import write_frontier
 from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.nvme.request import NOT_YET, REQUEST
 from ondie.emu.replay.player import Player, Source
+from ondie.emu.service import Service
 from ondie.emu.validate.speed.plan import REPEAT
 from ondie.kernels.bench import run as bench
 from ondie.kernels.bench.run import Row
@@ -65,7 +68,71 @@ def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
             Row(name, rate / 1e3, "k/s", f"engine alone, {kind}", rate / engine[op]),
             Row(name, rate / 1e3, "k/s", f"target {target / 1e3:g} k/s", rate / target),
         ]
+    progress("the wall clock")
+    rows += wall_clock(cfg, 100 if quick else 1000)
     return bench.Bench(rows, bench.machine(1))
+
+
+def wall_clock(cfg: Config, count: int) -> list[Row]:
+    """Return rows of a drive served from a thread: the time that a client at depth 1 waits beyond
+    the modeled latency, the same of a bare timer, and an idle virtual hour."""
+    seen, modeled = null_client(cfg, count)
+    beyond = float(np.median(seen - modeled))
+    bare = float(np.median([bare_timer(float(each)) for each in modeled]))
+    with Service(Drive(cfg)) as served:
+        begin = time.perf_counter()
+        served.idle(3600).result()
+        hour = time.perf_counter() - begin
+    return [
+        Row("modeled latency of a read, depth 1, median", float(np.median(modeled)) * 1e6, "us",
+            "itself", 1),
+        Row("wall clock beyond it, bare timer, median", bare * 1e6, "us", "itself", 1),
+        Row("wall clock beyond it, served, median", beyond * 1e6, "us", "bare timer + 20 us",
+            beyond / (bare + 20e-6)),
+        Row("an idle virtual hour", hour, "s", "target 1 s", hour),
+    ]  # fmt: skip
+
+
+def null_client(cfg: Config, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read ``count`` times at depth 1 with the clock ``real``; the client submits from the
+    callback of the previous read. Return the waits of the client and the modeled latencies, both
+    float64[count] in seconds."""
+    drive = Drive(cfg)
+    drive.fill(0, 0, UNITS)
+    seen, modeled = np.zeros(count), np.zeros(count)
+    command = np.zeros(1, COMMAND)
+    command["size"], command["data"] = SIZE, -1
+    offsets = np.random.default_rng(0).integers(0, UNITS, count) * SIZE
+    over = threading.Event()
+
+    def read(number: int) -> None:
+        command["offset"] = offsets[number]
+        begin = time.perf_counter()
+
+        def on_done(future: Future[np.ndarray]) -> None:
+            seen[number] = time.perf_counter() - begin
+            done = future.result()[0]
+            modeled[number] = (int(done["end"]) - int(done["arrival"])) / 1e12
+            if number + 1 < count:
+                read(number + 1)
+            else:
+                over.set()
+
+        served.submit(command).add_done_callback(on_done)
+
+    with Service(drive, "real") as served:
+        read(0)
+        over.wait()
+    return seen, modeled
+
+
+def bare_timer(seconds: float) -> float:
+    """Return by how much a loop that only reads the clock ends later than ``seconds``."""
+    end = time.perf_counter() + seconds
+    while True:
+        left = end - time.perf_counter()
+        if left <= 0:
+            return -left
 
 
 def engine_alone(cfg: Config, op: int, count: int) -> float:

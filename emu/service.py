@@ -1,0 +1,335 @@
+"""Service of one drive: a thread that owns engine and clock, to which clients hand batches.
+
+Owns the thread, the clock (virtual, or real time with a scale), the assignment of completions to
+clients, and the lag behind the wall clock. Does not own the drive (drive.py), the rules of commands
+(nvme/submission.py) or sockets.
+Source: NVMeVirt and FEMU, which complete a command when the wall clock reaches its modeled end.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import select
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.drive import Drive
+from ondie.emu.nvme.submission import as_commands
+from ondie.emu.units import InputError, whole_number
+
+CLOCKS = ("virtual", "real")
+MOST_COMMANDS = 1 << 20
+"""Largest number of commands in a batch."""
+_SHIFT = MOST_COMMANDS.bit_length() - 1
+AWAKE_S = 3e-4
+"""Time before a deadline from which the thread does not sleep, in seconds: an ordinary sleep
+ends up to this much late."""
+LATE_S = 1e-4
+"""Lag from which a completion counts as late, in seconds."""
+PS = 10**12
+_BUCKETS = 64
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far completions were delivered behind the wall clock: the wall time of the delivery minus
+    that of the modeled end. The clock ``virtual`` has no lag."""
+
+    completions: int
+    late: int
+    """Completions with a lag of at least LATE_S."""
+    mean_s: float
+    max_s: float
+    histogram: tuple[int, ...]
+    """Number of completions by the binary logarithm of their lag in nanoseconds: element ``i``
+    counts lags from 2**(i - 1) to below 2**i ns."""
+
+    def percentile(self, share: float) -> float:
+        """Return the lag in seconds that at least ``share`` (0 to 1) of the completions do not
+        exceed, rounded up to the next power of two in nanoseconds; 0 without completions."""
+        if not self.completions:
+            return 0.0
+        within = np.cumsum(self.histogram) >= math.ceil(share * self.completions)
+        return float(2.0 ** int(np.argmax(within)) / 1e9)
+
+
+@dataclass
+class _Batch:
+    """Commands of a client (COMMAND[n], or None for idle time), their memory, and their future."""
+
+    commands: np.ndarray | None
+    future: Future[np.ndarray]
+    handed_ns: int = 0
+    """Wall time of the hand-over, time.perf_counter_ns."""
+    idle_ps: int = 0
+    buffer: np.ndarray | None = None
+    tags: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Tags of the commands, int64[n]."""
+    done: list[np.ndarray] = field(default_factory=list)
+    left: int = 0
+
+
+class Service:
+    """Serves ``drive`` from a thread of its own until :meth:`close`.
+
+    ``clock``: ``virtual``, simulated time advances as fast as possible while commands are in
+    flight, and stands still otherwise; ``real``, simulated time follows the wall clock, ``scale``
+    simulated seconds per second, and a completion is delivered when the wall clock has reached its
+    end, or later if the simulation is slower (:attr:`lag`). Nobody else may use the drive
+    meanwhile. Raises InputError for an unknown clock, a scale that is not positive and finite, or a
+    scale with the clock ``virtual``.
+    """
+
+    def __init__(self, drive: Drive, clock: str = "virtual", scale: float = 1.0) -> None:
+        if clock not in CLOCKS:
+            raise InputError(f"clock = {clock!r}: must be one of {', '.join(CLOCKS)}")
+        if not (math.isfinite(scale) and scale > 0):
+            raise InputError(f"scale = {scale:g}: must be positive and finite")
+        if clock == "virtual" and scale != 1.0:
+            raise InputError(f"scale = {scale:g}: only the clock 'real' has a scale")
+        self.drive = drive
+        self.clock = clock
+        self._ps_per_s = scale * PS
+        self._inbox: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        self._batches: dict[int, _Batch] = {}
+        self._idle: list[_Batch] = []
+        self._next = 0
+        self._closing = False
+        self._ended: str | None = None
+        self._lock = threading.Lock()
+        self._lags = [0] * _BUCKETS
+        self._late, self._lag_sum, self._lag_max = 0, 0.0, 0.0
+        drive.warm_up()
+        self._sim0, self._wall0 = drive.now, time.perf_counter_ns()
+        self._thread = threading.Thread(target=self._serve, name="ondie service", daemon=True)
+        self._thread.start()
+
+    # --- clients
+
+    def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Future[np.ndarray]:
+        """Hand over a batch of commands, COMMAND[n], from any thread; they arrive now.
+
+        The field ``arrival`` is not read. ``buffer``: memory of these commands (Drive.submit); the
+        caller must not touch it until the batch is done. The result of the future is
+        COMPLETION[n] in the order in which the commands completed, with the tags of the batch. A
+        callback of the future runs in the thread of the service, where it may submit. A batch that
+        breaks a rule of nvme/submission.py has no effect, and its future raises InputError. Raises
+        InputError for anything but commands, too many, or after the end of the service.
+        """
+        given = as_commands(commands)
+        if not 0 < len(given) <= MOST_COMMANDS:
+            raise InputError(f"commands: {len(given)}: must be from 1 to {MOST_COMMANDS}")
+        return self._hand_over(_Batch(given, Future(), time.perf_counter_ns(), buffer=buffer))
+
+    def idle(self, seconds: float) -> Future[np.ndarray]:
+        """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),
+        so that the drive does its work of idle times. The result of the future is empty.
+
+        Raises InputError with the clock ``real``, for negative or too many seconds, or after the
+        end of the service.
+        """
+        if self.clock != "virtual":
+            raise InputError("idle: time passes by itself with the clock 'real'")
+        if not (math.isfinite(seconds) and 0 <= seconds * PS < NEVER):
+            raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS:.3g} s")
+        return self._hand_over(_Batch(None, Future(), idle_ps=round(seconds * PS)))
+
+    def _hand_over(self, batch: _Batch) -> Future[np.ndarray]:
+        with self._lock:
+            if self._ended is not None or self._closing:
+                raise InputError(f"the service has ended{self._ended or ''}")
+            self._inbox.put(batch)
+        return batch.future
+
+    def close(self) -> None:
+        """Complete what has been handed over, and end the thread."""
+        with self._lock:
+            if not self._closing:
+                self._closing = True
+                self._inbox.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def lag(self) -> Lag:
+        """Lag of the completions so far. Exact once the futures of all batches are done."""
+        count = sum(self._lags)
+        mean = self._lag_sum / count if count else 0.0
+        return Lag(count, self._late, mean, self._lag_max, tuple(self._lags))
+
+    # --- the thread
+
+    def _serve(self) -> None:
+        try:
+            while self._turn():
+                pass
+            self._end("", InputError("the service has ended"))
+        except BaseException as error:
+            self._end(f": {error}", error)  # clients get it from their futures
+            if not isinstance(error, Exception):
+                raise
+
+    def _end(self, why: str, error: BaseException) -> None:
+        """End the service: no batch is accepted any more, and the futures that are left raise
+        ``error``."""
+        with self._lock:
+            self._ended = why
+        left = [*self._batches.values(), *self._idle]
+        with suppress(queue.Empty):
+            while True:
+                batch = self._inbox.get_nowait()
+                left += [] if batch is None else [batch]
+        for batch in left:
+            with suppress(Exception):  # done or cancelled already
+                batch.future.set_exception(error)
+
+    def _turn(self) -> bool:
+        """Take batches, advance the clock, deliver completions. Return False at the end."""
+        busy = bool(self._batches or self._idle)
+        if self.clock == "virtual":
+            self._take(None if not busy and not self._closing else 0.0)
+            self._advance()
+        else:
+            self._wait()
+            self._step_to(self._target())
+        return not self._closing or bool(self._batches or self._idle) or not self._inbox.empty()
+
+    def _take(self, timeout: float | None) -> bool:
+        """Submit all batches of the inbox; wait up to ``timeout`` seconds for the first (None:
+        until there is one). Return True if there was any."""
+        try:
+            batch = self._inbox.get(timeout=timeout) if timeout != 0 else self._inbox.get_nowait()
+        except queue.Empty:
+            return False
+        while True:
+            if batch is not None:
+                self._accept(batch)
+            try:
+                batch = self._inbox.get_nowait()
+            except queue.Empty:
+                return True
+
+    def _accept(self, batch: _Batch) -> None:
+        """Submit a batch; its commands arrive now."""
+        if not batch.future.set_running_or_notify_cancel():
+            return
+        if batch.commands is None:
+            self._idle.append(batch)
+            return
+        commands, number = batch.commands, self._next
+        batch.tags = commands["tag"].copy()
+        arrival = self.drive.earliest_arrival
+        if self.clock == "real":
+            arrival = max(arrival, self._at(batch.handed_ns))
+        commands["arrival"] = arrival
+        commands["tag"] = (number << _SHIFT) + np.arange(len(commands))
+        try:
+            self.drive.submit(commands, batch.buffer)
+        except InputError as error:
+            batch.future.set_exception(error)
+            return
+        self._next, self._batches[number] = number + 1, batch
+        batch.left = len(commands)
+
+    def _advance(self) -> None:
+        """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
+        if self._batches:
+            self.drive.run_until(completions=min(each.left for each in self._batches.values()))
+            self._deliver()
+        elif self._idle:
+            batch = self._idle.pop(0)
+            until = whole_number("idle until", self.drive.now + batch.idle_ps, 0, NEVER - 1)
+            self.drive.run_until(until)
+            batch.future.set_result(self.drive.completions())
+
+    def _deliver(self) -> None:
+        """Hand completions to their batches, and the results of the batches that are done."""
+        found = self.drive.completions()
+        if self.clock == "real":
+            self._count_lag(found["end"])
+        ready = []
+        tags = found["tag"].tolist()
+        first = 0
+        for at, tag in enumerate(tags):  # runs of completions of one batch
+            number = tag >> _SHIFT
+            if at + 1 < len(tags) and tags[at + 1] >> _SHIFT == number:
+                continue
+            batch = self._batches[number]
+            own = found[first : at + 1]
+            first = at + 1
+            batch.done.append(own)
+            batch.left -= len(own)
+            if batch.left == 0:
+                del self._batches[number]
+                ready.append(batch)
+        for batch in ready:
+            done = batch.done[0] if len(batch.done) == 1 else np.concatenate(batch.done)
+            done["tag"] = batch.tags[done["tag"] & MOST_COMMANDS - 1]
+            batch.future.set_result(done)
+
+    # --- wall clock
+
+    def _at(self, wall_ns: int) -> int:
+        """Return the simulated time (ps) at wall time ``wall_ns``."""
+        return self._sim0 + int((wall_ns - self._wall0) * self._ps_per_s / 1e9)
+
+    def _target(self) -> int:
+        """Return the simulated time (ps) that the wall clock has reached."""
+        return min(self._at(time.perf_counter_ns()), NEVER - 1)
+
+    def _wait(self) -> None:
+        """Wait for a batch or for the wall time of the drive's next event, and submit batches.
+
+        The thread does not sleep during the last AWAKE_S.
+        """
+        self._take(0.0)  # also if events are always due
+        while True:
+            event = self.drive.next_event
+            left = math.inf
+            if event < NEVER:
+                left = (event - self._target()) / self._ps_per_s
+            if left <= 0 or (self._closing and not self._batches):
+                return
+            if left <= AWAKE_S:
+                if self._take(0.0):
+                    return
+                select.select((), (), (), 0)  # lets other threads run; time.sleep(0) takes 80 us
+            elif self._take(None if left == math.inf else left - AWAKE_S):
+                return
+
+    def _step_to(self, target: int) -> None:
+        """Advance the drive to simulated time ``target`` and deliver what has completed."""
+        if target > self.drive.now:
+            self.drive.step_to(target)
+        if self.drive.has_completions:
+            self._deliver()
+
+    def _count_lag(self, ends: np.ndarray) -> None:
+        """Count the lag of completions whose modeled ends are ``ends``, int64[n] in ps."""
+        target = self._target()
+        for end in ends.tolist():
+            lag_s = (target - end) / self._ps_per_s
+            self._lags[min(max(int(lag_s * 1e9), 0).bit_length(), _BUCKETS - 1)] += 1
+            self._late += lag_s >= LATE_S
+            self._lag_sum += lag_s
+            self._lag_max = max(self._lag_max, lag_s)
