@@ -8,6 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from ondie.emu.engine.run import build
+from ondie.emu.nand import scheduler_statistics
+from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state.written import PAGE, config, drive, play, requests
@@ -164,3 +166,27 @@ def test_a_merge_takes_a_read_first():
 def test_pages_beyond_the_map_of_sectors_are_refused():
     with pytest.raises(InputError, match="32 KiB"):
         config(**SHAPE | {"flash__page": "64 KiB", "host__io_block": "64 KiB"})
+
+
+def test_queues_of_writes_that_read_the_rest_of_their_page_first():
+    """Every program waits once in the queue of its die, and leaves it; each read of the rest of a
+    page waits in the queue of reads. Old and new page are on one die, as in MQSim."""
+    arrays, cfg = fresh(ftl__map_update="placed", ftl__placement="static")
+    scheduler_statistics.watch(arrays, Geometry.of(cfg), 1)
+    rng = np.random.default_rng(5)
+    items = [
+        (WRITE, int(page) * SECTORS, SECTORS) if rng.random() < 0.5
+        else (WRITE, int(page) * SECTORS + int(rng.integers(1, SECTORS)), 1)
+        for page in rng.integers(0, 12, 200)
+    ]  # fmt: skip
+    counters = sent(arrays, cfg, items, 4)
+    use = arrays.queue_use.reshape(-1, scheduler_statistics.QUEUES)
+    assert (use["entered"] == use["left"]).all()
+    writes = use[:, scheduler_statistics.WRITES : scheduler_statistics.WRITES + 4]
+    reads = use[:, scheduler_statistics.READS : scheduler_statistics.READS + 4]
+    assert 0 < counters["merge_read_pages"] == reads["entered"].sum()
+    erases = counters["array_erases"]  # of blocks that are opened, in the queue of writes
+    assert counters["program_pages"] == writes["entered"].sum() - erases == len(items)
+    assert writes["longest"].max() == 5 and reads["longest"].max() <= 4  # four and an erase
+    assert writes["waited"].sum() > 0
+    assert (use["worst"] <= use["waited"]).all()
