@@ -58,6 +58,7 @@ class Sizes:
     There are ``groups`` caches of ``pages`` pages each. ``limit``: maximum number of sectors of one
     cache in transit to flash. DRAM: ``row`` and ``burst`` in bytes; ``transfer_ns``: time of a
     transfer; ``open_ps``: tRCD + tCL in ps; ``close_ns``: tRP in ns.
+    ``strays``: an evicted page is written as a page of the flow that evicts it.
     """
 
     pages: int
@@ -68,6 +69,7 @@ class Sizes:
     transfer_ns: float
     open_ps: int
     close_ns: float
+    strays: bool = False
 
 
 @njit
@@ -149,12 +151,16 @@ def send(st, tid):
 
 
 @njit
-def make_place(st, dev, group, lpn, before):
-    """Assign a cache slot to logical page ``lpn``, as the most recently used page.
+def make_place(st, dev, stream, lpn, before):
+    """Assign a cache slot to logical page ``lpn`` of flow ``stream``, as the most recently used
+    page.
 
     If the cache is full, evict the least recently used page. Returns (slot, from 1; the transaction
-    that writes the evicted page if it was DIRTY, linked after ``before``, else -1).
+    that writes the evicted page if it was DIRTY, linked after ``before``, else -1). With
+    ``buffer_strays``, that page is written as a page of flow ``stream``, at its number in its own
+    flow, if the flow has so many pages.
     """
+    group = int(st.zone[stream].group)
     cfg = st.cfg[0]
     cached = st.cache[group]
     out = -1
@@ -163,7 +169,14 @@ def make_place(st, dev, group, lpn, before):
         if old.epoch == DIRTY:
             cached.contents -= 1
             stamp = old.leaving
-            out = make_flash_write(st, dev, old.stream, old.lpn, old.have, stamp, before)
+            owner = old.stream
+            number = old.lpn
+            if cfg.buffer_strays != 0:
+                moved = number - st.zone[owner].first_lpn + st.zone[stream].first_lpn
+                if moved < st.zone[stream].last_lpn:
+                    owner = stream
+                    number = moved
+            out = make_flash_write(st, dev, owner, number, old.have, stamp, before)
     place = cache_places.take_place(st, group, lpn)
     st.cpage[place - 1].epoch = CLEAN
     cache_places.append(st, group, place)
@@ -240,7 +253,7 @@ def cache_pages(st, tid):
         sectors = sectors_of(st, tid, lpn)
         place = cache_places.find(st, group, lpn)
         if place == 0:
-            place, write = make_place(st, dev, group, lpn, out_last)
+            place, write = make_place(st, dev, stream, lpn, out_last)
             if write >= 0:
                 out_last = write
                 if out_first < 0:
@@ -300,6 +313,8 @@ def on_programmed(st, tid):
         set_content(st, group, place, CLEAN)
         cache_places.remove(st, group, place)
         cache_places.release_place(st, group, place)
+    elif place > 0:
+        make_newest(st, group, place)
     give_txn(st, tid)
     resume(st, group)
     return True
@@ -332,9 +347,15 @@ def resume(st, group):
 
 @cold
 def cached_sectors(st, tid, lpn):
-    """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the cache."""
-    place = cache_places.find(st, int(st.zone[st.txn[tid].stream].group), lpn)
-    return sectors_of(st, tid, lpn) & st.cpage[place - 1].have if place > 0 else 0
+    """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the cache. A page
+    that is found becomes the most recently used page, whatever sectors it has.
+    """
+    group = int(st.zone[st.txn[tid].stream].group)
+    place = cache_places.find(st, group, lpn)
+    if place == 0:
+        return 0
+    make_newest(st, group, place)
+    return sectors_of(st, tid, lpn) & st.cpage[place - 1].have
 
 
 @cold
@@ -373,7 +394,7 @@ def fill(st, tid):
     group = int(zone.group)
     place = cache_places.find(st, group, txn.lpn)
     if place == 0:
-        place, write = make_place(st, dev, group, txn.lpn, -1)
+        place, write = make_place(st, dev, txn.stream, txn.lpn, -1)
         st.cpage[place - 1].stream = txn.stream
         st.count[dev, CACHE_FILL_PAGES] += 1
         if write >= 0:

@@ -33,6 +33,7 @@ def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
     table.buffer_row, table.buffer_burst = sizes.row, sizes.burst
     table.buffer_ns = sizes.transfer_ns
     table.buffer_open, table.buffer_close = sizes.open_ps, sizes.close_ns
+    table.buffer_strays = sizes.strays
 
 
 def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:

@@ -103,12 +103,27 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_mqsims_own_results(tmp_path, name):
-    """Operations per second and the mean latency within 0.2 %; of mixed flows, 1 %."""
+    """Operations per second and the mean latency within 0.2 %."""
     kib, flows, drive, iops, mean_us = CASES[name]
     _, found = results(*pair(tmp_path, kib, *flows, **drive))
-    within = 0.01 if name == "reads and writes" else 0.002
-    assert found["iops"] == pytest.approx(iops, rel=within)
-    assert found["latency_us"]["all"]["mean"] == pytest.approx(mean_us, rel=within)
+    assert found["iops"] == pytest.approx(iops, rel=0.002)
+    assert found["latency_us"]["all"]["mean"] == pytest.approx(mean_us, rel=0.002)
+
+
+EVICTING = {
+    "Working_Set_Percentage": "1", "Total_Requests_To_Generate": "60000",
+    "Average_No_of_Reqs_in_Queue": "16", "Channel_IDs": "0,1",
+}  # fmt: skip
+
+
+def test_pages_that_another_flow_evicts(tmp_path):
+    """MQSim gives 3,267 us, cut to whole us, for both flows; 3,266 without its defect."""
+    parts = {"Seed": "6533", "Average_Request_Size": "6", "Address_Alignment_Unit": "2"}
+    d, flows = pair(tmp_path, 64, (W, EVICTING), (W, EVICTING | parts))
+    for quirk, whole_us in (("evicted_pages", [3267, 3267]), ("none", [3266, 3266])):
+        done = simulate.played(d, flows, frozenset([quirk]))
+        took = [each["end"] - each["start"] for each in done.requests]
+        assert [int(each.mean() / 1e6) for each in took] == whole_us
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ CFG = record_type(
     cache_dirty="i8",  # dirty pages above which pages are destaged
     cache_flights="i8", cache_idle="i8",
     buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
-    buffer_close="f8",  # of a destage buffer
+    buffer_close="f8", buffer_strays="i8",  # of a destage buffer
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
     map_stream="i8",  # first stream of translation pages, -1 = none
     map_streams="i8",  # number of streams of translation pages: one, or one for each zone

@@ -26,9 +26,11 @@ KEPT = {
 """Bits of ``zone.caching`` (READS, WRITES) for each value of Device_Level_Data_Caching_Mode."""
 
 
-def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
+def sizes(
+    drive: Drive, flows: Sequence[Flow], quirks: frozenset[str] = frozenset()
+) -> mqsim_cache.Sizes | None:
     """Return the sizes of the data cache, or of each flow's cache if it is partitioned; None if no
-    flow uses the cache.
+    flow uses the cache. ``quirks``: names of the quirks to reproduce.
     """
     if not any(KEPT[flow.parameters.device_level_data_caching_mode] for flow in flows):
         return None
@@ -42,6 +44,7 @@ def sizes(drive: Drive, flows: Sequence[Flow]) -> mqsim_cache.Sizes | None:
         transfer_ns=NS_PER_S / drive.data_cache_dram_data_rate_hz,
         open_ps=drive.data_cache_dram_trcd_ps + drive.data_cache_dram_tcl_ps,
         close_ns=drive.data_cache_dram_trp_ps / PS_PER_NS,
+        strays="evicted_pages" in quirks,
     )
 
 

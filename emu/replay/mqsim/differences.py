@@ -135,6 +135,10 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "lost_drawings": _drawings,
     "nine_tenths": _fixed("it fills at most 90% of a flow's pages"),
     "one_sector": _fixed("it fills only one sector of a page: fewer reads before overwrites"),
+    "evicted_pages": _fixed(
+        f"it writes pages that another flow evicts at addresses of that flow: more or fewer reads "
+        f"before overwrites, {OPEN}"
+    ),
     "polling": _fixed(
         f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
     ),

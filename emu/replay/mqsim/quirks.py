@@ -343,6 +343,13 @@ QUIRKS: tuple[Quirk, ...] = (
         _cached("READ_CACHE"),
     ),
     Quirk(
+        "evicted_pages", ("Data_Cache_Sharing_Mode",),
+        "writes a page that one flow evicts from the shared cache as a page of that flow, at its "
+        "number in the flow that wrote it", "the page is written where it belongs", ASKED,
+        lambda d, s: (len(s.flows) > 1 and d.data_cache_sharing_mode == "SHARED"
+                      and _cached("WRITE_CACHE", "WRITE_READ_CACHE")(d, s)),
+    ),
+    Quirk(
         "cache_capacity", ("Data_Cache_Capacity",), "stores the capacity "
         "in 32 bits", "the stated capacity",
         NAMED,

@@ -237,7 +237,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         pairs=len(flows),
         seed=drive.seed,
         lpns=first[-1] + pages[-1],
-        destage=data_cache.sizes(drive, flows),
+        destage=data_cache.sizes(drive, flows, quirks),
         adapter=drive.io_queue_depth if sata.used(drive) else 0,
         entries=0 if sata.used(drive) else drive.io_queue_depth,
         budget=outstanding(flows, sectors),
