@@ -24,7 +24,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.submission import as_commands
-from ondie.emu.units import InputError, whole_number
+from ondie.emu.units import InputError
 
 CLOCKS = ("virtual", "real")
 MOST_COMMANDS = 1 << 20
@@ -243,13 +243,13 @@ class Service:
             arrival = max(arrival, self._at(batch.handed_ns))
         commands["arrival"] = arrival
         commands["tag"] = (number << _SHIFT) + np.arange(len(commands))
+        batch.left = len(commands)
+        self._next, self._batches[number] = number + 1, batch
         try:
             self.drive.submit(commands, batch.buffer)
         except InputError as error:
+            del self._batches[number]
             batch.future.set_exception(error)
-            return
-        self._next, self._batches[number] = number + 1, batch
-        batch.left = len(commands)
 
     def _advance(self) -> None:
         """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
@@ -257,10 +257,14 @@ class Service:
             self.drive.run_until(completions=min(each.left for each in self._batches.values()))
             self._deliver()
         elif self._idle:
-            batch = self._idle.pop(0)
-            until = whole_number("idle until", self.drive.now + batch.idle_ps, 0, NEVER - 1)
-            self.drive.run_until(until)
-            batch.future.set_result(self.drive.completions())
+            batch, now = self._idle[0], self.drive.now
+            if now + batch.idle_ps < NEVER:
+                self.drive.run_until(now + batch.idle_ps)
+                batch.future.set_result(self.drive.completions())
+            else:
+                wrong = f"idle = {batch.idle_ps / PS:g} s: {now / PS:g} s have passed, and"
+                batch.future.set_exception(InputError(f"{wrong} a clock ends at {NEVER / PS:g} s"))
+            del self._idle[0]
 
     def _deliver(self) -> None:
         """Hand completions to their batches, and the results of the batches that are done."""

@@ -209,6 +209,10 @@ def test_bad_batches_leave_the_others_alone():
         for seconds in (-1, float("nan"), NEVER):
             with pytest.raises(InputError, match="idle = "):
                 service.idle(seconds)
+        most = (NEVER - 1) // 10**12 - 1
+        service.idle(most).result(SECONDS)
+        with pytest.raises(InputError, match="a clock ends at"):
+            service.idle(most).result(SECONDS)
         assert service.submit(good).result(SECONDS).dtype == COMPLETION
     with pytest.raises(InputError, match="the service has ended"):
         service.submit(good)
@@ -233,7 +237,8 @@ def test_a_cancelled_batch_is_not_submitted():
 
 
 @pytest.mark.parametrize("clock", ["virtual", "real"])
-def test_an_error_of_the_engine_ends_the_service(clock, monkeypatch):
+@pytest.mark.parametrize("broken_methods", [("run_until", "step_to"), ("submit",)])
+def test_an_error_of_the_engine_ends_the_service(clock, broken_methods, monkeypatch):
     drive = a_drive()
     command = np.zeros(1, COMMAND)
     command["op"], command["size"], command["data"] = WRITE, drive.unit_bytes, -1
@@ -243,14 +248,25 @@ def test_an_error_of_the_engine_ends_the_service(clock, monkeypatch):
 
     with Service(drive, clock) as service:
         service.submit(command).result(SECONDS)
-        monkeypatch.setattr(drive, "run_until", broken)
-        monkeypatch.setattr(drive, "step_to", broken)
+        for name in broken_methods:
+            monkeypatch.setattr(drive, name, broken)
         futures: list[Future[np.ndarray]] = [service.submit(command)]
         with pytest.raises(RuntimeError, match="a defect"):
             futures[0].result(SECONDS)
         service._thread.join(SECONDS)
         with pytest.raises(InputError, match="the service has ended: a defect"):
             service.submit(command)
+
+
+def test_an_error_in_idle_time_ends_the_service(monkeypatch):
+    drive = a_drive()
+
+    def broken(*values: Any) -> int:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(drive, "run_until", broken)
+    with Service(drive) as service, pytest.raises(RuntimeError, match="a defect"):
+        service.idle(1).result(SECONDS)
 
 
 @pytest.mark.parametrize(
