@@ -33,6 +33,8 @@ from ondie.emu.units import InputError, whole_number
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
 MOST_QUEUES = 256
 """Largest number of queue pairs; each has a ring of nvme/tables.PAIR_RING requests in memory."""
+MOST_HELD = 64
+"""Number of arrays of commands in flight from which a drive looks for some to release."""
 
 
 class MediaError(OSError):
@@ -89,6 +91,10 @@ class Drive(CommandSystem):
         self._buffer: np.ndarray | None = None
         self._in_use: list[np.ndarray] = []
         """Other memory that commands in flight may use."""
+        self._older: list[np.ndarray] = []
+        """The same of earlier commands: of those before the places ``_older_until`` of the queue
+        pairs, int64[queues]."""
+        self._older_until = self.arrays.pair["loaded"].copy()
 
     @property
     def buffer(self) -> np.ndarray | None:
@@ -146,10 +152,22 @@ class Drive(CommandSystem):
         return self.events - before
 
     def _collect(self) -> None:
-        """Record the completions of finished commands, and release memory that none uses."""
+        """Record the completions of finished commands, and release memory that none uses.
+
+        A drive that is never idle releases it in two parts: the older one when all commands that
+        were loaded before the newer one began have completed.
+        """
         super()._collect()
-        if self._in_use and not self.outstanding:
+        pair = self.arrays.pair
+        if self._older and (pair["tail"] >= self._older_until).all():
+            self._older.clear()
+        if not self._in_use:
+            return
+        if not self.outstanding:
             self._in_use.clear()
+        elif not self._older and len(self._in_use) > MOST_HELD and not any(self._waiting):
+            self._older, self._in_use = self._in_use, self._older
+            self._older_until = pair["loaded"].copy()
 
     # --- payload
 

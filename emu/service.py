@@ -13,10 +13,9 @@ import queue
 import select
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -33,6 +32,8 @@ _SHIFT = MOST_COMMANDS.bit_length() - 1
 AWAKE_S = 3e-4
 """Time before a deadline from which the thread does not sleep, in seconds: an ordinary sleep
 ends up to this much late."""
+AHEAD_S = 5e-5
+"""Wall time by which the simulation may run ahead while commands are in flight, in seconds."""
 LATE_S = 1e-4
 """Lag from which a completion counts as late, in seconds."""
 PS = 10**12
@@ -70,6 +71,8 @@ class _Batch:
     future: Future[np.ndarray]
     handed_ns: int = 0
     """Wall time of the hand-over, time.perf_counter_ns."""
+    moved_ps: int = 0
+    """Simulated time from the hand-over to the arrival."""
     idle_ps: int = 0
     buffer: np.ndarray | None = None
     tags: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -85,8 +88,14 @@ class Service:
     flight, and stands still otherwise; ``real``, simulated time follows the wall clock, ``scale``
     simulated seconds per second, and a completion is delivered when the wall clock has reached its
     end, or later if the simulation is slower (:attr:`lag`). Nobody else may use the drive
-    meanwhile. Raises InputError for an unknown clock, a scale that is not positive and finite, or a
-    scale with the clock ``virtual``.
+    meanwhile.
+
+    With the clock ``real``, the simulation runs up to AHEAD_S of wall time ahead while commands are
+    in flight, so that a completion is at hand when its time has come. A batch that is handed over
+    meanwhile arrives as much later, which counts as lag.
+
+    Raises InputError for an unknown clock, a scale that is not positive and finite, a scale with
+    the clock ``virtual``, or a drive with commands in flight or completions that were not taken.
     """
 
     def __init__(self, drive: Drive, clock: str = "virtual", scale: float = 1.0) -> None:
@@ -96,6 +105,11 @@ class Service:
             raise InputError(f"scale = {scale:g}: must be positive and finite")
         if clock == "virtual" and scale != 1.0:
             raise InputError(f"scale = {scale:g}: only the clock 'real' has a scale")
+        if drive.outstanding or drive.has_completions:
+            raise InputError(
+                f"drive: {drive.outstanding} commands are in flight, or completions were not "
+                "taken; run it until none are, and take them"
+            )
         self.drive = drive
         self.clock = clock
         self._ps_per_s = scale * PS
@@ -162,12 +176,7 @@ class Service:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -200,7 +209,7 @@ class Service:
                 batch = self._inbox.get_nowait()
                 left += [] if batch is None else [batch]
         for batch in left:
-            with suppress(Exception):  # done or cancelled already
+            with suppress(InvalidStateError):  # cancelled
                 batch.future.set_exception(error)
 
     def _turn(self) -> bool:
@@ -211,7 +220,7 @@ class Service:
             self._advance()
         else:
             self._wait()
-            self._step_to(self._target())
+            self._follow()
         return not self._closing or bool(self._batches or self._idle) or not self._inbox.empty()
 
     def _take(self, timeout: float | None) -> bool:
@@ -240,7 +249,9 @@ class Service:
         batch.tags = commands["tag"].copy()
         arrival = self.drive.earliest_arrival
         if self.clock == "real":
-            arrival = max(arrival, self._at(batch.handed_ns))
+            handed = self._at(batch.handed_ns)
+            batch.moved_ps = max(arrival - handed, 0)
+            arrival = handed + batch.moved_ps
         commands["arrival"] = arrival
         commands["tag"] = (number << _SHIFT) + np.arange(len(commands))
         batch.left = len(commands)
@@ -267,28 +278,32 @@ class Service:
             del self._idle[0]
 
     def _deliver(self) -> None:
-        """Hand completions to their batches, and the results of the batches that are done."""
+        """Hand completions to their batches, and the results of the batches that are done, when
+        their time has come."""
         found = self.drive.completions()
-        if self.clock == "real":
-            self._count_lag(found["end"])
-        ready = []
-        tags = found["tag"].tolist()
+        ends, tags = found["end"].tolist(), found["tag"].tolist()
+        ready: list[tuple[_Batch, np.ndarray]] = []
+        due: list[int] = []
         first = 0
         for at, tag in enumerate(tags):  # runs of completions of one batch
             number = tag >> _SHIFT
+            batch = self._batches[number]
+            due.append(ends[at] - batch.moved_ps)
             if at + 1 < len(tags) and tags[at + 1] >> _SHIFT == number:
                 continue
-            batch = self._batches[number]
-            own = found[first : at + 1]
+            batch.done.append(found[first : at + 1])
+            batch.left -= at + 1 - first
             first = at + 1
-            batch.done.append(own)
-            batch.left -= len(own)
             if batch.left == 0:
                 del self._batches[number]
-                ready.append(batch)
-        for batch in ready:
-            done = batch.done[0] if len(batch.done) == 1 else np.concatenate(batch.done)
-            done["tag"] = batch.tags[done["tag"] & MOST_COMMANDS - 1]
+                done = batch.done[0] if len(batch.done) == 1 else np.concatenate(batch.done)
+                done["tag"] = batch.tags[done["tag"] & MOST_COMMANDS - 1]
+                ready.append((batch, done))
+        if self.clock == "real":
+            while self._target() < ends[-1]:
+                select.select((), (), (), 0)
+            self._count_lag(due)
+        for batch, done in ready:
             batch.future.set_result(done)
 
     # --- wall clock
@@ -301,6 +316,11 @@ class Service:
         """Return the simulated time (ps) that the wall clock has reached."""
         return min(self._at(time.perf_counter_ns()), NEVER - 1)
 
+    @property
+    def _ahead_s(self) -> float:
+        """Wall time by which the simulation may run ahead now, s."""
+        return AHEAD_S if self._batches else 0.0
+
     def _wait(self) -> None:
         """Wait for a batch or for the wall time of the drive's next event, and submit batches.
 
@@ -311,7 +331,7 @@ class Service:
             event = self.drive.next_event
             left = math.inf
             if event < NEVER:
-                left = (event - self._target()) / self._ps_per_s
+                left = (event - self._target()) / self._ps_per_s - self._ahead_s
             if left <= 0 or (self._closing and not self._batches):
                 return
             if left <= AWAKE_S:
@@ -321,17 +341,20 @@ class Service:
             elif self._take(None if left == math.inf else left - AWAKE_S):
                 return
 
-    def _step_to(self, target: int) -> None:
-        """Advance the drive to simulated time ``target`` and deliver what has completed."""
-        if target > self.drive.now:
-            self.drive.step_to(target)
-        if self.drive.has_completions:
+    def _follow(self) -> None:
+        """Advance the drive to the time of the wall clock, or ahead of it to the next completion,
+        and deliver what has completed."""
+        drive = self.drive
+        until = min(self._target() + int(self._ahead_s * self._ps_per_s), NEVER - 1)
+        if until > drive.now:
+            drive.run_until(until, completions=int(bool(self._batches)))
+        if drive.has_completions:
             self._deliver()
 
-    def _count_lag(self, ends: np.ndarray) -> None:
-        """Count the lag of completions whose modeled ends are ``ends``, int64[n] in ps."""
+    def _count_lag(self, due: list[int]) -> None:
+        """Count the lag of completions that were due at simulated times ``due`` (ps)."""
         target = self._target()
-        for end in ends.tolist():
+        for end in due:
             lag_s = (target - end) / self._ps_per_s
             self._lags[min(max(int(lag_s * 1e9), 0).bit_length(), _BUCKETS - 1)] += 1
             self._late += lag_s >= LATE_S

@@ -108,7 +108,7 @@ def sense_all(st, tid):
 @inline
 def cached_sectors(st, tid, lpn):
     """Return a bit mask of the sectors of page ``lpn`` that read ``tid`` finds in the data
-    cache.
+    cache. In a destage buffer, the page becomes the most recently used one.
     """
     if st.cfg[0].cache == mqsim_cache.BUFFER:
         return mqsim_cache.cached_sectors(st, tid, lpn)

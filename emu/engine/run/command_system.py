@@ -8,6 +8,7 @@ Source: NVMe base specification (submission and completion queues).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -20,9 +21,7 @@ from ondie.emu.engine.run import loop
 from ondie.emu.engine.run.driver import (
     CLOSING,
     COMPLETED,
-    ERROR,
     EVENTS_PER_CALL,
-    LOGGED,
     NOW,
     PAUSE,
     WANTED,
@@ -170,6 +169,15 @@ class CommandSystem(System):
 
     # --- time
 
+    def warm_up(self) -> float:
+        """Compile the event loop and what commands need, or load them from the cache. Return the
+        seconds that this took."""
+        begin = time.perf_counter()
+        super().warm_up()
+        self.submit(np.zeros(0, COMMAND))
+        submission.take_completions(self.state, self._transfers, self._taken, self._out[:0])
+        return time.perf_counter() - begin
+
     @property
     def outstanding(self) -> int:
         """Number of accepted commands that have not completed."""
@@ -221,24 +229,6 @@ class CommandSystem(System):
     def has_completions(self) -> bool:
         """True if commands have completed whose completions have not been taken."""
         return bool(self._reports) or self._taken < int(self.registers[COMPLETED])
-
-    def step_to(self, t_ps: int) -> None:
-        """Handle the events up to time ``t_ps``, as ``run_until(t_ps)`` does, with less work for a
-        caller that takes many small steps. ``t_ps`` must not be before ``now``.
-        """
-        reg = self.registers
-        if self.off or self.events_left is not None or not self.plan_done or any(self._waiting):
-            self.run_until(t_ps)
-            return
-        reg[WANTED] = NEVER
-        while self.next_event <= t_ps:
-            reg[PAUSE] = 0
-            loop.run(self.state, t_ps, EVENTS_PER_CALL, 0)
-            if reg[LOGGED] or reg[ERROR]:
-                self.finish_batch()
-        self._reached = t_ps
-        if self.next_event >= NEVER and (self.outstanding or self._flying.any()):
-            self.check_finished()
 
     def _run_events(self, t_ps: int, most: int, wanted: int) -> int:
         """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed

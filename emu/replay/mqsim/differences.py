@@ -136,7 +136,7 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "nine_tenths": _fixed("it fills at most 90% of a flow's pages"),
     "one_sector": _fixed("it fills only one sector of a page: fewer reads before overwrites"),
     "evicted_pages": _fixed(
-        f"it writes pages that another flow evicts at addresses of that flow: more or fewer reads "
+        "it writes pages that another flow evicts at addresses of that flow: more or fewer reads "
         f"before overwrites, {OPEN}"
     ),
     "polling": _fixed(

@@ -8,7 +8,6 @@ nothing is collected.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -103,7 +102,7 @@ def null_client(cfg: Config, count: int) -> tuple[np.ndarray, np.ndarray]:
     command = np.zeros(1, COMMAND)
     command["size"], command["data"] = SIZE, -1
     offsets = np.random.default_rng(0).integers(0, UNITS, count) * SIZE
-    over = threading.Event()
+    over: Future[None] = Future()
 
     def read(number: int) -> None:
         command["offset"] = offsets[number]
@@ -111,18 +110,21 @@ def null_client(cfg: Config, count: int) -> tuple[np.ndarray, np.ndarray]:
 
         def on_done(future: Future[np.ndarray]) -> None:
             seen[number] = time.perf_counter() - begin
+            if error := future.exception():
+                over.set_exception(error)
+                return
             done = future.result()[0]
             modeled[number] = (int(done["end"]) - int(done["arrival"])) / 1e12
             if number + 1 < count:
                 read(number + 1)
             else:
-                over.set()
+                over.set_result(None)
 
         served.submit(command).add_done_callback(on_done)
 
     with Service(drive, "real") as served:
         read(0)
-        over.wait()
+        over.result()
     return seen, modeled
 
 
