@@ -1,7 +1,8 @@
 """One computational storage drive that is served: commands with bytes, completions, its own clock.
 
-Owns the payload of a single drive, power cuts, and the checks of its books. Does not own the
-commands and their clock (engine/run/command_system.py), the event loop (engine/run/driver.py), the
+Owns the payload of a single drive, power cuts, its condition, and the checks of its books. Does
+not own the commands and their clock (engine/run/command_system.py), the statuses with which
+commands end (nvme/status.py, nvme/ends.py), the event loop (engine/run/driver.py), the
 execution of commands inside the drive (engine, nvme, ftl, nand) or the plans of paths
 (engine/run/system.py), which may run beside commands on a drive without payload.
 Source: this project's command record (nvme/command.py).
@@ -17,16 +18,19 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, configuration
-from ondie.emu.engine.core.conservation import Place, check_laws
+from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
+from ondie.emu.engine.run import condition, defect_report
 from ondie.emu.engine.run.command_system import CommandSystem
 from ondie.emu.engine.run.driver import PowerCut
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
+from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import submission
 from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.nvme.request_bytes import RequestBytes
+from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.units import InputError, whole_number
 
@@ -37,7 +41,16 @@ MOST_HELD = 64
 """Number of arrays of commands in flight from which a drive looks for some to release."""
 
 
-class MediaError(OSError):
+class CommandError(OSError):
+    """Error: a command of :meth:`Drive.read` or :meth:`Drive.write` has ended with ``status``
+    (nvme.status.Status)."""
+
+    def __init__(self, message: str, status: Status) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class MediaError(CommandError):
     """Error: a page could not be corrected, so its bytes are not known."""
 
 
@@ -58,6 +71,10 @@ class Drive(CommandSystem):
     errors. Commands in flight at the same time may take effect in any order, as in NVMe. To order
     two commands, wait for the completion of the first.
 
+    A drive that is full or worn out, or whose engine has a defect, ends commands with a status
+    (:attr:`condition`). With ``strict``, for development and tests, ``run_until`` and ``run`` raise
+    an error instead.
+
     Raises InputError for fewer than one queue, a depth below one, or an impossible block size.
     """
 
@@ -70,6 +87,7 @@ class Drive(CommandSystem):
         queue_depth: int | None = None,
         block_bytes: int | None = None,
         seed: int = 0,
+        strict: bool = False,
     ) -> None:
         cfg, size = with_blocks(configuration(cfg), block_bytes)
         queues = whole_number("queues", queues, 1, MOST_QUEUES)
@@ -82,7 +100,11 @@ class Drive(CommandSystem):
             block_bytes=size,
             payload=payload,
             seed=seed,
+            strict=strict,
         )
+        self.spare_at_start = spare_blocks(cfg, self.geometry, self.arrays)
+        """Blocks that could fail at the start before the drive becomes read-only."""
+        self.arrays.dev["spare"] = self.spare_at_start
         self.store: PageStore | None = None
         self._bytes: RequestBytes | None = None
         if payload:
@@ -121,9 +143,11 @@ class Drive(CommandSystem):
     def start(self, plan: Iterable[np.ndarray]) -> None:
         """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
 
-        Raises InputError if a plan is running, and on a drive with payload: the bytes of plans are
-        those of paths (paths/payload.py).
+        Raises InputError if a plan is running, if the drive is offline, and on a drive with
+        payload: the bytes of plans are those of paths (paths/payload.py).
         """
+        if self.defect is not None:
+            raise InputError(f"the drive is offline: {self.why}")
         if self._bytes is not None:
             raise InputError("a plan moves no bytes of a drive with payload; use Drive(cfg)")
         super().start(plan)
@@ -150,6 +174,45 @@ class Drive(CommandSystem):
         self.off = True
         self._reached = max(self._reached, super().now)
         return self.events - before
+
+    # --- condition
+
+    @property
+    def condition(self) -> Condition:
+        """What the drive can do; :attr:`why` gives the reason."""
+        if self.off or self.defect is not None:
+            return Condition.OFFLINE
+        return Condition.READ_ONLY if self.arrays.dev.protected[0] else Condition.ONLINE
+
+    @property
+    def why(self) -> str:
+        """One sentence with the reason of :attr:`condition`, or of the lack of space while writes
+        end with CAPACITY_EXCEEDED; empty if there is nothing to say."""
+        if self.defect is not None:
+            return f"{type(self.defect).__name__}: {self.defect}"
+        if self.off:
+            return "the power was cut"
+        if self.arrays.dev.protected[0]:
+            return condition.why_read_only(self.arrays)
+        return condition.why_full(self.arrays, self.cfg) if self.arrays.dev.full[0] else ""
+
+    @property
+    def critical_warning(self) -> CriticalWarning:
+        """Critical warnings as in the SMART / Health Information log page."""
+        defect = self.defect is not None
+        return condition.critical_warning(self.arrays, self.spare_at_start, defect)
+
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """Write the drive's state as JSON to ``path``, complete or not at all: the defect,
+        registers, counters, queues, the last log entries and the configuration.
+
+        Raises InputError if the file cannot be written.
+        """
+        document = {"condition": self.condition.value, "why": self.why}
+        document |= defect_report.report(
+            self.arrays, self.cfg, self.last_logged, self.defect, self.now
+        )
+        defect_report.save(path, document)
 
     def _collect(self) -> None:
         """Record the completions of finished commands, and release memory that none uses.
@@ -202,8 +265,8 @@ class Drive(CommandSystem):
         """Write ``data`` (bytes, or an array of any type) from byte ``offset`` on at
         ``earliest_arrival``; run until the drive is idle.
 
-        Raises InputError for a partial logical block, for bytes outside the drive, or without
-        payload.
+        Raises CommandError if the command ends with an error status, InputError for a partial
+        logical block, for bytes outside the drive, or without payload.
         """
         given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
         if given.dtype.hasobject:
@@ -215,8 +278,8 @@ class Drive(CommandSystem):
         is idle.
 
         Returns uint8[size]; bytes that were never written are zeros. Raises MediaError if a page
-        could not be corrected, InputError for a partial logical block, for bytes outside the drive,
-        or without payload.
+        could not be corrected, CommandError for another error status, InputError for a partial
+        logical block, for bytes outside the drive, or without payload.
         """
         size = whole_number("size", size, self.block_bytes, self.cfg.frontend.max_transfer_bytes)
         found = np.zeros(size, np.uint8)
@@ -239,9 +302,13 @@ class Drive(CommandSystem):
         own = [each[each["tag"] == submission.OWN_TAG] for each in self._reports]
         others = (each[each["tag"] != submission.OWN_TAG] for each in self._reports)
         self._reports = [each for each in others if len(each)]
-        status = int(np.concatenate(own)["status"][0])
+        status = Status(int(np.concatenate(own)["status"][0]))
         if status:
-            raise MediaError(f"bytes from {offset} on: status 0x{status:x}, unrecovered read error")
+            name = status.name.lower().replace("_", " ")
+            message = f"bytes from {offset} on: status 0x{status:x}, {name}"
+            if status == Status.UNRECOVERED_READ_ERROR:
+                raise MediaError(message, status)
+            raise CommandError(f"{message}; {self.why}" if self.why else message, status)
 
     def stored(self, unit: int) -> np.ndarray | None:
         """Return a copy of the flash contents of a mapping unit, uint8[unit_bytes].
@@ -272,12 +339,26 @@ class Drive(CommandSystem):
     # --- conservation
 
     def check(self) -> None:
-        """Check the conservation laws of the drive. Raises Imbalance.
+        """Check the conservation laws of the drive. Raises Imbalance; unless the drive is strict,
+        it is then also offline.
 
-        Laws that require an idle drive are checked only when no command is outstanding.
+        Laws that require an idle drive are checked only when no command is outstanding and no page
+        waits for space. After a defect, the laws do not hold and are not checked.
         """
+        if self.defect is not None:
+            return
+        try:
+            self._check_laws()
+        except Imbalance as error:
+            if not self.strict:
+                self._go_offline(error)
+            raise
+
+    def _check_laws(self) -> None:
+        """Check the conservation laws. Raises Imbalance."""
         check_between_events(self.arrays, self.geometry)
-        if not self.off and self.outstanding == 0 and self.idle:
+        waits = self.arrays.dev.stall_head[0] >= 0 or self.arrays.maps.stall_first.any()
+        if not self.off and self.outstanding == 0 and self.idle and not waits:
             check_idle(self.arrays, self.geometry, self._all_requested())
         if self._bytes is not None:
             misplaced = self._bytes.misplaced(self.units)
@@ -288,8 +369,11 @@ class Drive(CommandSystem):
         """Return what commands and plans have requested so far."""
         names = ("read_pages", "program_pages", "link_up_bytes", "link_down_bytes")
         of_plans = self.planned.sum(axis=0)[[PLANNED.index(name) for name in names]]
+        dev = self.arrays.dev[0]
+        refused = (0, int(dev.refused_pages), 0, int(dev.refused_bytes))
         return Requested(
-            self._accepted + self.planned_commands, *(self.requested + of_plans).tolist()
+            self._accepted + self.planned_commands,
+            *(self.requested + of_plans - refused).tolist(),
         )
 
 

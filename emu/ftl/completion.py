@@ -83,6 +83,7 @@ def on_block_erased(st, tid):
         key = absorb(absorb(cfg.seed, bid), block.erases)
         if uniform(key, 1) < cfg.erase_failures:
             block.retire = page_map.FAILED_ERASE
+            write_frontier.lose_spare_block(st, dev)
     free_or_retire(st, dev, unit, bid)
     return unit, True
 
@@ -208,6 +209,7 @@ def handle_program_failure(st, tid):
     if block.retire == 0:
         block.retire = page_map.FAILED_PROGRAM
         st.pool[unit].retiring += 1
+        write_frontier.lose_spare_block(st, txn.dev)
     if cfg.line > 1 and block.state == page_map.OPEN:
         padding.pad_before_close(st, txn.dev, unit, bid)
     if block.state == page_map.OPEN:
@@ -269,6 +271,7 @@ def place_again(st, tid, unit):
     if txn.kind == OWN and txn.role == Role.MAP_BACK:
         place_map_or_wait(st, tid)
     elif txn.kind != OWN:
+        st.command[tid].failed = 1
         place_or_wait(st, tid)
     else:
         gc_victims.release_reservation(st, unit, txn.victim, -1)  # it needs a place again

@@ -294,6 +294,8 @@ def free_or_retire(st, dev, unit, bid):
         pslc.return_block(st, unit, bid)
     else:
         block_manager.free_block(st, unit, bid)
+    if block.retire == 0:
+        st.dev[dev].full = 0
     write_frontier.schedule_check(st, unit)
 
 

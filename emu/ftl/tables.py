@@ -139,9 +139,7 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     blocks reserved for collection are free. One stream has no open block: that of the waiting
     write.
     """
-    one = cfg.ftl.stream_policy == "one"
-    streams = (1 if one else int(table["streams"][0])) + int(table["collected_streams"][0])
-    needed = streams + int(table["map_streams"][0]) + int(table["gc_reserve"][0]) - 1
+    streams, needed = _blocks_in_use(cfg, table)
     pages = int(table["lpns"][0]) + int(table["tpages"][0])
     spare = geometry.native_pages - pages
     if spare >= needed * geometry.units * geometry.block_pages:
@@ -157,6 +155,26 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
         f"ftl.gc_streams = {cfg.ftl.gc_streams}), so that the drive can run full when all "
         f"logical pages are written; {advice}{streams_fewer}{super_blocks}"
     )
+
+
+def _blocks_in_use(cfg: Config, table: np.recarray) -> tuple[int, int]:
+    """Return (streams with an open block, blocks of a unit that may be open or reserved for
+    collection while a write waits)."""
+    one = cfg.ftl.stream_policy == "one"
+    streams = (1 if one else int(table["streams"][0])) + int(table["collected_streams"][0])
+    return streams, streams + int(table["map_streams"][0]) + int(table["gc_reserve"][0]) - 1
+
+
+def spare_blocks(cfg: Config, geometry: Geometry, arrays: Arrays) -> int:
+    """Return the number of native blocks of device 0 that are good and needed neither for the
+    logical pages nor as open or reserved blocks. It is negative if the drive can run full.
+    """
+    state = np.asarray(arrays.block.state[: geometry.units * geometry.all_blocks])
+    native = state.reshape(geometry.units, -1)[:, : geometry.native_blocks]
+    table = arrays.cfg
+    pages = int(table["lpns"][0]) + int(table["tpages"][0])
+    in_use = _blocks_in_use(cfg, table)[1] * geometry.units
+    return int((native != page_map.BAD).sum()) - -(-pages // geometry.block_pages) - in_use
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:

@@ -52,7 +52,7 @@ def wait_for_page(st, tid):
     if page.asked != 0 or page.state == OLD:
         return
     maps = st.maps[dev]
-    if maps.first == 0:
+    if maps.first == 0 or st.dev[dev].full != 0:
         page.asked = ASKED
         read(st, dev, tpage, Role.MAP_FETCH, fetched_bytes(st))
         return
@@ -168,7 +168,7 @@ def keep_without_write_back(st, dev, tpage):
 @njit
 def start_write_backs(st, dev):
     """Start queued write-backs up to the limit of concurrent write-backs. If the queue is then
-    empty, start the reads of the deferred misses.
+    empty, or no block is free for the write-backs, start the reads of the deferred misses.
     """
     cfg = st.cfg[0]
     maps = st.maps[dev]
@@ -179,7 +179,7 @@ def start_write_backs(st, dev):
         maps.writing += 1
         page.state = OLD
         read(st, dev, tpage, Role.MAP_BACK, st.cfg[0].page_bytes)
-    while maps.first == 0 and maps.miss_first > 0:
+    while (maps.first == 0 or st.dev[dev].full != 0) and maps.miss_first > 0:
         tpage = maps.miss_first - 1
         page = st.tpage[tpage]
         maps.miss_first = page.next_miss

@@ -140,6 +140,44 @@ def schedule_check(st, unit):
         st.reg[0].retries += 1
 
 
+@inline
+def writes_wait(st, dev, unit):
+    """Return True if writes wait for a free block: of unit ``unit`` if allocation is static,
+    otherwise of any unit of drive ``dev``.
+    """
+    if st.cfg[0].static != 0:
+        return st.pool[unit].stall_head >= 0
+    if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
+        return True
+    return st.dev[dev].stall_head >= 0
+
+
+@cold
+def doubt_space(st, dev, unit):
+    """Pause the run if writes wait for space and no collection is in progress that may free any.
+
+    nvme/ends.py then decides. ``unit``: the unit of the writes, which counts if allocation is
+    static; -1: all units.
+    """
+    cfg = st.cfg[0]
+    for other in range(dev * cfg.units, (dev + 1) * cfg.units):
+        if st.pool[other].victims > 0 and (cfg.static == 0 or unit < 0 or other == unit):
+            return
+    st.dev[dev].doubt = 1
+    st.reg[0].pause = 1
+
+
+@cold
+def lose_spare_block(st, dev):
+    """Count a block of drive ``dev`` that will be retired. Protect a served drive from writes when
+    no spare block is left.
+    """
+    dev_rec = st.dev[dev]
+    dev_rec.spare -= 1
+    if dev_rec.ends != 0 and dev_rec.spare <= 0:
+        dev_rec.protected = 1
+
+
 @njit
 def fill(st, dev, lpn, count, stream):
     """Map ``count`` logical pages from ``lpn`` on as if written in sequence, in zero time.

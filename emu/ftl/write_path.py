@@ -100,11 +100,13 @@ def place(st, tid):
                 return False
             continue
         refused = 0
+        dev_rec.full = 0
         piece = tid
         if got < txn.n:  # the rest needs another place
             piece = child(st, tid, txn.lpn, got)
             if piece < 0:
                 return True
+            st.command[piece].failed = 0
             st.txn[piece].size = txn.size * got // txn.n
             txn.size -= st.txn[piece].size
             txn.lpn += got
@@ -216,10 +218,14 @@ def place_or_wait(st, tid):
         return
     if cfg.partial != 0 and cfg.placed == 0 and merge(st, tid):
         return
+    dev = txn.dev
+    unit = write_frontier.unit_of(st, dev, txn.lpn, txn.stream)
     if cfg.static != 0:
-        place_or_queue(st, st.pool[write_frontier.unit_of(st, txn.dev, txn.lpn, txn.stream)], tid)
+        place_or_queue(st, st.pool[unit], tid)
     else:
-        place_or_queue(st, st.dev[txn.dev], tid)
+        place_or_queue(st, st.dev[dev], tid)
+    if st.dev[dev].ends != 0 and write_frontier.writes_wait(st, dev, unit):
+        write_frontier.doubt_space(st, dev, unit)
 
 
 @inline
@@ -326,6 +332,8 @@ def retry_writes(st, dev, unit):
         retry(st, st.pool[unit])
     else:
         retry(st, st.dev[dev])
+    if st.dev[dev].ends != 0 and write_frontier.writes_wait(st, dev, unit):
+        write_frontier.doubt_space(st, dev, unit)
 
 
 @inline
@@ -410,6 +418,14 @@ def check_for_collection(st, dev, unit):
     programmed or invalidated: a block that had too many valid pages, or was still being written,
     may now be a victim.
     """
+    collect_for_waiting(st, dev, unit)
+    if st.dev[dev].ends != 0 and write_frontier.writes_wait(st, dev, unit):
+        write_frontier.doubt_space(st, dev, unit)
+
+
+@inline
+def collect_for_waiting(st, dev, unit):
+    """Start the collections that writes which wait for a free block need."""
     if st.cfg[0].gc_stalled == 0:
         return
     if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
@@ -465,7 +481,10 @@ def place_map_or_wait(st, tid):
     freed a block.
     """
     if st.maps[st.txn[tid].dev].stall_first > 0 or not place_map(st, tid):
+        dev = st.txn[tid].dev
         translation_pages.wait_for_block(st, tid)
+        if st.dev[dev].ends != 0:
+            write_frontier.doubt_space(st, dev, -1)
 
 
 @cold

@@ -39,7 +39,7 @@ COMPLETION = np.dtype(
         ("start", "i8"),
         ("end", "i8"),
         ("queue", "i4"),
-        ("status", "i4"),  # status code type and code: 0, or 0x281 (unrecovered read error)
+        ("status", "i4"),  # status code type and code (status.Status); 0: success
     ],
     align=True,
 )

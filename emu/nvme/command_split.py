@@ -20,7 +20,7 @@ from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, writ
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
 from ondie.emu.nand.scheduler_statistics import READ_MISSES
-from ondie.emu.nvme import cache_places, data_cache, mqsim_cache, subpage_read
+from ondie.emu.nvme import cache_places, data_cache, ends, mqsim_cache, subpage_read
 from ondie.emu.nvme.page_transactions import bytes_of, make_part, sectors_of
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -221,14 +221,15 @@ def sense(st, tid, lpn, end):
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and cfg.unwritten != 0:  # read as if the page had been written at its address
-            if not write_frontier.map_unwritten(st, dev, lpn, txn.stream):
+            if write_frontier.map_unwritten(st, dev, lpn, txn.stream):
+                if cfg.partial != 0:
+                    st.sectors[dev, lpn] |= sectors_of(st, tid, lpn)
+                entry = int(st.l2p[dev, lpn])
+                if cfg.map_entries != 0:
+                    cmt.update(st, dev, lpn)
+            elif not ends.fail_unwritten_read(st, tid):
                 fail(st, E_FULL, lpn, 0)
                 return
-            if cfg.partial != 0:
-                st.sectors[dev, lpn] |= sectors_of(st, tid, lpn)
-            entry = int(st.l2p[dev, lpn])
-            if cfg.map_entries != 0:
-                cmt.update(st, dev, lpn)
         count = 1
         waits = cfg.locks != 0 and page_map.is_locked(st, dev, lpn)
         if entry == 0:
@@ -284,6 +285,8 @@ def send_parts(st, tid, step):
         other = make_part(st, tid, lpn, count, timing.PROGRAM)
         if other < 0:
             return
+        if cfg.program_failures > 0.0:
+            st.command[other].failed = 0
         go(st, other, step)
         lpn += count
 
@@ -301,6 +304,8 @@ def cut_trim(st, tid):
         else txn.lpn + txn.n
     )
     st.count[txn.dev, TRIMMED_PAGES] += max(end - lpn, 0)
+    if end > lpn:
+        st.dev[txn.dev].full = 0
     for page in range(lpn, end):
         if cfg.map_entries != 0 and st.l2p[txn.dev, page] != 0:
             cmt.update(st, txn.dev, page)

@@ -47,7 +47,7 @@ REQ = record_type(
     pending="i4",  # transactions in flight
     done="i4",
     fua="i4",  # 1: a write completes when it is on flash, with or without data cache
-    status="i4",  # 0, or the error (ftl/read_retry.py); set to 0 when the request is loaded
+    status="i4",  # status.Status; set to 0 when the request is loaded
 )
 AHEAD = 4
 """Prefetch distance: a request's map entry is prefetched this number of requests before issue."""

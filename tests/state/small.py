@@ -58,7 +58,11 @@ PAGES = np.dtype(
 
 
 class PageDrive(Drive):
-    """A drive whose commands, reads and writes are in pages."""
+    """A drive whose commands, reads and writes are in pages. It is strict, so that no defect of the
+    engine ends as a status that a test does not look at."""
+
+    def __init__(self, cfg: Config, payload: bool = False, **options: Any) -> None:
+        super().__init__(cfg, payload, **({"strict": True} | options))
 
     @property
     def lpns(self) -> int:
@@ -89,8 +93,13 @@ def in_bytes(commands: np.ndarray, page: int) -> np.ndarray:
     return out
 
 
-def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> PageDrive:
-    return PageDrive(config(**changes), payload, queue_depth=queue_depth)
+def device(
+    payload: bool = False,
+    queue_depth: int | None = None,
+    strict: bool = True,
+    **changes: Any,
+) -> PageDrive:
+    return PageDrive(config(**changes), payload, queue_depth=queue_depth, strict=strict)
 
 
 def commands(

@@ -96,7 +96,7 @@ def replayed(cfg: Any, given: np.ndarray, depth: int) -> np.ndarray:
 def served(cfg: Any, given: np.ndarray, depth: int, rng: np.random.Generator) -> np.ndarray:
     """The same in batches of any length, each submitted before its first arrival, with the clock
     moved on between them in steps of any length."""
-    drive = Drive(cfg, queue_depth=depth, block_bytes=SECTOR)
+    drive = Drive(cfg, queue_depth=depth, block_bytes=SECTOR)  # not strict: ends cost no time
     batch = np.zeros(len(given), queues.COMMAND)
     for name in ("op", "offset", "size", "arrival"):
         batch[name] = given[name]
@@ -115,6 +115,7 @@ def served(cfg: Any, given: np.ndarray, depth: int, rng: np.random.Generator) ->
                 drive.run_until(before - 1, int(rng.integers(1, 200)))
     drive.run()
     drive.check()
+    assert drive.defect is None
     done = drive.completions()
     assert (np.diff(done["end"]) >= 0).all()
     return done[np.argsort(done["tag"])]
@@ -142,7 +143,9 @@ class Sectors:
 
     def __init__(self, cfg: Any, rng: np.random.Generator) -> None:
         self.rng = rng
-        self.drive = Drive(cfg, payload=True, queues=QUEUES, queue_depth=8, block_bytes=SECTOR)
+        self.drive = Drive(
+            cfg, payload=True, queues=QUEUES, queue_depth=8, block_bytes=SECTOR, strict=True
+        )
         self.buffer = np.zeros((64 * 24, SECTOR // 8), np.int64)
         self.drive.buffer = self.buffer
         self.stamps = np.zeros(self.drive.capacity // SECTOR, np.int64)
@@ -264,7 +267,7 @@ def test_errors_are_statuses(mode, rng):
 
 def test_a_write_takes_what_is_in_memory_when_it_reaches_the_drive():
     """And a read writes nothing outside its bytes."""
-    drive = Drive(settings("write back"), payload=True, block_bytes=SECTOR)
+    drive = Drive(settings("write back"), payload=True, block_bytes=SECTOR, strict=True)
     memory = np.full(8 * SECTOR, 7, np.uint8)
     drive.buffer = memory
     commands = np.zeros(2, queues.COMMAND)
@@ -286,7 +289,7 @@ def test_a_write_takes_what_is_in_memory_when_it_reaches_the_drive():
 
 
 def test_a_page_that_is_programmed_twice_is_an_error():
-    drive = Drive(settings("no cache"), payload=True)
+    drive = Drive(settings("no cache"), payload=True, strict=True)
     drive.write(0, np.ones(4096, np.uint8))
     (ppn,) = (ppn for ppn, lpn, _ in drive.store.programmed() if lpn == 0)
     drive.store.erase(ppn, 1)
@@ -300,7 +303,7 @@ def test_a_page_that_is_programmed_twice_is_an_error():
 def test_contents_on_their_way_to_flash_are_those_that_left(then):
     """While a page is being programmed, its unit is written again or trimmed: flash gets the first
     contents. After a TRIM they are older than all others, so that no recovery takes them."""
-    drive = Drive(settings("write back"), payload=True)
+    drive = Drive(settings("write back"), payload=True, strict=True)
     memory = np.repeat(np.array([1, 2], np.uint8), 4096).reshape(2, 4096)
     drive.buffer = memory
     batch = np.zeros(2, queues.COMMAND)
@@ -380,7 +383,7 @@ def test_plans_and_commands_share_one_engine():
 
     ends = {}
     for name in ("plan", "commands", "both"):
-        drive = Drive(cfg, queue_depth=8)
+        drive = Drive(cfg, queue_depth=8, strict=True)
         assert drive.devices == 1
         if name != "plan":
             drive.submit(commands(drive))
@@ -434,7 +437,7 @@ def tagged(tag: int) -> np.ndarray:
     ],
 )
 def test_what_is_refused_leaves_the_drive_as_it_was(call, words):
-    drive = Drive(settings("write back"), payload=True, block_bytes=SECTOR)
+    drive = Drive(settings("write back"), payload=True, block_bytes=SECTOR, strict=True)
     drive.write(0, b"a" * SECTOR)
     with pytest.raises(InputError, match=words):
         call(drive)
@@ -444,7 +447,7 @@ def test_what_is_refused_leaves_the_drive_as_it_was(call, words):
 
 def test_nothing_and_more_than_there_is():
     """No commands, fewer completions than are waited for, arrays of any layout."""
-    drive = Drive(settings("write back"), queues=2)
+    drive = Drive(settings("write back"), queues=2, strict=True)
     drive.submit(np.zeros(0, queues.COMMAND))
     assert drive.run_until(completions=5) == 0 and len(drive.completions()) == 0
     assert drive.now == 0
@@ -468,7 +471,7 @@ def test_more_commands_than_a_ring_holds(step, monkeypatch):
     def served(ring: int) -> np.ndarray:
         monkeypatch.setattr("ondie.emu.nvme.tables.PAIR_RING", ring)
         monkeypatch.setattr(build, "PAIR_RING", ring)
-        drive = Drive(cfg, queues=2, queue_depth=4)
+        drive = Drive(cfg, queues=2, queue_depth=4, strict=True)
         batch = np.zeros(100, queues.COMMAND)
         batch["op"], batch["size"], batch["data"] = WRITE, drive.unit_bytes, -1
         batch["offset"] = np.arange(100) * drive.unit_bytes
@@ -490,14 +493,14 @@ def test_more_commands_than_a_ring_holds(step, monkeypatch):
 
 
 def test_what_was_reported_takes_no_memory():
-    drive = Drive(settings("write back"), payload=True)
+    drive = Drive(settings("write back"), payload=True, strict=True)
     for _ in range(50):
         drive.read(0, 4096)
     assert not drive._reports and not drive._in_use
 
 
 def test_the_clock_never_goes_back():
-    drive = Drive(settings("no cache"), queue_depth=2)
+    drive = Drive(settings("no cache"), queue_depth=2, strict=True)
     drive.run_until(10**12)
     plan = Rows()
     plan.one(resource=rows.DMA_DOWN, bytes_in=4096)
@@ -512,7 +515,7 @@ def test_the_clock_never_goes_back():
 
 
 def test_memory_that_is_replaced_stays_until_its_commands_are_done():
-    drive = Drive(settings("write back"), payload=True)
+    drive = Drive(settings("write back"), payload=True, strict=True)
     first = np.full((1, 4096), 5, np.uint8)
     drive.buffer = first
     command = np.zeros(1, queues.COMMAND)

@@ -59,6 +59,7 @@ COMMAND = rounded_up(
         fetched="i8",  # queue entries that the drive had fetched when it posted the completion
         epoch="i8",  # epoch of the data cache that a FLUSH waits for
         contents_left="i4",  # contents of the data cache that a FLUSH still waits for
+        failed="i4",  # 1: a program of the write has failed (only where programs may fail)
         made="i8",  # when its request was split (nand/scheduler_statistics.py), ps
         queued="i8",  # when it was queued at its die
         allocated="i8",  # when the page of a write was allocated whose rest is read first

@@ -150,4 +150,11 @@ DEV = record_type(
     joined="i8",  # of these, pages of the data cache
     pressing="i8",  # 1: a write waits until a page of the cache is on flash
     fua="i8",  # pages of writes that complete on flash, not in a word line yet
+    ends="i8",  # 1: commands that cannot be executed end with a status (nvme/ends.py)
+    doubt="i8",  # 1: writes wait for space, and no collection is in progress
+    full="i8",  # 1: writes have ended for lack of space, and none has been freed since
+    protected="i8",  # 1: read-only, because the spare blocks are used up
+    spare="i8",  # blocks that may still fail before the logical pages do not fit any more
+    refused_pages="i8", refused_bytes="i8",  # of writes that ended before they were stored, sent
+    faults="i8",  # writes that ended with a write fault
 )  # fmt: skip

@@ -1,8 +1,10 @@
 """System that takes commands through queue pairs, with plans beside them, and its own clock.
 
 Owns the acceptance of commands, commands that wait for room in a ring, the time that has been
-reached, and the completions. Does not own the event loop (driver.py), the rules and records of
-commands (nvme/submission.py) or the bytes that commands move (emu/drive.py).
+reached, the completions, and the end of all commands after a defect of the engine. Does not own the
+event loop (driver.py), the rules and records of commands (nvme/submission.py), the ends of single
+commands (nvme/ends.py), the condition of a drive (condition.py) or the bytes that commands move
+(emu/drive.py).
 Source: NVMe base specification (submission and completion queues).
 """
 
@@ -25,10 +27,12 @@ from ondie.emu.engine.run.driver import (
     NOW,
     PAUSE,
     WANTED,
+    PowerCut,
 )
 from ondie.emu.engine.run.system import System
-from ondie.emu.nvme import submission
+from ondie.emu.nvme import ends, submission
 from ondie.emu.nvme.command import COMMAND, COMPLETION, TRANSFER
+from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
 
 REPORTED = 1 << 12
@@ -41,6 +45,10 @@ class CommandSystem(System):
 
     ``queue_depth``: commands of a queue pair in flight; further commands wait in order.
     ``block_bytes``: size of a logical block. ``unit_bytes``: size of a mapping unit.
+
+    A command that cannot be executed ends with a status (nvme/status.py). After an error of the
+    engine, ``defect``, no events are handled any more, and all commands end with INTERNAL_ERROR.
+    ``strict``: raise InputError for a full drive and the engine's errors instead, as plans do.
     """
 
     def __init__(
@@ -52,10 +60,14 @@ class CommandSystem(System):
         block_bytes: int,
         payload: bool,
         seed: int,
+        strict: bool,
     ) -> None:
         super().__init__(
             cfg, ("",), pairs=queues, queue_depth=queue_depth, payload=payload, seed=seed
         )
+        self.strict = strict
+        self.defect: Exception | None = None
+        """Error of the engine after which the drive handles no events; None: there was none."""
         self.block_bytes = block_bytes
         self.unit_bytes = self.geometry.page_bytes
         """Bytes of a mapping unit."""
@@ -82,6 +94,11 @@ class CommandSystem(System):
         for name, value in limits.items():
             self._limits[name] = value
         self._reached = self._accepted = self._taken = self.planned_commands = 0
+        self._ended = 0
+        """Number of commands that have completed without the engine, after a defect."""
+        self._planning = False
+        self._doubt, self._full = self.arrays.dev["doubt"], self.arrays.dev["full"]
+        self.arrays.dev["ends"] = not strict
         self._waiting: list[list[tuple[np.ndarray, int]]] = [[] for _ in range(queues)]
         """Commands of each queue pair that are not in its ring yet, with the address of their
         buffer."""
@@ -114,6 +131,9 @@ class CommandSystem(System):
         ):
             commands = submission.as_commands(commands)
         count = len(commands)
+        if self.defect is not None:
+            self._end_at_once(commands)
+            return
         if count > len(self._waits):
             self._waits = np.zeros(count, np.uint8)
         self._collect()  # places in the rings are used again
@@ -159,13 +179,15 @@ class CommandSystem(System):
     def supply(self) -> bool:
         """Load rows of a plan, and waiting commands while their queue pairs have room. Return True
         if any were loaded."""
+        self._planning = True  # an error of the plan's generator is none of the engine
         loaded = super().supply()
+        self._planning = False
         self.registers[CLOSING] = 0  # commands may follow
         self.registers[PAUSE] = 0
         for queue, waiting in enumerate(self._waiting):
             if waiting:
                 loaded |= self._load_waiting(queue)
-        return loaded
+        return self._end_waiting(False) or loaded
 
     # --- time
 
@@ -181,7 +203,7 @@ class CommandSystem(System):
     @property
     def outstanding(self) -> int:
         """Number of accepted commands that have not completed."""
-        return self._accepted - int(self.registers[COMPLETED])
+        return self._accepted - int(self.registers[COMPLETED]) - self._ended
 
     @property
     def now(self) -> int:
@@ -202,7 +224,11 @@ class CommandSystem(System):
 
         ``t_ps`` = None: until no work is left; the clock then stays at the last event. Raises
         InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for negative
-        ``completions``, or if writes wait for space that garbage collection cannot free.
+        ``completions``, or if a plan waits for space that garbage collection cannot free. An error
+        of the engine becomes :attr:`defect`; the drive is then offline.
+
+        With ``strict``, also raises InputError if commands wait for such space, and SimulationError
+        or Imbalance for a defect of the engine.
         """
         self.check_power()
         limit = NEVER - 1 if t_ps is None else whole_number("t_ps", t_ps, 0, NEVER - 1)
@@ -212,18 +238,40 @@ class CommandSystem(System):
         reg = self.registers
         wanted = int(reg[COMPLETED]) + completions if completions else NEVER
         reg[WANTED] = wanted
-        if self.events_left is not None:
-            count = super().run_until(limit, max_events)
-        else:
-            count = self._run_events(limit, NEVER if max_events is None else max_events, wanted)
-        next_event = self.next_event
-        if t_ps is None or next_event <= limit or reg[COMPLETED] >= wanted:
+        before = self.events
+        if self.defect is None:
+            try:
+                self._handle_events(limit, max_events, wanted)
+            except PowerCut:
+                raise
+            except Exception as error:
+                if self.strict or self._planning or (not self.plan_done and self._is_full(error)):
+                    self._planning = False
+                    raise
+                self._go_offline(error)
+        stopped = self.next_event <= limit or reg[COMPLETED] >= wanted
+        if t_ps is None or (self.defect is None and stopped):
             self._reached = max(self._reached, super().now)
         else:
             self._reached = limit
-        if next_event >= NEVER and (self.outstanding or self._flying.any() or not self.plan_done):
+        return self.events - before
+
+    def _handle_events(self, t_ps: int, max_events: int | None, wanted: int) -> None:
+        """Handle events as :meth:`run_until` does. Raises the engine's errors, and InputError or
+        SimulationError if no event is pending, but commands or rows are incomplete.
+        """
+        if self.events_left is not None:
+            super().run_until(t_ps, max_events)
+        else:
+            self._run_events(t_ps, NEVER if max_events is None else max_events, wanted)
+        if self.next_event < NEVER:
+            return
+        if self.outstanding or not self.plan_done or (self._flying.any() and not self._full[0]):
             self.check_finished()
-        return count
+
+    def _is_full(self, error: Exception) -> bool:
+        """Return True if ``error`` says that a plan on a drive without events finds no space."""
+        return isinstance(error, InputError) and self.next_event >= NEVER and not self.outstanding
 
     @property
     def has_completions(self) -> bool:
@@ -234,16 +282,31 @@ class CommandSystem(System):
         """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed
         since the start; return the number of events. No power cut is due.
         """
-        reg, key, done = self.registers, self.arrays.key, 0
+        reg, key, done, tried = self.registers, self.arrays.key, 0, -1
         self._supply_waiting()
         while True:
             reg[PAUSE] = 0
             done += loop.run(self.state, t_ps, min(most - done, EVENTS_PER_CALL), self.rows_wanted)
             self.finish_batch()
+            more = self._doubt[0] != 0 and self._end_waiting(False)
             if done >= most or reg[COMPLETED] >= wanted:
                 return done
-            if not self._supply_waiting() and (key[1] > t_ps or key[1] >= NEVER):
+            more |= self._supply_waiting()
+            if not more and key[1] >= NEVER and tried < done:
+                tried = done
+                more = self._end_waiting(True)
+            if not more and (key[1] > t_ps or key[1] >= NEVER):
                 return done
+
+    def _end_waiting(self, certain: bool) -> bool:
+        """End the commands that wait for space, if no collection can free any. Return True if the
+        event loop may have work now. ``certain``: True if no event is pending.
+        """
+        if self.strict or not (certain or self._doubt[0]):
+            return False
+        if certain and not (self.outstanding or self._flying.any()):
+            return False
+        return bool(ends.end_waiting(self.state, 0, int(certain)))
 
     def _supply_waiting(self) -> bool:
         """Load what waits for room, if anything does; return True if any was loaded."""
@@ -276,8 +339,9 @@ class CommandSystem(System):
         they reached the host.
 
         ``start`` is the time at which the command entered the submission queue: its arrival, or
-        later if the queue was full. ``status`` is 0, or 0x281 if a page could not be corrected; the
-        bytes of that page are wrong.
+        later if the queue was full. ``status`` is one of nvme.status.Status; 0 is success. After
+        UNRECOVERED_READ_ERROR, the bytes of a page are wrong. After another error of a write, each
+        of its mapping units has the old or the new bytes.
         """
         self._collect()
         reports, self._reports = self._reports, []
@@ -291,3 +355,62 @@ class CommandSystem(System):
             )
             self._taken += count
             self._reports.append(self._out[:count].copy())
+
+    # --- after a defect
+
+    def _go_offline(self, defect: Exception) -> None:
+        """Keep ``defect``, and complete all outstanding commands with INTERNAL_ERROR."""
+        self._collect()
+        self.defect = defect
+        self._reached = max(self._reached, super().now)
+        ended = self._unfinished_requests()
+        for waiting in self._waiting:
+            ended += [_internal_errors(commands, self._reached) for commands, _ in waiting]
+            waiting.clear()
+        self._report_ended(np.concatenate([self._out[:0], *ended]))
+
+    def _unfinished_requests(self) -> list[np.ndarray]:
+        """Return the completions, COMPLETION[1], of the requests in the rings that are not done."""
+        ended = []
+        mask = int(self.arrays.cfg.ring[0]) - 1
+        for queue, pair in enumerate(np.asarray(self.arrays.pair).view(np.ndarray)):
+            for index in range(int(pair["tail"]), int(pair["loaded"])):
+                place = queue * (mask + 1) + (index & mask)
+                req = self.arrays.req[place]
+                issued = index < pair["next"]
+                if issued and req["done"]:
+                    continue
+                one = np.zeros(1, COMPLETION)
+                one["tag"], one["queue"] = self._transfers[place]["tag"], queue
+                one["arrival"], one["status"] = req["arrival"], Status.INTERNAL_ERROR
+                one["end"] = max(self._reached, int(req["arrival"]))
+                one["start"] = req["start"] if issued else one["end"]
+                ended.append(one)
+        return ended
+
+    def _end_at_once(self, commands: np.ndarray) -> None:
+        """Check commands (COMMAND[n]) for a drive that is offline, and complete them with
+        INTERNAL_ERROR. Raises InputError for a command that breaks a rule.
+        """
+        submission.check(commands, self._limits)
+        if len(commands):
+            self._earliest[0] = commands["arrival"][-1]
+            self._accepted += len(commands)
+            self._report_ended(_internal_errors(commands, self._reached))
+
+    def _report_ended(self, ended: np.ndarray) -> None:
+        """Report completions (COMPLETION[n]) that the engine has not made, in order of time."""
+        self._ended += len(ended)
+        if len(ended):
+            self._reports.append(ended[np.argsort(ended["end"], kind="stable")])
+
+
+def _internal_errors(commands: np.ndarray, now: int) -> np.ndarray:
+    """Return the completions, COMPLETION[n], of commands that end with INTERNAL_ERROR at ``now``
+    (ps), or when they arrive."""
+    ended = np.zeros(len(commands), COMPLETION)
+    for name in ("tag", "arrival", "queue"):
+        ended[name] = commands[name]
+    ended["start"] = ended["end"] = np.maximum(commands["arrival"], now)
+    ended["status"] = Status.INTERNAL_ERROR
+    return ended

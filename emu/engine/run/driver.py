@@ -59,6 +59,8 @@ class Driver:
         """Number of events before the power cut; None: no power cut."""
         self.off = False
         """True after a power cut."""
+        self.last_logged = 0
+        """Number of records of ``arrays.log`` that the last batch of events has written."""
         self.loop_s = self.loop_cpu_s = 0.0
         """Wall time and processor time of the event loop so far, in seconds."""
 
@@ -175,7 +177,7 @@ class Driver:
 
     def finish_batch(self) -> None:
         """Deliver the log of the last batch of events, and raise its error if there is one."""
-        logged = int(self.registers[LOGGED])
+        logged = self.last_logged = int(self.registers[LOGGED])
         if logged:
             try:
                 self.take_log(logged)

@@ -29,6 +29,7 @@ from ondie.emu.nand.die_scheduler import push, push_in_order
 from ondie.emu.nvme import (
     command_split,
     data_cache,
+    ends,
     idle_timer,
     mqsim_cache,
     queue_pair,
@@ -85,6 +86,8 @@ def execute_command(st, tid):
     txn = st.txn[tid]
     dev = txn.dev
     st.count[dev, COMMANDS] += 1
+    if st.dev[dev].protected != 0 and ends.refuse(st, tid):
+        return stages.FINISHED
     if txn.op == timing.READ:
         st.count[dev, HOST_READ_BYTES] += txn.size
         command_split.cut_read(st, tid)
@@ -97,6 +100,8 @@ def execute_command(st, tid):
         command_split.cut_write(st, tid, stages.WRITE_FETCHED)
     elif txn.role != Role.TRIMMING:
         if cfg.cache_writes != 0:
+            if st.dev[dev].full != 0 and ends.fail_flush(st, tid):
+                return stages.FINISHED
             command_split.flush(st, tid)
             if cfg.line > 1:
                 padding.pad_for_cache(st, dev)
@@ -239,6 +244,8 @@ def cache_write(st, tid):
     """
     txn = st.txn[tid]
     dev = txn.dev
+    if st.dev[dev].full != 0 and ends.refuse_cached(st, tid):
+        return stages.WAITS
     urgent = st.cfg[0].line > 1 and has_fua(st, tid)
     data_cache.store(st, tid)
     if urgent:

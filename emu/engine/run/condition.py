@@ -1,0 +1,57 @@
+"""Condition of a served drive: its critical warnings, and the reason in words.
+
+Owns the sentences and the bits that follow from the state. Does not own the terms (nvme/status.py)
+or the ends of commands (nvme/ends.py, command_system.py).
+Source: NVMe base specification: SMART / Health Information log page, field Critical Warning.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import page_map
+from ondie.emu.nvme.status import SPARE_THRESHOLD, CriticalWarning
+
+MEDIA_ERRORS = COUNTERS.index("media_errors")
+
+
+def why_read_only(arrays: Arrays) -> str:
+    """Return one sentence that says why device 0 is read-only."""
+    blocks = int(arrays.cfg.device_blocks[0])
+    bad = int((arrays.block.state[:blocks] == page_map.BAD).sum())
+    failing = int(arrays.pool.retiring[: int(arrays.cfg.units[0])].sum())
+    return (
+        f"no spare block is left: {bad} of {blocks} blocks are bad, and {failing} more have a "
+        "failed program"
+    )
+
+
+def why_full(arrays: Arrays, cfg: Config) -> str:
+    """Return one sentence that says why writes to device 0 end for lack of space."""
+    mapped, lpns = int(arrays.dev.mapped[0]), int(arrays.cfg.lpns[0])
+    return (
+        f"the drive is full: {mapped} of {lpns} mapping units hold data, and no block can be "
+        f"collected; trim data, or use a larger ftl.over_provisioning than "
+        f"{cfg.ftl.over_provisioning}"
+    )
+
+
+def critical_warning(arrays: Arrays, spare_at_start: int, has_defect: bool) -> CriticalWarning:
+    """Return the critical warnings of device 0, which had ``spare_at_start`` spare blocks (ftl/
+    tables.spare_blocks) at the start.
+
+    RELIABILITY_DEGRADED: a read or write has ended with a media error, or the engine has a defect.
+    VOLATILE_MEMORY_BACKUP_FAILED: the data cache holds acknowledged data for which flash has no
+    space, so that a power cut would lose them.
+    """
+    dev, found = arrays.dev[0], CriticalWarning.NONE
+    if dev.protected or dev.spare < SPARE_THRESHOLD * spare_at_start:
+        found |= CriticalWarning.SPARE_BELOW_THRESHOLD
+    if arrays.count[0, MEDIA_ERRORS] or dev.faults or has_defect:
+        found |= CriticalWarning.RELIABILITY_DEGRADED
+    if dev.protected:
+        found |= CriticalWarning.READ_ONLY
+    if dev.full and arrays.cache.contents[0] and not arrays.cfg.cache_through[0]:
+        found |= CriticalWarning.VOLATILE_MEMORY_BACKUP_FAILED
+    return found

@@ -1,0 +1,83 @@
+"""Report of a drive's state after a defect of the engine, as a JSON file.
+
+Owns the contents of the report and its atomic write. Does not own the state, or the decision that
+the drive is offline (command_system.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.units import InputError
+
+LAST_ENTRIES = 256
+"""Number of log entries in a report: the last ones."""
+
+
+def report(
+    arrays: Arrays, cfg: Config, logged: int, defect: Exception | None, now: int
+) -> dict[str, Any]:
+    """Return the report as a document of JSON: ``defect`` (None: there is none), the time in ps,
+    the engine's registers, the records of device, queue pairs and data cache, the counters that
+    are not 0, the last of ``logged`` entries of the log, and the configuration.
+    """
+    names = zip(COUNTERS, arrays.count[0].tolist(), strict=True)
+    return {
+        "format": 1,
+        "now_ps": now,
+        "defect": None if defect is None else _of_exception(defect),
+        "registers": _records(arrays.reg)[0],
+        "device": _records(arrays.dev)[0],
+        "queue_pairs": _records(arrays.pair),
+        "data_cache": _records(arrays.cache),
+        "units": _records(arrays.pool),
+        "counters": {name: count for name, count in names if count},
+        "log": _records(arrays.log[max(logged - LAST_ENTRIES, 0) : logged]),
+        "configuration": cfg.resolved(),
+    }
+
+
+def _of_exception(defect: Exception) -> dict[str, Any]:
+    return {
+        "type": type(defect).__name__,
+        "message": str(defect),
+        "traceback": traceback.format_exception(defect),
+    }
+
+
+def _records(table: np.ndarray) -> list[dict[str, Any]]:
+    """Return the records of a table as dictionaries."""
+    plain = np.asarray(table).view(np.ndarray)
+    names = plain.dtype.names or ()
+    return [dict(zip(names, each, strict=True)) for each in plain.tolist()]
+
+
+def save(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
+    """Write ``document`` to ``path`` as JSON, complete or not at all. Raises InputError if the file
+    cannot be written.
+    """
+    target = Path(path)
+    name = ""
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+        os.replace(name, target)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror}") from error
+    finally:
+        if name:
+            with suppress(OSError):  # renamed, unless an error came first
+                os.unlink(name)

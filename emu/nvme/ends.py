@@ -1,0 +1,246 @@
+"""Ends of commands that a served drive cannot execute: full, read-only, write fault.
+
+Owns the decision that no collection can free space for waiting writes, and the status with which
+writes, trims and flushes then end. Does not own the meaning of a status (status.py), media errors
+(ftl/read_retry.py), the count of spare blocks (ftl/write_frontier.py) or the end of commands after
+a defect of the engine (engine/run/command_system.py).
+Source: NVMe base specification: Capacity Exceeded, Namespace is Write Protected, Write Fault.
+
+Only a drive with ``st.dev.ends`` ends commands in this way. Replays and plans raise an error
+instead: ``raise_full`` in engine/run/errors.py.
+
+Writes of requests that wait for space leave their queue and complete, so that they hold neither
+transactions nor places in a queue pair. Pages that the data cache sends to flash are acknowledged
+data. They stay in the cache and in the queue, and are written when a TRIM has made space.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core.counters import PADDED_AT_FLUSH
+from ondie.emu.engine.core.events import REQUEST, go
+from ondie.emu.engine.core.roles import Role
+from ondie.emu.engine.core.stages import PART_DONE
+from ondie.emu.engine.core.transaction import has_fua
+from ondie.emu.ftl import padding, translation_pages
+from ondie.emu.ftl.gc import maybe_start_gc
+from ondie.emu.nand import timing
+from ondie.emu.nvme.status import Status
+from ondie.kernels.jit import cold, njit
+
+CAPACITY_EXCEEDED = int(Status.CAPACITY_EXCEEDED)
+WRITE_PROTECTED = int(Status.NAMESPACE_WRITE_PROTECTED)
+WRITE_FAULT = int(Status.WRITE_FAULT)
+
+
+@njit
+def set_status(st, tid, status):
+    """Set the status of the request of transaction ``tid``, unless the request has one."""
+    req = st.req[st.txn[tid].row]
+    if req.status == 0:
+        req.status = status
+        if status == WRITE_FAULT:
+            st.dev[st.txn[tid].dev].faults += 1
+
+
+@njit
+def status_without_space(st, dev):
+    """Return the status of a write for which drive ``dev`` has no space."""
+    return WRITE_PROTECTED if st.dev[dev].protected != 0 else CAPACITY_EXCEEDED
+
+
+# --- refused before anything is stored
+
+
+@cold
+def refuse(st, tid):
+    """Refuse command ``tid`` of a read-only drive if it is a write or TRIM of a request. Return
+    True if it is; no data cross the link then.
+    """
+    txn = st.txn[tid]
+    writes = txn.op == timing.PROGRAM
+    if txn.kind != REQUEST or not (writes or txn.role == Role.TRIMMING):
+        return False
+    set_status(st, tid, WRITE_PROTECTED)
+    if writes:
+        st.dev[txn.dev].refused_pages += txn.n
+        st.dev[txn.dev].refused_bytes += txn.size
+    return True
+
+
+@cold
+def refuse_cached(st, tid):
+    """Refuse page ``tid`` of a write to the data cache of a full drive. Return False for a write
+    that belongs to no request.
+    """
+    txn = st.txn[tid]
+    if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST:
+        return False
+    set_status(st, tid, status_without_space(st, txn.dev))
+    st.dev[txn.dev].refused_pages += txn.n
+    go(st, tid, PART_DONE)
+    return True
+
+
+@cold
+def fail_flush(st, tid):
+    """Return True if FLUSH ``tid`` of a full drive fails, because the data cache holds pages for
+    which flash has no space.
+    """
+    txn = st.txn[tid]
+    if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST or st.cache[txn.dev].contents == 0:
+        return False
+    set_status(st, tid, WRITE_FAULT)
+    return True
+
+
+@cold
+def fail_unwritten_read(st, tid):
+    """Return True if read ``tid`` of an unwritten page, for which a full drive has no flash page,
+    ends with a status.
+    """
+    txn = st.txn[tid]
+    if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST:
+        return False
+    set_status(st, tid, CAPACITY_EXCEEDED)
+    return True
+
+
+# --- writes that wait for space
+
+
+@njit
+def end_waiting(st, dev, certain):
+    """End the writes of drive ``dev`` that wait for space which no collection can free. Return True
+    if the event loop may have work at the current time.
+
+    ``certain``: 1 if no event is pending. Otherwise nothing ends while a program or a collection is
+    in progress, because it may make space.
+    """
+    cfg = st.cfg[0]
+    dev_rec = st.dev[dev]
+    dev_rec.doubt = 0
+    first = dev * cfg.units
+    behind = first + cfg.units
+    ended = False
+    full = dev_rec.full != 0
+    if (cfg.static == 0 and dev_rec.stall_head >= 0) or st.maps[dev].stall_first > 0:
+        if full or cannot_gain(st, dev, first, behind, certain):
+            dev_rec.full = 1
+            ended = end_list(st, dev_rec)
+    if cfg.static != 0:
+        for unit in range(first, behind):
+            if st.pool[unit].stall_head >= 0 and (
+                full or cannot_gain(st, dev, unit, unit + 1, certain)
+            ):
+                dev_rec.full = 1
+                ended = end_list(st, st.pool[unit]) or ended
+    if dev_rec.full == 0:
+        return st.reg[0].retries > 0 or has_victims(st, first, behind)
+    if cfg.cache != 0:
+        ended = end_cache_waits(st, dev) or ended
+    if cfg.map_entries != 0:
+        translation_pages.start_write_backs(st, dev)
+    return ended or st.reg[0].retries > 0 or st.reg[0].go_head >= 0
+
+
+@njit
+def has_victims(st, first, behind):
+    """Return True if a unit from ``first`` to ``behind - 1`` has a collection in progress."""
+    for unit in range(first, behind):
+        if st.pool[unit].victims > 0:
+            return True
+    return False
+
+
+@njit
+def cannot_gain(st, dev, first, behind, certain):
+    """Return True if neither a collection nor a program in units ``first`` to ``behind - 1`` can
+    make space. If none is in progress, start the collections that these units need.
+    """
+    cfg = st.cfg[0]
+    if certain == 0:
+        for block in range(first * cfg.all_blocks, behind * cfg.all_blocks):
+            if st.block[block].flying > 0:
+                return False
+    if has_victims(st, first, behind):
+        return False
+    for unit in range(first, behind):
+        maybe_start_gc(st, dev, unit)
+    return st.reg[0].retries == 0 and not has_victims(st, first, behind)
+
+
+@njit
+def end_list(st, waiting):
+    """End the writes of requests among the writes that wait for a free block of a unit or drive
+    (record ``waiting``). Return True if any write ended.
+    """
+    before = waiting.stall_head
+    waiting.stall_head, waiting.stall_tail = end_requests(st, int(before), 0)
+    return before != waiting.stall_head or st.reg[0].go_head >= 0
+
+
+@njit
+def end_cache_waits(st, dev):
+    """End the commands that wait for the data cache of full drive ``dev``: writes without a cache
+    slot, writes that complete on flash (FUA, write-through), and FLUSHes. Return True if any ended.
+
+    The pages of the second kind are in the cache. They are written when there is space.
+    """
+    cache = st.cache[dev]
+    status = status_without_space(st, dev)
+    head, tail = end_requests(st, int(cache.wait_first) - 1, 0)
+    cache.wait_first = head + 1
+    cache.wait_last = tail + 1
+    for place in range(dev * st.cfg[0].cache_pages, dev * st.cfg[0].cache_pages + cache.used):
+        page = st.cpage[place]
+        page.waiting = end_requests(st, int(page.waiting) - 1, status)[0] + 1
+        page.landing = end_requests(st, int(page.landing) - 1, status)[0] + 1
+    cache.flush_first = end_requests(st, int(cache.flush_first) - 1, WRITE_FAULT)[0] + 1
+    return st.reg[0].go_head >= 0
+
+
+@njit
+def end_requests(st, head, status):
+    """End the commands of requests in a list of transactions that begins with ``head`` (-1: none),
+    with ``status``, or as writes without a place if ``status`` is 0. Return the (first, last)
+    transaction of the list of the others, which keep their order.
+    """
+    first = -1
+    last = -1
+    tid = head
+    while tid >= 0:
+        following = int(st.txn[tid].next)
+        if st.txn[tid].kind != REQUEST:
+            if first < 0:
+                first = tid
+            else:
+                st.txn[last].next = tid
+            last = tid
+            st.txn[tid].next = -1
+        elif status == 0:
+            end_write(st, tid)
+        else:
+            set_status(st, tid, status)
+            go(st, tid, PART_DONE)
+        tid = following
+    return first, last
+
+
+@njit
+def end_write(st, tid):
+    """End write ``tid``, for which neither the cache nor flash has a place: with a write fault if
+    one of its programs has failed.
+    """
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
+    status = status_without_space(st, dev)
+    if cfg.program_failures > 0.0 and st.command[tid].failed != 0:
+        status = WRITE_FAULT
+    set_status(st, tid, status)
+    st.dev[dev].refused_pages += txn.n
+    if cfg.line > 1 and cfg.cache_writes == 0 and has_fua(st, tid):
+        st.dev[dev].fua -= txn.n
+        if st.dev[dev].fua == 0:
+            padding.pad_streams(st, dev, 0, cfg.collected, PADDED_AT_FLUSH)
+    go(st, tid, PART_DONE)

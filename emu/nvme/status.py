@@ -1,0 +1,56 @@
+"""Statuses of commands, condition of a drive, and critical warnings.
+
+Owns the codes and their meaning. Does not own the decision that a command ends with one of them
+(ends.py, ftl/read_retry.py, engine/run/command_system.py).
+Source: NVMe base specification: figures "Generic Command Status Values", "Command Specific Status
+Values" and "Media and Data Integrity Error Values"; field Critical Warning of the SMART / Health
+Information log page.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, IntFlag
+
+
+class Status(IntEnum):
+    """Status of a completion: status code type << 8 | status code."""
+
+    SUCCESS = 0x000
+    ABORTED_POWER_LOSS = 0x005
+    """Commands Aborted due to Power Loss Notification. The drive has no power loss notification, so
+    no completion has this status: commands in flight at a power cut never complete."""
+    INTERNAL_ERROR = 0x006
+    """Internal Error: the engine has a defect, and the drive is offline."""
+    NAMESPACE_WRITE_PROTECTED = 0x020
+    """Namespace is Write Protected: the drive is read-only."""
+    CAPACITY_EXCEEDED = 0x081
+    """Capacity Exceeded: no block is free for the data, and none can be collected."""
+    WRITE_FAULT = 0x280
+    """Write Fault: the data could not be committed to flash."""
+    UNRECOVERED_READ_ERROR = 0x281
+    """Unrecovered Read Error: a page could not be corrected."""
+
+
+class Condition(Enum):
+    """What a drive can do."""
+
+    ONLINE = "online"
+    """Commands are executed. Writes may fail for lack of space."""
+    READ_ONLY = "read-only"
+    """The spare blocks are used up: reads and flushes are executed, writes and trims are not."""
+    OFFLINE = "offline"
+    """No command is executed: the engine has a defect, or the power was cut."""
+
+
+class CriticalWarning(IntFlag):
+    """Bits of the field Critical Warning (SMART / Health Information log page)."""
+
+    NONE = 0
+    SPARE_BELOW_THRESHOLD = 1 << 0
+    RELIABILITY_DEGRADED = 1 << 2
+    READ_ONLY = 1 << 3
+    VOLATILE_MEMORY_BACKUP_FAILED = 1 << 4
+
+
+SPARE_THRESHOLD = 0.1
+"""Share of the spare blocks at the start below which SPARE_BELOW_THRESHOLD is set."""
