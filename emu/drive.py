@@ -102,9 +102,8 @@ class Drive(CommandSystem):
             seed=seed,
             strict=strict,
         )
-        self.spare_at_start = spare_blocks(cfg, self.geometry, self.arrays)
-        """Blocks that could fail at the start before the drive becomes read-only."""
-        self.arrays.dev["spare"] = self.spare_at_start
+        spare = spare_blocks(cfg, self.geometry, self.arrays)
+        self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
         self.store: PageStore | None = None
         self._bytes: RequestBytes | None = None
         if payload:
@@ -199,8 +198,7 @@ class Drive(CommandSystem):
     @property
     def critical_warning(self) -> CriticalWarning:
         """Critical warnings as in the SMART / Health Information log page."""
-        defect = self.defect is not None
-        return condition.critical_warning(self.arrays, self.spare_at_start, defect)
+        return condition.critical_warning(self.arrays, self.defect is not None)
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the drive's state as JSON to ``path``, complete or not at all: the defect,

@@ -27,9 +27,12 @@ from ondie.emu.nand import timing
 from ondie.emu.nvme.status import Status
 from ondie.kernels.jit import cold, njit
 
+SUCCESS = int(Status.SUCCESS)
 CAPACITY_EXCEEDED = int(Status.CAPACITY_EXCEEDED)
 WRITE_PROTECTED = int(Status.NAMESPACE_WRITE_PROTECTED)
 WRITE_FAULT = int(Status.WRITE_FAULT)
+UNPLACED = -1
+"""Instead of a status: that of a write for which neither the cache nor flash has a place."""
 
 
 @njit
@@ -38,8 +41,6 @@ def set_status(st, tid, status):
     req = st.req[st.txn[tid].row]
     if req.status == 0:
         req.status = status
-        if status == WRITE_FAULT:
-            st.dev[st.txn[tid].dev].faults += 1
 
 
 @njit
@@ -83,14 +84,24 @@ def refuse_cached(st, tid):
 
 @cold
 def fail_flush(st, tid):
-    """Return True if FLUSH ``tid`` of a full drive fails, because the data cache holds pages for
-    which flash has no space.
+    """Return True if FLUSH ``tid`` of a full drive ends at once, because the data cache holds pages
+    for which flash has no space. The FLUSH fails, unless these pages belong to writes that have
+    failed (write-through).
     """
     txn = st.txn[tid]
     if st.dev[txn.dev].ends == 0 or txn.kind != REQUEST or st.cache[txn.dev].contents == 0:
         return False
-    set_status(st, tid, WRITE_FAULT)
+    set_status(st, tid, status_of_flush(st))
     return True
+
+
+@njit
+def status_of_flush(st):
+    """Return the status of a FLUSH while the data cache holds pages for which flash has no space:
+    a write fault, or success if the cache is written through, so that no acknowledged data are
+    only in the cache.
+    """
+    return SUCCESS if st.cfg[0].cache_through != 0 else WRITE_FAULT
 
 
 @cold
@@ -125,14 +136,14 @@ def end_waiting(st, dev, certain):
     full = dev_rec.full != 0
     if (cfg.static == 0 and dev_rec.stall_head >= 0) or st.maps[dev].stall_first > 0:
         if full or cannot_gain(st, dev, first, behind, certain):
-            dev_rec.full = 1
+            note_full(st, dev)
             ended = end_list(st, dev_rec)
     if cfg.static != 0:
         for unit in range(first, behind):
             if st.pool[unit].stall_head >= 0 and (
                 full or cannot_gain(st, dev, unit, unit + 1, certain)
             ):
-                dev_rec.full = 1
+                note_full(st, dev)
                 ended = end_list(st, st.pool[unit]) or ended
     if dev_rec.full == 0:
         return st.reg[0].retries > 0 or has_victims(st, first, behind)
@@ -141,6 +152,19 @@ def end_waiting(st, dev, certain):
     if cfg.map_entries != 0:
         translation_pages.start_write_backs(st, dev)
     return ended or st.reg[0].retries > 0 or st.reg[0].go_head >= 0
+
+
+@njit
+def note_full(st, dev):
+    """Note that drive ``dev`` is full. A drive that has had all the spare blocks it needs is full
+    only because blocks have failed, if its units check for collections whenever writes wait: it is
+    then read-only.
+    """
+    dev_rec = st.dev[dev]
+    dev_rec.full = 1
+    failed = dev_rec.spare < dev_rec.spare_at_start
+    if failed and dev_rec.spare_at_start >= 0 and st.cfg[0].gc_stalled != 0:
+        dev_rec.protected = 1
 
 
 @njit
@@ -175,7 +199,7 @@ def end_list(st, waiting):
     (record ``waiting``). Return True if any write ended.
     """
     before = waiting.stall_head
-    waiting.stall_head, waiting.stall_tail = end_requests(st, int(before), 0)
+    waiting.stall_head, waiting.stall_tail = end_requests(st, int(before), UNPLACED)
     return before != waiting.stall_head or st.reg[0].go_head >= 0
 
 
@@ -188,21 +212,21 @@ def end_cache_waits(st, dev):
     """
     cache = st.cache[dev]
     status = status_without_space(st, dev)
-    head, tail = end_requests(st, int(cache.wait_first) - 1, 0)
+    head, tail = end_requests(st, int(cache.wait_first) - 1, UNPLACED)
     cache.wait_first = head + 1
     cache.wait_last = tail + 1
     for place in range(dev * st.cfg[0].cache_pages, dev * st.cfg[0].cache_pages + cache.used):
         page = st.cpage[place]
         page.waiting = end_requests(st, int(page.waiting) - 1, status)[0] + 1
         page.landing = end_requests(st, int(page.landing) - 1, status)[0] + 1
-    cache.flush_first = end_requests(st, int(cache.flush_first) - 1, WRITE_FAULT)[0] + 1
+    cache.flush_first = end_requests(st, int(cache.flush_first) - 1, status_of_flush(st))[0] + 1
     return st.reg[0].go_head >= 0
 
 
 @njit
 def end_requests(st, head, status):
     """End the commands of requests in a list of transactions that begins with ``head`` (-1: none),
-    with ``status``, or as writes without a place if ``status`` is 0. Return the (first, last)
+    with ``status``, or as writes without a place if it is UNPLACED. Return the (first, last)
     transaction of the list of the others, which keep their order.
     """
     first = -1
@@ -217,7 +241,7 @@ def end_requests(st, head, status):
                 st.txn[last].next = tid
             last = tid
             st.txn[tid].next = -1
-        elif status == 0:
+        elif status == UNPLACED:
             end_write(st, tid)
         else:
             set_status(st, tid, status)
@@ -237,6 +261,7 @@ def end_write(st, tid):
     status = status_without_space(st, dev)
     if cfg.program_failures > 0.0 and st.command[tid].failed != 0:
         status = WRITE_FAULT
+        st.dev[dev].faults += int(st.req[txn.row].status == 0)
     set_status(st, tid, status)
     st.dev[dev].refused_pages += txn.n
     if cfg.line > 1 and cfg.cache_writes == 0 and has_fua(st, tid):

@@ -153,8 +153,9 @@ DEV = record_type(
     ends="i8",  # 1: commands that cannot be executed end with a status (nvme/ends.py)
     doubt="i8",  # 1: writes wait for space, and no collection is in progress
     full="i8",  # 1: writes have ended for lack of space, and none has been freed since
-    protected="i8",  # 1: read-only, because the spare blocks are used up
-    spare="i8",  # blocks that may still fail before the logical pages do not fit any more
+    protected="i8",  # 1: read-only, because bad blocks have used up the spare blocks
+    spare_at_start="i8",  # ftl/tables.spare_blocks; negative if the drive can run full
+    spare="i8",  # of these, those that have not failed
     refused_pages="i8", refused_bytes="i8",  # of writes that ended before they were stored, sent
     faults="i8",  # writes that ended with a write fault
 )  # fmt: skip

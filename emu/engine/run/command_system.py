@@ -97,6 +97,8 @@ class CommandSystem(System):
         self._ended = 0
         """Number of commands that have completed without the engine, after a defect."""
         self._planning = False
+        self._settled = 0
+        """Number of completions whose bytes have been moved."""
         self._doubt, self._full = self.arrays.dev["doubt"], self.arrays.dev["full"]
         self.arrays.dev["ends"] = not strict
         self._waiting: list[list[tuple[np.ndarray, int]]] = [[] for _ in range(queues)]
@@ -358,9 +360,19 @@ class CommandSystem(System):
 
     # --- after a defect
 
+    def finish_batch(self) -> None:
+        """Deliver the log of the last batch of events, and raise its error if there is one."""
+        super().finish_batch()
+        self._settled = int(self.registers[COMPLETED])
+
     def _go_offline(self, defect: Exception) -> None:
-        """Keep ``defect``, and complete all outstanding commands with INTERNAL_ERROR."""
+        """Keep ``defect``, and complete all outstanding commands with INTERNAL_ERROR, also those
+        that have completed in the batch of events that has met the defect."""
         self._collect()
+        unsure = int(self.registers[COMPLETED]) - self._settled
+        for report in reversed(self._reports):
+            report["status"][max(len(report) - unsure, 0) :] = Status.INTERNAL_ERROR
+            unsure = max(unsure - len(report), 0)
         self.defect = defect
         self._reached = max(self._reached, super().now)
         ended = self._unfinished_requests()

@@ -22,8 +22,8 @@ def why_read_only(arrays: Arrays) -> str:
     bad = int((arrays.block.state[:blocks] == page_map.BAD).sum())
     failing = int(arrays.pool.retiring[: int(arrays.cfg.units[0])].sum())
     return (
-        f"no spare block is left: {bad} of {blocks} blocks are bad, and {failing} more have a "
-        "failed program"
+        f"bad blocks have used up the spare blocks: {bad} of {blocks} blocks are bad, and "
+        f"{failing} more have a failed program"
     )
 
 
@@ -37,16 +37,17 @@ def why_full(arrays: Arrays, cfg: Config) -> str:
     )
 
 
-def critical_warning(arrays: Arrays, spare_at_start: int, has_defect: bool) -> CriticalWarning:
-    """Return the critical warnings of device 0, which had ``spare_at_start`` spare blocks (ftl/
-    tables.spare_blocks) at the start.
+def critical_warning(arrays: Arrays, has_defect: bool) -> CriticalWarning:
+    """Return the critical warnings of device 0.
 
+    SPARE_BELOW_THRESHOLD: fewer than SPARE_THRESHOLD of the spare blocks of the start are left.
     RELIABILITY_DEGRADED: a read or write has ended with a media error, or the engine has a defect.
     VOLATILE_MEMORY_BACKUP_FAILED: the data cache holds acknowledged data for which flash has no
     space, so that a power cut would lose them.
     """
     dev, found = arrays.dev[0], CriticalWarning.NONE
-    if dev.protected or dev.spare < SPARE_THRESHOLD * spare_at_start:
+    threshold = SPARE_THRESHOLD * max(dev.spare_at_start, 0)
+    if dev.protected or (dev.spare < dev.spare_at_start and dev.spare < threshold):
         found |= CriticalWarning.SPARE_BELOW_THRESHOLD
     if arrays.count[0, MEDIA_ERRORS] or dev.faults or has_defect:
         found |= CriticalWarning.RELIABILITY_DEGRADED
