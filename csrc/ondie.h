@@ -251,7 +251,11 @@ int ondie_limit(int isa, int threads, const ondie_part *part, const int32_t *byt
 uint32_t ondie_crc32c(int isa, uint32_t crc, const uint8_t *data, size_t n);
 
 /* State of the cells of a page. */
-enum ondie_written { ONDIE_ERASED = 0, ONDIE_PROGRAMMED = 1 };
+enum ondie_written {
+    ONDIE_ERASED = 0, /* also what a hole of a file reads as */
+    ONDIE_PROGRAMMED = 0x50a35ac6,
+    ONDIE_TORN = 0x2f5ca539 /* a program has begun and not ended */
+};
 
 /* Out-of-band data of a page: dtype OOB of nand/page_store.py. */
 typedef struct {
@@ -315,17 +319,33 @@ enum ondie_applied {
     ONDIE_NOT_APPLIED = 3, /* a kind of record that the caller applies */
     ONDIE_BLANK = 4,       /* bytes are taken from a page that is not programmed */
     ONDIE_NO_REQUEST = 5,  /* bytes move for something else than a request */
-    ONDIE_STATUSES = 6
+    ONDIE_NO_ROOM = 6,     /* the file system must first reserve room for page `missing` */
+    ONDIE_FILE_ERASE = 7,  /* the caller erases pages in files */
+    ONDIE_STATUSES = 8
 };
+
+/* State of the room of a run of run_pages pages in files. */
+enum ondie_room {
+    ONDIE_HOLE = 0,    /* nothing was programmed: the out-of-band data may be a hole */
+    ONDIE_RECORDS = 1, /* the out-of-band data have room; a page that is not erased has room too */
+    ONDIE_ROOM = 2     /* all pages have room */
+};
+
+/* Bits of a segment's mark. */
+enum ondie_mark { ONDIE_USED = 1, ONDIE_CHANGED_FILE = 2 };
 
 /* Memory of one drive. Pages lie in segments of segment_pages pages. */
 typedef struct {
     int32_t isa, status, ring_shift, planes, slots;
     int64_t page_bytes, segment_pages;
     int64_t sequence; /* number of the last program */
-    int64_t missing;  /* segment that is not open */
+    int64_t missing;  /* segment that is not open, or page without room */
+    int64_t run_pages; /* pages of a run, whose room is reserved together */
     uint8_t **pages;  /* address of each segment's bytes, null: not open */
     ondie_spare **spares;
+    uint8_t **room; /* enum ondie_room of each run of each segment; null: pages are in memory, or
+                       those of a segment are */
+    uint8_t *marks; /* enum ondie_mark of each segment; null with `room` */
     uint8_t *cached;          /* slots of the data cache */
     uint8_t *flying;          /* contents on their way to flash, of slots that changed meanwhile */
     uint8_t *state;           /* enum ondie_slot of each slot */

@@ -2,8 +2,16 @@
  * cache, and to the host's memory.
  *
  * This file owns the copies and checksums. It does not own the log (engine/core/payload_log.py) or
- * the memory of pages (nand/page_store.py). Source: NAND spare areas as FTLs use them.
+ * the memory of pages (nand/page_store.py, nand/segment_files.py). Source: NAND spare areas as FTLs
+ * use them.
+ *
+ * The pages may be files that are mapped into memory. What is stored there survives the end of the
+ * process, at whatever instruction it is killed. So the stores of a program have an order: the page
+ * is marked as torn, then its bytes and its out-of-band data change, then it is marked as
+ * programmed. A barrier for the compiler keeps this order; the processor makes the stores of one
+ * thread visible as if they had been executed in order.
  */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "ondie.h"
@@ -87,7 +95,20 @@ uint32_t ondie_seal(int isa, const ondie_spare *spare) {
     return ondie_crc32c(isa, crc, bytes + rest, sizeof *spare - rest);
 }
 
-/* Write the out-of-band data of a page whose bytes are in place. */
+/* Let the compiler move no store across this point. */
+static void barrier(void) { atomic_signal_fence(memory_order_seq_cst); }
+
+/* Mark an erased page as torn before its bytes change. It reads as blank until its record is
+ * sealed.
+ */
+static void begin_program(page to) {
+    to.spare->lpn = -1;
+    barrier();
+    to.spare->written = ONDIE_TORN;
+    barrier();
+}
+
+/* Write the out-of-band data of a page whose bytes are in place, and end its program. */
 static void write_spare(const ondie_payload *p, page to, const ondie_record *r, int64_t lpn,
                         int64_t sequence, uint32_t checksum) {
     ondie_spare *spare = to.spare;
@@ -100,6 +121,7 @@ static void write_spare(const ondie_payload *p, page to, const ondie_record *r, 
     spare->erases = (uint32_t)r->erases;
     spare->checksum = checksum;
     spare->seal = ondie_seal(p->isa, spare);
+    barrier();
     spare->written = ONDIE_PROGRAMMED;
 }
 
@@ -112,7 +134,7 @@ static void erase(const ondie_payload *p, const ondie_record *r) {
     for (int64_t i = 0; i < r->n; i++) {
         if (r->old != -1 && !(r->old >> i / p->slots % p->planes & 1)) continue;
         const page at = page_at(p, r->ppn + i);
-        if (at.data) at.spare->written = ONDIE_ERASED;
+        if (at.data && at.spare->written != ONDIE_ERASED) at.spare->written = ONDIE_ERASED;
     }
 }
 
@@ -151,6 +173,7 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     const page to = page_at(p, r->ppn + i);
     const int64_t lpn = r->lpn + (r->lpn >= 0 ? i : 0);
     if (to.spare->written != ONDIE_ERASED) return ONDIE_TWICE;
+    begin_program(to);
     if (r->what == ONDIE_LOG_MOVE) {
         const page from = page_at(p, r->old);
         memcpy(to.data, from.data, (size_t)p->page_bytes);
@@ -172,17 +195,40 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     return ONDIE_OK;
 }
 
-/* Return the number of the first segment of pages ppn to ppn + n - 1 that is not open, or -1. */
-static int64_t missing_segment(const ondie_payload *p, int64_t ppn, int64_t n) {
-    for (int64_t s = ppn / p->segment_pages; s <= (ppn + n - 1) / p->segment_pages; s++)
+/* Return the number of the first segment of pages ppn to ppn + n - 1 that is not open, or -1. Mark
+ * those before it.
+ */
+static int64_t missing_segment(const ondie_payload *p, int64_t ppn, int64_t n, uint8_t mark) {
+    for (int64_t s = ppn / p->segment_pages; s <= (ppn + n - 1) / p->segment_pages; s++) {
         if (!p->pages[s]) return s;
+        if (p->marks) p->marks[s] |= mark;
+    }
     return -1;
 }
 
-/* Return 1 if one of the pages ppn to ppn + n - 1 is not programmed. */
+/* Return the room of a page, enum ondie_room. Memory has room for every page. */
+static int room_of(const ondie_payload *p, int64_t ppn) {
+    const uint8_t *room = p->room ? p->room[ppn / p->segment_pages] : 0;
+    return room ? room[ppn % p->segment_pages / p->run_pages] : ONDIE_ROOM;
+}
+
+/* Return the first of the pages ppn to ppn + n - 1 without room, or -1. Stores to a page without
+ * room would end the process (SIGBUS) if the file system is full.
+ */
+static int64_t page_without_room(const ondie_payload *p, int64_t ppn, int64_t n) {
+    if (p->room)
+        for (int64_t i = 0; i < n; i++)
+            if (room_of(p, ppn + i) != ONDIE_ROOM) return ppn + i;
+    return -1;
+}
+
+/* Return 1 if one of the pages ppn to ppn + n - 1 is not programmed. The record of a page in a hole
+ * is not read: some file systems would allocate it.
+ */
 static int is_blank(const ondie_payload *p, int64_t ppn, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        if (page_at(p, ppn + i).spare->written == ONDIE_ERASED) return 1;
+        if (room_of(p, ppn + i) == ONDIE_HOLE || page_at(p, ppn + i).spare->written == ONDIE_ERASED)
+            return 1;
     return 0;
 }
 
@@ -214,11 +260,11 @@ static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PROGRAM:
     case ONDIE_LOG_LAND:
     case ONDIE_LOG_LOST:
-        if (r->old >= 0) missing = missing_segment(p, r->old, 1);
-        /* fall through */
+        if (r->old >= 0) missing = missing_segment(p, r->old, 1, ONDIE_USED);
+        if (missing >= 0) return missing;
+        return missing_segment(p, r->ppn, r->n, ONDIE_USED | ONDIE_CHANGED_FILE);
     case ONDIE_LOG_READ:
-    case ONDIE_LOG_FILL:
-        if (missing < 0) missing = missing_segment(p, r->ppn, r->n);
+    case ONDIE_LOG_FILL: missing = missing_segment(p, r->ppn, r->n, ONDIE_USED);
     }
     return missing;
 }
@@ -251,9 +297,13 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PROGRAM:
     case ONDIE_LOG_LAND:
     case ONDIE_LOG_LOST:
+        if ((p->missing = page_without_room(p, r->ppn, r->n)) >= 0) return ONDIE_NO_ROOM;
         for (int64_t i = 0; i < r->n && status == ONDIE_OK; i++) status = program(p, r, i);
         break;
-    case ONDIE_LOG_ERASE: erase(p, r); break;
+    case ONDIE_LOG_ERASE:
+        if (p->room) return ONDIE_FILE_ERASE;
+        erase(p, r);
+        break;
     case ONDIE_LOG_DROP:
     case ONDIE_LOG_TRIM: break;
     default: status = ONDIE_NOT_APPLIED;

@@ -1,10 +1,10 @@
 """One computational storage drive that is served: commands with bytes, completions, its own clock.
 
-Owns the payload of a single drive, power cuts, its condition, and the checks of its books. Does
-not own the commands and their clock (engine/run/command_system.py), the statuses with which
-commands end (nvme/status.py, nvme/ends.py), the event loop (engine/run/driver.py), the
-execution of commands inside the drive (engine, nvme, ftl, nand) or the plans of paths
-(engine/run/system.py), which may run beside commands on a drive without payload.
+Owns the payload of a single drive, its store, power cuts, its condition, and the checks of its
+books. Does not own the commands and their clock (engine/run/command_system.py), the statuses with
+which commands end (nvme/status.py, nvme/ends.py), the event loop (engine/run/driver.py), the
+execution of commands inside the drive (engine, nvme, ftl, nand), files (nand/store_folder.py) or
+the plans of paths (engine/run/system.py), which may run beside commands on a drive without payload.
 Source: this project's command record (nvme/command.py).
 """
 
@@ -22,13 +22,14 @@ from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import condition, defect_report
 from ondie.emu.engine.run.command_system import CommandSystem
-from ondie.emu.engine.run.driver import PowerCut
+from ondie.emu.engine.run.driver import COMPLETED, PowerCut
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.nvme import submission
-from ondie.emu.nvme.command import COMMAND, READ, WRITE
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ, WRITE
 from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
@@ -65,17 +66,21 @@ class Drive(CommandSystem):
     unit of the drive, which is the default. A drive with smaller blocks reads the rest of a mapping
     unit before it writes part of it (ftl.partial_pages = "sectors").
 
+    ``store``: folder in which a drive with payload stores its pages; it is created if it is missing
+    or empty. ``durability``: "process", or "host" (docs/store.md). :meth:`close` closes it.
+
     ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
     commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
     these bytes until the command has completed. ``seed`` determines bad blocks, failures and bit
     errors. Commands in flight at the same time may take effect in any order, as in NVMe. To order
     two commands, wait for the completion of the first.
 
-    A drive that is full or worn out, or whose engine has a defect, ends commands with a status
-    (:attr:`condition`). With ``strict``, for development and tests, ``run_until`` and ``run`` raise
-    an error instead.
+    A drive that is full or worn out, whose store is full, or whose engine has a defect, ends
+    commands with a status (:attr:`condition`). With ``strict``, for development and tests,
+    ``run_until`` and ``run`` raise an error instead.
 
-    Raises InputError for fewer than one queue, a depth below one, or an impossible block size.
+    Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
+    folder that cannot be used.
     """
 
     def __init__(
@@ -88,27 +93,45 @@ class Drive(CommandSystem):
         block_bytes: int | None = None,
         seed: int = 0,
         strict: bool = False,
+        store: str | os.PathLike[str] | None = None,
+        durability: str = "process",
     ) -> None:
         cfg, size = with_blocks(configuration(cfg), block_bytes)
         queues = whole_number("queues", queues, 1, MOST_QUEUES)
         if queue_depth is not None:
             queue_depth = whole_number("queue_depth", queue_depth, 1, PAIR_RING)
-        super().__init__(
-            cfg,
-            queues=queues,
-            queue_depth=queue_depth,
-            block_bytes=size,
-            payload=payload,
-            seed=seed,
-            strict=strict,
-        )
-        spare = spare_blocks(cfg, self.geometry, self.arrays)
-        self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
+        folder = None
+        if store is not None:
+            if not payload:
+                raise InputError(f"store = {store}: {NO_PAYLOAD}")
+            folder = StoreFolder.create_or_open(store, cfg, seed=seed, durability=durability)
         self.store: PageStore | None = None
         self._bytes: RequestBytes | None = None
-        if payload:
-            self._bytes = RequestBytes(self.arrays, self.geometry, self._transfers)
-            self.store = self._bytes.store
+        self._closed = False
+        self._store_error: InputError | None = None
+        """Why the store is not changed any more; None: it is."""
+        self._stored_until = 0
+        """With such an error: number of commands that had completed before it."""
+        try:
+            super().__init__(
+                cfg,
+                queues=queues,
+                queue_depth=queue_depth,
+                block_bytes=size,
+                payload=payload,
+                seed=seed,
+                strict=strict,
+            )
+            spare = spare_blocks(cfg, self.geometry, self.arrays)
+            self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
+            if payload:
+                self._bytes = RequestBytes(self.arrays, self.geometry, self._transfers, folder)
+                self.store = self._bytes.store
+                self._recover()
+        except BaseException:
+            if folder is not None:
+                folder.close()
+            raise
         self._buffer: np.ndarray | None = None
         self._in_use: list[np.ndarray] = []
         """Other memory that commands in flight may use."""
@@ -116,6 +139,34 @@ class Drive(CommandSystem):
         """The same of earlier commands: of those before the places ``_older_until`` of the queue
         pairs, int64[queues]."""
         self._older_until = self.arrays.pair["loaded"].copy()
+
+    def _recover(self) -> None:
+        """Build the mapping table from the pages in the store. Raises InputError if it holds any
+        written page, because there is no recovery yet."""
+        assert self.store is not None
+        for number in self.store.segments_on_disk():
+            if self.store.records(number)["written"].any():
+                folder = "" if self.store.files is None else f"{self.store.files.folder.path}: "
+                raise InputError(
+                    f"{folder}holds written pages, and a drive without recovery of its mapping "
+                    "table can only use a new store; `ondie store check` reads it"
+                )
+
+    def close(self) -> None:
+        """Close the drive and its store, which is clean if no data are left in the drive. A closed
+        drive handles no commands. Raises StoreFull or InputError if the store cannot be synced."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.store is not None:
+            left = self.off or self.outstanding or not self.idle or self.arrays.cache.contents.any()
+            self.store.close(clean=not left)
+
+    def check_power(self) -> None:
+        """Raise InputError if the power has been cut or the drive is closed."""
+        if self._closed:
+            raise InputError("the drive is closed")
+        super().check_power()
 
     @property
     def buffer(self) -> np.ndarray | None:
@@ -191,6 +242,8 @@ class Drive(CommandSystem):
             return f"{type(self.defect).__name__}: {self.defect}"
         if self.off:
             return "the power was cut"
+        if self._store_error is not None:
+            return f"the store is read-only: {self._store_error}"
         if self.arrays.dev.protected[0]:
             return condition.why_read_only(self.arrays)
         return condition.why_full(self.arrays, self.cfg) if self.arrays.dev.full[0] else ""
@@ -215,9 +268,15 @@ class Drive(CommandSystem):
     def _collect(self) -> None:
         """Record the completions of finished commands, and release memory that none uses.
 
-        A drive that is never idle releases it in two parts: the older one when all commands that
-        were loaded before the newer one began have completed.
+        With durability "host", what a FLUSH or a write with FUA has completed is made durable
+        first. A drive that is never idle releases memory in two parts: the older one when all
+        commands that were loaded before the newer one began have completed.
         """
+        lost = self._lost_changes()
+        super()._collect()
+        if lost is not None and len(lost):
+            status = self._reports[-1]["status"]
+            status[lost & (status == Status.SUCCESS)] = Status.WRITE_FAULT
         super()._collect()
         pair = self.arrays.pair
         if self._older and (pair["tail"] >= self._older_until).all():
@@ -229,6 +288,36 @@ class Drive(CommandSystem):
         elif not self._older and len(self._in_use) > MOST_HELD and not any(self._waiting):
             self._older, self._in_use = self._in_use, self._older
             self._older_until = pair["loaded"].copy()
+
+    def _lost_changes(self) -> np.ndarray | None:
+        """Return which of the completions that are next to be taken are not in the store though
+        they should be, bool[n]; None: none, or without a store in files.
+
+        With durability "host", sync the files if any of them is a FLUSH or a write with FUA.
+        """
+        files = None if self.store is None else self.store.files
+        if files is None:
+            return None
+        done = self.arrays.done
+        taken = np.arange(self._taken, int(self.registers[COMPLETED]))
+        requests = self.arrays.req[done[taken & (len(done) - 1)]]
+        if self._store_error is None and files.folder.durability == "host":
+            if ((requests["op"] == FLUSH) | (requests["fua"] != 0)).any():
+                try:
+                    files.sync()
+                except InputError as error:
+                    self._stop_storing(error, self._taken)
+        if self._store_error is None:
+            return None
+        return (requests["op"] != READ) & (taken >= self._stored_until)
+
+    def _stop_storing(self, error: InputError, completions: int) -> None:
+        """Protect the drive from writes because its store cannot be changed any more.
+
+        ``completions``: number of commands that had completed when everything was stored.
+        """
+        self._store_error, self._stored_until = error, completions
+        self.arrays.dev["protected"] = condition.PROTECTED_STORE
 
     # --- payload
 
@@ -331,8 +420,13 @@ class Drive(CommandSystem):
 
     def take_log(self, count: int) -> None:
         """Apply the engine's log to the bytes of pages and commands."""
-        if self._bytes is not None:
-            self._bytes.apply(count)
+        if self._bytes is None:
+            return
+        self._bytes.apply(count)
+        if self._bytes.full is not None and self._store_error is None:
+            self._stop_storing(self._bytes.full, self._settled)
+            if self.strict:
+                raise self._bytes.full
 
     # --- conservation
 

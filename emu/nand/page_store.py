@@ -1,8 +1,8 @@
 """Page store: contents and out-of-band data of physical pages.
 
 Owns page contents in segments of 64 MiB of address space, in anonymous memory or in files of a
-folder. Memory is committed only for pages that are written. Does not own addresses
-(ftl/page_map.py) or time (channel.py).
+store. Memory is committed only for pages that are written. Does not own the files
+(segment_files.py), addresses (ftl/page_map.py) or time (channel.py).
 Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum with every page; in the
 optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
 """
@@ -13,17 +13,17 @@ import contextlib
 import mmap
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ondie.emu.engine.core import payload_log
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.segment_files import GROUP_PAGES, MOST_OPEN, SegmentFiles
+from ondie.emu.nand.store_folder import SEGMENT_BYTES, StoreFolder
 from ondie.emu.units import InputError
 from ondie.kernels.crc import crc32c
 
-SEGMENT_BYTES = 1 << 26
 OOB = np.dtype(
     [
         ("lpn", "i8"),  # logical page, or super-page of the reservoir
@@ -39,9 +39,11 @@ OOB = np.dtype(
     ]
 )
 """Out-of-band data of a page, the record ondie_spare of csrc/ondie.h."""
-ERASED, PROGRAMMED, TORN = range(3)
-"""Values of ``written``, the state of the cells. TORN: power was lost during a program or an erase.
-A torn page may read as valid, blank or damaged. It must be erased before the next program."""
+ERASED, PROGRAMMED, TORN = 0, 0x50A35AC6, 0x2F5CA539
+"""Values of ``written``, the state of the cells (enum ondie_written of csrc/ondie.h). TORN: power
+was lost, or the process killed, during a program or an erase. A torn page may read as valid, blank
+or damaged. It must be erased before the next program. The values differ in every byte, so that a
+damaged byte gives none of them. A hole of a file reads as erased."""
 SPARE_BYTES = 36
 """Bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``, the state of
 the cells."""
@@ -96,18 +98,36 @@ def anonymous(size: int) -> mmap.mmap:
 class PageStore:
     """Page contents of one device, by physical page number.
 
-    With ``folder``, the segments are sparse files. Without it, they are in memory and are lost when
-    the process ends. A read of a page that is not programmed raises InputError. A read does not
-    check the stored checksum, so it returns damaged bytes (an injected fault); :meth:`intact`
-    detects them.
+    With ``folder``, which is open, the segments are sparse files, of which ``most_open`` are mapped
+    at once; :meth:`close` closes the folder. Without it, they are in memory and are lost when the
+    process ends. A read of a page that is not programmed raises InputError. A read does not check
+    the stored checksum, so it returns damaged bytes (an injected fault); :meth:`intact` detects
+    them.
+
+    With files, every method raises InputError if a file cannot be used. A method that changes a
+    page raises StoreFull if the file system has no room; all pages then stay as they are.
     """
 
-    def __init__(self, page_bytes: int, folder: Path | None = None, pages: int = 0) -> None:
+    def __init__(
+        self,
+        page_bytes: int,
+        folder: StoreFolder | None = None,
+        pages: int = 0,
+        most_open: int = MOST_OPEN,
+    ) -> None:
         self.page_bytes = page_bytes
-        self._folder = folder
         self._per_segment = SEGMENT_BYTES // page_bytes
         segments = -(-pages // self._per_segment)
-        self.page_at, self.spare_at = np.zeros(segments, np.uint64), np.zeros(segments, np.uint64)
+        self.files: SegmentFiles | None = None
+        """The segments in files; None: the segments are in memory."""
+        if folder is not None:
+            self.files = SegmentFiles(folder, page_bytes, pages, OOB, most_open)
+            self.page_at, self.spare_at = self.files.page_at, self.files.spare_at
+            blank = np.zeros(self._per_segment, OOB)
+            blank.flags.writeable = False
+            self._blank = np.zeros((0, page_bytes), np.uint8), blank
+        else:
+            self.page_at, self.spare_at = np.zeros((2, segments), np.uint64)
         """Addresses of the pages and of the out-of-band data of each segment, uint64[segments], for
         C; 0: not open. Empty unless ``pages``, the number of physical pages, is given."""
         self._segments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -120,19 +140,33 @@ class PageStore:
         return self._per_segment
 
     def open_segment(self, number: int) -> None:
-        """Make the memory of segment ``number`` accessible."""
-        self._segment(number * self._per_segment)
+        """Make the memory of segment ``number`` accessible, and its files if there are none."""
+        if self.files is None:
+            self._segment(number * self._per_segment)
+        else:
+            self.files.find(number, create=True)
+
+    def reserve(self, ppn: int) -> None:
+        """Reserve room for page ``ppn`` in its file."""
+        self._changeable(ppn)
 
     def _segment(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return the pages of a segment, its records, and the place of page ``ppn`` in both. If
+        there are files and nothing is in them, the records are blank and there are no pages."""
         number, at = divmod(ppn, self._per_segment)
+        if self.files is not None:
+            segment = self.files.find(number)
+            if segment is None or not self.files.holds(segment, at):
+                return *self._blank, at
+            return segment.pages, segment.records, at
         if number not in self._segments:
-            data = self._map(f"segment-{number}.pages", SEGMENT_BYTES)
-            oob = self._map(f"segment-{number}.oob", self._per_segment * OOB.itemsize)
+            data = anonymous(SEGMENT_BYTES)
+            oob = anonymous(self._per_segment * OOB.itemsize)
             self._segments[number] = (
                 np.frombuffer(data, np.uint8)[: self._per_segment * self.page_bytes].reshape(
                     self._per_segment, self.page_bytes
                 ),
-                np.frombuffer(oob, OOB),
+                np.frombuffer(oob, OOB)[: self._per_segment],
             )
             if len(self.page_at):
                 pages, records = self._segments[number]
@@ -143,13 +177,59 @@ class PageStore:
         pages, oob_records = self._segments[number]
         return pages, oob_records, at
 
-    def _map(self, name: str, size: int) -> mmap.mmap:
-        if self._folder is None:
-            return anonymous(size)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with open(self._folder / name, "w+b") as file:
-            file.truncate(size)
-            return mmap.mmap(file.fileno(), size)
+    def _changeable(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return what :meth:`_segment` does, of a page that has room and may be changed."""
+        if self.files is None:
+            return self._segment(ppn)
+        number, at = divmod(ppn, self._per_segment)
+        segment = self.files.changeable(number, at)
+        return segment.pages, segment.records, at
+
+    def segments_on_disk(self) -> list[int]:
+        """Return the sorted numbers of the segments that have a file, or are in memory."""
+        return sorted(self._segments) if self.files is None else self.files.numbers()
+
+    def records(self, number: int) -> np.ndarray:
+        """Return the out-of-band data of segment ``number``, OOB[segment_pages], that cannot be
+        changed. The pages are not mapped. Without files, the array is a view."""
+        if self.files is not None:
+            return self.files.records(number)
+        found = self._segment(number * self._per_segment)[1][:]
+        found.flags.writeable = False
+        return found
+
+    @property
+    def full(self) -> bool:
+        """True if the file system had no room: the files are not changed any more."""
+        return self.files is not None and self.files.in_memory
+
+    def keep_in_memory(self) -> None:
+        """Keep changes in memory from now on, because the file system has no room: pages stay
+        readable, and the files as they are. What changes now is lost at the end."""
+        assert self.files is not None
+        self.files.keep_in_memory()
+
+    def sync(self) -> None:
+        """Make all changes durable; with changes in memory, those of the files. Without files, do
+        nothing."""
+        if self.files is not None and not self.files.in_memory:
+            self.files.sync()
+
+    def close(self, clean: bool = False) -> None:
+        """Sync and close the files, and set the clean flag with ``clean`` if the pages have changed
+        and all changes are in the files. Without files, do nothing."""
+        if self.files is None:
+            return
+        folder = self.files.folder
+        try:
+            if folder.writing and clean and not self.full:
+                self.files.sync()
+                folder.set_clean(len(self.files.numbers()))
+            elif folder.durability == "host":
+                self.sync()
+        finally:
+            self.files.close()
+            folder.close()
 
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
         """Program physical page ``ppn`` with ``data``, uint8[page_bytes], of logical page ``lpn``.
@@ -160,11 +240,21 @@ class PageStore:
         self._sequence += 1
 
     def _program(self, ppn: int, lpn: int, data: np.ndarray, sequence: int, checksum: int) -> None:
+        self._store(ppn, data, record_of(Spare(lpn, sequence, 0, 0), checksum, TORN), PROGRAMMED)
+
+    def _store(
+        self, ppn: int, data: np.ndarray, record: tuple[int, ...], state: int
+    ) -> np.record:  # fmt: skip
+        """Program a page. Its bytes change after it is marked as torn, and ``state`` is set last,
+        so that a process may be killed at any instant. Return the record."""
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
+        pages, oob, at = self._changeable(ppn)
+        oob[at] = record
         pages[at] = data
-        oob[at] = record_of(Spare(lpn, sequence, 0, 0), checksum, PROGRAMMED)
+        oob["written"][at] = state
+        return oob[at]
 
     def program(
         self,
@@ -181,15 +271,12 @@ class PageStore:
         stored instead of ECC parity, which these pages do not have. Raises InputError if the page
         is not erased.
         """
-        pages, oob, at = self._segment(ppn)
-        if oob[at]["written"]:
-            raise InputError(f"physical page {ppn} is programmed twice without an erase")
-        pages[at] = data
-        checksum = crc32c(data)
-        oob[at] = record_of(spare, checksum, state)
+        if members is not None and self.files is not None:
+            raise InputError("a store in files keeps no parity of out-of-band data")
+        record = self._store(ppn, data, record_of(spare, crc32c(data), TORN), state)
         if members is not None:
             self._members[ppn] = members.copy()
-        return oob[at]
+        return record
 
     def record(self, ppn: int) -> np.ndarray:
         """Return the out-of-band data of a page as its cells store them, uint8[SPARE_BYTES]."""
@@ -208,7 +295,7 @@ class PageStore:
 
         The page must be erased before the next program.
         """
-        _, oob, at = self._segment(ppn)
+        _, oob, at = self._changeable(ppn)
         if not oob[at]["written"]:
             oob[at] = (BLANK, -1, -1, 0, 0, 0, TORN, 0, 0, 0)
         oob[at]["written"] = TORN
@@ -296,36 +383,41 @@ class PageStore:
 
     def programmed(self) -> Iterator[tuple[int, int, int]]:
         """Yield (ppn, lpn, sequence number) of every programmed page, as recovery reads them."""
-        for number, (_, oob) in sorted(self._segments.items()):
+        for number in self.segments_on_disk():
+            oob = self.records(number)
             for at in np.flatnonzero(oob["written"]):
                 ppn = number * self._per_segment + int(at)
                 yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
 
-    def erase(self, first_ppn: int, count: int, mask: int = -1, planes: int = 1) -> None:
+    def erase(
+        self, first_ppn: int, count: int, mask: int = -1, planes: int = 1, slots: int = 1
+    ) -> None:
         """Erase the pages among ``count`` pages from ``first_ppn`` on that are in selected planes.
 
-        Consecutive pages are in consecutive planes, modulo ``planes``. Bits of ``mask`` select the
-        planes to erase.
+        ``slots`` consecutive pages are in one plane, the next in the next plane, modulo ``planes``.
+        Bits of ``mask`` select the planes to erase.
         """
-        which = np.array([mask >> plane & 1 for plane in range(planes)], bool)
+        which = np.array([mask >> plane & 1 for plane in range(planes)], bool).repeat(slots)
+        if self.files is not None and self.files.folder.durability == "host":
+            self.sync()  # the copies of the pages that were valid
         for number in range(
             first_ppn // self._per_segment, (first_ppn + count - 1) // self._per_segment + 1
         ):
-            if number not in self._segments:
-                continue
-            oob = self._segments[number][1]
             start = max(first_ppn - number * self._per_segment, 0)
             stop = min(first_ppn + count - number * self._per_segment, self._per_segment)
-            at = (np.arange(start, stop) + number * self._per_segment - first_ppn) % planes
-            oob["written"][start:stop][which[at]] = 0
+            at = (np.arange(start, stop) + number * self._per_segment - first_ppn) % len(which)
+            if self.files is not None:
+                self.files.erase(number, start, stop, which[at])
+            elif number in self._segments:
+                self._segments[number][1]["written"][start:stop][which[at]] = ERASED
         if self._members:
             for ppn in range(first_ppn, first_ppn + count):
-                if which[(ppn - first_ppn) % planes]:
+                if which[(ppn - first_ppn) % len(which)]:
                     self._members.pop(ppn, None)
 
     def flip(self, ppn: int, byte: int, mask: int = 0xFF) -> None:
         """Flip the bits ``mask`` of byte ``byte`` of a stored page, as raw bit errors do."""
-        pages, _, at = self._segment(ppn)
+        pages, _, at = self._changeable(ppn)
         pages[at, byte] ^= mask
 
     def damage(self, ppn: int, mask: np.ndarray) -> None:
@@ -336,4 +428,8 @@ class PageStore:
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
             raise InputError(f"physical page {ppn} has no bits to flip: it was never programmed")
+        pages, _, at = self._changeable(ppn)
         pages[at] ^= mask
+
+
+assert GROUP_PAGES * OOB.itemsize % 4096 == 0, "records of two groups are in one block"

@@ -17,23 +17,38 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, anonymous
+from ondie.emu.nand.store_folder import StoreFolder, StoreFull
 from ondie.emu.units import InputError
 from ondie.kernels import native
+
+IN_FILES = () if native.lib is None else (
+    native.lib.ONDIE_NO_SEGMENT, native.lib.ONDIE_NO_ROOM, native.lib.ONDIE_FILE_ERASE,
+)  # fmt: skip
+"""Reasons for which ondie_apply stops that concern the memory of pages."""
 
 
 class RequestBytes:
     """Bytes of one drive. :meth:`apply` moves them as the engine's log says.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. Raises InputError if the C extension is not built.
+    move. ``folder``: open folder in which pages are stored; None: they are in memory. Raises
+    InputError if the C extension is not built.
     """
 
-    def __init__(self, arrays: Arrays, geometry: Geometry, transfers: np.ndarray) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        geometry: Geometry,
+        transfers: np.ndarray,
+        folder: StoreFolder | None = None,
+    ) -> None:
         if native.lib is None:
             raise InputError("payload: needs the C extension of the package, which is not built")
         page, places = geometry.page_bytes, int(arrays.cfg.cache_pages[0])
-        self.store = PageStore(page, pages=geometry.physical_pages)
+        self.store = PageStore(page, folder, pages=geometry.physical_pages)
         """Pages on flash."""
+        self.full: StoreFull | None = None
+        """The error of the file system that has no room; what follows is kept in memory."""
         self._arrays, self._transfers = arrays, transfers
         self._cached = np.frombuffer(anonymous(page * places), np.uint8)
         record = native.ffi.new("ondie_payload *")
@@ -50,6 +65,9 @@ class RequestBytes:
             "zeros": np.zeros(page, np.uint8),
             "transfers": transfers,
         }
+        if (files := self.store.files) is not None:
+            record.run_pages = files.run_pages
+            self._kept |= {"room": files.room_at, "marks": files.marks}
         for name, array in self._kept.items():
             setattr(record, name, native.ffi.cast("void *", array.ctypes.data))
         self._record, self._log = record, arrays.log.view(np.ndarray)
@@ -65,14 +83,33 @@ class RequestBytes:
             at = native.lib.ondie_apply(record, self._address, at, count)
             if at == count:
                 return
-            if record.status == native.lib.ONDIE_NO_SEGMENT:
-                self.store.open_segment(record.missing)
+            if record.status in IN_FILES:
+                try:
+                    at += self._prepare(self._log[at], int(record.missing))
+                except StoreFull as error:
+                    self.full = error
+                    self.store.keep_in_memory()
             elif record.status == native.lib.ONDIE_TWICE:
                 ppn = int(self._log["ppn"][at])
                 raise InputError(f"physical page {ppn} is programmed twice without an erase")
             else:
                 self._spoil(LogEntry._make(self._log[at].tolist()))
                 at += 1
+
+    def _prepare(self, entry: np.record, missing: int) -> int:
+        """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the
+        log can go on. Return the number of entries that this has applied. Raises StoreFull."""
+        match self._record.status:
+            case native.lib.ONDIE_NO_SEGMENT:
+                self.store.open_segment(missing)
+            case native.lib.ONDIE_NO_ROOM:
+                self.store.reserve(missing)
+            case native.lib.ONDIE_FILE_ERASE:
+                planes, slots = self._record.planes, self._record.slots
+                ppn, count, mask = (int(entry[name]) for name in ("ppn", "n", "old"))
+                self.store.erase(ppn, count, mask, planes, slots)
+                return 1
+        return 0
 
     def _spoil(self, entry: LogEntry) -> None:
         """Apply a log entry for a page with bit errors: to the host's memory, or to the flash page

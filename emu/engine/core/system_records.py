@@ -153,7 +153,7 @@ DEV = record_type(
     ends="i8",  # 1: commands that cannot be executed end with a status (nvme/ends.py)
     doubt="i8",  # 1: writes wait for space, and no collection is in progress
     full="i8",  # 1: writes have ended for lack of space, and none has been freed since
-    protected="i8",  # 1: read-only, because bad blocks have used up the spare blocks
+    protected="i8",  # 1: read-only, because bad blocks have used up the spare blocks; 2: its store
     spare_at_start="i8",  # ftl/tables.spare_blocks; negative if the drive can run full
     spare="i8",  # of these, those that have not failed
     refused_pages="i8", refused_bytes="i8",  # of writes that ended before they were stored, sent

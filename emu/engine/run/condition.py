@@ -14,6 +14,8 @@ from ondie.emu.ftl import page_map
 from ondie.emu.nvme.status import SPARE_THRESHOLD, CriticalWarning
 
 MEDIA_ERRORS = COUNTERS.index("media_errors")
+PROTECTED_STORE = 2
+"""Value of ``dev.protected`` while the store of the drive cannot be changed; 1: no spare blocks."""
 
 
 def why_read_only(arrays: Arrays) -> str:
@@ -47,7 +49,7 @@ def critical_warning(arrays: Arrays, has_defect: bool) -> CriticalWarning:
     """
     dev, found = arrays.dev[0], CriticalWarning.NONE
     threshold = SPARE_THRESHOLD * max(dev.spare_at_start, 0)
-    if dev.protected or (dev.spare < dev.spare_at_start and dev.spare < threshold):
+    if dev.protected == 1 or (dev.spare < dev.spare_at_start and dev.spare < threshold):
         found |= CriticalWarning.SPARE_BELOW_THRESHOLD
     if arrays.count[0, MEDIA_ERRORS] or dev.faults or has_defect:
         found |= CriticalWarning.RELIABILITY_DEGRADED

@@ -1,0 +1,424 @@
+"""Segments of a page store in files: mapped on demand, room reserved before use, holes, sync.
+
+Owns the segment files and their maps, of which a bounded number is open. Does not own the folder
+(store_folder.py), the system calls (sparse_file.py) or the meaning of pages (page_store.py).
+Source: second-chance (CLOCK) replacement, Corbato 1969.
+
+A segment has two sparse files: the pages, and their out-of-band records. A run of pages gets room
+when its first page is programmed; the records of a group of runs get room together, in whole blocks
+of the file system. If the file system has no room, the files stay as they are: see
+:meth:`SegmentFiles.keep_in_memory`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.nand import sparse_file
+from ondie.emu.nand.store_folder import SEGMENT_BYTES, StoreFolder
+from ondie.emu.units import InputError
+from ondie.kernels import native
+
+MOST_OPEN = 1024
+"""Default of the largest number of segments that are mapped at once."""
+LEAST_OPEN = 8
+"""More than the segments that one record of the engine's log needs."""
+RUN_BYTES = 1 << 18
+"""Bytes of the pages whose room is reserved together."""
+GROUP_PAGES = 512
+"""Pages whose records get room together. 512 records are whole blocks of the file system, so that
+no block has records of two groups."""
+BLOCK_BYTES = 4096
+"""Block of the file system; a larger one frees less."""
+NAME = re.compile(r"segment-(0|[1-9]\d*)\.(pages|oob)")
+HOLE, RECORDS, ROOM = range(3)
+"""Room of a run: enum ondie_room of csrc/ondie.h."""
+USED, CHANGED = 1, 2
+"""Bits of a segment's mark: enum ondie_mark of csrc/ondie.h."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The memory of an open segment."""
+
+    pages: np.ndarray
+    """Bytes, uint8[pages, page_bytes]."""
+    records: np.ndarray
+    """Out-of-band records, one per page."""
+    room: np.ndarray | None
+    """Room of each run of pages, uint8[runs]; None: the segment is in memory."""
+
+
+class SegmentFiles:
+    """The segments of a store with ``pages`` pages of ``page_bytes``, each with an out-of-band
+    record of type ``record``. At most ``most_open`` segments are mapped at once.
+    """
+
+    def __init__(
+        self, folder: StoreFolder, page_bytes: int, pages: int, record: np.dtype, most_open: int
+    ) -> None:
+        if most_open < LEAST_OPEN:
+            raise InputError(f"most_open = {most_open}: must be at least {LEAST_OPEN}")
+        self.folder, self.page_bytes = folder, page_bytes
+        self.segment_pages = SEGMENT_BYTES // page_bytes
+        self.segments = -(-pages // self.segment_pages)
+        fits = max(RUN_BYTES // page_bytes, 1)
+        self.run_pages = min(1 << (fits.bit_length() - 1), GROUP_PAGES)
+        """Number of pages of a run, a power of two."""
+        self.page_at, self.spare_at, self.room_at = np.zeros((3, self.segments), np.uint64)
+        """Addresses of the pages, the records and the room of each segment, for C; 0: not open,
+        and for the room also: in memory."""
+        self.marks = np.zeros(self.segments, np.uint8)
+        """USED: used since eviction has last passed the segment. CHANGED: changed since the last
+        sync."""
+        self.in_memory = False
+        """True if changes are kept in memory (:meth:`keep_in_memory`)."""
+        self.punches = folder.superblock.holes
+        """False if the file system cannot give room back."""
+        self._record, self._most_open = record, most_open
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._created = self._closed = False
+        self._failed = ""
+
+    @property
+    def open_segments(self) -> int:
+        """Number of segments that are mapped."""
+        return len(self._open)
+
+    # --- files
+
+    def _names(self, number: int) -> tuple[str, str]:
+        return f"segment-{number}.pages", f"segment-{number}.oob"
+
+    def _sizes(self) -> tuple[int, int]:
+        return SEGMENT_BYTES, self.segment_pages * self._record.itemsize
+
+    @contextmanager
+    def _file(self, name: str, size: int, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """Open a file of a segment. Raises InputError if it does not have ``size`` bytes: what is
+        beyond the end of a truncated file cannot be mapped. Raises FileNotFoundError."""
+        handle = self.folder.open_file(name, flags)
+        try:
+            held = os.fstat(handle).st_size
+            if held != size:
+                raise InputError(
+                    f"{self.folder.path / name}: has {held} bytes, not {size}: it is "
+                    f"{'truncated' if held < size else 'no file of this store'}"
+                )
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def both_files(self, number: int, flags: int = os.O_RDONLY) -> Iterator[tuple[int, int] | None]:
+        """Open the files of a segment, pages and records; None if the segment has none.
+
+        Raises InputError if one of them is missing, or has another size.
+        """
+        (pages, oob), (pages_size, oob_size) = self._names(number), self._sizes()
+        present = self._present(number)
+        if present == (True, True):
+            with (
+                self._file(oob, oob_size, flags) as records_file,
+                self._file(pages, pages_size, flags) as pages_file,
+            ):
+                yield pages_file, records_file
+            return
+        if present[1]:
+            raise InputError(f"{self.folder.path / pages}: is missing")
+        if present[0]:  # created, unless the process was killed in between; then nothing is in it
+            with self._file(pages, pages_size) as handle:
+                if os.fstat(handle).st_blocks:
+                    raise InputError(f"{self.folder.path / oob}: is missing")
+        yield None
+
+    def _present(self, number: int) -> tuple[bool, bool]:
+        """Return whether the pages and the records of a segment have files."""
+        found = []
+        for name in self._names(number):
+            try:
+                os.close(self.folder.open_file(name))
+                found.append(True)
+            except FileNotFoundError:
+                found.append(False)
+        return found[0], found[1]
+
+    def numbers(self) -> list[int]:
+        """Return the sorted numbers of the segments that have a file or are changed in memory.
+
+        Raises InputError for a number beyond the drive.
+        """
+        found = set()
+        for name in self.folder.names():
+            match = NAME.fullmatch(name)
+            if match is not None:
+                number = int(match[1])
+                if number >= self.segments:
+                    raise InputError(
+                        f"{self.folder.path / name}: is no file of this store, whose last segment "
+                        f"is {self.segments - 1}"
+                    )
+                found.add(number)
+        if self.in_memory:
+            found |= set(self._open)
+        return sorted(found)
+
+    def records(self, number: int) -> np.ndarray:
+        """Return a copy of the out-of-band records of a segment that cannot be changed, without
+        mapping its pages; erased ones if it has no files. Raises InputError."""
+        segment = self._open.get(number)
+        if segment is not None and segment.room is None:
+            found = segment.records.copy()
+            found.flags.writeable = False
+            return found
+        with self.both_files(number) as files:
+            size = self._sizes()[1]
+            return np.frombuffer(bytes(size) if files is None else _read(files[1], size, 0),
+                                 self._record)  # fmt: skip
+
+    def read_pages(self, number: int, places: Iterable[int]) -> Iterator[np.ndarray]:
+        """Yield a copy of each of the pages at ``places`` of a segment, uint8[page_bytes], read
+        from its file. Raises InputError."""
+        with self._file(self._names(number)[0], SEGMENT_BYTES) as handle:
+            for at in places:
+                raw = _read(handle, self.page_bytes, at * self.page_bytes)
+                yield np.frombuffer(raw, np.uint8)
+
+    # --- maps
+
+    def find(self, number: int, create: bool = False) -> Segment | None:
+        """Return a segment, mapped; None if it has no files and is not to be created.
+
+        Raises StoreFull, InputError.
+        """
+        segment = self._open.get(number)
+        if segment is None:
+            if self._closed:
+                raise InputError(f"{self.folder.path}: the store is closed")
+            segment = self._map(number, create)
+            if segment is None:
+                return None
+            self._make_room_for_one()
+            self._open[number] = segment
+            self._set_addresses(number, segment)
+        self.marks[number] |= USED
+        return segment
+
+    def _map(self, number: int, create: bool) -> Segment | None:
+        with self.both_files(number, os.O_RDWR) as files:
+            if files is not None:
+                with self.folder.named(doing="a segment cannot be mapped"):
+                    return self._mapped(*files)
+        if not create:
+            return None
+        if self.in_memory:
+            pages, oob = map(sparse_file.blank, self._sizes())
+            return self._shaped(pages, oob, None)
+        self.folder.begin_writing()
+        for name, size in zip(self._names(number), self._sizes(), strict=True):
+            self.folder.create(name, size)
+        self._created = True
+        return self._map(number, create=False)
+
+    def _mapped(self, pages_file: int, oob_file: int) -> Segment:
+        pages_size, oob_size = self._sizes()
+        if self.in_memory:
+            pages = sparse_file.map_private(pages_file, pages_size)
+            return self._shaped(pages, sparse_file.map_private(oob_file, oob_size), None)
+        room = np.zeros(-(-self.segment_pages // self.run_pages), np.uint8)
+        group = GROUP_PAGES * self._record.itemsize
+        for start, end in sparse_file.data_extents(oob_file, oob_size):
+            first, last = start // group, (end - 1) // group
+            room[self._runs(first * GROUP_PAGES, (last + 1) * GROUP_PAGES)] = RECORDS
+        pages = sparse_file.map_shared(pages_file, pages_size)
+        return self._shaped(pages, sparse_file.map_shared(oob_file, oob_size), room)
+
+    def _shaped(self, pages: np.ndarray, oob: np.ndarray, room: np.ndarray | None) -> Segment:
+        shape = self.segment_pages, self.page_bytes
+        return Segment(pages[: shape[0] * shape[1]].reshape(shape), oob.view(self._record), room)
+
+    def _set_addresses(self, number: int, segment: Segment | None) -> None:
+        arrays = (None,) * 3 if segment is None else (segment.pages, segment.records, segment.room)
+        for table, array in zip((self.page_at, self.spare_at, self.room_at), arrays, strict=True):
+            table[number] = 0 if array is None else array.ctypes.data
+
+    def _make_room_for_one(self) -> None:
+        """Unmap segments until one more may be mapped: the first that has not been used since this
+        last passed it. A view of its pages keeps the memory of a segment mapped.
+
+        Segments that are changed in memory stay.
+        """
+        for _ in range(2 * len(self._open)):
+            if len(self._open) < self._most_open:
+                return
+            number, segment = self._open.popitem(last=False)
+            mark = self.marks[number]
+            if mark & USED or (segment.room is None and mark & CHANGED):
+                self.marks[number] &= ~np.uint8(USED)
+                self._open[number] = segment
+            else:
+                self._set_addresses(number, None)
+
+    def _runs(self, start: int, stop: int) -> slice:
+        """Return the runs of the pages from ``start`` to ``stop`` of a segment."""
+        return slice(start // self.run_pages, -(-stop // self.run_pages))
+
+    def holds(self, segment: Segment, at: int) -> bool:
+        """Return False if page ``at`` of a segment was never programmed, so that its record must
+        not be touched: it may be a hole that the file system would fill."""
+        return segment.room is None or bool(segment.room[at // self.run_pages] != HOLE)
+
+    # --- changes
+
+    def changeable(self, number: int, at: int) -> Segment:
+        """Return a segment whose page ``at`` has room and may be changed. Raises StoreFull,
+        InputError."""
+        segment = self.find(number, create=True)
+        assert segment is not None
+        if segment.room is not None and segment.room[at // self.run_pages] != ROOM:
+            self._reserve(number, segment, at)
+        self.marks[number] |= CHANGED
+        return segment
+
+    def _reserve(self, number: int, segment: Segment, at: int) -> None:
+        """Reserve room for the run of page ``at``, and for the records of its group."""
+        room = segment.room
+        assert room is not None
+        self.folder.begin_writing()
+        run, group = at // self.run_pages, at - at % GROUP_PAGES
+        size = self._record.itemsize
+        first, end = run * self.run_pages, min((run + 1) * self.run_pages, self.segment_pages)
+        with (
+            self.both_files(number, os.O_RDWR) as files,
+            self.folder.named(self._names(number)[0], "has no room"),
+        ):
+            assert files is not None
+            if room[run] == HOLE:
+                last = min(group + GROUP_PAGES, self.segment_pages)
+                sparse_file.reserve(files[1], group * size, (last - group) * size)
+                room[self._runs(group, last)] = RECORDS
+            start = first * self.page_bytes
+            sparse_file.reserve(files[0], start, (end - first) * self.page_bytes)
+            room[run] = ROOM
+
+    def erase(self, number: int, start: int, stop: int, selected: np.ndarray) -> None:
+        """Erase the pages from ``start`` to ``stop`` of a segment that ``selected``, bool[pages],
+        selects. Their room is given back.
+
+        The records say first that the pages are erased, and this does not depend on the holes. With
+        durability "host" the records are durable before the holes are made. The caller has synced
+        the copies of valid pages. Raises StoreFull, InputError.
+        """
+        segment = self.find(number)
+        if segment is None:
+            return
+        written, erased = segment.records["written"], np.zeros(stop - start, bool)
+        for group in range(start - start % GROUP_PAGES, stop, GROUP_PAGES):
+            first, last = max(start, group), min(stop, group + GROUP_PAGES)
+            if self.holds(segment, first):
+                part = slice(first - start, last - start)
+                erased[part] = selected[part] & (written[first:last] != 0)
+        if not erased.any():
+            return
+        self.folder.begin_writing()
+        written[start + np.flatnonzero(erased)] = 0
+        self.marks[number] |= CHANGED
+        if segment.room is None:
+            return
+        if self.folder.durability == "host":
+            self.sync()
+        if self.punches:
+            self._punch(number, segment, start + np.flatnonzero(erased))
+
+    def _punch(self, number: int, segment: Segment, erased: np.ndarray) -> None:
+        """Give back the blocks of the file system in which all pages are erased. ``erased``: the
+        pages that were erased now, sorted."""
+        room = segment.room
+        assert room is not None
+        with (
+            self._file(self._names(number)[0], SEGMENT_BYTES, os.O_RDWR) as handle,
+            self.folder.named(self._names(number)[0], "cannot be written"),
+        ):
+            for start, end in self._erased_blocks(segment.records["written"], erased):
+                room[self._runs(start // self.page_bytes, -(-end // self.page_bytes))] = RECORDS
+                if not sparse_file.punch(handle, start, end - start):
+                    self.punches = False
+                    return
+
+    def _erased_blocks(
+        self, written: np.ndarray, erased: np.ndarray
+    ) -> Iterator[tuple[int, int]]:  # fmt: skip
+        """Yield ranges (start, end) of bytes, whole blocks of the file system, whose pages are all
+        erased."""
+        per_block = max(BLOCK_BYTES // self.page_bytes, 1)
+        blocks = np.unique(erased // per_block)
+        pages = np.minimum(blocks[:, None] * per_block + np.arange(per_block), len(written) - 1)
+        blocks = blocks[(written[pages] == 0).all(axis=1)]
+        for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
+            if len(run):
+                size = per_block * self.page_bytes
+                start, end = int(run[0]) * size, (int(run[-1]) + 1) * size
+                start, end = -(-start // BLOCK_BYTES) * BLOCK_BYTES, end - end % BLOCK_BYTES
+                if start < end:
+                    yield start, end
+
+    def sync(self) -> None:
+        """Make all changes since the last call durable. Raises InputError; after an error nothing
+        is known of these changes, and every later call raises it, too."""
+        if self._failed:
+            raise InputError(self._failed)
+        try:
+            for number in np.flatnonzero(self.marks & CHANGED).tolist():
+                with self.both_files(number, os.O_RDWR) as files:
+                    with self.folder.named(doing=f"segment {number} cannot be synced"):
+                        for handle in files or ():
+                            os.fdatasync(handle)
+                self.marks[number] &= ~np.uint8(CHANGED)
+            if self._created:
+                self.folder.sync()
+                self._created = False
+        except InputError as error:
+            self._failed = str(error)
+            raise
+
+    def keep_in_memory(self) -> None:
+        """Keep all further changes in memory, where they are lost at the end, because the file
+        system has no room. The files stay as they are. Raises InputError."""
+        self.in_memory = True
+        self.marks &= ~np.uint8(CHANGED)
+        for number in list(self._open):
+            segment = self._map(number, create=True)
+            assert segment is not None
+            self._open[number] = segment
+            self._set_addresses(number, segment)
+
+    def close(self) -> None:
+        """Unmap all segments. Views of pages stay valid."""
+        for number in self._open:
+            self._set_addresses(number, None)
+        self._open.clear()
+        self._closed = True
+
+
+def _read(handle: int, size: int, start: int) -> bytes:
+    """Return ``size`` bytes of a file from byte ``start`` on. Raises InputError at its end."""
+    raw = b""
+    while len(raw) < size:
+        more = os.pread(handle, size - len(raw), start + len(raw))
+        if not more:
+            raise InputError(f"a file of a store ends at byte {start + len(raw)}")
+        raw += more
+    return raw
+
+
+assert native.lib is None or (HOLE, RECORDS, ROOM, USED, CHANGED) == (
+    native.lib.ONDIE_HOLE, native.lib.ONDIE_RECORDS, native.lib.ONDIE_ROOM,
+    native.lib.ONDIE_USED, native.lib.ONDIE_CHANGED_FILE,
+)  # fmt: skip

@@ -1,0 +1,133 @@
+"""Sparse files: memory maps, room that is reserved before it is used, and holes.
+
+Owns the system calls. Does not own what the files hold (segment_files.py).
+Source: Linux manual pages mmap(2), fallocate(2), lseek(2).
+
+A store to a mapped page for which the file system has no room ends the process with SIGBUS. So room
+is reserved first (:func:`reserve`), where a full file system is an OSError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import mmap
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # fallocate(2): FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+MAP_FIXED = 0x10  # mmap(2)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a file system, a quota or a limit of file sizes that is exhausted."""
+NO_HOLES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""Error numbers of a file system that cannot make holes."""
+FAILED = ctypes.c_void_p(-1).value
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library with the types of the functions that this module calls."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+    )  # fmt: skip
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return libc
+
+
+def _failed(doing: str) -> OSError:
+    """Return the error of the last call of the C library."""
+    number = ctypes.get_errno()
+    return OSError(number, f"{doing}: {os.strerror(number)}")
+
+
+class _Memory:
+    """A range of memory that is unmapped when the last array that uses it is gone.
+
+    A file descriptor is needed only while it is mapped. (mmap.mmap keeps a copy of it.)
+    """
+
+    def __init__(self, size: int, flags: int, handle: int = -1) -> None:
+        libc = _libc()
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        found = libc.mmap(None, size, protection, flags, handle, 0)
+        if found == FAILED:
+            raise _failed(f"{size} bytes cannot be mapped")
+        self._unmap, self._size, self.address = libc.munmap, size, int(found)
+        self.__array_interface__ = {
+            "data": (self.address, False), "shape": (size,), "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self._unmap(self.address, self._size)
+
+
+def map_shared(handle: int, size: int) -> np.ndarray:
+    """Return the first ``size`` bytes of an open file as memory, uint8[size]. Raises OSError.
+
+    What is stored there is in the file at once, also if the process is killed afterwards.
+    """
+    return np.asarray(_Memory(size, mmap.MAP_SHARED, handle))
+
+
+def blank(size: int) -> np.ndarray:
+    """Return memory that is not in a file, uint8[size], zeros. Raises OSError."""
+    return np.asarray(_Memory(size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def map_private(handle: int, size: int) -> np.ndarray:
+    """Return a copy of the first ``size`` bytes of an open file that is made as bytes change,
+    uint8[size]. The file does not change. Raises OSError.
+
+    Holes are not taken from the file: some file systems would allocate them.
+    """
+    memory = _Memory(size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | MAP_FIXED
+    for start, end in data_extents(handle, size):
+        first = start - start % mmap.PAGESIZE
+        place = memory.address + first
+        if _libc().mmap(place, end - first, protection, flags, handle, first) == FAILED:
+            raise _failed(f"{size} bytes cannot be mapped")
+    return np.asarray(memory)
+
+
+def data_extents(handle: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges (start, end) of the first ``size`` bytes of a file that may hold data, in
+    order. All other bytes are zeros."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(handle, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the end of the file
+                return
+            raise
+        if start >= size:
+            return
+        end = min(os.lseek(handle, start, os.SEEK_HOLE), size)
+        yield start, end
+
+
+def reserve(handle: int, start: int, size: int) -> None:
+    """Reserve room for ``size`` bytes from byte ``start`` of a file on; their contents stay.
+
+    Raises OSError, with a number of FULL if there is no room.
+    """
+    os.posix_fallocate(handle, start, size)
+
+
+def punch(handle: int, start: int, size: int) -> bool:
+    """Give the room of ``size`` bytes from byte ``start`` on back; they read as zeros. Return False
+    if the file system cannot. Raises OSError."""
+    if _libc().fallocate64(handle, KEEP_SIZE | PUNCH_HOLE, start, size) == 0:
+        return True
+    error = _failed("room cannot be given back")
+    if error.errno in NO_HOLES:
+        return False
+    raise error

@@ -1,0 +1,180 @@
+"""Description and check of a store at rest.
+
+Owns the reading of every record and page, and the report. Does not own the format (store_folder.py,
+segment_files.py, page_store.py). Nothing is changed, and no page is mapped.
+Source: this project (docs/store.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.nand.page_store import ERASED, OOB, PROGRAMMED, TORN, record_checksum
+from ondie.emu.nand.segment_files import LEAST_OPEN, SegmentFiles
+from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.units import InputError
+from ondie.kernels.crc import crc32c
+
+Progress = Callable[[str, float], None]
+"""A function (name, fraction of the work that is done)."""
+MOST_LISTED = 1000
+"""Largest number of pages that a report lists by number; all are counted."""
+
+
+def files_of(folder: StoreFolder) -> SegmentFiles:
+    """Return the segments of an open folder."""
+    block = folder.superblock
+    return SegmentFiles(folder, block.page_bytes, block.pages, OOB, LEAST_OPEN)
+
+
+@dataclass
+class StoreCheck:
+    """What :func:`check_store` has found. Lists of pages hold at most MOST_LISTED physical page
+    numbers."""
+
+    store: str
+    segments: int = 0
+    programmed_pages: int = 0
+    torn_pages: int = 0
+    """Pages of which a program or an erase was interrupted; this is not a damage."""
+    damaged_pages: int = 0
+    """Programmed pages with a valid record and wrong bytes."""
+    damaged_records: int = 0
+    """Pages whose out-of-band record has an invalid state or a wrong seal."""
+    pages_listed: list[int] = field(default_factory=list)
+    records_listed: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Files that are missing, truncated or cannot be read, one sentence each."""
+
+    @property
+    def intact(self) -> bool:
+        """True if nothing is damaged."""
+        return not (self.damaged_pages or self.damaged_records or self.problems)
+
+    def data(self) -> dict[str, Any]:
+        """Return the report for a JSON document."""
+        return {
+            "store": self.store,
+            "intact": self.intact,
+            "segments": self.segments,
+            "programmed_pages": self.programmed_pages,
+            "torn_pages": self.torn_pages,
+            "damaged_pages": {"count": self.damaged_pages, "listed": self.pages_listed},
+            "damaged_records": {"count": self.damaged_records, "listed": self.records_listed},
+            "problems": self.problems,
+        }
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text."""
+        found = [
+            f"store {self.store}: {'intact' if self.intact else 'damaged'}",
+            f"  segments          {self.segments:,}",
+            f"  programmed pages  {self.programmed_pages:,}",
+            f"  torn pages        {self.torn_pages:,}",
+            f"  damaged pages     {_listed(self.damaged_pages, self.pages_listed)}",
+            f"  damaged records   {_listed(self.damaged_records, self.records_listed)}",
+        ]
+        return found + [f"  {problem}" for problem in self.problems]
+
+
+def _listed(count: int, pages: list[int]) -> str:
+    """Return a count and the first pages."""
+    shown = ", ".join(map(str, pages[:20]))
+    more = ", ..." if count > 20 else ""
+    return f"{count:,}" + (f": physical pages {shown}{more}" if count else "")
+
+
+def check_store(path: str | os.PathLike[str], progress: Progress | None = None) -> StoreCheck:
+    """Check the superblock, the sizes of all files, the seals of all out-of-band records and the
+    checksums of all programmed pages of a store that no drive uses.
+
+    Raises InputError if the folder is no store, is in use, or its superblock cannot be used.
+    """
+    folder = StoreFolder.look(path, lock=True)
+    try:
+        files, report = files_of(folder), StoreCheck(str(Path(path)))
+        numbers = files.numbers()
+        report.segments = len(numbers)
+        block = folder.superblock
+        if block.clean and block.segments != len(numbers):
+            report.problems.append(
+                f"{folder.path}: has {len(numbers)} segments; its superblock says {block.segments}"
+            )
+        for done, number in enumerate(numbers):
+            try:
+                _check_segment(files, number, report)
+            except InputError as error:
+                report.problems.append(str(error))
+            if progress is not None:
+                progress("check", (done + 1) / len(numbers))
+        return report
+    finally:
+        folder.close()
+
+
+def _check_segment(files: SegmentFiles, number: int, report: StoreCheck) -> None:
+    """Check the records and the pages of a segment. Raises InputError for a file that cannot be
+    used."""
+    records = files.records(number)
+    written = records["written"]
+    first = number * files.segment_pages
+    report.torn_pages += int((written == TORN).sum())
+    sealed = []
+    for at in np.flatnonzero((written != ERASED) & (written != TORN)).tolist():
+        record = records[at]
+        rest = ("lpn", "sequence", "step", "slot", "checksum", "sectors", "stream", "erases")
+        seal = record_checksum(*(int(record[name]) for name in rest))
+        if record["written"] == PROGRAMMED and seal == record["seal"]:
+            sealed.append(at)
+            continue
+        report.damaged_records += 1
+        if len(report.records_listed) < MOST_LISTED:
+            report.records_listed.append(first + at)
+    report.programmed_pages += len(sealed)
+    for at, page in zip(sealed, files.read_pages(number, sealed), strict=True):
+        if crc32c(page) != records["checksum"][at]:
+            report.damaged_pages += 1
+            if len(report.pages_listed) < MOST_LISTED:
+                report.pages_listed.append(first + at)
+
+
+def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the superblock and the sizes of a store, for `ondie store info`. Sizes are in bytes.
+
+    Another process may use the store. Raises InputError if the folder is no store, or a file cannot
+    be used.
+    """
+    folder = StoreFolder.look(path)
+    try:
+        files, block = files_of(folder), folder.superblock
+        numbers = files.numbers()
+        programmed = sum(
+            int((files.records(number)["written"] == PROGRAMMED).sum()) for number in numbers
+        )
+        return {
+            "store": str(folder.path),
+            "format_version": block.version,
+            "uuid": block.uuid,
+            "preset": block.preset,
+            "configuration_sha256": block.configuration_sha256,
+            "seed": block.seed,
+            "durability": block.durability,
+            "clean": block.clean,
+            "in_use": folder.in_use,
+            "holes_for_erased_pages": block.holes,
+            "page_bytes": block.page_bytes,
+            "flash_bytes": block.pages * block.page_bytes,
+            "segments": len(numbers),
+            "segments_of_the_drive": files.segments,
+            "programmed_pages": programmed,
+            "programmed_bytes": programmed * block.page_bytes,
+            "disk_bytes": folder.disk_bytes(),
+        }
+    finally:
+        folder.close()

@@ -1,0 +1,431 @@
+"""Folder of a store: superblock, configuration, lock, and the files by name.
+
+Owns the folder's identity (format version, UUID, configuration, seed), the clean flag, the lock and
+safe access to files. Does not own segments (segment_files.py) or their contents (page_store.py).
+Source: this project (docs/store.md); superblocks and clean flags as file systems have them.
+
+The superblock is replaced, never changed: a new file is written and synced, then renamed, then the
+folder is synced. A process may be killed at any instant.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import uuid
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ondie.emu.config.config import Config
+from ondie.emu.nand import sparse_file
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.units import InputError, plural, quoted
+from ondie.kernels.crc import crc32c
+
+MAGIC = b"ondie store\n"
+VERSION = 1
+SEGMENT_BYTES = 1 << 26
+"""Address space of the pages of a segment."""
+SUPERBLOCK, CONFIGURATION, LOCK, NEW = "superblock", "configuration.json", "lock", ".new"
+DURABILITIES = ("process", "host")
+"""process: what is stored survives the end of the process. host: what a FLUSH or a write with FUA
+has completed survives the end of the host."""
+KEYS_SHOWN = 4
+"""Number of differing keys that an error message names."""
+LARGEST = 1 << 24
+"""Largest superblock or configuration that is read, in bytes."""
+
+
+class StoreFull(InputError):
+    """Error: the file system of a store has no room. What is stored stays as it is and readable."""
+
+
+@dataclass(frozen=True)
+class Superblock:
+    """The fields of a superblock. Sizes are in bytes or pages."""
+
+    version: int
+    uuid: str
+    preset: str
+    configuration_sha256: str
+    seed: int
+    page_bytes: int
+    segment_pages: int
+    pages: int
+    durability: str
+    clean: bool
+    """The drive was closed and had nothing left to store."""
+    segments: int | None
+    """Number of segments with files when the drive was closed; None: not clean."""
+    holes: bool
+    """The file system can give the room of erased pages back."""
+
+
+def encoded(block: Superblock) -> bytes:
+    """Return the contents of a superblock file: the magic line, a line with the checksum, JSON."""
+    text = json.dumps(asdict(block), indent=1).encode() + b"\n"
+    return MAGIC + f"{crc32c(text):08x}\n".encode() + text
+
+
+def decoded(raw: bytes, where: str) -> Superblock:
+    """Return the superblock that a file holds. Raises InputError that names ``where``: no
+    superblock, damaged, or of another version."""
+    if not raw.startswith(MAGIC):
+        raise InputError(f"{where}: is not the superblock of a store, or its magic is damaged")
+    line, _, text = raw[len(MAGIC) :].partition(b"\n")
+    if line != f"{crc32c(text):08x}".encode():
+        raise InputError(f"{where}: is damaged or truncated: its checksum is wrong")
+    try:
+        found = json.loads(text)
+        version = int(found["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{where}: is not the superblock of a store: {error}") from error
+    if version != VERSION:
+        raise InputError(
+            f"{where}: has format version {version}; this program reads version {VERSION}"
+        )
+    if set(found) != {field.name for field in fields(Superblock)}:
+        raise InputError(f"{where}: has other fields than version {VERSION}")
+    return Superblock(**found)
+
+
+def configuration_text(cfg: Config) -> bytes:
+    """Return the resolved configuration as the canonical JSON of which Config.sha256 is the
+    hash."""
+    text = json.dumps(cfg.resolved(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode()
+
+
+def _values(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a resolved configuration by key."""
+    found: dict[str, Any] = {}
+    for name, branch in tree.items():
+        if "value" in branch and not isinstance(branch["value"], dict):
+            found[prefix + name] = branch["value"]
+        else:
+            found |= _values(branch, f"{prefix}{name}.")
+    return found
+
+
+def differing(held: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """Return a text "key: held, not given" for each key whose value differs between two resolved
+    configurations. Sources and ranges of values are not compared."""
+    ours, theirs = _values(held), _values(given)
+    keys = [*ours, *(key for key in theirs if key not in ours)]
+    return [
+        f"{key} {ours.get(key, 'missing')}, not {theirs.get(key, 'missing')}"
+        for key in keys
+        if ours.get(key) != theirs.get(key)
+    ]
+
+
+class StoreFolder:
+    """The folder of a store that is open. :meth:`create_or_open` opens it for a drive, and
+    :meth:`look` for a description or a check.
+
+    Files are opened relative to the folder and never through a symbolic link.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with self.named():
+            if self.path.is_symlink():
+                raise InputError(f"{self.path}: is a symbolic link; name the folder itself")
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._handle = os.open(self.path, flags)
+        self._lock: int | None = None
+        self._release = weakref.finalize(self, _close, [self._handle])
+        self.durability = "process"
+        self.superblock: Superblock
+        self.writing = False
+        """True after the first change of a page since the folder was opened."""
+
+    @contextmanager
+    def named(self, name: str = "", doing: str = "cannot be opened") -> Iterator[None]:
+        """Convert an OSError inside this context to StoreFull, or to an InputError that names a
+        file of the folder, or the folder itself."""
+        where = self.path / name if name else self.path
+        try:
+            yield
+        except OSError as error:
+            if error.errno in sparse_file.FULL:
+                raise StoreFull(
+                    f"{where}: no room ({os.strerror(error.errno)}); the store is full"
+                ) from error
+            if error.errno == errno.ELOOP:
+                raise InputError(f"{where}: is a symbolic link, which a store has not") from error
+            raise InputError(f"{where}: {doing}: {error.strerror}") from error
+
+    # --- files
+
+    def open_file(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Return a descriptor of a regular file of the folder. The caller closes it.
+
+        Raises FileNotFoundError, and InputError for any other reason.
+        """
+        try:
+            with self.named(name):
+                flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+                handle = os.open(name, flags, 0o644, dir_fd=self._handle)
+        except InputError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None
+            raise
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise InputError(f"{self.path / name}: is not a regular file")
+        return handle
+
+    def names(self) -> list[str]:
+        """Return the names of all files of the folder, sorted."""
+        with self.named():
+            return sorted(os.listdir(self._handle))
+
+    def disk_bytes(self) -> int:
+        """Return the room that the folder and its files take in the file system, in bytes."""
+        with self.named():
+            found = [os.stat(self._handle)]
+            for name in os.listdir(self._handle):
+                with suppress(FileNotFoundError):  # renamed meanwhile by the process that uses it
+                    found.append(os.stat(name, dir_fd=self._handle, follow_symlinks=False))
+        return sum(each.st_blocks for each in found) * 512
+
+    def read(self, name: str) -> bytes:
+        """Return the contents of a small file. Raises FileNotFoundError, InputError."""
+        with os.fdopen(self.open_file(name), "rb") as file:
+            return file.read(LARGEST)
+
+    def create(self, name: str, size: int) -> None:
+        """Create a file of ``size`` zeros without room, or leave nothing. Raises StoreFull,
+        InputError."""
+        handle = self.open_file(name + NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with self.named(name, "cannot be created"):
+            try:
+                os.ftruncate(handle, size)
+                self._rename(name)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(name + NEW, dir_fd=self._handle)
+                raise
+            finally:
+                os.close(handle)
+
+    def write(self, name: str, contents: bytes) -> None:
+        """Replace a file so that it has the old or the new contents after a kill or a power loss.
+        Raises StoreFull, InputError."""
+        with self.named(name, "cannot be written"):
+            try:
+                handle = self.open_file(name + NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(contents)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._rename(name)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(name + NEW, dir_fd=self._handle)
+                raise
+            os.fsync(self._handle)
+
+    def _rename(self, name: str) -> None:
+        os.rename(name + NEW, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+
+    def sync(self) -> None:
+        """Make the names of created files durable. Raises InputError."""
+        with self.named(doing="cannot be synced"):
+            os.fsync(self._handle)
+
+    # --- opening
+
+    @classmethod
+    def create_or_open(
+        cls,
+        path: str | os.PathLike[str],
+        cfg: Config,
+        *,
+        seed: int = 0,
+        durability: str = "process",
+    ) -> StoreFolder:
+        """Open the store of a drive with configuration ``cfg`` and ``seed``, or create it in a
+        folder that is empty or missing.
+
+        Raises InputError: no folder, a symbolic link, in use, not writable, not a store, damaged,
+        of another version, or of a drive with another configuration or seed.
+        """
+        if durability not in DURABILITIES:
+            raise InputError(
+                f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}"
+            )
+        place = Path(path)
+        if not os.path.lexists(place):
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{place}: cannot be created: {error.strerror}") from error
+        folder = cls(place)
+        try:
+            folder._refuse_others()
+            folder._take_lock(fcntl.LOCK_EX)
+            folder.durability = durability
+            if SUPERBLOCK not in folder.names():
+                folder._create(cfg, seed)
+            folder._read()
+            folder._check_drive(cfg, seed)
+            for name in folder.names():
+                if name.endswith(NEW):  # a process was killed before it renamed this file
+                    os.unlink(name, dir_fd=folder._handle)
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @classmethod
+    def look(cls, path: str | os.PathLike[str], lock: bool = False) -> StoreFolder:
+        """Open a store for reading only. With ``lock``, no drive may use it meanwhile.
+
+        Raises InputError: no folder, a symbolic link, not a store, damaged, of another version, or
+        with ``lock`` in use.
+        """
+        folder = cls(path)
+        try:
+            if lock:
+                folder._take_lock(fcntl.LOCK_SH)
+            if SUPERBLOCK not in folder.names():
+                raise InputError(f"{folder.path}: is not a store: it has no {SUPERBLOCK}")
+            folder._read()
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    def _refuse_others(self) -> None:
+        """Raise InputError for a folder without superblock that holds anything but what an
+        interrupted creation leaves."""
+        names = self.names()
+        ours = {LOCK, CONFIGURATION, *(each + NEW for each in (SUPERBLOCK, CONFIGURATION))}
+        others = [name for name in names if name not in ours]
+        if SUPERBLOCK in names or not others:
+            return
+        if any(name.startswith("segment-") for name in others):
+            raise InputError(f"{self.path}: its {SUPERBLOCK} is missing; it holds {others[0]}")
+        raise InputError(
+            f"{self.path}: is not a store and not empty: it holds {quoted(others[0])}; name a new "
+            "folder"
+        )
+
+    def _take_lock(self, kind: int) -> None:
+        """Lock the folder until it is closed or the process ends. Raises InputError if it is in
+        use."""
+        alone = kind == fcntl.LOCK_EX
+        try:
+            self._lock = self.open_file(LOCK, os.O_RDWR | os.O_CREAT if alone else os.O_RDONLY)
+        except FileNotFoundError:
+            raise InputError(f"{self.path}: is not a store: it has no {LOCK}") from None
+        self._release.detach()
+        self._release = weakref.finalize(self, _close, [self._handle, self._lock])
+        try:
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{self.path}: is in use by another drive or check") from None
+
+    @property
+    def in_use(self) -> bool:
+        """True if a drive or a check has this folder open."""
+        try:
+            handle = self.open_file(LOCK)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def _create(self, cfg: Config, seed: int) -> None:
+        """Write the configuration and, last, the superblock of an empty store."""
+        geometry = Geometry.of(cfg)
+        page = geometry.page_bytes
+        self.write(CONFIGURATION, configuration_text(cfg))
+        block = Superblock(
+            version=VERSION, uuid=str(uuid.uuid4()), preset=cfg.system.name,
+            configuration_sha256=cfg.sha256, seed=seed, page_bytes=page,
+            segment_pages=SEGMENT_BYTES // page, pages=geometry.physical_pages,
+            durability=self.durability, clean=True, segments=0, holes=self._makes_holes(),
+        )  # fmt: skip
+        self.write(SUPERBLOCK, encoded(block))
+
+    def _makes_holes(self) -> bool:
+        """Return True if the file system of the folder can give room back."""
+        handle = self.open_file(CONFIGURATION, os.O_RDWR)
+        with self.named(CONFIGURATION, "cannot be written"):
+            try:
+                end = os.fstat(handle).st_size
+                return sparse_file.punch(handle, -(-end // 4096) * 4096, 4096)
+            finally:
+                os.close(handle)
+
+    def _read(self) -> None:
+        """Read the superblock and the configuration, and check one against the other."""
+        self.superblock = decoded(self.read(SUPERBLOCK), str(self.path / SUPERBLOCK))
+        try:
+            text = self.read(CONFIGURATION)
+        except FileNotFoundError:
+            raise InputError(f"{self.path / CONFIGURATION}: is missing") from None
+        if hashlib.sha256(text).hexdigest() != self.superblock.configuration_sha256:
+            raise InputError(f"{self.path / CONFIGURATION}: is damaged or truncated")
+        self.configuration: dict[str, Any] = json.loads(text)
+
+    def _check_drive(self, cfg: Config, seed: int) -> None:
+        """Raise InputError if the store is that of a drive with another configuration or seed."""
+        held = self.superblock
+        if held.configuration_sha256 != cfg.sha256:
+            keys = differing(self.configuration, json.loads(configuration_text(cfg)))
+            if keys:
+                more = f", and {plural(len(keys) - KEYS_SHOWN, 'more key')}"
+                raise InputError(
+                    f"{self.path}: is the store of a drive with another configuration: "
+                    f"{'; '.join(keys[:KEYS_SHOWN])}{more if len(keys) > KEYS_SHOWN else ''}"
+                )
+        if held.seed != seed:
+            raise InputError(
+                f"{self.path}: is the store of a drive with seed {held.seed}, not {seed}, which "
+                "has other bad blocks"
+            )
+
+    # --- the clean flag
+
+    def begin_writing(self) -> None:
+        """Clear the clean flag before the first change of a page. Raises StoreFull, InputError."""
+        if not self.writing:
+            self._replace(clean=False, segments=None, durability=self.durability)
+            self.writing = True
+
+    def set_clean(self, segments: int) -> None:
+        """Set the clean flag after the last change of a page. ``segments``: number of segments
+        with files. Raises StoreFull, InputError."""
+        self._replace(clean=True, segments=segments)
+        self.writing = False
+
+    def _replace(self, **changes: Any) -> None:
+        block = replace(self.superblock, **changes)
+        self.write(SUPERBLOCK, encoded(block))
+        self.superblock = block
+
+    def close(self) -> None:
+        """Release the lock and the folder."""
+        self._release()
+
+
+def _close(handles: list[int]) -> None:
+    for handle in handles:
+        os.close(handle)
