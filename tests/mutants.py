@@ -62,7 +62,8 @@ ROOMS = {
         20,
         ("tests/timing", "tests/numerics/test_rber.py", "tests/numerics/test_ecc.py",
          "tests/state", "tests/faults/test_media_errors.py", "tests/faults/test_injection.py",
-         "tests/faults/test_power_cut.py", "tests/faults/test_recovery.py"),
+         "tests/faults/test_power_cut.py", "tests/faults/test_recovery.py",
+         "tests/faults/test_store.py"),
     ),
     "nvme": Room(
         ("emu/nvme",),

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ondie.emu.config.config import Config
+from ondie.emu.config.config import Config, shown
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, plural, quoted
@@ -104,27 +104,36 @@ def configuration_text(cfg: Config) -> bytes:
     return text.encode()
 
 
-def _values(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a resolved configuration by key."""
-    found: dict[str, Any] = {}
+def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Return the leaves of a resolved configuration by key."""
+    found: dict[str, dict[str, Any]] = {}
     for name, branch in tree.items():
         if "value" in branch and not isinstance(branch["value"], dict):
-            found[prefix + name] = branch["value"]
+            found[prefix + name] = branch
         else:
-            found |= _values(branch, f"{prefix}{name}.")
+            found |= _leaves(branch, f"{prefix}{name}.")
     return found
 
 
 def differing(held: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """Return a text "key: held, not given" for each key whose value differs between two resolved
-    configurations. Sources and ranges of values are not compared."""
-    ours, theirs = _values(held), _values(given)
-    keys = [*ours, *(key for key in theirs if key not in ours)]
+    """Return a text "key held, not given" for each key whose value differs between two resolved
+    configurations, the name first. Sources and ranges of values are not compared."""
+    ours, theirs = _leaves(held), _leaves(given)
+    nothing = {"value": "missing"}
+    pairs = {
+        key: (ours.get(key, nothing), theirs.get(key, nothing))
+        for key in ("system.name", *theirs, *ours)
+    }
     return [
-        f"{key} {ours.get(key, 'missing')}, not {theirs.get(key, 'missing')}"
-        for key in keys
-        if ours.get(key) != theirs.get(key)
+        f"{key} {_shown(old)}, not {_shown(new)}"
+        for key, (old, new) in pairs.items()
+        if old["value"] != new["value"]
     ]
+
+
+def _shown(leaf: dict[str, Any]) -> str:
+    """Return the value of a leaf as text with its unit."""
+    return shown(leaf["value"], leaf.get("unit"))
 
 
 class StoreFolder:
@@ -389,7 +398,7 @@ class StoreFolder:
         """Raise InputError if the store is that of a drive with another configuration or seed."""
         held = self.superblock
         if held.configuration_sha256 != cfg.sha256:
-            keys = differing(self.configuration, json.loads(configuration_text(cfg)))
+            keys = differing(self.configuration, cfg.resolved())
             if keys:
                 more = f", and {plural(len(keys) - KEYS_SHOWN, 'more key')}"
                 raise InputError(

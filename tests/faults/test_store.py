@@ -38,6 +38,14 @@ def opened(path, cfg=LARGE, most_open=segment_files.MOST_OPEN, **options):
     return PageStore(block.page_bytes, folder, block.pages, most_open)
 
 
+def read_first(path):
+    store = opened(path)
+    try:
+        store.read(0)
+    finally:
+        store.close()
+
+
 def pages(rng, count):
     return rng.integers(0, 256, (count, PAGES.page_bytes), np.uint8)
 
@@ -169,7 +177,7 @@ def test_an_empty_32_tb_drive_is_small(tmp_path, rng):
 
 
 def test_written_in_order_it_takes_little_more(tmp_path, counts):
-    """1 GiB at full counts. The rest of the runs in progress counts more in less."""
+    """1 GiB at full counts."""
     size = counts(1 << 28, 1 << 30)
     drive = Drive("gen4-tlc", payload=True, store=tmp_path / "store")
     one = drive.cfg.frontend.max_transfer_bytes
@@ -185,7 +193,7 @@ def test_written_in_order_it_takes_little_more(tmp_path, counts):
     drive.close()
     told = describe_store(tmp_path / "store")
     assert told["programmed_bytes"] >= size and told["clean"]
-    assert told["disk_bytes"] <= counts(1.25, 1.1) * size
+    assert told["disk_bytes"] <= 1.1 * size
 
 
 # --- a drive
@@ -280,7 +288,7 @@ def test_host_durability_syncs_before_it_reports(tmp_path, monkeypatch):
     assert "punch" in calls or not drive.store.files.punches
     for at, call in enumerate(calls):
         if call == "punch" and calls[at - 1] != "punch":
-            assert calls[at - 4 : at] == ["sync"] * 4  # the copies, then the records
+            assert calls[at - 2 : at] == ["sync"] * 2  # the records, after the copies
     drive.check()
 
     def fail(handle):
@@ -328,12 +336,12 @@ def test_symbolic_links(written, tmp_path):
         file = path / name
         file.rename(tmp_path / name)
         file.symlink_to(tmp_path / name)
-        refused(lambda: opened(path).read(0), file, "symbolic link")
+        refused(lambda: read_first(path), file, "symbolic link")
         file.unlink()
         (tmp_path / name).rename(file)
     (path / "segment-0.oob").unlink()
     os.mkfifo(path / "segment-0.oob")
-    refused(lambda: opened(path).read(0), "segment-0.oob", "not a regular file")
+    refused(lambda: read_first(path), "segment-0.oob", "not a regular file")
 
 
 def test_a_folder_that_is_not_writable_or_no_store(tmp_path):
@@ -365,8 +373,10 @@ for path in sys.argv[1:]:
 def test_another_configuration_names_the_keys(written):
     path, _, _ = written
     other = LARGE.replace({"flash.t_read": 41_000_000, "ftl.gc_low_blocks": 5})
-    refused(lambda: opened(path, other), path, "flash.t_read", "41000000", "ftl.gc_low_blocks")
-    refused(lambda: opened(path, load_preset("csd-pe")), "more keys", "flash.channels")
+    refused(lambda: opened(path, other), path, "flash.t_read", ", not 41 us", "ftl.gc_low_blocks")
+    refused(
+        lambda: opened(path, load_preset("csd-pe")), "system.name gen4-tlc, not csd-pe", "more keys"
+    )
     refused(lambda: opened(path, seed=3), "seed 0, not 3")
     opened(path, LARGE).close()
 

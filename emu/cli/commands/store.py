@@ -43,9 +43,10 @@ def info(folder: str, **values: Any) -> None:
 @click.argument("folder", metavar="DIR")
 @output_options("the report", quiet="report")
 def check(folder: str, **values: Any) -> None:
-    """Check every out-of-band record and every programmed page of the store in folder DIR.
+    """Check all records and pages of the store in folder DIR.
 
-    No drive may use the store meanwhile. Exit code 1: something is damaged.
+    Every seal of out-of-band data and every checksum of a programmed page is computed anew. No
+    drive may use the store meanwhile. Exit code 1: something is damaged.
     """
     given = OutputOptions(**values)
     given.check()

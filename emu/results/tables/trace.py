@@ -1,7 +1,7 @@
-"""Table of the properties of a training trace or a block trace, with units such as MB and ms.
+"""Table of the properties of a trace or of a store, with units such as MB and ms.
 
 Owns the row names, the units and the number of digits. Does not own any number (ondie.traces.info,
-ondie.traces.block_info). Source: none; `--json` has the full precision.
+ondie.traces.block_info, ondie.emu.nand.store_check). Source: none; `--json` has the full precision.
 """
 
 from __future__ import annotations
