@@ -202,7 +202,7 @@ def test_written_in_order_it_takes_little_more(tmp_path, counts):
 def commands(items, drive):
     """Commands of one unit each: (op, unit); data of a unit lie at its place in the buffer."""
     found = np.zeros(len(items), COMMAND)
-    found["op"], found["offset"] = np.array(items).T
+    found["op"], found["offset"] = np.array(items, np.int64).reshape(-1, 2).T
     found["offset"] *= drive.unit_bytes
     found["size"] = np.where(found["op"] == FLUSH, 0, drive.unit_bytes)
     found["data"] = np.where(found["op"] < 2, found["offset"], -1)
