@@ -548,7 +548,6 @@ from tests.state import small
 drive = Drive(small.config(), True, store=sys.argv[1], durability=sys.argv[2])
 rng = np.random.default_rng(int(sys.argv[3]))
 drive.buffer = np.zeros((drive.units, small.PAGE), np.uint8)
-print("ready", flush=True)
 while True:
     drive.buffer[:] = rng.integers(0, 256, small.PAGE, np.uint8)
     some = np.zeros(64, COMMAND)
@@ -558,6 +557,7 @@ while True:
     drive.submit(some)
     drive.run()
     drive.completions()
+    print("wrote", flush=True)
 """
 
 
@@ -574,7 +574,7 @@ def test_kills_of_a_drive_that_programs_and_collects(tmp_path, rng, counts, root
             str(turn),
         ]
         with subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE) as process:
-            assert process.stdout.readline() == b"ready\n"
+            assert process.stdout.readline() == b"wrote\n"
             time.sleep(rng.uniform(0.05, 0.4))
             process.send_signal(signal.SIGKILL)
         assert not describe_store(path)["clean"] and not describe_store(path)["in_use"]
