@@ -277,7 +277,6 @@ class Drive(CommandSystem):
         if lost is not None and len(lost):
             status = self._reports[-1]["status"]
             status[lost & (status == Status.SUCCESS)] = Status.WRITE_FAULT
-        super()._collect()
         pair = self.arrays.pair
         if self._older and (pair["tail"] >= self._older_until).all():
             self._older.clear()

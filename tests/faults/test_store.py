@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from ondie.emu.config.config import load_preset
-from ondie.emu.drive import Drive
+from ondie.emu.drive import CommandError, Drive
 from ondie.emu.nand import page_store, segment_files, sparse_file, store_folder
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_check import check_store, describe_store
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
+from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.units import InputError
 from ondie.kernels import native
 from tests.faults.test_compiled_code import mounts, without_privilege
@@ -290,16 +291,6 @@ def test_host_durability_syncs_before_it_reports(tmp_path, monkeypatch):
         if call == "punch" and calls[at - 1] != "punch":
             assert calls[at - 2 : at] == ["sync"] * 2  # the records, after the copies
     drive.check()
-
-    def fail(handle):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fdatasync", fail)
-    drive.submit(commands([(WRITE, 1), (FLUSH, 0)], drive))
-    drive.run()
-    for _ in range(2):  # a second call of the system would succeed, and nothing would be known
-        refused(drive.completions, "cannot be synced", "Input/output error")
-        monkeypatch.setattr(os, "fdatasync", sync)
 
 
 # --- what is refused
@@ -584,13 +575,20 @@ def test_kills_of_a_drive_that_programs_and_collects(tmp_path, rng, counts, root
     assert max(programmed) > 256
 
 
+def ends(drive, each, **kw):
+    """Submit one command for each (op, unit), run until idle, return the statuses."""
+    drive.submit(commands(each, drive, **kw))
+    drive.run()
+    return [Status(status) for status in drive.completions()["status"]]
+
+
 def fill(drive):
     """Write unit after unit until the store is full. Return the number of units written before."""
     for unit in range(0, drive.units - 8, 8):
-        try:
-            run(drive, [(WRITE, unit + i) for i in range(8)])
-        except StoreFull as error:
-            assert "no room" in str(error)
+        found = ends(drive, [(WRITE, unit + i) for i in range(8)])
+        if any(found):
+            assert set(found) <= {Status.SUCCESS, Status.WRITE_FAULT}
+            assert drive.condition is Condition.READ_ONLY and "no room" in drive.why
             return unit
     raise AssertionError("it never was full")
 
@@ -600,9 +598,13 @@ def read_only(drive, units, path):
     sent, drive.buffer[:] = drive.buffer.copy(), 0
     run(drive, [(READ, unit) for unit in range(units)])
     assert (drive.buffer[:units] == sent[:units]).all()
-    for op in (WRITE, TRIM, FLUSH):
-        refused(lambda op=op: drive.submit(commands([(op, 1)], drive)), "full and read-only")
-    refused(lambda: drive.write(0, bytes(drive.unit_bytes)), "full and read-only")
+    protected = Status.NAMESPACE_WRITE_PROTECTED
+    assert ends(drive, [(WRITE, 1), (TRIM, 1)]) == [protected] * 2
+    assert ends(drive, [(FLUSH, 1)]) == [Status.WRITE_FAULT]
+    assert CriticalWarning.READ_ONLY == drive.critical_warning
+    with pytest.raises(CommandError, match=r"namespace write protected.*no room") as raised:
+        drive.write(0, bytes(drive.unit_bytes))
+    assert raised.value.status is protected
     assert (drive.read(0, drive.unit_bytes) == sent[0]).all()
     drive.check()
     drive.close()
@@ -630,12 +632,13 @@ def test_no_room_in_mid_run(tmp_path, monkeypatch, rng):
     monkeypatch.setattr(sparse_file, "reserve", limited)
     drive.store.files.punches = True
     room[0] = 3
-    units = 0
-    with pytest.raises(StoreFull, match="no room"):
-        while units < 100:
-            units += 1
-            run(drive, [(WRITE, unit) for unit in range(drive.units)])
-    refused(lambda: run(drive, [(WRITE, 0)]), "full and read-only")
+    found = []
+    while not any(found) and room[0] >= 0:
+        found = ends(drive, [(WRITE, unit) for unit in range(drive.units)])
+    assert Status.WRITE_FAULT in found and "no room" in drive.why
+    first = found.index(Status.WRITE_FAULT)  # all later ones fail, as in memory or refused
+    assert not any(found[:first]) and all(found[first:])
+    assert ends(drive, [(WRITE, 0)]) == [Status.NAMESPACE_WRITE_PROTECTED]
     sent, drive.buffer[:] = drive.buffer.copy(), 0
     run(drive, [(READ, unit) for unit in range(drive.units)])
     assert (drive.buffer == sent).all()  # also what is in memory only
@@ -658,6 +661,48 @@ assert units > int(sys.argv[2])
 test_store.read_only(drive, units, path)
 print("end", units)
 """
+
+
+def test_a_strict_drive_raises_once(tmp_path, monkeypatch):
+    """Then its commands end with a status."""
+    drive = Drive(small.config(), True, store=tmp_path / "store", strict=True)
+    drive.buffer = np.ones((drive.units, small.PAGE), np.uint8)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sparse_file, "reserve", full)
+    with pytest.raises(StoreFull, match="no room"):
+        run(drive, [(WRITE, 0)])
+    drive.run()
+    assert drive.completions()["status"].tolist() == [Status.WRITE_FAULT]
+    assert ends(drive, [(WRITE, 0), (FLUSH, 0)]) == [
+        Status.NAMESPACE_WRITE_PROTECTED,
+        Status.WRITE_FAULT,
+    ]
+    drive.close()
+
+
+def test_a_failed_sync_fails_the_flush_and_all_later_changes(tmp_path, monkeypatch):
+    """Durability "host": what was not durable must not be acknowledged."""
+    drive = Drive(small.config(), True, store=tmp_path / "store", durability="host")
+    drive.buffer = np.ones((drive.units, small.PAGE), np.uint8)
+    assert ends(drive, [(WRITE, 0), (FLUSH, 0)]) == [Status.SUCCESS] * 2
+
+    def broken(handle):
+        raise OSError(errno.EIO, "Input/output error")
+
+    sync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", broken)
+    assert ends(drive, [(WRITE, 1)]) == [Status.SUCCESS]
+    assert ends(drive, [(FLUSH, 0)]) == [Status.WRITE_FAULT]
+    monkeypatch.setattr(os, "fdatasync", sync)  # a second sync succeeds and says nothing
+    assert ends(drive, [(FLUSH, 0)]) == [Status.WRITE_FAULT]
+    assert drive.condition is Condition.READ_ONLY and "cannot be synced" in drive.why
+    assert ends(drive, [(WRITE, 1), (READ, 1)]) == [
+        Status.NAMESPACE_WRITE_PROTECTED,
+        Status.SUCCESS,
+    ]
 
 
 def test_a_full_file_system(tmp_path, root):
