@@ -17,7 +17,7 @@ from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import balance
-from ondie.emu.ftl.sparse_table import touched_parts
+from ondie.emu.engine.core.sparse_table import touched_parts
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import njit
 

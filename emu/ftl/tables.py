@@ -20,7 +20,7 @@ from ondie.emu.ftl import (
     read_retry,
     reservoir,
 )
-from ondie.emu.ftl.sparse_table import map_table
+from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.ftl.write_path import REWRITES
 from ondie.emu.nand.die import (
     Q_GC_ERASE,

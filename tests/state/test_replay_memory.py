@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ondie.emu.config.config import load_preset
-from ondie.emu.ftl import sparse_table
-from ondie.emu.ftl.sparse_table import PART, map_table, touched_parts
+from ondie.emu.engine.core import sparse_table
+from ondie.emu.engine.core.sparse_table import PART, map_table, touched_parts
 from ondie.emu.replay import memory
 from ondie.emu.units import InputError
 from tests.smoke.commands import compiled, here, refused
