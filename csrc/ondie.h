@@ -274,6 +274,9 @@ typedef struct {
 /* Return the seal of out-of-band data: a CRC-32C of all fields but seal and written. */
 uint32_t ondie_seal(int isa, const ondie_spare *spare);
 
+/* What `count` records of out-of-band data read as: 0 blank, 1 valid, 2 neither. */
+void ondie_read_spares(int isa, const ondie_spare *spares, int64_t count, uint8_t *found);
+
 /* Kinds of records of the log that this library applies (engine/core/payload_log.py). */
 enum ondie_log {
     ONDIE_LOG_READ = 0,
@@ -288,8 +291,13 @@ enum ondie_log {
     ONDIE_LOG_LAND = 16,
     ONDIE_LOG_LOST = 17,
     ONDIE_LOG_FILL = 18,
-    ONDIE_LOG_DROP = 19
+    ONDIE_LOG_DROP = 19,
+    ONDIE_LOG_PADDING = 26,
+    ONDIE_LOG_FAILED = 27
 };
+
+/* Logical page of a page that holds padding (nand/page_store.py). */
+enum { ONDIE_PADDING = -2 };
 
 /* Record of the log: dtype LOG of engine/core/payload_log.py. */
 typedef struct {
@@ -338,7 +346,8 @@ enum ondie_mark { ONDIE_USED = 1, ONDIE_CHANGED_FILE = 2 };
 typedef struct {
     int32_t isa, status, ring_shift, planes, slots;
     int64_t page_bytes, segment_pages;
-    int64_t sequence; /* number of the last program */
+    int64_t sequence; /* number of the last program of new data */
+    int64_t programs; /* number of the last program */
     int64_t missing;  /* segment that is not open, or page without room */
     int64_t run_pages; /* pages of a run, whose room is reserved together */
     uint8_t **pages;  /* address of each segment's bytes, null: not open */

@@ -95,6 +95,16 @@ uint32_t ondie_seal(int isa, const ondie_spare *spare) {
     return ondie_crc32c(isa, crc, bytes + rest, sizeof *spare - rest);
 }
 
+void ondie_read_spares(int isa, const ondie_spare *spares, int64_t count, uint8_t *found) {
+    for (int64_t i = 0; i < count; i++) {
+        const ondie_spare *spare = spares + i;
+        if (spare->written == ONDIE_ERASED || spare->lpn == -1)
+            found[i] = 0;
+        else
+            found[i] = ondie_seal(isa, spare) == spare->seal ? 1 : 2;
+    }
+}
+
 /* Let the compiler move no store across this point. */
 static void barrier(void) { atomic_signal_fence(memory_order_seq_cst); }
 
@@ -109,12 +119,12 @@ static void begin_program(page to) {
 }
 
 /* Write the out-of-band data of a page whose bytes are in place, and end its program. */
-static void write_spare(const ondie_payload *p, page to, const ondie_record *r, int64_t lpn,
+static void write_spare(ondie_payload *p, page to, const ondie_record *r, int64_t lpn,
                         int64_t sequence, uint32_t checksum) {
     ondie_spare *spare = to.spare;
     spare->lpn = lpn;
     spare->sequence = sequence;
-    spare->step = 0;
+    spare->step = ++p->programs;
     spare->sectors = r->held;
     spare->slot = 0;
     spare->stream = (uint32_t)r->stream;
@@ -168,12 +178,27 @@ static const uint8_t *landing_contents(const ondie_payload *p, const ondie_recor
     return found;
 }
 
+/* Leave a page as a failed program does: it reads neither as blank nor as valid. */
+static void fail_program(const ondie_payload *p, page to) {
+    to.spare->lpn = 0;
+    to.spare->seal = ~ondie_seal(p->isa, to.spare);
+}
+
 /* Program one page. */
 static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     const page to = page_at(p, r->ppn + i);
     const int64_t lpn = r->lpn + (r->lpn >= 0 ? i : 0);
     if (to.spare->written != ONDIE_ERASED) return ONDIE_TWICE;
     begin_program(to);
+    if (r->what == ONDIE_LOG_FAILED) {
+        fail_program(p, to);
+        return ONDIE_OK;
+    }
+    if (r->what == ONDIE_LOG_PADDING) {
+        memset(to.data, 0, (size_t)p->page_bytes);
+        write_spare(p, to, r, ONDIE_PADDING, 0, checksum_of(p, to.data));
+        return ONDIE_OK;
+    }
     if (r->what == ONDIE_LOG_MOVE) {
         const page from = page_at(p, r->old);
         memcpy(to.data, from.data, (size_t)p->page_bytes);
@@ -260,6 +285,8 @@ static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PROGRAM:
     case ONDIE_LOG_LAND:
     case ONDIE_LOG_LOST:
+    case ONDIE_LOG_PADDING:
+    case ONDIE_LOG_FAILED:
         if (r->old >= 0) missing = missing_segment(p, r->old, 1, ONDIE_USED);
         if (missing >= 0) return missing;
         return missing_segment(p, r->ppn, r->n, ONDIE_USED | ONDIE_CHANGED_FILE);
@@ -297,6 +324,8 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PROGRAM:
     case ONDIE_LOG_LAND:
     case ONDIE_LOG_LOST:
+    case ONDIE_LOG_PADDING:
+    case ONDIE_LOG_FAILED:
         if ((p->missing = page_without_room(p, r->ppn, r->n)) >= 0) return ONDIE_NO_ROOM;
         for (int64_t i = 0; i < r->n && status == ONDIE_OK; i++) status = program(p, r, i);
         break;

@@ -1,10 +1,10 @@
 """One computational storage drive that is served: commands with bytes, completions, its own clock.
 
-Owns the payload of a single drive, its store, power cuts, its condition, and the checks of its
-books. Does not own the commands and their clock (engine/run/command_system.py), the statuses with
-which commands end (nvme/status.py, nvme/ends.py), the event loop (engine/run/driver.py), the
-execution of commands inside the drive (engine, nvme, ftl, nand), files (nand/store_folder.py) or
-the plans of paths (engine/run/system.py), which may run beside commands on a drive without payload.
+Owns the interface of a single drive: single reads and writes, its condition, and the checks of its
+books. Does not own the commands and their clock (engine/run/command_system.py), bytes, store and
+power (engine/run/payload_system.py), the statuses with which commands end (nvme/status.py,
+nvme/ends.py), the execution of commands inside the drive (engine, nvme, ftl, nand) or the plans of
+paths (engine/run/system.py), which may run beside commands on a drive without payload.
 Source: this project's command record (nvme/command.py).
 """
 
@@ -12,34 +12,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 
 import numpy as np
 
-from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import condition, defect_report
-from ondie.emu.engine.run.command_system import CommandSystem
-from ondie.emu.engine.run.driver import COMPLETED, PowerCut
+from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
-from ondie.emu.ftl.tables import spare_blocks
-from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.nvme import submission
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, WRITE
-from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.units import InputError, whole_number
 
-NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
 MOST_QUEUES = 256
 """Largest number of queue pairs; each has a ring of nvme/tables.PAIR_RING requests in memory."""
-MOST_HELD = 64
-"""Number of arrays of commands in flight from which a drive looks for some to release."""
 
 
 class CommandError(OSError):
@@ -55,7 +45,7 @@ class MediaError(CommandError):
     """Error: a page could not be corrected, so its bytes are not known."""
 
 
-class Drive(CommandSystem):
+class Drive(PayloadSystem):
     """One drive with configuration ``cfg`` and its host, with a separate simulation clock.
 
     ``cfg``: a configuration, the name of a preset, or a TOML file.
@@ -100,95 +90,17 @@ class Drive(CommandSystem):
         queues = whole_number("queues", queues, 1, MOST_QUEUES)
         if queue_depth is not None:
             queue_depth = whole_number("queue_depth", queue_depth, 1, PAIR_RING)
-        folder = None
-        if store is not None:
-            if not payload:
-                raise InputError(f"store = {store}: {NO_PAYLOAD}")
-            folder = StoreFolder.create_or_open(store, cfg, seed=seed, durability=durability)
-        self.store: PageStore | None = None
-        self._bytes: RequestBytes | None = None
-        self._closed = False
-        self._store_error: InputError | None = None
-        """Why the store is not changed any more; None: it is."""
-        self._stored_until = 0
-        """With such an error: number of commands that had completed before it."""
-        try:
-            super().__init__(
-                cfg,
-                queues=queues,
-                queue_depth=queue_depth,
-                block_bytes=size,
-                payload=payload,
-                seed=seed,
-                strict=strict,
-            )
-            spare = spare_blocks(cfg, self.geometry, self.arrays)
-            self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
-            if payload:
-                self._bytes = RequestBytes(self.arrays, self.geometry, self._transfers, folder)
-                self.store = self._bytes.store
-                self._recover()
-        except BaseException:
-            if folder is not None:
-                folder.close()
-            raise
-        self._buffer: np.ndarray | None = None
-        self._in_use: list[np.ndarray] = []
-        """Other memory that commands in flight may use."""
-        self._older: list[np.ndarray] = []
-        """The same of earlier commands: of those before the places ``_older_until`` of the queue
-        pairs, int64[queues]."""
-        self._older_until = self.arrays.pair["loaded"].copy()
-
-    def _recover(self) -> None:
-        """Build the mapping table from the pages in the store. Raises InputError if it holds any
-        written page, because there is no recovery yet."""
-        assert self.store is not None
-        for number in self.store.segments_on_disk():
-            if self.store.records(number)["written"].any():
-                folder = "" if self.store.files is None else f"{self.store.files.folder.path}: "
-                raise InputError(
-                    f"{folder}holds written pages, and a drive without recovery of its mapping "
-                    "table can only use a new store; `ondie store check` reads it"
-                )
-
-    def close(self) -> None:
-        """Close the drive and its store, which is clean if no data are left in the drive. A closed
-        drive handles no commands. Raises StoreFull or InputError if the store cannot be synced."""
-        if self._closed:
-            return
-        self._closed = True
-        if self.store is not None:
-            left = self.off or self.outstanding or not self.idle or self.arrays.cache.contents.any()
-            self.store.close(clean=not left)
-
-    def check_power(self) -> None:
-        """Raise InputError if the power has been cut or the drive is closed."""
-        if self._closed:
-            raise InputError("the drive is closed")
-        super().check_power()
-
-    @property
-    def buffer(self) -> np.ndarray | None:
-        """The caller's memory for the bytes of commands, contiguous; None without any."""
-        return self._buffer
-
-    @buffer.setter
-    def buffer(self, memory: np.ndarray) -> None:
-        self._check_buffer(memory)
-        if self._buffer is not None and self.outstanding:
-            self._in_use.append(self._buffer)  # commands in flight have its address
-        self._buffer = memory
-        self._limits["buffer"], self._limits["base"] = memory.nbytes, memory.ctypes.data
-
-    def _check_buffer(self, memory: np.ndarray) -> None:
-        """Raise InputError unless ``memory`` can hold the bytes of commands."""
-        if self._bytes is None:
-            raise InputError(NO_PAYLOAD)
-        if not isinstance(memory, np.ndarray) or memory.dtype.hasobject:
-            raise InputError(f"buffer: {type(memory).__name__}: must be an array of numbers")
-        if not memory.flags.c_contiguous or not memory.flags.writeable:
-            raise InputError("buffer: must be a contiguous array that can be written")
+        super().__init__(
+            cfg,
+            queues=queues,
+            queue_depth=queue_depth,
+            block_bytes=size,
+            payload=payload,
+            seed=seed,
+            strict=strict,
+            store=store,
+            durability=durability,
+        )
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
         """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
@@ -208,22 +120,6 @@ class Drive(CommandSystem):
         if self._bytes is not None:
             raise InputError("filled pages have no bytes; write them, or use Drive(cfg)")
         super().fill(device, lpn, count)
-
-    def power_cut(self, after_events: int) -> int:
-        """Run ``after_events`` events, then cut the power; afterwards the drive handles no
-        commands.
-
-        Commands that have not completed and data that is only in the data cache are lost.
-        Finished programs remain on flash. Returns the number of events handled, which is smaller
-        than ``after_events`` if no work was left.
-        """
-        before = self.events
-        self.events_left = whole_number("after_events", after_events, 0, NEVER)
-        with suppress(PowerCut):
-            self.run_until()
-        self.off = True
-        self._reached = max(self._reached, super().now)
-        return self.events - before
 
     # --- condition
 
@@ -265,87 +161,7 @@ class Drive(CommandSystem):
         )
         defect_report.save(path, document)
 
-    def _collect(self) -> None:
-        """Record the completions of finished commands, and release memory that none uses.
-
-        With durability "host", what a FLUSH or a write with FUA has completed is made durable
-        first. A drive that is never idle releases memory in two parts: the older one when all
-        commands that were loaded before the newer one began have completed.
-        """
-        lost = self._lost_changes()
-        super()._collect()
-        if lost is not None and len(lost):
-            status = self._reports[-1]["status"]
-            status[lost & (status == Status.SUCCESS)] = Status.WRITE_FAULT
-        pair = self.arrays.pair
-        if self._older and (pair["tail"] >= self._older_until).all():
-            self._older.clear()
-        if not self._in_use:
-            return
-        if not self.outstanding:
-            self._in_use.clear()
-        elif not self._older and len(self._in_use) > MOST_HELD and not any(self._waiting):
-            self._older, self._in_use = self._in_use, self._older
-            self._older_until = pair["loaded"].copy()
-
-    def _lost_changes(self) -> np.ndarray | None:
-        """Return which of the completions that are next to be taken are not in the store though
-        they should be, bool[n]; None: none, or without a store in files.
-
-        With durability "host", sync the files if any of them is a FLUSH or a write with FUA.
-        """
-        files = None if self.store is None else self.store.files
-        if files is None:
-            return None
-        done = self.arrays.done
-        taken = np.arange(self._taken, int(self.registers[COMPLETED]))
-        requests = self.arrays.req[done[taken & (len(done) - 1)]]
-        if self._store_error is None and files.folder.durability == "host":
-            if ((requests["op"] == FLUSH) | (requests["fua"] != 0)).any():
-                try:
-                    files.sync()
-                except InputError as error:
-                    self._stop_storing(error, self._taken)
-        if self._store_error is None:
-            return None
-        return (requests["op"] != READ) & (taken >= self._stored_until)
-
-    def _stop_storing(self, error: InputError, completions: int) -> None:
-        """Protect the drive from writes because its store cannot be changed any more.
-
-        ``completions``: number of commands that had completed when everything was stored.
-        """
-        self._store_error, self._stored_until = error, completions
-        self.arrays.dev["protected"] = condition.PROTECTED_STORE
-
     # --- payload
-
-    def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> None:
-        """Accept all commands (command.COMMAND[n], sorted by arrival), or none of them.
-
-        ``buffer``: memory of these commands instead of :attr:`buffer`, with the same rules. Raises
-        InputError naming the first command that breaks a rule of nvme/submission.py, for example
-        for bytes outside the drive, an arrival before ``now`` or before the previous arrival, or an
-        unsupported field; for a bad buffer, or one without payload.
-        """
-        if buffer is None:
-            super().submit(commands)
-            return
-        self._check_buffer(buffer)
-        self._submit_from(commands, buffer, own=0)
-
-    def _submit_from(self, commands: np.ndarray, memory: np.ndarray, own: int) -> None:
-        """Submit commands whose bytes are in ``memory``. ``own``: 1 for those of read and write."""
-        names = ("buffer", "base", "own")
-        limits = [int(self._limits[name][0]) for name in names]
-        for name, value in zip(names, (memory.nbytes, memory.ctypes.data, own), strict=True):
-            self._limits[name] = value
-        try:
-            self._submit(commands, memory.ctypes.data)
-        finally:
-            for name, value in zip(names, limits, strict=True):
-                self._limits[name] = value
-        self._in_use.append(memory)
 
     def write(self, offset: int, data: bytes | np.ndarray) -> None:
         """Write ``data`` (bytes, or an array of any type) from byte ``offset`` on at
@@ -372,6 +188,11 @@ class Drive(CommandSystem):
         self._run_command(READ, offset, found)
         return found
 
+    def flush(self) -> None:
+        """Run a FLUSH at ``earliest_arrival`` and all commands before it, until the drive is idle.
+        Raises CommandError if it ends with an error status, InputError without payload."""
+        self._run_command(FLUSH, 0, np.zeros(0, np.uint8))
+
     def _run_command(self, op: int, offset: int, memory: np.ndarray) -> None:
         """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle.
         Its completion is not reported. Raises InputError without payload.
@@ -395,37 +216,6 @@ class Drive(CommandSystem):
             if status == Status.UNRECOVERED_READ_ERROR:
                 raise MediaError(message, status)
             raise CommandError(f"{message}; {self.why}" if self.why else message, status)
-
-    def stored(self, unit: int) -> np.ndarray | None:
-        """Return a copy of the flash contents of a mapping unit, uint8[unit_bytes].
-
-        Return None if the unit is not mapped. The call takes no simulated time. Raises InputError
-        without payload.
-        """
-        if self._bytes is None:
-            raise InputError(NO_PAYLOAD)
-        return self._bytes.stored(whole_number("unit", unit, 0, self.units - 1))
-
-    def cached(self, unit: int) -> np.ndarray | None:
-        """Return a copy of a mapping unit in the data cache, uint8[unit_bytes], of which only
-        the cached sectors have a meaning.
-
-        Return None if the unit is not in the cache, or after a power cut. Raises InputError without
-        payload.
-        """
-        if self._bytes is None:
-            raise InputError(NO_PAYLOAD)
-        return None if self.off else self._bytes.cached(unit)
-
-    def take_log(self, count: int) -> None:
-        """Apply the engine's log to the bytes of pages and commands."""
-        if self._bytes is None:
-            return
-        self._bytes.apply(count)
-        if self._bytes.full is not None and self._store_error is None:
-            self._stop_storing(self._bytes.full, self._settled)
-            if self.strict:
-                raise self._bytes.full
 
     # --- conservation
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ondie.emu.engine.core.sparse_table import touched_parts
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import pslc
 from ondie.emu.ftl.page_map import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, OPEN, VICTIM
-from ondie.emu.engine.core.sparse_table import touched_parts
 from ondie.emu.nand.geometry import Geometry
 
 Quantities = dict[str, int]

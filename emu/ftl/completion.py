@@ -24,7 +24,7 @@ from ondie.emu.engine.core.counters import (
     PSLC_ERASED_BLOCKS,
 )
 from ondie.emu.engine.core.events import OWN, give_txn, go
-from ondie.emu.engine.core.payload_log import LOG_MOVE, LOG_PROGRAM
+from ondie.emu.engine.core.payload_log import LOG_FAILED, LOG_MOVE, LOG_PROGRAM
 from ondie.emu.engine.core.rng import absorb, uniform
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import (
@@ -206,6 +206,7 @@ def handle_program_failure(st, tid):
         padding.count_again(st, tid)
     st.count[txn.dev, PROGRAM_FAILURES] += int(txn.ppn == first)
     st.count[txn.dev, FAILED_PAGES] += txn.n
+    page_map.log_program(st, LOG_FAILED, tid, -1, 0, 0, 0)
     if block.retire == 0:
         block.retire = page_map.FAILED_PROGRAM
         st.pool[unit].retiring += 1

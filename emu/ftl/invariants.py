@@ -15,9 +15,9 @@ import numpy as np
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.core.sparse_table import touched_parts
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import balance
-from ondie.emu.engine.core.sparse_table import touched_parts
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import njit
 
@@ -113,7 +113,10 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
         "free_transactions": _chained(
             arrays.txn["next"] + 1, np.array([int(arrays.reg.free_txn[0]) + 1])
         ),
-        "block_erases": int(arrays.block.erases[: geometry.units * geometry.all_blocks].sum()),
+        "block_erases": int(
+            arrays.block.erases[: geometry.units * geometry.all_blocks].sum()
+            - arrays.dev.erases_before[0]
+        ),
         "planes_per_erase": geometry.unit_planes,
         "map_cache_entries": int(arrays.maps.used.sum()),
         "map_cache_chained": _chained(arrays.entry["chain"], arrays.bucket[0]),

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, records
 from ondie.emu.ftl import (
     cmt,
@@ -20,7 +21,6 @@ from ondie.emu.ftl import (
     read_retry,
     reservoir,
 )
-from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.ftl.write_path import REWRITES
 from ondie.emu.nand.die import (
     Q_GC_ERASE,

@@ -22,13 +22,14 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.segment_files import GROUP_PAGES, MOST_OPEN, SegmentFiles
 from ondie.emu.nand.store_folder import SEGMENT_BYTES, StoreFolder
 from ondie.emu.units import InputError
+from ondie.kernels import native
 from ondie.kernels.crc import crc32c
 
 OOB = np.dtype(
     [
         ("lpn", "i8"),  # logical page, or super-page of the reservoir
         ("sequence", "i8"),  # number of the program that wrote the data first; copies keep it
-        ("step", "i8"),  # optimizer step whose result the page holds (reservoir)
+        ("step", "i8"),  # optimizer step of the page (reservoir); number of the program
         ("slot", "u4"),  # plane within its super-page, which selects the vector (reservoir)
         ("checksum", "u4"),  # of the page's bytes
         ("seal", "u4"),  # of this record
@@ -44,11 +45,14 @@ ERASED, PROGRAMMED, TORN = 0, 0x50A35AC6, 0x2F5CA539
 was lost, or the process killed, during a program or an erase. A torn page may read as valid, blank
 or damaged. It must be erased before the next program. The values differ in every byte, so that a
 damaged byte gives none of them. A hole of a file reads as erased."""
+READS_BLANK, READS_VALID, READS_DAMAGED = range(3)
+"""What the out-of-band data of a page read as."""
 SPARE_BYTES = 36
 """Bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``, the state of
 the cells."""
-BLANK = -1
-"""Value of ``lpn`` for a torn page that reads as erased."""
+BLANK, PADDING = -1, -2
+"""Values of ``lpn``: a torn page that reads as erased, and a page programmed without data
+(ONDIE_PADDING of csrc/ondie.h)."""
 
 
 class Spare(NamedTuple):
@@ -135,6 +139,11 @@ class PageStore:
         self._members: dict[int, np.ndarray] = {}
 
     @property
+    def where(self) -> str:
+        """The folder, or words for the memory of the process."""
+        return "flash" if self.files is None else str(self.files.folder.path)
+
+    @property
     def segment_pages(self) -> int:
         """Number of pages of a segment."""
         return self._per_segment
@@ -215,16 +224,40 @@ class PageStore:
         if self.files is not None and not self.files.in_memory:
             self.files.sync()
 
-    def close(self, clean: bool = False) -> None:
+    def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first page, OOB[blocks, block_pages]) of blocks of ``block_pages`` pages, in
+        order: of all blocks with a page in a segment that exists. ``pages``: pages of the drive."""
+        first, rest = 0, np.zeros(0, OOB)
+        for number in self.segments_on_disk():
+            start = number * self._per_segment
+            gap = start - first - len(rest)
+            if not len(rest):
+                first = start - start % block_pages
+                gap = start - first
+            elif gap >= block_pages:
+                yield first, _with_blanks(rest, block_pages)
+                first, rest = start - start % block_pages, rest[:0]
+                gap = start - first
+            records = self.records(number)[: max(pages - start, 0)]
+            rest = np.concatenate([rest, np.zeros(gap, OOB), records])
+            whole = len(rest) // block_pages * block_pages
+            if whole:
+                yield first, rest[:whole].reshape(-1, block_pages)
+                first, rest = first + whole, rest[whole:]
+        if len(rest):
+            yield first, _with_blanks(rest, block_pages)
+
+    def close(self, clean: bool = False, checkpoint: int | None = None) -> None:
         """Sync and close the files, and set the clean flag with ``clean`` if the pages have changed
-        and all changes are in the files. Without files, do nothing."""
+        and all changes are in the files. ``checkpoint``: checksum of a checkpoint that has been
+        written of a drive in which nothing is left to store. Without files, do nothing."""
         if self.files is None:
             return
         folder = self.files.folder
         try:
-            if folder.writing and clean and not self.full:
+            if (checkpoint is not None or (folder.writing and clean)) and not self.full:
                 self.files.sync()
-                folder.set_clean(len(self.files.numbers()))
+                folder.set_clean(len(self.files.numbers()), checkpoint)
             elif folder.durability == "host":
                 self.sync()
         finally:
@@ -344,6 +377,11 @@ class PageStore:
         pages, oob, at = self._segment(ppn)
         return bool(oob[at]["written"]) and crc32c(pages[at]) == oob[at]["checksum"]
 
+    def is_written(self, ppn: int) -> bool:
+        """Return True if a page is not erased: programmed or torn."""
+        _, oob, at = self._segment(ppn)
+        return bool(oob[at]["written"])
+
     def owner(self, ppn: int) -> int:
         """Return the logical page number in the out-of-band data, or -1 if the page is not
         programmed.
@@ -430,6 +468,26 @@ class PageStore:
             raise InputError(f"physical page {ppn} has no bits to flip: it was never programmed")
         pages, _, at = self._changeable(ppn)
         pages[at] ^= mask
+
+
+def _with_blanks(records: np.ndarray, block_pages: int) -> np.ndarray:
+    """Return records (OOB[n]) as whole blocks, OOB[blocks, block_pages]; the rest is blank."""
+    blanks = np.zeros(-len(records) % block_pages, OOB)
+    return np.concatenate([records, blanks]).reshape(-1, block_pages)
+
+
+def read_spares(records: np.ndarray) -> np.ndarray:
+    """Return what out-of-band records (OOB[n]) read as, uint8[n]: READS_BLANK, READS_VALID, or
+    READS_DAMAGED if the seal is wrong."""
+    found = np.zeros(len(records), np.uint8)
+    lib, ffi = native.lib, native.ffi
+    lib.ondie_read_spares(
+        native.ISAS.index(native.isas()[-1]),
+        ffi.cast("ondie_spare *", np.ascontiguousarray(records).ctypes.data),
+        len(records),
+        ffi.cast("uint8_t *", found.ctypes.data),
+    )
+    return found
 
 
 assert GROUP_PAGES * OOB.itemsize % 4096 == 0, "records of two groups are in one block"

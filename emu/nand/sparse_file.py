@@ -52,15 +52,15 @@ class _Memory:
     A file descriptor is needed only while it is mapped. (mmap.mmap keeps a copy of it.)
     """
 
-    def __init__(self, size: int, flags: int, handle: int = -1) -> None:
+    def __init__(self, size: int, flags: int, handle: int = -1, writable: bool = True) -> None:
         libc = _libc()
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         found = libc.mmap(None, size, protection, flags, handle, 0)
         if found == FAILED:
             raise _failed(f"{size} bytes cannot be mapped")
         self._unmap, self._size, self.address = libc.munmap, size, int(found)
         self.__array_interface__ = {
-            "data": (self.address, False), "shape": (size,), "typestr": "|u1", "version": 3,
+            "data": (self.address, not writable), "shape": (size,), "typestr": "|u1", "version": 3,
         }  # fmt: skip
 
     def __del__(self) -> None:
@@ -68,12 +68,12 @@ class _Memory:
             self._unmap(self.address, self._size)
 
 
-def map_shared(handle: int, size: int) -> np.ndarray:
+def map_shared(handle: int, size: int, writable: bool = True) -> np.ndarray:
     """Return the first ``size`` bytes of an open file as memory, uint8[size]. Raises OSError.
 
     What is stored there is in the file at once, also if the process is killed afterwards.
     """
-    return np.asarray(_Memory(size, mmap.MAP_SHARED, handle))
+    return np.asarray(_Memory(size, mmap.MAP_SHARED, handle, writable))
 
 
 def blank(size: int) -> np.ndarray:

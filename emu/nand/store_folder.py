@@ -18,11 +18,13 @@ import os
 import stat
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ondie.emu.config.config import Config, shown
 from ondie.emu.nand import sparse_file
@@ -67,6 +69,9 @@ class Superblock:
     """Number of segments with files when the drive was closed; None: not clean."""
     holes: bool
     """The file system can give the room of erased pages back."""
+    checkpoint: int | None
+    """CRC-32C of the checkpoint (engine/run/checkpoint.py); None: there is none, or the pages have
+    changed since."""
 
 
 def encoded(block: Superblock) -> bytes:
@@ -227,14 +232,26 @@ class StoreFolder:
             finally:
                 os.close(handle)
 
-    def write(self, name: str, contents: bytes) -> None:
+    def mapped(self, name: str) -> np.ndarray | None:
+        """Return the contents of a file without reading them into memory at once, uint8[size];
+        None if it is empty. Raises FileNotFoundError, InputError."""
+        handle = self.open_file(name)
+        try:
+            size = os.fstat(handle).st_size
+            with self.named(name):
+                return sparse_file.map_shared(handle, size, writable=False) if size else None
+        finally:
+            os.close(handle)
+
+    def write(self, name: str, contents: Iterable[bytes | memoryview]) -> None:
         """Replace a file so that it has the old or the new contents after a kill or a power loss.
         Raises StoreFull, InputError."""
         with self.named(name, "cannot be written"):
             try:
                 handle = self.open_file(name + NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 with os.fdopen(handle, "wb") as file:
-                    file.write(contents)
+                    for part in contents:
+                        file.write(part)
                     file.flush()
                     os.fsync(file.fileno())
                 self._rename(name)
@@ -364,14 +381,15 @@ class StoreFolder:
         """Write the configuration and, last, the superblock of an empty store."""
         geometry = Geometry.of(cfg)
         page = geometry.page_bytes
-        self.write(CONFIGURATION, configuration_text(cfg))
+        self.write(CONFIGURATION, [configuration_text(cfg)])
         block = Superblock(
             version=VERSION, uuid=str(uuid.uuid4()), preset=cfg.system.name,
             configuration_sha256=cfg.sha256, seed=seed, page_bytes=page,
             segment_pages=SEGMENT_BYTES // page, pages=geometry.physical_pages,
             durability=self.durability, clean=True, segments=0, holes=self._makes_holes(),
+            checkpoint=None,
         )  # fmt: skip
-        self.write(SUPERBLOCK, encoded(block))
+        self.write(SUPERBLOCK, [encoded(block)])
 
     def _makes_holes(self) -> bool:
         """Return True if the file system of the folder can give room back."""
@@ -416,18 +434,18 @@ class StoreFolder:
     def begin_writing(self) -> None:
         """Clear the clean flag before the first change of a page. Raises StoreFull, InputError."""
         if not self.writing:
-            self._replace(clean=False, segments=None, durability=self.durability)
+            self._replace(clean=False, segments=None, checkpoint=None, durability=self.durability)
             self.writing = True
 
-    def set_clean(self, segments: int) -> None:
+    def set_clean(self, segments: int, checkpoint: int | None = None) -> None:
         """Set the clean flag after the last change of a page. ``segments``: number of segments
-        with files. Raises StoreFull, InputError."""
-        self._replace(clean=True, segments=segments)
+        with files; ``checkpoint``: checksum of the checkpoint. Raises StoreFull, InputError."""
+        self._replace(clean=True, segments=segments, checkpoint=checkpoint)
         self.writing = False
 
     def _replace(self, **changes: Any) -> None:
         block = replace(self.superblock, **changes)
-        self.write(SUPERBLOCK, encoded(block))
+        self.write(SUPERBLOCK, [encoded(block)])
         self.superblock = block
 
     def close(self) -> None:

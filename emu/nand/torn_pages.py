@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ondie.emu.nand.page_store import BLANK, TORN, PageStore, Spare
+from ondie.emu.nand.page_store import BLANK, PageStore, Spare
 
 OUTCOMES = ("blank", "garbled", "sealed", "whole")
 """Outcomes of an interrupted program, equally likely. blank: the page reads as erased; garbled:
@@ -43,11 +43,18 @@ def interrupt_program(
     ``spare``, ``data`` (uint8[page_bytes]) and, for a parity page, ``members`` are the arguments of
     the program (see PageStore.program). If ``outcome`` is None, it is drawn from ``rng``.
     """
+    store.program(ppn, spare, data, members=members)
+    return tear(store, ppn, rng, outcome)
+
+
+def tear(store: PageStore, ppn: int, rng: np.random.Generator, outcome: str | None = None) -> str:
+    """Interrupt the program of page ``ppn``, which has the contents of the whole program, and
+    return the outcome, drawn from ``rng`` if it is None.
+    """
     outcome = outcome or str(rng.choice(OUTCOMES))
-    record = store.program(ppn, spare, data, members=members)
     if outcome == "whole":
         return outcome
-    record["written"] = TORN
+    record = store.torn(ppn)
     set_late_bits(store.read(ppn), rng)
     if outcome == "garbled":
         record["seal"] ^= 1 + rng.integers((1 << 32) - 1)

@@ -17,7 +17,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, anonymous
-from ondie.emu.nand.store_folder import StoreFolder, StoreFull
+from ondie.emu.nand.store_folder import StoreFull
 from ondie.emu.units import InputError
 from ondie.kernels import native
 
@@ -31,8 +31,7 @@ class RequestBytes:
     """Bytes of one drive. :meth:`apply` moves them as the engine's log says.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. ``folder``: open folder in which pages are stored; None: they are in memory. Raises
-    InputError if the C extension is not built.
+    move. ``store``: pages on flash. Raises InputError if the C extension is not built.
     """
 
     def __init__(
@@ -40,12 +39,12 @@ class RequestBytes:
         arrays: Arrays,
         geometry: Geometry,
         transfers: np.ndarray,
-        folder: StoreFolder | None = None,
+        store: PageStore,
     ) -> None:
         if native.lib is None:
             raise InputError("payload: needs the C extension of the package, which is not built")
         page, places = geometry.page_bytes, int(arrays.cfg.cache_pages[0])
-        self.store = PageStore(page, folder, pages=geometry.physical_pages)
+        self.store = store
         """Pages on flash."""
         self.full: StoreFull | None = None
         """The error of the file system that has no room; what follows is kept in memory."""
@@ -72,6 +71,19 @@ class RequestBytes:
             setattr(record, name, native.ffi.cast("void *", array.ctypes.data))
         self._record, self._log = record, arrays.log.view(np.ndarray)
         self._address = native.ffi.cast("ondie_record *", arrays.log.ctypes.data)
+
+    def tables(self) -> dict[str, np.ndarray]:
+        """Return the memory of the data cache by name, for a checkpoint."""
+        return {f"bytes {name}": self._kept[name] for name in ("cached", "flying", "state")}
+
+    @property
+    def counters(self) -> tuple[int, int]:
+        """Numbers of the last program of new data, and of the last program."""
+        return int(self._record.sequence), int(self._record.programs)
+
+    def continue_from(self, sequence: int, programs: int) -> None:
+        """Number programs from these :attr:`counters` on."""
+        self._record.sequence, self._record.programs = sequence, programs
 
     def apply(self, count: int) -> None:
         """Apply the first ``count`` records of the engine's log. Raises InputError if a page is

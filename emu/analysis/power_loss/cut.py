@@ -23,6 +23,7 @@ from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.totals import Totals
+from ondie.emu.engine.run import interrupted
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing, torn_pages
@@ -177,41 +178,35 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
     """
     arrays, geometry = system.arrays, system.geometry
     programs = erases = pages = 0
-    for at, die in enumerate(arrays.die):
-        for tid in (int(die.arr), int(die.paused)):
-            if tid < 0:
-                continue
-            txn = arrays.txn[tid]
-            op, dev = int(txn.op), int(txn.dev)
-            began = int(txn.time) - int(arrays.op[op].array) - int(txn.array) - int(die.extra)
-            if began > system.now and tid != int(die.paused):
-                continue  # the command is still on the channel
-            if op == timing.ERASE:
-                first, mask = int(txn.ppn), int(txn.planes)
-                ppns = range(first, first + geometry.block_pages)
-                torn_pages.interrupt_erase(
-                    payload.stores[dev],
-                    [ppn for ppn in ppns if mask >> ppn % geometry.planes & 1],
-                    rng,
-                )
-                erases += 1
-            elif op in (timing.BPP, timing.PROGRAM):
-                place = int(txn.ppn)
-                if int(txn.role) == Role.MADE:
-                    place = _next_place(system, at)
-                block = at * geometry.all_blocks + geometry.blocks + place // geometry.pages
-                there = At(at % geometry.dies, place, int(arrays.block["turned"][block]))
-                if arrays.row[int(txn.row)].kind == timing.PAD:
-                    for slot in range(payload.stripes[dev].planes):
-                        page = payload.page(there, slot)
-                        payload.stores[dev].spoil(page, bool(rng.integers(2)))
-                elif int(txn.role) == Role.MOVED:
-                    data, spares = payload.landing(dev, int(txn.src_ppn))
-                    _tear_program(payload, dev, there, Made(spares, data), rng)
-                else:
-                    _tear_program(payload, dev, there, payload.coming(dev, at, int(txn.lpn)), rng)
-                programs += 1
-                pages += int(txn.n)
+    for at, tid in interrupted.operations(arrays, system.now):
+        txn = arrays.txn[tid]
+        op, dev = int(txn.op), int(txn.dev)
+        if op == timing.ERASE:
+            first, mask = int(txn.ppn), int(txn.planes)
+            ppns = range(first, first + geometry.block_pages)
+            torn_pages.interrupt_erase(
+                payload.stores[dev],
+                [ppn for ppn in ppns if mask >> ppn % geometry.planes & 1],
+                rng,
+            )
+            erases += 1
+        elif op in (timing.BPP, timing.PROGRAM):
+            place = int(txn.ppn)
+            if int(txn.role) == Role.MADE:
+                place = _next_place(system, at)
+            block = at * geometry.all_blocks + geometry.blocks + place // geometry.pages
+            there = At(at % geometry.dies, place, int(arrays.block["turned"][block]))
+            if arrays.row[int(txn.row)].kind == timing.PAD:
+                for slot in range(payload.stripes[dev].planes):
+                    page = payload.page(there, slot)
+                    payload.stores[dev].spoil(page, bool(rng.integers(2)))
+            elif int(txn.role) == Role.MOVED:
+                data, spares = payload.landing(dev, int(txn.src_ppn))
+                _tear_program(payload, dev, there, Made(spares, data), rng)
+            else:
+                _tear_program(payload, dev, there, payload.coming(dev, at, int(txn.lpn)), rng)
+            programs += 1
+            pages += int(txn.n)
     return programs, erases, pages
 
 

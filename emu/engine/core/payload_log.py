@@ -75,7 +75,8 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
     LOG_PAD,  # a physical super-page that recovery has made unusable
     LOG_FETCH, LOG_MADE,  # registers to the controller; data made by the controller to the array
     LOG_LIFT, LOG_LANDED,  # reservoir to DRAM; DRAM to another super-page
-) = range(26)  # fmt: skip
+    LOG_PADDING, LOG_FAILED,  # pages programmed without data; pages whose program has failed
+) = range(28)  # fmt: skip
 
 
 @inline

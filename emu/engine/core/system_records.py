@@ -158,4 +158,5 @@ DEV = record_type(
     spare="i8",  # of these, those that have not failed
     refused_pages="i8", refused_bytes="i8",  # of writes that ended before they were stored, sent
     faults="i8",  # writes that ended with a write fault
+    erases_before="i8",  # of all blocks, before the power was switched on
 )  # fmt: skip

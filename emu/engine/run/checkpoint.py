@@ -1,0 +1,119 @@
+"""Checkpoint of a drive at rest: all tables of its engine and FTL, in one file of its store.
+
+Owns the file: which tables it holds, their encoding, and the check before it is used. Does not own
+the decision to write or use it (payload_system.py) or the folder (nand/store_folder.py).
+Source: this project (docs/store.md).
+
+The file is one line of JSON (numbers, and for each table its name, type, shape and the ranges of
+entries that follow), and the entries of these ranges. Ranges that hold only zeros are left out, as
+a new table has zeros there or is cleared first. The superblock has the checksum of the file, and
+only while the store is clean: a checkpoint that is older than the pages on flash is never used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.engine.core.state import FIELDS, Arrays
+from ondie.emu.nand.store_folder import StoreFolder
+from ondie.kernels.crc import crc32c
+
+NAME = "checkpoint"
+"""Name of the file."""
+NOT_KEPT = ("cfg", "log", "stage", "message", "line")
+"""Tables of the engine that follow from the configuration, or are empty at rest."""
+PART = 1 << 20
+"""Bytes of a table that are kept or left out together."""
+
+
+def of_engine(arrays: Arrays) -> dict[str, np.ndarray]:
+    """Return the tables of the engine that a checkpoint keeps, by name."""
+    return {name: getattr(arrays, name) for name in FIELDS if name not in NOT_KEPT}
+
+
+def _as_bytes(table: np.ndarray) -> np.ndarray:
+    """Return the memory of a table, uint8[n]; a view."""
+    return np.asarray(table).view(np.ndarray).reshape(-1).view(np.uint8)
+
+
+def _layout(table: np.ndarray) -> list[Any]:
+    """Return type and shape of a table as JSON has them."""
+    plain = np.asarray(table).view(np.ndarray)
+    return [str(np.lib.format.dtype_to_descr(plain.dtype)), list(plain.shape)]
+
+
+def _parts(raw: np.ndarray) -> list[tuple[int, int]]:
+    """Return the ranges (start, end) of ``raw`` (uint8[n]) that hold more than zeros."""
+    found: list[tuple[int, int]] = []
+    for start in range(0, len(raw), PART):
+        end = min(start + PART, len(raw))
+        if not raw[start:end].any():
+            continue
+        if found and found[-1][1] == start:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((start, end))
+    return found
+
+
+def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, int]) -> int:
+    """Write a checkpoint with ``tables`` and ``numbers``. Return its checksum.
+
+    Raises StoreFull, InputError.
+    """
+    raws = {name: _as_bytes(table) for name, table in tables.items()}
+    parts = {name: _parts(raw) for name, raw in raws.items()}
+    head = {
+        "numbers": numbers,
+        "tables": {name: [*_layout(tables[name]), parts[name]] for name in tables},
+    }
+    checksum = 0
+
+    def contents() -> Iterator[memoryview]:
+        nonlocal checksum
+        pieces = [np.frombuffer(json.dumps(head).encode() + b"\n", np.uint8)]
+        pieces += [raws[name][start:end] for name in tables for start, end in parts[name]]
+        for piece in pieces:
+            checksum = crc32c(piece, checksum)
+            yield piece.data
+
+    folder.write(NAME, contents())
+    return checksum
+
+
+def load(folder: StoreFolder, tables: dict[str, np.ndarray]) -> dict[str, int] | None:
+    """Copy a checkpoint into ``tables`` and return its numbers.
+
+    Returns None, and changes nothing, if the file is missing, damaged, or of a drive with other
+    tables: other queue pairs, or another version of this program. Raises InputError if the file
+    cannot be read.
+    """
+    try:
+        raw = folder.mapped(NAME)
+    except FileNotFoundError:
+        return None
+    if raw is None or crc32c(raw) != folder.superblock.checkpoint:
+        return None
+    end = bytes(raw[: 1 << 24]).index(b"\n")
+    head = json.loads(bytes(raw[:end]))
+    held = {name: layout[:2] for name, layout in head["tables"].items()}
+    if held != {name: _layout(table) for name, table in tables.items()}:
+        return None
+    at = end + 1
+    for name, (_, _, parts) in head["tables"].items():
+        memory = _as_bytes(tables[name])
+        before = 0
+        for start, stop in [*parts, [len(memory), len(memory)]]:
+            for first in range(before, start, PART):  # a table may not be new, and is sparse
+                left = memory[first : min(first + PART, start)]
+                if left.any():
+                    left[:] = 0
+            memory[start:stop] = raw[at : at + stop - start]
+            at += stop - start
+            before = stop
+    numbers: dict[str, int] = head["numbers"]
+    return numbers

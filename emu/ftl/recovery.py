@@ -1,0 +1,285 @@
+"""Recovery of the conventional namespace: mapping table and blocks, from flash alone.
+
+Owns the choice of the newest version of each mapping unit, the check for torn pages, and the state
+of blocks, free rings and write frontiers after a power loss. Does not own the reading of pages
+(nand/page_store.py), the reservoir (reservoir_recovery.py) or the power cut itself
+(engine/run/interrupted.py).
+Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
+Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011.
+
+Every page has in its out-of-band data the number of its mapping unit, the sequence number of the
+data, and the number of the program. Copies made by collection keep the sequence number of their
+data. Of the pages of a unit, the one with the largest sequence number is mapped; of several copies,
+that of the latest program, because an interrupted erase may have damaged the others.
+
+A program that power loss interrupts is the last one of its block, or near the last: programs of one
+die are executed one by one. So the newest stripes of each block are read whole. A page with a wrong
+checksum is overwritten with zeros, which needs no erase, so that later scans do not take it for
+data. An interrupted program may also read as blank. So the stripe behind the last visible one is
+overwritten, too, and writes continue behind that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.sparse_table import map_table
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import page_map
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.page_store import (
+    READS_BLANK,
+    READS_DAMAGED,
+    READS_VALID,
+    PageStore,
+    read_spares,
+)
+from ondie.emu.units import InputError
+from ondie.kernels.jit import njit
+
+CHECKED_STRIPES = 4
+"""Number of the newest stripes of a block whose pages are read whole."""
+
+
+@dataclass
+class Recovered:
+    """What a recovery has found."""
+
+    sequence: int = 0
+    """Largest sequence number of data."""
+    programs: int = 0
+    """Largest number of a program."""
+    scanned_pages: int = 0
+    """Pages whose out-of-band data were read."""
+    checked_pages: int = 0
+    """Pages that were also read whole."""
+    refused_pages: int = 0
+    """Pages with a valid seal and a wrong checksum: of an interrupted program."""
+    overwritten_pages: int = 0
+    """Pages that were overwritten with zeros."""
+    continued_blocks: int = 0
+    """Blocks in which writes continue."""
+    mapped: int = 0
+    """Mapping units with data."""
+
+
+@dataclass
+class _Blocks:
+    """Findings by block of the drive."""
+
+    visible: np.ndarray
+    """Stripes up to the last visible one, int64[blocks]; 0: the block reads as blank."""
+    programs: np.ndarray
+    """Largest number of a program, int64[blocks]."""
+    erases: np.ndarray
+    """Erase count in the out-of-band data, int64[blocks]; -1: unknown."""
+    stream: np.ndarray
+    """Stream of its pages, int64[blocks]; -1: unknown."""
+
+
+@dataclass
+class _Scan:
+    """State of a scan."""
+
+    store: PageStore
+    geometry: Geometry
+    stripe: int
+    """Pages of a block that are checked and overwritten together."""
+    units: int
+    newest: tuple[np.ndarray, np.ndarray]
+    """Sequence and program number of the newest page of each mapping unit, int64[1, units]."""
+    sectors: np.ndarray | None
+    blocks: _Blocks
+    found: Recovered = field(default_factory=Recovered)
+
+
+def check_supported(cfg: Config, what: str) -> None:
+    """Raise InputError that begins with ``what`` if the tables of a drive with configuration
+    ``cfg`` cannot be recovered from flash."""
+    ftl = cfg.ftl
+    wrong = [
+        ("ftl.map_cache_bytes", ftl.map_cache_bytes, ftl.map_cache_bytes != 0),
+        ("ftl.map_update", ftl.map_update, ftl.map_update != "programmed"),
+        ("ftl.pslc", ftl.pslc, ftl.pslc != "off"),
+        ("ftl.unwritten", ftl.unwritten, ftl.unwritten != "zeros"),
+        ("flash.programming", cfg.flash.programming, cfg.flash.programming == "two_pass"),
+    ]
+    for key, value, unsupported in wrong:
+        if unsupported:
+            raise InputError(
+                f"{what}: {key} = {value}: such a drive cannot be recovered from flash yet"
+            )
+
+
+def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: PageStore) -> Recovered:
+    """Build the tables of the FTL in ``arrays``, which are those of a new drive, from the pages in
+    ``store``.
+
+    Pages that may be torn are overwritten in ``store``. Raises InputError if the store cannot be
+    read, or holds a mapping unit that the drive has not.
+    """
+    check_supported(cfg, str(store.where))
+    table = arrays.cfg[0]
+    blocks = geometry.units * geometry.all_blocks
+    units = int(table.lpns)
+    scan = _Scan(
+        store, geometry, max(int(table.stripe), int(table.together)), units,
+        (map_table((1, units), np.int64), map_table((1, units), np.int64)),
+        arrays.sectors[0] if table.partial else None,
+        _Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
+    )  # fmt: skip
+    for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
+        _scan_blocks(scan, arrays, first, records)
+    found = scan.found
+    _count_valid(arrays, geometry)
+    _set_blocks(scan, arrays, cfg)
+    found.mapped = int(arrays.dev.mapped[0])
+    return found
+
+
+# --- pages
+
+
+def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -> None:
+    """Scan blocks whose out-of-band data are ``records`` (OOB[blocks, pages]), from page ``first``
+    on, and map their pages."""
+    block_pages, found = scan.geometry.block_pages, scan.found
+    number = first // block_pages
+    reads = read_spares(records.reshape(-1)).reshape(records.shape)
+    written = reads != READS_BLANK
+    found.scanned_pages += int(written.sum())
+    stripes = written.reshape(len(records), -1, scan.stripe).any(axis=2)
+    visible = np.where(stripes.any(axis=1), stripes.shape[1] - stripes[:, ::-1].argmax(axis=1), 0)
+    for at in np.flatnonzero(visible).tolist():
+        _check_newest(scan, first + at * block_pages, reads[at], int(visible[at]))
+    valid = reads == READS_VALID
+    own = slice(number, number + len(records))
+    blocks = scan.blocks
+    blocks.visible[own] = visible
+    blocks.programs[own] = np.where(valid, records["step"], 0).max(axis=1)
+    blocks.erases[own] = np.where(valid, records["erases"].astype(np.int64), -1).max(axis=1)
+    blocks.stream[own] = np.where(valid, records["stream"].astype(np.int64), -1).max(axis=1)
+    found.programs = max(found.programs, int(blocks.programs[own].max(initial=0)))
+    data = np.flatnonzero(valid.reshape(-1) & (records["sequence"].reshape(-1) > 0))
+    flat = records.reshape(-1)[data]
+    if not len(flat):
+        return
+    lpns = np.ascontiguousarray(flat["lpn"])
+    if lpns.min() < 0 or lpns.max() >= scan.units:
+        raise InputError(
+            f"{scan.store.where}: holds mapping unit {int(lpns.max())}; the drive has {scan.units}"
+        )
+    sequences = np.ascontiguousarray(flat["sequence"])
+    found.sequence = max(found.sequence, int(sequences.max()))
+    _map_newest(
+        lpns, sequences, np.ascontiguousarray(flat["step"]), data + first,
+        scan.newest[0][0], scan.newest[1][0], arrays.l2p[0],
+    )  # fmt: skip
+    if scan.sectors is not None:
+        newest = arrays.l2p[0, lpns] == (data + first + 1)
+        scan.sectors[lpns[newest]] = flat["sectors"][newest]
+
+
+@njit
+def _map_newest(lpns, sequences, programs, ppns, newest_sequence, newest_program, l2p):
+    """Map each logical page of ``lpns`` to its physical page if that is the newest one so far."""
+    for i in range(lpns.shape[0]):
+        lpn = lpns[i]
+        held = newest_sequence[lpn]
+        if sequences[i] > held or (sequences[i] == held and programs[i] > newest_program[lpn]):
+            newest_sequence[lpn] = sequences[i]
+            newest_program[lpn] = programs[i]
+            l2p[lpn] = ppns[i] + 1
+
+
+def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> None:
+    """Read the newest stripes of the block with page ``first`` whole, and overwrite pages that may
+    be torn. ``reads``: what its pages read as, uint8[pages]; changed for damaged pages.
+    ``visible``: number of stripes up to the last visible one.
+    """
+    store, stripe, found = scan.store, scan.stripe, scan.found
+    for at in range(max(visible - CHECKED_STRIPES, 0) * stripe, visible * stripe):
+        if reads[at] != READS_VALID:
+            continue
+        found.checked_pages += 1
+        if not store.intact(first + at):
+            found.refused_pages += 1
+            reads[at] = READS_DAMAGED
+            store.spoil(first + at)
+            found.overwritten_pages += 1
+    behind = min((visible + 1) * stripe, len(reads))
+    for at in range((visible - 1) * stripe, behind):
+        if reads[at] == READS_BLANK:
+            store.spoil(first + at)
+            found.overwritten_pages += 1
+
+
+# --- blocks
+
+
+def _count_valid(arrays: Arrays, geometry: Geometry) -> None:
+    """Set the counts of mapped pages and the reverse map from the mapping table."""
+    l2p = arrays.l2p[0]
+    lpns = np.flatnonzero(l2p)
+    ppns = l2p[lpns].astype(np.int64) - 1
+    arrays.p2l[0, ppns] = lpns + 1
+    arrays.valid[:] = np.bincount(ppns // geometry.block_pages, minlength=len(arrays.valid))
+    arrays.dev["mapped"] = len(lpns)
+
+
+def _set_blocks(scan: _Scan, arrays: Arrays, cfg: Config) -> None:
+    """Set the states of blocks, the free rings and the write frontiers."""
+    found, geometry = scan.blocks, scan.geometry
+    block, valid = arrays.block, arrays.valid
+    known = found.erases >= 0
+    typical = int(np.median(found.erases[known])) if known.any() else 0
+    block["erases"][:] = np.where(known, found.erases, typical)
+    arrays.dev["erases_before"] = block["erases"].sum()
+    block["dirty"][:] = 1
+    used = (found.visible > 0) & (valid > 0)
+    block["state"][used] = page_map.FULL
+    block["stream"][used] = found.stream[used]
+    order = np.flatnonzero(used)
+    order = order[np.argsort(found.programs[order], kind="stable")]
+    block["filled"][order] = np.arange(len(order))
+    arrays.dev["filled"] = len(order)
+    _continue_blocks(scan, arrays)
+    for unit in range(geometry.units):
+        _set_free_ring(arrays, geometry, unit, cfg.ftl.wear_dynamic)
+
+
+def _continue_blocks(scan: _Scan, arrays: Arrays) -> None:
+    """Continue each stream of each unit in its newest block, if that has room behind the stripe
+    that has been overwritten."""
+    found, geometry = scan.blocks, scan.geometry
+    stripes = geometry.block_pages // scan.stripe
+    streams = arrays.front.shape[0]
+    for unit in range(geometry.units):
+        own = slice(unit * geometry.all_blocks, unit * geometry.all_blocks + geometry.native_blocks)
+        full = arrays.block["state"][own] == page_map.FULL
+        room = full & (found.visible[own] + 1 < stripes)
+        for stream in range(streams):
+            places = np.flatnonzero(full & (found.stream[own] == stream))
+            if not len(places):
+                continue
+            newest = int(places[np.argmax(found.programs[own][places])])
+            if not room[newest]:
+                continue
+            front, block = arrays.front[stream, unit], arrays.block[own.start + newest]
+            front["block"] = newest
+            front["next"] = (int(found.visible[own][newest]) + 1) * scan.stripe
+            block["state"] = page_map.OPEN
+            scan.found.continued_blocks += 1
+
+
+def _set_free_ring(arrays: Arrays, geometry: Geometry, unit: int, by_wear: bool) -> None:
+    """Set the ring of free blocks of a unit, the least worn first if ``by_wear``."""
+    own = slice(unit * geometry.all_blocks, unit * geometry.all_blocks + geometry.native_blocks)
+    free = np.flatnonzero(arrays.block["state"][own] == page_map.FREE)
+    if by_wear:
+        free = free[np.argsort(arrays.block["erases"][own][free], kind="stable")]
+    arrays.free[unit, : len(free)] = free
+    arrays.pool["free_head"][unit], arrays.pool["free_n"][unit] = 0, len(free)
