@@ -293,7 +293,9 @@ enum ondie_log {
     ONDIE_LOG_FILL = 18,
     ONDIE_LOG_DROP = 19,
     ONDIE_LOG_PADDING = 26,
-    ONDIE_LOG_FAILED = 27
+    ONDIE_LOG_FAILED = 27,
+    ONDIE_LOG_TRIM_COPY = 28,
+    ONDIE_LOG_TRIM_MAP = 29
 };
 
 /* Logical page of a page that holds padding (nand/page_store.py). */
@@ -359,6 +361,8 @@ typedef struct {
     uint8_t *flying;          /* contents on their way to flash, of slots that changed meanwhile */
     uint8_t *state;           /* enum ondie_slot of each slot */
     const uint8_t *zeros;     /* one page */
+    const uint8_t *trim_bits; /* buffers of trim maps, a page each */
+    int64_t *trim_sequence;   /* sequence number of each buffer's contents */
     const ondie_transfer *transfers; /* of each request in the rings of the queue pairs */
 } ondie_payload;
 

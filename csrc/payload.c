@@ -194,6 +194,11 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
         fail_program(p, to);
         return ONDIE_OK;
     }
+    if (r->what == ONDIE_LOG_TRIM_MAP) {
+        memcpy(to.data, p->trim_bits + (r->place - 1) * p->page_bytes, (size_t)p->page_bytes);
+        write_spare(p, to, r, lpn, p->trim_sequence[r->place - 1], checksum_of(p, to.data));
+        return ONDIE_OK;
+    }
     if (r->what == ONDIE_LOG_PADDING) {
         memset(to.data, 0, (size_t)p->page_bytes);
         write_spare(p, to, r, ONDIE_PADDING, 0, checksum_of(p, to.data));
@@ -287,6 +292,7 @@ static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_LOST:
     case ONDIE_LOG_PADDING:
     case ONDIE_LOG_FAILED:
+    case ONDIE_LOG_TRIM_MAP:
         if (r->old >= 0) missing = missing_segment(p, r->old, 1, ONDIE_USED);
         if (missing >= 0) return missing;
         return missing_segment(p, r->ppn, r->n, ONDIE_USED | ONDIE_CHANGED_FILE);
@@ -326,6 +332,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_LOST:
     case ONDIE_LOG_PADDING:
     case ONDIE_LOG_FAILED:
+    case ONDIE_LOG_TRIM_MAP:
         if ((p->missing = page_without_room(p, r->ppn, r->n)) >= 0) return ONDIE_NO_ROOM;
         for (int64_t i = 0; i < r->n && status == ONDIE_OK; i++) status = program(p, r, i);
         break;
@@ -333,6 +340,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
         if (p->room) return ONDIE_FILE_ERASE;
         erase(p, r);
         break;
+    case ONDIE_LOG_TRIM_COPY: p->trim_sequence[r->old] = ++p->sequence; break;
     case ONDIE_LOG_DROP:
     case ONDIE_LOG_TRIM: break;
     default: status = ONDIE_NOT_APPLIED;

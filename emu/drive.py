@@ -86,7 +86,7 @@ class Drive(PayloadSystem):
         store: str | os.PathLike[str] | None = None,
         durability: str = "process",
     ) -> None:
-        cfg, size = with_blocks(configuration(cfg), block_bytes)
+        cfg, size = with_blocks(configuration(cfg), block_bytes, store is not None)
         queues = whole_number("queues", queues, 1, MOST_QUEUES)
         if queue_depth is not None:
             queue_depth = whole_number("queue_depth", queue_depth, 1, PAIR_RING)
@@ -258,9 +258,10 @@ class Drive(PayloadSystem):
         )
 
 
-def with_blocks(cfg: Config, block_bytes: int | None) -> tuple[Config, int]:
+def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> tuple[Config, int]:
     """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
-    the size of a logical block. Raises InputError for an impossible size.
+    the size of a logical block. ``stored``: the drive has a store, so that it records trims. Raises
+    InputError for an impossible size.
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     by_sectors = cfg.ftl.partial_pages == "sectors"
@@ -275,6 +276,8 @@ def with_blocks(cfg: Config, block_bytes: int | None) -> tuple[Config, int]:
     changes: dict[str, int | str] = {}
     if size < unit and not by_sectors:
         changes["ftl.partial_pages"] = "sectors"
+    if stored and cfg.ftl.map_cache_bytes == 0:
+        changes["ftl.trim_maps"] = True
     if cfg.system.devices != 1:
         changes["system.devices"] = 1
     return (cfg.replace(changes, ref="a drive with its blocks") if changes else cfg), size

@@ -36,11 +36,19 @@ from ondie.emu.ftl import (
     page_map,
     pslc,
     translation_pages,
+    trim_maps,
     word_line_buffer,
     word_lines,
     write_frontier,
 )
-from ondie.emu.ftl.gc import collect, free_or_retire, maybe_start_gc, pick_up, start_wear_leveling
+from ondie.emu.ftl.gc import (
+    collect,
+    erase_released,
+    free_or_retire,
+    maybe_start_gc,
+    pick_up,
+    start_wear_leveling,
+)
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.write_path import (
     check_for_collection,
@@ -271,6 +279,8 @@ def place_again(st, tid, unit):
     dev = txn.dev
     if txn.kind == OWN and txn.role == Role.MAP_BACK:
         place_map_or_wait(st, tid)
+    elif trim_maps.is_trim_map(st, tid):
+        trim_maps.program_again(st, tid)
     elif txn.kind != OWN:
         st.command[tid].failed = 1
         place_or_wait(st, tid)
@@ -294,8 +304,13 @@ def on_own_program_done(st, tid, unit):
         on_translation_page_programmed(st, tid)
         check_for_collection(st, dev, unit)
         return
+    if trim_maps.is_trim_map(st, tid):
+        trim_maps.on_programmed(st, tid)
+        erase_released(st, dev)
+        check_for_collection(st, dev, unit)
+        return
     st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
-    if txn.lpn < cfg.lpns:
+    if txn.lpn < cfg.lpns or cfg.trim_maps != 0:
         held = st.sectors[dev, txn.lpn] if cfg.partial != 0 else -1
         page_map.log_program(st, LOG_MOVE, tid, txn.src_ppn, 0, -1, held)
     if int(st.l2p[dev, txn.lpn]) - 1 == txn.src_ppn:

@@ -30,6 +30,7 @@ from ondie.emu.ftl import (
     pslc,
     pslc_folding,
     subpage_sense,
+    trim_maps,
     write_frontier,
 )
 from ondie.emu.nand import scheduler_statistics, timing
@@ -127,8 +128,10 @@ def die_of_block(st, block):
 
 @inline
 def queue_of(st, txn):
-    """Return the die queue for a program of the FTL; translation pages have a separate queue."""
-    return Q_MAP_WRITE if txn.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
+    """Return the die queue for a program of the FTL; translation pages have a separate queue, as
+    they have separate blocks."""
+    is_map = txn.lpn >= st.cfg[0].lpns and st.cfg[0].trim_maps == 0
+    return Q_MAP_WRITE if is_map else st.cfg[0].q_gc_write
 
 
 @apart
@@ -253,6 +256,11 @@ def erase_or_free(st, dev, unit, bid):
     cfg = st.cfg[0]
     block = st.block[bid]
     readmit_host(st, bid)
+    if cfg.trim_maps != 0:
+        if trim_maps.holds_erase(st, dev, bid):
+            block.state = page_map.EMPTIED
+            return False
+        block.trims = 0
     if cfg.erase_collected != 0 and block.retire == 0:
         block.state = page_map.ERASING
         block_manager.queue_erase(st, dev, unit, bid, cfg.q_gc_erase)
@@ -276,6 +284,23 @@ def resume_after_read(st, dev, ppn):
             maybe_start_gc(st, dev, unit)
         if block.state == page_map.VICTIM and block.scan == 0:
             start_moving(st, dev, unit, bid)
+
+
+@cold
+def erase_released(st, dev):
+    """Erase or free the blocks whose trims are on flash now (trim_maps.py)."""
+    cfg = st.cfg[0]
+    saved = trim_maps.first_unsaved(st, dev)
+    for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+        if st.pool[unit].victims == 0:
+            continue
+        freed = False
+        for bid in range(unit * cfg.all_blocks, (unit + 1) * cfg.all_blocks):
+            block = st.block[bid]
+            if block.state == page_map.EMPTIED and block.reading == 0 and block.trims < saved:
+                freed = erase_or_free(st, dev, unit, bid) or freed
+        if freed:
+            maybe_start_gc(st, dev, unit)
 
 
 @njit

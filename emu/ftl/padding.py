@@ -35,7 +35,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import has_fua
-from ondie.emu.ftl import idle, page_map, pslc, word_lines, write_frontier
+from ondie.emu.ftl import idle, page_map, pslc, trim_maps, word_lines, write_frontier
 from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.word_line_buffer import (
@@ -372,6 +372,11 @@ def join_word_line(st, tid):
         if page.landing > 0 and st.cfg[0].cache_through == 0:
             dev_rec.pressing = 1
         pad_for_cache(st, dev)
+    elif trim_maps.is_trim_map(st, tid):
+        dev_rec.trim_joining -= 1
+        if dev_rec.trim_joining == 0:
+            end = st.cfg[0].collected + st.cfg[0].collected_streams
+            pad_streams(st, dev, st.cfg[0].collected, end, PADDED_AT_FLUSH)
     elif has_fua(st, tid):
         dev_rec.fua -= txn.n
         if dev_rec.fua == 0:

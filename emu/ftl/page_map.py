@@ -35,6 +35,7 @@ BLOCK = record_type(
     owed="i4",  # valid pages that its collection may still write elsewhere
     unseen="i4",  # pages valid when its collection began and not yet read
     last="i4",  # its last stripe of word lines to be written (word_lines.py)
+    trims="i8",  # number of the last trim that has removed one of its pages (trim_maps.py)
     turned="i8",  # reservoir: rotation of the roles of its planes, in planes
 )
 FAILED_PROGRAM, FAILED_ERASE, PINNED = 1, 2, 3

@@ -20,6 +20,7 @@ from ondie.emu.ftl import (
     pslc,
     read_retry,
     reservoir,
+    trim_maps,
 )
 from ondie.emu.ftl.write_path import REWRITES
 from ondie.emu.nand.die import (
@@ -120,6 +121,8 @@ def set_cached_map(
             "flash"
         )
     table.map_entries, table.map_span, table.tpages = entries, span, tpages
+    table.trim_span = 8 * geometry.page_bytes
+    table.trim_maps = -(-lpns // int(table["trim_span"][0])) if cfg.ftl.trim_maps else 0
     following = int(table["collected"][0] + table["collected_streams"][0])
     table.map_stream = following if entries else -1
     table.map_streams = streams if entries else 0
@@ -140,7 +143,7 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     write.
     """
     streams, needed = _blocks_in_use(cfg, table)
-    pages = int(table["lpns"][0]) + int(table["tpages"][0])
+    pages = _mapped_pages(table)
     spare = geometry.native_pages - pages
     if spare >= needed * geometry.units * geometry.block_pages:
         return
@@ -155,6 +158,12 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
         f"ftl.gc_streams = {cfg.ftl.gc_streams}), so that the drive can run full when all "
         f"logical pages are written; {advice}{streams_fewer}{super_blocks}"
     )
+
+
+def _mapped_pages(table: np.recarray) -> int:
+    """Return the number of pages that the mapping table can map: logical and translation pages and
+    trim maps."""
+    return sum(int(table[name][0]) for name in ("lpns", "tpages", "trim_maps"))
 
 
 def _blocks_in_use(cfg: Config, table: np.recarray) -> tuple[int, int]:
@@ -172,7 +181,7 @@ def spare_blocks(cfg: Config, geometry: Geometry, arrays: Arrays) -> int:
     state = np.asarray(arrays.block.state[: geometry.units * geometry.all_blocks])
     native = state.reshape(geometry.units, -1)[:, : geometry.native_blocks]
     table = arrays.cfg
-    pages = int(table["lpns"][0]) + int(table["tpages"][0])
+    pages = _mapped_pages(table)
     in_use = _blocks_in_use(cfg, table)[1] * geometry.units
     return int((native != page_map.BAD).sum()) - -(-pages // geometry.block_pages) - in_use
 
@@ -304,10 +313,15 @@ def tables(
     width = map_dtype(geometry.physical_pages)
     stripes = geometry.block_pages // int(table.stripe)
     return {
-        "l2p": map_table((n, lpns + tpages), width),
+        "l2p": map_table((n, lpns + tpages + int(table.trim_maps)), width),
         "p2l": map_table((n, geometry.physical_pages), width),
         "rewrites": np.zeros((n, REWRITES if table.partial else 1), np.int64),
-        "sectors": map_table((n, lpns + tpages if table.partial else 1), np.int64),
+        "sectors": map_table(
+            (n, lpns + tpages + int(table.trim_maps) if table.partial else 1), np.int64
+        ),
+        "trim_map": records(trim_maps.TRIM_MAP, max(n * int(table.trim_maps), 1)),
+        "trim_slot": np.zeros(n * trim_maps.FLIGHTS, np.int8),
+        "trim_bits": np.zeros((trim_maps.FLIGHTS, geometry.page_bytes), np.uint8),
         "valid": np.zeros(units * geometry.all_blocks, np.int32),
         "block": block_records(cfg, geometry, units, lanes, stripes),
         "free": np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),

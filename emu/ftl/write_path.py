@@ -29,6 +29,7 @@ from ondie.emu.ftl import (
     read_path,
     subpage_sense,
     translation_pages,
+    trim_maps,
     word_lines,
     write_frontier,
 )
@@ -323,6 +324,8 @@ def retry_internal(st, dev, unit):
         maybe_start_gc(st, dev, unit)
     if st.cfg[0].map_entries != 0:
         retry_map(st, dev)
+    if st.cfg[0].trim_maps != 0:
+        trim_maps.start(st, dev)
 
 
 @njit

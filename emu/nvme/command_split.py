@@ -14,9 +14,16 @@ from ondie.emu.engine.core.error_codes import E_FULL
 from ondie.emu.engine.core.events import REQUEST, fail, go
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.payload_log import LOG_SERVE, LOG_TRIM, log, log_cached
-from ondie.emu.engine.core.stages import SERVED, TRANSLATED
+from ondie.emu.engine.core.stages import PART_DONE, SERVED, TRANSLATED
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
-from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, write_frontier
+from ondie.emu.ftl import (
+    cached_entries,
+    cmt,
+    page_map,
+    translation_pages,
+    trim_maps,
+    write_frontier,
+)
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
 from ondie.emu.nand.scheduler_statistics import READ_MISSES
@@ -306,17 +313,29 @@ def cut_trim(st, tid):
     st.count[txn.dev, TRIMMED_PAGES] += max(end - lpn, 0)
     if end > lpn:
         st.dev[txn.dev].full = 0
+    if cfg.trim_maps != 0:
+        st.dev[txn.dev].trims += 1
     for page in range(lpn, end):
         if cfg.map_entries != 0 and st.l2p[txn.dev, page] != 0:
             cmt.update(st, txn.dev, page)
         if cfg.cache != 0:
             data_cache.drop_page(st, txn.dev, page)
+        if cfg.trim_maps != 0 and st.l2p[txn.dev, page] != 0:
+            trim_maps.note(st, txn.dev, page)
         page_map.unmap(st, txn.dev, page)
         if cfg.partial != 0:
             st.sectors[txn.dev, page] = 0
     log(st, LOG_TRIM, tid, lpn, -1, -1, max(end - lpn, 0), txn.dev, -1)
     if cfg.cache != 0:
         data_cache.schedule_deferred(st, txn.dev)
+
+
+@cold
+def flush_trims(st, tid):
+    """Let FLUSH command ``tid`` wait until all trims so far are on flash."""
+    other = child(st, tid, 0, 0)
+    if other >= 0 and not trim_maps.wait_for_flush(st, other):
+        go(st, other, PART_DONE)
 
 
 @njit

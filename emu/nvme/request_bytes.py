@@ -63,6 +63,8 @@ class RequestBytes:
             "state": np.zeros(max(places, 1), np.uint8),
             "zeros": np.zeros(page, np.uint8),
             "transfers": transfers,
+            "trim_bits": arrays.trim_bits,
+            "trim_sequence": np.zeros(len(arrays.trim_bits), np.int64),
         }
         if (files := self.store.files) is not None:
             record.run_pages = files.run_pages

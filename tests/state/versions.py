@@ -1,5 +1,5 @@
-"""Owns: what each mapping unit of a drive may hold, by the contract of a power cut, and a drive that
-is held to it. Does not: choose commands or the time of the cut.
+"""Owns: what each mapping unit of a drive may hold, by the contract of a power cut, and a drive
+that is held to it. Does not: choose commands or the time of the cut.
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); docs/store.md.
 
 A unit has one version that must not be lost, and later ones of which any may be found after a cut:
@@ -42,7 +42,8 @@ class Versions:
         for op, offset, count, fua in items:
             offset -= offset % block
             count = max(count - count % block, block) if op != FLUSH else 0
-            count = min(count, self.drive.capacity - offset, (len(self.memory) - slot) * size - size)
+            room = (len(self.memory) - slot - 1) * size
+            count = min(count, self.drive.capacity - offset, room)
             if op == FLUSH:
                 offset, count = 0, 0
             units = range(offset // size, -(-(offset + count) // size)) if count else range(0)
@@ -87,7 +88,7 @@ class Versions:
         """Note the completions ``done`` of the commands ``chosen``."""
         completed = {int(row["tag"]): int(row["status"]) for row in done}
         flushed = False
-        for at, (op, units, slot, new, fua, offset, count) in enumerate(chosen):
+        for at, (op, _, slot, new, fua, offset, count) in enumerate(chosen):
             if self.tag + at not in completed:
                 for unit, contents in new.items():
                     self.later.setdefault(unit, []).append(contents)
@@ -100,7 +101,7 @@ class Versions:
             for unit, contents in new.items():
                 self.held[unit] = np.frombuffer(contents, np.uint8)
                 self.later.setdefault(unit, []).append(contents)
-                if (op == WRITE and (not self.cached or fua)):
+                if op == WRITE and (not self.cached or fua):
                     self.sure[unit] = contents
                     self.later.pop(unit)
             flushed |= op == FLUSH

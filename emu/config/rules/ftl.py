@@ -11,6 +11,7 @@ from ondie.emu.config.rules.conditions import (
     MAPPED_BY_PROGRAM,
     RESERVOIR,
     SUB_PAGES,
+    TRIM_MAPS,
     UNITS_ARE_DIES,
     Condition,
     above_zero,
@@ -81,6 +82,12 @@ RULES: tuple[Rule, ...] = (
         divides_page,
         "a page must consist of whole mapping units: ftl.mapping_unit must be a power of two from "
         "512 B to flash.page, or 0 for one page",
+    ),
+    requires(TRIM_MAPS, MAPPED_BY_PROGRAM, "a trim map says which programmed data are mapped"),
+    requires(
+        TRIM_MAPS,
+        equal("ftl.map_cache", 0),
+        "trim maps and translation pages have the same page numbers",
     ),
     requires(
         SUB_PAGES, MAPPED_BY_PROGRAM, "mapping units are gathered until their page is programmed"

@@ -134,6 +134,13 @@ class Ftl:
             choices=("programmed", "placed"),
         ),
     ]
+    trim_maps: Annotated[
+        bool,
+        Spec(
+            "a FLUSH writes which mapping units are mapped, where trims have changed that, to "
+            "flash, so that trims survive a power loss; erases wait for it"
+        ),
+    ]
     victim_pages: Annotated[
         str,
         Spec(

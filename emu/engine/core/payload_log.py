@@ -76,7 +76,8 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
     LOG_FETCH, LOG_MADE,  # registers to the controller; data made by the controller to the array
     LOG_LIFT, LOG_LANDED,  # reservoir to DRAM; DRAM to another super-page
     LOG_PADDING, LOG_FAILED,  # pages programmed without data; pages whose program has failed
-) = range(28)  # fmt: skip
+    LOG_TRIM_COPY, LOG_TRIM_MAP,  # a trim map is composed in a buffer; it is on flash
+) = range(30)  # fmt: skip
 
 
 @inline

@@ -19,6 +19,7 @@ class Role(IntEnum):
     MAP_FETCH = 4  # reads a translation page for the transactions that wait for it
     MAP_BACK = 5  # reads a translation page, merges the dirty entries and writes it back
     PADDING = 6  # a program without data that completes a word line
+    TRIM_MAP = 7  # a trim map that is programmed (ftl/trim_maps.py)
     REGISTERS = 8  # register data sent to the controller
     GRADIENT = 9  # a gradient that is programmed
     MADE = 10  # data made by the controller that are programmed

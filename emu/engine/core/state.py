@@ -49,6 +49,9 @@ FIELDS = (
     "l2p",  # uint32/uint64[devices, lpns]: ppn + 1, 0 = unmapped (ftl/page_map.py)
     "p2l",  # uint32/uint64[devices, ppns]: lpn + 1
     "sectors",  # int64[devices, lpns]: sectors that hold data, where pages may be partial
+    "trim_map",  # records[devices x maps]: trims that are not on flash (ftl/trim_maps.py)
+    "trim_slot",  # int8[devices x FLIGHTS]: buffers of trim maps in use (ftl/trim_maps.py)
+    "trim_bits",  # uint8[FLIGHTS, page bytes]: their contents, for payload (ftl/trim_maps.py)
     "rewrites",  # int64[devices, REWRITES]: writes that have ended, by page (ftl/write_path.py)
     "valid",  # int32[blocks of all units]: mapped pages (reservoir: super-pages) of each block
     "block",  # records[blocks of all units] (ftl/page_map.py)

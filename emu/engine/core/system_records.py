@@ -42,6 +42,8 @@ CFG = record_type(
     map_entries="i8",  # entries of a cached mapping table; 0: the whole table is in DRAM
     map_caches="i8",  # cached mapping tables: one for each device, or one for each zone
     map_span="i8",  # entries of a translation page
+    trim_maps="i8",  # trim maps of a device, after its logical and translation pages; 0: none
+    trim_span="i8",  # logical pages of a trim map
     tpages="i8",  # translation pages of a device
     map_read="i8", map_writes="i8",
     open_ahead="i8",  # 1: a stream's next block is opened when the previous one is full
@@ -158,5 +160,12 @@ DEV = record_type(
     spare="i8",  # of these, those that have not failed
     refused_pages="i8", refused_bytes="i8",  # of writes that ended before they were stored, sent
     faults="i8",  # writes that ended with a write fault
+    trims="i8",  # number of trims, if they are recorded (ftl/trim_maps.py)
+    trims_wanted="i8",  # trims up to this number are to be written to flash
+    unsaved="i8",  # trim maps with trims that are not on flash
+    trim_flights="i8",  # trim maps that are being programmed
+    trim_joining="i8",  # of these, those that are not in a word line yet
+    trim_waiters="i8",  # 1 + first part of a FLUSH that waits for trim maps
+    trim_cursor="i8",  # unit of the last trim map
     erases_before="i8",  # of all blocks, before the power was switched on
 )  # fmt: skip

@@ -30,6 +30,7 @@ from ondie.emu.ftl.tables import (
     open_blocks,
     set_cached_map,
 )
+from ondie.emu.ftl.trim_maps import FLIGHTS
 from ondie.emu.nand import raw_jobs
 from ondie.emu.nand import tables as nand_tables
 from ondie.emu.nand.die import (
@@ -261,6 +262,8 @@ def _transactions(table: np.record, devices: int) -> int:
         rows += 2 * table.budget + devices * table.map_writes
     if table.cache != 0:  # also hits and misses of one page, and destages
         rows += 3 * table.budget + devices * table.cache_flights
+    if table.trim_maps > 0:
+        rows += devices * FLIGHTS
     fronts = open_blocks(table)
     padding = fronts * 2 * table.stripe if table.line > 1 else 0
     return int(rows + devices * (table.units * (motion + fronts + padding + 2) + 1))

@@ -1,7 +1,7 @@
 """Flash operations in progress at a power cut, and what is left of them on flash.
 
 Owns the operations that a cut interrupts, and the contents that their programs would have had. Does
-not own the outcomes (nand/torn_pages.py) or recovery (ftl/recovery.py).
+not own the outcomes (nand/torn_pages.py) or recovery (ftl/recovery/conventional.py).
 Source: this project's rules of recovery (docs/store.md).
 """
 
@@ -18,10 +18,10 @@ from ondie.emu.engine.core.payload_log import (
     LOG_MOVE,
     LOG_PADDING,
     LOG_PROGRAM,
+    LOG_TRIM_MAP,
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.engine.run.driver import Driver
 from ondie.emu.nand import timing, torn_pages
 from ondie.emu.nvme.request_bytes import RequestBytes
 
@@ -39,14 +39,14 @@ def operations(arrays: Arrays, now: int) -> Iterator[tuple[int, int]]:
                 yield at, tid  # else the command is still on the channel
 
 
-def tear(driver: Driver, payload: RequestBytes, rng: np.random.Generator) -> None:
-    """Leave what the power cut of ``driver`` leaves of its operations on the pages of ``payload``,
-    drawn from ``rng``."""
-    arrays, store = driver.arrays, payload.store
-    for _, tid in operations(arrays, driver.now):
+def tear(arrays: Arrays, now: int, payload: RequestBytes, rng: np.random.Generator) -> None:
+    """Leave what a power cut at time ``now`` (ps) leaves of the operations of device 0 on the pages
+    of ``payload``, drawn from ``rng``."""
+    store = payload.store
+    for _, tid in operations(arrays, now):
         txn = arrays.txn[tid]
         if txn.op == timing.ERASE:
-            block = range(int(txn.ppn), int(txn.ppn) + driver.geometry.block_pages)
+            block = range(int(txn.ppn), int(txn.ppn) + int(arrays.cfg.block_pages[0]))
             torn_pages.interrupt_erase(store, filter(store.is_written, block), rng)
         elif txn.op in (timing.PROGRAM, timing.COPYBACK):
             members = [tid]
@@ -72,6 +72,9 @@ def _log_program(arrays: Arrays, tid: int) -> int:
     held = int(arrays.sectors[0, lpn]) if partial and lpn >= 0 else -1
     if txn.role == Role.PADDING:
         record.what, record.sectors, record.held = LOG_PADDING, 0, 0
+        return 1
+    if txn.role == Role.TRIM_MAP:
+        record.what, record.place = LOG_TRIM_MAP, int(txn.src_ppn) + 1
         return 1
     if txn.kind not in (CACHED, REQUEST):
         record.old, record.held = int(txn.src_ppn), held

@@ -3,8 +3,8 @@
 Owns the memory of commands, the opening and closing of the store, power cuts, and the start of a
 drive from a checkpoint or by recovery. Does not own the commands and their clock
 (command_system.py), the application of the log (nvme/request_bytes.py), files
-(nand/store_folder.py), the recovery of the tables (ftl/recovery.py) or what is left of an
-interrupted operation (nand/torn_pages.py, interrupted.py).
+(nand/store_folder.py), the recovery of the tables (ftl/recovery/) or what is left of an interrupted
+operation (nand/torn_pages.py, interrupted.py).
 Source: NVMe base specification (shutdown, FLUSH, FUA).
 """
 
@@ -22,7 +22,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.run import checkpoint, condition, interrupted
 from ondie.emu.engine.run.command_system import CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED, PowerCut
-from ondie.emu.ftl import recovery
+from ondie.emu.ftl.recovery import conventional as recovery
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
@@ -181,8 +181,8 @@ class PayloadSystem(CommandSystem):
             self.buffer = self._buffer
 
     def power_cut(self, after_events: int) -> int:
-        """Run ``after_events`` events, then cut the power; afterwards the drive handles no
-        commands until :meth:`power_on`.
+        """Run ``after_events`` events, then cut the power at some time before the next event;
+        afterwards the drive handles no commands until :meth:`power_on`.
 
         Commands that have not completed and data that is only in the data cache are lost.
         Finished programs remain on flash. A page whose program, and a block whose erase, is in
@@ -195,10 +195,12 @@ class PayloadSystem(CommandSystem):
             self.run_until()
         self.off = True
         self._reached = max(self._reached, super().now)
-        if self._bytes is not None and self.defect is None and self._store_error is None:
-            rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
-            interrupted.tear(self, self._bytes, rng)
+        rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
         self._cuts += 1
+        if self.next_event < NEVER:
+            self._reached = max(self._reached, int(rng.integers(super().now, self.next_event)))
+        if self._bytes is not None and self.defect is None and self._store_error is None:
+            interrupted.tear(self.arrays, self._reached, self._bytes, rng)
         return self.events - before
 
     def check_power(self) -> None:

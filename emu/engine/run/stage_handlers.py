@@ -99,6 +99,8 @@ def execute_command(st, tid):
             return stages.FETCHED
         command_split.cut_write(st, tid, stages.WRITE_FETCHED)
     elif txn.role != Role.TRIMMING:
+        if cfg.trim_maps != 0:
+            command_split.flush_trims(st, tid)
         if cfg.cache_writes != 0:
             if st.dev[dev].full != 0 and ends.fail_flush(st, tid):
                 return stages.FINISHED

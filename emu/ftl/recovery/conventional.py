@@ -2,7 +2,7 @@
 
 Owns the choice of the newest version of each mapping unit, the check for torn pages, and the state
 of blocks, free rings and write frontiers after a power loss. Does not own the reading of pages
-(nand/page_store.py), the reservoir (reservoir_recovery.py) or the power cut itself
+(nand/page_store.py), the reservoir (reservoir.py) or the power cut itself
 (engine/run/interrupted.py).
 Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
 Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011.
@@ -10,7 +10,8 @@ Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory",
 Every page has in its out-of-band data the number of its mapping unit, the sequence number of the
 data, and the number of the program. Copies made by collection keep the sequence number of their
 data. Of the pages of a unit, the one with the largest sequence number is mapped; of several copies,
-that of the latest program, because an interrupted erase may have damaged the others.
+that of the latest program, because an interrupted erase may have damaged the others. Trim maps
+(ftl/trim_maps.py) say which data are dead.
 
 A program that power loss interrupts is the last one of its block, or near the last: programs of one
 die are executed one by one. So the newest stripes of each block are read whole. A page with a wrong
@@ -62,6 +63,8 @@ class Recovered:
     """Pages that were overwritten with zeros."""
     continued_blocks: int = 0
     """Blocks in which writes continue."""
+    trimmed: int = 0
+    """Mapping units whose data on flash had been trimmed."""
     mapped: int = 0
     """Mapping units with data."""
 
@@ -124,7 +127,7 @@ def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: PageStore) -
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]
     blocks = geometry.units * geometry.all_blocks
-    units = int(table.lpns)
+    units = int(table.lpns) + int(table.trim_maps)
     scan = _Scan(
         store, geometry, max(int(table.stripe), int(table.together)), units,
         (map_table((1, units), np.int64), map_table((1, units), np.int64)),
@@ -134,6 +137,7 @@ def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: PageStore) -
     for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
         _scan_blocks(scan, arrays, first, records)
     found = scan.found
+    _apply_trim_maps(scan, arrays)
     _count_valid(arrays, geometry)
     _set_blocks(scan, arrays, cfg)
     found.mapped = int(arrays.dev.mapped[0])
@@ -180,7 +184,7 @@ def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -
     )  # fmt: skip
     if scan.sectors is not None:
         newest = arrays.l2p[0, lpns] == (data + first + 1)
-        scan.sectors[lpns[newest]] = flat["sectors"][newest]
+        scan.sectors[lpns[newest]] = flat["sectors"][newest]  # -1 of trim maps
 
 
 @njit
@@ -217,6 +221,29 @@ def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> N
             found.overwritten_pages += 1
 
 
+def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
+    """Unmap the units that the newest trim maps do not have, unless they were written later."""
+    table = arrays.cfg[0]
+    units, span = int(table.lpns), int(table.trim_span)
+    sequences, l2p = scan.newest[0][0], arrays.l2p[0]
+    for at in range(int(table.trim_maps)):
+        entry = int(l2p[units + at])
+        if entry == 0:
+            continue
+        if not scan.store.intact(entry - 1):
+            raise InputError(
+                f"{scan.store.where}: trim map {at} in physical page {entry - 1} is damaged, so "
+                "that trimmed data cannot be told from others"
+            )
+        own = slice(at * span, min((at + 1) * span, units))
+        bits = np.unpackbits(scan.store.read(entry - 1), bitorder="little")[: own.stop - own.start]
+        dead = (bits == 0) & (sequences[own] <= sequences[units + at]) & (l2p[own] != 0)
+        l2p[own][dead] = 0
+        if scan.sectors is not None:
+            scan.sectors[own][dead] = 0
+        scan.found.trimmed += int(dead.sum())
+
+
 # --- blocks
 
 
@@ -246,7 +273,8 @@ def _set_blocks(scan: _Scan, arrays: Arrays, cfg: Config) -> None:
     order = order[np.argsort(found.programs[order], kind="stable")]
     block["filled"][order] = np.arange(len(order))
     arrays.dev["filled"] = len(order)
-    _continue_blocks(scan, arrays)
+    if not cfg.ftl.gc_copyback:  # copy-back overtakes programs of earlier pages
+        _continue_blocks(scan, arrays)
     for unit in range(geometry.units):
         _set_free_ring(arrays, geometry, unit, cfg.ftl.wear_dynamic)
 

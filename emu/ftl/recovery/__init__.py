@@ -1,0 +1,1 @@
+"""Recovery of the tables of a drive from the pages on flash, after a power loss."""
