@@ -10,6 +10,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core.counters import MAP_PROGRAM_PAGES as MAP_PROGRAM_PAGES
 from ondie.emu.nvme import command as queues
 from tests.timing.harness import preset
 

@@ -4,20 +4,23 @@ Owns the file: which tables it holds, their encoding, and the check before it is
 the decision to write or use it (payload_system.py) or the folder (nand/store_folder.py).
 Source: this project (docs/store.md).
 
-The file is one line of JSON (numbers, and for each table its name, type, shape and the ranges of
-entries that follow), and the entries of these ranges. Ranges that hold only zeros are left out, as
-a new table has zeros there or is cleared first. The superblock has the checksum of the file, and
-only while the store is clean: a checkpoint that is older than the pages on flash is never used.
+The file is one line of JSON (numbers, and for each table its name, type, shape, the ranges of bytes
+that follow, and their size), and the bytes of these ranges. Ranges that hold only zeros are left
+out. Records are compressed, because most of them are alike. The superblock has the checksum of the
+file, and only while the store is clean: a checkpoint that is older than the pages on flash is never
+used.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from ondie.emu.engine.core.sparse_table import touched_parts
 from ondie.emu.engine.core.state import FIELDS, Arrays
 from ondie.emu.nand.store_folder import StoreFolder
 from ondie.kernels.crc import crc32c
@@ -26,7 +29,9 @@ NAME = "checkpoint"
 """Name of the file."""
 NOT_KEPT = ("cfg", "log", "stage", "message", "line")
 """Tables of the engine that follow from the configuration, or are empty at rest."""
-PART = 1 << 20
+PLAIN = ("l2p", "p2l", "sectors", "bytes cached", "bytes flying")
+"""Large tables, which are zeros when they are new, are sparse, and hardly become smaller."""
+PART = 1 << 16
 """Bytes of a table that are kept or left out together."""
 
 
@@ -49,14 +54,15 @@ def _layout(table: np.ndarray) -> list[Any]:
 def _parts(raw: np.ndarray) -> list[tuple[int, int]]:
     """Return the ranges (start, end) of ``raw`` (uint8[n]) that hold more than zeros."""
     found: list[tuple[int, int]] = []
-    for start in range(0, len(raw), PART):
-        end = min(start + PART, len(raw))
-        if not raw[start:end].any():
-            continue
-        if found and found[-1][1] == start:
-            found[-1] = found[-1][0], end
-        else:
-            found.append((start, end))
+    for touched in touched_parts(raw):
+        for start in range(touched.start, touched.stop, PART):
+            end = min(start + PART, touched.stop)
+            if not raw[start:end].any():
+                continue
+            if found and found[-1][1] == start:
+                found[-1] = found[-1][0], end
+            else:
+                found.append((start, end))
     return found
 
 
@@ -65,21 +71,25 @@ def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, 
 
     Raises StoreFull, InputError.
     """
-    raws = {name: _as_bytes(table) for name, table in tables.items()}
-    parts = {name: _parts(raw) for name, raw in raws.items()}
-    head = {
-        "numbers": numbers,
-        "tables": {name: [*_layout(tables[name]), parts[name]] for name in tables},
-    }
+    heads: dict[str, list[Any]] = {}
+    bodies: list[memoryview] = []
+    for name, table in tables.items():
+        raw = _as_bytes(table)
+        parts = _parts(raw)
+        pieces = [raw[start:end].data for start, end in parts]
+        if name not in PLAIN:
+            pieces = [memoryview(zlib.compress(b"".join(pieces), 1))]
+        size = sum(map(len, pieces))
+        heads[name] = [*_layout(table), parts, size]
+        bodies += pieces
+    line = json.dumps({"numbers": numbers, "tables": heads}).encode() + b"\n"
     checksum = 0
 
     def contents() -> Iterator[memoryview]:
         nonlocal checksum
-        pieces = [np.frombuffer(json.dumps(head).encode() + b"\n", np.uint8)]
-        pieces += [raws[name][start:end] for name in tables for start, end in parts[name]]
-        for piece in pieces:
-            checksum = crc32c(piece, checksum)
-            yield piece.data
+        for piece in (memoryview(line), *bodies):
+            checksum = crc32c(np.frombuffer(piece, np.uint8), checksum)
+            yield piece
 
     folder.write(NAME, contents())
     return checksum
@@ -104,16 +114,16 @@ def load(folder: StoreFolder, tables: dict[str, np.ndarray]) -> dict[str, int] |
     if held != {name: _layout(table) for name, table in tables.items()}:
         return None
     at = end + 1
-    for name, (_, _, parts) in head["tables"].items():
+    for name, (_, _, parts, size) in head["tables"].items():
+        body = raw[at : at + size]
         memory = _as_bytes(tables[name])
-        before = 0
-        for start, stop in [*parts, [len(memory), len(memory)]]:
-            for first in range(before, start, PART):  # a table may not be new, and is sparse
-                left = memory[first : min(first + PART, start)]
-                if left.any():
-                    left[:] = 0
-            memory[start:stop] = raw[at : at + stop - start]
-            at += stop - start
-            before = stop
+        if name not in PLAIN:
+            body = np.frombuffer(zlib.decompress(body.data), np.uint8)
+            memory[:] = 0
+        first = 0
+        for start, stop in parts:
+            memory[start:stop] = body[first : first + stop - start]
+            first += stop - start
+        at += size
     numbers: dict[str, int] = head["numbers"]
     return numbers

@@ -1,0 +1,316 @@
+"""Does a drive keep its contract over power cuts? Histories of commands that are cut at any event,
+held to the versions that each mapping unit may have, with each feature of the flash on and off.
+Source: tests/state/versions.py.
+"""
+
+import numpy as np
+import pytest
+
+from ondie.emu.drive import Drive
+from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.ftl.recovery import conventional
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
+from ondie.emu.units import InputError
+from tests.state import small
+from tests.state.versions import Versions
+
+SHAPE = {
+    "flash__page": "4 KiB", "ftl__block_unit": "die", "frontend__max_transfer": "32 KiB",
+    "host__io_queue_depth": 16, "flash__blocks_per_plane": 16,
+}  # fmt: skip
+CACHE = {"cache__capacity": "64 KiB", "cache__mode": "write_back"}
+UNITS = {"flash__page": "16 KiB", "ftl__mapping_unit": "4 KiB"}
+SECTORS = {"ftl__partial_pages": "sectors"}
+LINES = {
+    "flash__programming": "one_shot", "pe__kind": "none", "flash__cell": "TLC",
+    "flash__pages_per_block": 12,
+}  # fmt: skip
+DRIVES = {
+    "plain": {},
+    "write back": CACHE,
+    "write through": CACHE | {"cache__mode": "write_through"},
+    "read cache": CACHE | {"cache__mode": "read"},
+    "idle destage": SHAPE | CACHE | {"cache__destage_idle": "true"},
+    "mapping units": SHAPE | UNITS | CACHE,
+    "word lines": SHAPE | LINES,
+    "word lines, write back": SHAPE | LINES | CACHE,
+    "sectors": SHAPE | SECTORS,
+    "all of these": SHAPE | LINES | CACHE | UNITS | SECTORS,
+    "failures": SHAPE | {"ftl__program_failures": 0.01, "ftl__erase_failures": 0.005,
+                         "ftl__erase": "collected", "ftl__bad_blocks": 0.02},
+    "planes": SHAPE | {"ftl__block_unit": "plane", "ftl__gc_parallel": 2,
+                       "flash__suspend": "program_erase", "ftl__gc_copyback": "true"},
+    "wear": SHAPE | {"ftl__erase": "collected", "ftl__wear_static_cycles": 3},
+    "static": SHAPE | {"ftl__placement": "static"},
+    "streams": SHAPE | {"ftl__write_streams": 2, "ftl__gc_streams": "each",
+                        "ftl__open_blocks": "ahead"},
+    "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
+}  # fmt: skip
+OPS = (WRITE,) * 5 + (READ, READ, TRIM)
+
+
+def versions(name, seed=0, **changes):
+    cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES[name])
+    drive = Drive(cfg, True, strict=True, seed=seed, queues=4, **changes)
+    return Versions(drive, cached=cfg.cache.mode in ("write_back", "read_write"))
+
+
+def some(rng, drive, most=24):
+    """Commands of any sectors, none of them a FLUSH."""
+    return [
+        (
+            int(rng.choice(OPS)),
+            int(rng.integers(0, drive.capacity)),
+            int(rng.integers(1, 8 * drive.unit_bytes // drive.block_bytes)) * drive.block_bytes,
+            int(rng.random() < 0.1),
+        )
+        for _ in range(int(rng.integers(1, most)))
+    ]
+
+
+def history(held, rng, turns):
+    """Yield what each of the recoveries of a history has found (None: nothing was on flash)."""
+    for _ in range(turns):
+        what = rng.random()
+        if what < 0.25:
+            held.cut(some(rng, held.drive), int(rng.integers(0, 600)), queues=4)
+            yield held.drive.recovered
+        elif what < 0.4:
+            held.run([(FLUSH, 0, 0, 0)])
+        else:
+            held.run(some(rng, held.drive), queues=4)
+
+
+@pytest.mark.parametrize("name", DRIVES)
+def test_histories_with_cuts(name, counts):
+    """2,000 of them at full counts."""
+    refused = trimmed = cuts = 0
+    for seed in range(counts(4, 125)):
+        rng = np.random.default_rng((seed, 17))
+        held = versions(name, seed)
+        for found in history(held, rng, 30):
+            if found is not None:
+                refused, trimmed = refused + found.refused_pages, trimmed + found.trimmed
+        cuts += held.cuts
+    assert cuts > counts(4, 125) and trimmed > 0
+    assert refused > 0 or counts(True, False), "no interrupted program has left a valid seal"
+
+
+def flush_and_trim(held, rng):
+    """Fill half of the drive, trim and flush some of it."""
+    drive = held.drive
+    held.run([(WRITE, unit * drive.unit_bytes, drive.unit_bytes, 0) for unit in range(0, 100, 2)])
+    held.run([(FLUSH, 0, 0, 0)])
+    held.run([(TRIM, unit * drive.unit_bytes, 4 * drive.unit_bytes, 0) for unit in range(0, 60, 8)])
+    held.run([(FLUSH, 0, 0, 0)])
+
+
+def trims_without_flush(held, rng):
+    """Write, trim and collect, and cut the power now and then; no FLUSH. Return the number of trim
+    maps that erases have waited for."""
+    drive, size, maps = held.drive, held.drive.unit_bytes, 0
+    flush_and_trim(held, rng)
+    for turn in range(40):
+        first = int(rng.integers(0, drive.units - 8))
+        held.run([(TRIM, first * size, 8 * size, 0)])
+        units = rng.integers(0, drive.units, 20).tolist()
+        held.run([(WRITE, unit * size, size, 0) for unit in units])
+        if turn % 4 == 3:
+            maps += small.counter(drive, small.MAP_PROGRAM_PAGES)
+            held.cut([], 0)
+    return maps
+
+
+def no_seal(monkeypatch, held):
+    reads = conventional.read_spares
+    monkeypatch.setattr(conventional, "read_spares", lambda records: np.minimum(reads(records), 1))
+
+
+def numbers_used_again(monkeypatch, held):
+    recover = conventional.recover
+
+    def forgetful(*args):
+        found = recover(*args)
+        found.sequence = found.programs = 0
+        return found
+
+    monkeypatch.setattr(conventional, "recover", forgetful)
+
+
+def trims_not_recorded(monkeypatch, held):
+    monkeypatch.setattr(conventional, "_apply_trim_maps", lambda *args: None)
+
+
+def torn_pages_taken(monkeypatch, held):
+    monkeypatch.setattr(conventional, "CHECKED_STRIPES", 0)
+
+
+def block_not_closed(monkeypatch, held):
+    """Writes continue right behind the last visible page."""
+    go_on = conventional._continue_blocks
+
+    def at_once(scan, arrays):
+        go_on(scan, arrays)
+        moved = arrays.front["block"] >= 0
+        arrays.front["next"][moved] -= scan.stripe
+
+    monkeypatch.setattr(conventional, "_continue_blocks", at_once)
+    monkeypatch.setattr(conventional, "_check_newest", lambda *args: None)
+
+
+def flush_answered_early(monkeypatch, held):
+    """The data cache says that nothing is left."""
+    run, held.checks = held.run, False
+
+    def forget_contents(items, queues=1):
+        if items[0][0] == FLUSH:
+            held.drive.arrays.cache["contents"] = 0
+        run(items, queues)
+
+    held.run = forget_contents
+
+
+def erase_does_not_wait(monkeypatch, held):
+    """No block remembers that a trim has removed one of its pages."""
+    run = held.run
+
+    def forget_trims(items, queues=1):
+        run(items, queues)
+        held.drive.arrays.block["trims"] = 0
+
+    held.run = forget_trims
+
+
+@pytest.mark.parametrize(
+    ("break_it", "name"),
+    [
+        (no_seal, "plain"),
+        (numbers_used_again, "plain"),
+        (trims_not_recorded, "plain"),
+        (torn_pages_taken, "plain"),
+        (block_not_closed, "plain"),
+        (flush_answered_early, "write back"),
+        (erase_does_not_wait, "plain"),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_what_the_histories_catch(monkeypatch, break_it, name):
+    """Each of these mistakes breaks the contract within a few histories."""
+    for seed in range(40):
+        rng = np.random.default_rng((seed, 17))
+        held = versions(name, seed)
+        break_it(monkeypatch, held)
+        try:
+            if break_it is erase_does_not_wait:
+                trims_without_flush(held, rng)
+            for _ in history(held, rng, 30):
+                pass
+        except (AssertionError, InputError):
+            monkeypatch.undo()
+            return
+        monkeypatch.undo()
+    pytest.fail("never caught")
+
+
+def test_a_cut_in_recovery_changes_nothing(monkeypatch):
+    """Recovery overwrites pages. If it is cut at any of them, the next one finds the same."""
+
+    class Cut(Exception):
+        pass
+
+    pages = 0
+    for seed in range(6):
+        rng = np.random.default_rng((seed, 18))
+        held = versions("plain", seed)
+        for _ in history(held, rng, 12):
+            pass
+        chosen = held.batch(some(rng, held.drive))
+        held.drive.power_cut(int(rng.integers(20, 200)))
+        held.settle(chosen, held.drive.completions())
+        drive = held.drive
+        for left in range(100):
+            done = []
+
+            def cut_spoil(ppn, done=done, left=left, spoil=drive.store.spoil):
+                done.append(ppn)
+                spoil(ppn, done=len(done) <= left)
+                if len(done) > left:
+                    raise Cut
+
+            monkeypatch.setattr(drive.store, "spoil", cut_spoil)
+            try:
+                drive.power_on()
+            except Cut:
+                pages += 1
+                drive.off = True
+            else:
+                break
+            finally:
+                monkeypatch.undo()
+        held.look()
+    assert pages > 20
+
+
+def test_what_a_recovery_has_found_stays(rng):
+    """A second cut at once, and a cut of a drive that only reads, find the same."""
+    held = versions("write back")
+    for _ in history(held, rng, 12):
+        pass
+    for _ in range(5):
+        held.cut([(READ, 0, held.drive.unit_bytes, 0)], int(rng.integers(0, 30)))
+    found = held.drive.recovered
+    held.cut([], 0)
+    assert held.drive.recovered.mapped == found.mapped
+    assert held.drive.recovered.overwritten_pages == 0
+
+
+def test_a_trim_is_on_flash_before_its_block_is_erased(rng):
+    """Without any FLUSH: else an older version would come back than the one that was trimmed."""
+    held = versions("plain")
+    assert trims_without_flush(held, rng) > 3
+
+
+def test_times_of_a_flush_after_trims():
+    """It programs one page, once; a second FLUSH has nothing to do."""
+    held = versions("plain")
+    drive = held.drive
+    flush_and_trim(held, None)
+    programmed = small.counter(drive, small.MAP_PROGRAM_PAGES)
+    assert programmed == 1
+
+    def flush():
+        command = np.zeros(1, COMMAND)
+        command["op"], command["data"], command["arrival"] = FLUSH, -1, drive.earliest_arrival
+        drive.submit(command)
+        drive.run()
+        done = drive.completions()[0]
+        return int(done["end"] - done["start"])
+
+    short = flush()
+    held.run([(TRIM, 0, drive.unit_bytes, 0)])
+    assert flush() == short  # unit 0 was trimmed before
+    held.run([(WRITE, 0, drive.unit_bytes, 0)])
+    held.run([(TRIM, 0, drive.unit_bytes, 0)])
+    assert flush() > short + drive.cfg.flash.t_program_ps
+    assert flush() == short
+    assert small.counter(drive, small.MAP_PROGRAM_PAGES) == 2
+
+
+def test_power_on_is_refused():
+    drive = Drive(small.config(), True)
+    with pytest.raises(InputError, match="power is on"):
+        drive.power_on()
+    drive.power_cut(0)
+    drive.power_on()
+    assert drive.started is Start.NEW
+    drive.close()
+    with pytest.raises(InputError, match="closed"):
+        drive.power_on()
+    for payload, changes, words in (
+        (False, {}, "keeps no payload"),
+        (True, {"ftl__map_cache": "1 KiB"}, r"ftl.map_cache_bytes = 1024"),
+    ):
+        drive = Drive(small.config(**changes), payload)
+        drive.power_cut(0)
+        with pytest.raises(InputError, match=words):
+            drive.power_on()
