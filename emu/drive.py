@@ -132,8 +132,9 @@ class Drive(PayloadSystem):
 
     @property
     def why(self) -> str:
-        """One sentence with the reason of :attr:`condition`, or of the lack of space while writes
-        end with CAPACITY_EXCEEDED; empty if there is nothing to say."""
+        """One sentence with the reason of :attr:`condition`, of the lack of space while writes end
+        with CAPACITY_EXCEEDED, or of damaged pages in the store; empty if there is nothing to
+        say."""
         if self.defect is not None:
             return f"{type(self.defect).__name__}: {self.defect}"
         if self.off:
@@ -142,7 +143,11 @@ class Drive(PayloadSystem):
             return f"the store is read-only: {self._store_error}"
         if self.arrays.dev.protected[0]:
             return condition.why_read_only(self.arrays)
-        return condition.why_full(self.arrays, self.cfg) if self.arrays.dev.full[0] else ""
+        if self.arrays.dev.full[0]:
+            return condition.why_full(self.arrays, self.cfg)
+        if self.recovered is not None and self.recovered.damaged:
+            return condition.why_damaged(self.recovered.damaged)
+        return ""
 
     @property
     def critical_warning(self) -> CriticalWarning:

@@ -12,6 +12,7 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import page_map
 from ondie.emu.nvme.status import SPARE_THRESHOLD, CriticalWarning
+from ondie.emu.units import plural
 
 MEDIA_ERRORS = COUNTERS.index("media_errors")
 PROTECTED_STORE = 2
@@ -36,6 +37,15 @@ def why_full(arrays: Arrays, cfg: Config) -> str:
         f"the drive is full: {mapped} of {lpns} mapping units hold data, and no block can be "
         f"collected; trim data, or use a larger ftl.over_provisioning than "
         f"{cfg.ftl.over_provisioning}"
+    )
+
+
+def why_damaged(pages: list[int]) -> str:
+    """Return one sentence about physical pages whose out-of-band data are damaged."""
+    shown = ", ".join(map(str, pages[:8])) + (", ..." if len(pages) > 8 else "")
+    return (
+        f"recovery has found {plural(len(pages), 'page')} with damaged out-of-band data "
+        f"({shown}); older versions of their data may be mapped"
     )
 
 

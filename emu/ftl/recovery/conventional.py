@@ -32,6 +32,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import page_map
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import (
+    PROGRAMMED,
     READS_BLANK,
     READS_DAMAGED,
     READS_VALID,
@@ -63,6 +64,9 @@ class Recovered:
     """Pages that were overwritten with zeros."""
     continued_blocks: int = 0
     """Blocks in which writes continue."""
+    damaged: list[int] = field(default_factory=list)
+    """Physical pages that were programmed and whose out-of-band data are damaged. An older version
+    of their data may have been mapped."""
     trimmed: int = 0
     """Mapping units whose data on flash had been trimmed."""
     mapped: int = 0
@@ -155,6 +159,8 @@ def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -
     reads = read_spares(records.reshape(-1)).reshape(records.shape)
     written = reads != READS_BLANK
     found.scanned_pages += int(written.sum())
+    damaged = (reads == READS_DAMAGED) & (records["written"] == PROGRAMMED)
+    found.damaged += (first + np.flatnonzero(damaged)).tolist()
     stripes = written.reshape(len(records), -1, scan.stripe).any(axis=2)
     visible = np.where(stripes.any(axis=1), stripes.shape[1] - stripes[:, ::-1].argmax(axis=1), 0)
     for at in np.flatnonzero(visible).tolist():

@@ -1,0 +1,178 @@
+"""Does a drive continue from its store? After a clean stop as if there had been none, after a kill
+with what its contract promises, with damaged files by name.
+"""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ondie.emu.drive import Drive
+from ondie.emu.engine.run import checkpoint
+from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.nand.page_store import OOB
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
+from ondie.emu.units import InputError
+from tests.faults.kills import MODES
+from tests.state import small
+from tests.state.test_power_on import DRIVES
+
+
+def some(drive, rng, count=60):
+    found = np.zeros(count, COMMAND)
+    found["op"] = rng.choice([READ, WRITE, WRITE, WRITE, TRIM, FLUSH], count)
+    found["size"] = drive.block_bytes * rng.integers(1, 4, count)
+    found["offset"] = rng.integers(0, drive.capacity // drive.block_bytes - 4, count)
+    found["offset"] *= drive.block_bytes
+    found["size"][found["op"] == FLUSH] = found["offset"][found["op"] == FLUSH] = 0
+    found["tag"], found["queue"] = np.arange(count), rng.integers(0, 2, count)
+    slots = rng.integers(0, 60, count) * drive.unit_bytes
+    found["data"] = np.where(np.isin(found["op"], [READ, WRITE]), slots, -1)
+    found["arrival"] = drive.earliest_arrival + np.sort(rng.integers(0, 10**9, count))
+    return found
+
+
+@pytest.mark.parametrize("name", ["plain", "write back", "sectors", "all of these", "wear"])
+def test_a_clean_stop_changes_nothing(tmp_path, name, counts):
+    """The same completions, to the picosecond, and the same bytes as without the stop."""
+    cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES[name])
+    for seed in range(counts(2, 20)):
+        stopped = Drive(cfg, True, store=tmp_path / str(seed), queues=2, seed=seed)
+        goes_on = Drive(cfg, True, queues=2, seed=seed)
+        rngs = [np.random.default_rng(seed) for _ in range(2)]
+        shape = 64, stopped.unit_bytes
+        memory = [each.integers(0, 256, shape, np.uint8) for each in rngs]
+        for _ in range(5):
+            stopped.buffer, goes_on.buffer = memory
+            for drive, rng in zip((stopped, goes_on), rngs, strict=True):
+                drive.submit(some(drive, rng))
+                drive.run()
+            assert (stopped.completions() == goes_on.completions()).all()
+            assert (memory[0] == memory[1]).all()
+            goes_on.flush()
+            stopped.close()
+            stopped = Drive(cfg, True, store=tmp_path / str(seed), queues=2, seed=seed)
+            assert stopped.started is Start.CHECKPOINT and stopped.now == goes_on.now
+            stopped.check()
+        stopped.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_kills_of_a_writing_process(tmp_path, root, mode, counts):
+    """200 kills at full counts."""
+    kills = counts(10, 100)
+    for durability, share in (("process", 0.8), ("host", 0.2)):
+        words = [tmp_path / durability, mode, durability, round(kills * share), 1]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.faults.kills", *map(str, words)],
+            cwd=root, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        told = done.stdout.split()
+        assert int(told[3]) > 0 and int(told[5]) > kills * share / 2, done.stdout
+
+
+@pytest.fixture
+def closed(tmp_path, rng):
+    """(folder, configuration, bytes of all units): a store with a checkpoint."""
+    cfg = small.config(cache__mode="write_back", cache__capacity="16 KiB")
+    drive = Drive(cfg, True, store=tmp_path / "store")
+    data = rng.integers(0, 256, (drive.units, small.PAGE), np.uint8)
+    for unit in range(drive.units):
+        drive.write(unit * small.PAGE, data[unit])
+    drive.close()
+    return tmp_path / "store", cfg, data
+
+
+def read_all(drive):
+    return np.stack([drive.read(unit * small.PAGE, small.PAGE) for unit in range(drive.units)])
+
+
+def test_a_damaged_checkpoint_is_not_used(closed, counts, rng):
+    folder, cfg, data = closed
+    path = folder / checkpoint.NAME
+    good = path.read_bytes()
+    for turn in range(counts(4, 60)):
+        bad = bytearray(good)
+        if turn % 4 == 0:
+            bad = bad[: int(rng.integers(0, len(bad)))]
+        else:
+            bad[int(rng.integers(0, len(bad)))] ^= 1 << int(rng.integers(0, 8))
+        path.write_bytes(bad)
+        drive = Drive(cfg, True, store=folder)
+        assert drive.started is Start.RECOVERY
+        assert (read_all(drive) == data).all()
+        drive.check()
+        drive.close()
+        assert Drive(cfg, True, store=folder).started is Start.CHECKPOINT
+    path.unlink()
+    drive = Drive(cfg, True, store=folder)
+    assert drive.started is Start.RECOVERY and (read_all(drive) == data).all()
+
+
+def test_other_queue_pairs_start_by_recovery(closed):
+    folder, cfg, data = closed
+    drive = Drive(cfg, True, store=folder, queues=3)
+    assert drive.started is Start.RECOVERY and drive.recovered.mapped == drive.units
+    assert (read_all(drive) == data).all()
+    drive.close()
+    drive = Drive(cfg, True, store=folder, queues=3, strict=True)
+    assert drive.started is Start.CHECKPOINT and not drive.arrays.dev.ends[0]
+
+
+def test_a_checkpoint_says_what_it_holds(closed):
+    """One line of JSON, which another program can read."""
+    folder, _, _ = closed
+    head = json.loads((folder / checkpoint.NAME).read_bytes().split(b"\n")[0])
+    assert head["numbers"]["sequence"] > 0 and {"l2p", "block"} <= set(head["tables"])
+
+
+def test_a_change_ends_the_checkpoint(closed):
+    folder, cfg, data = closed
+    drive = Drive(cfg, True, store=folder)
+    drive.write(0, data[1])
+    drive.flush()
+    drive.store.close()  # as a kill leaves it
+    drive = Drive(cfg, True, store=folder)
+    assert drive.started is Start.RECOVERY
+    assert (drive.read(0, small.PAGE) == data[1]).all()
+
+
+def test_reads_leave_the_checkpoint(closed):
+    folder, cfg, data = closed
+    drive = Drive(cfg, True, store=folder)
+    assert (drive.read(0, small.PAGE) == data[0]).all()
+    drive.store.close()
+    assert Drive(cfg, True, store=folder).started is Start.CHECKPOINT
+
+
+def test_damaged_records_are_reported(closed):
+    """The other pages stay readable."""
+    folder, cfg, data = closed
+    drive = Drive(cfg, True, store=folder)
+    ppn = int(drive.arrays.l2p[0, 7]) - 1
+    drive.store.close()
+    (folder / checkpoint.NAME).unlink()
+    path = folder / "segment-0.oob"
+    raw = bytearray(path.read_bytes())
+    raw[ppn * OOB.itemsize + 8] ^= 0xFF
+    path.write_bytes(raw)
+    drive = Drive(cfg, True, store=folder)
+    assert drive.recovered.damaged == [ppn] and "1 page" in drive.why
+    found = read_all(drive)
+    assert (np.delete(found, 7, 0) == np.delete(data, 7, 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"ftl__map_cache": "1 KiB"}, "ftl.map_cache"),
+        ({"ftl__map_update": "placed"}, "ftl.map_update"),
+    ],
+)
+def test_a_drive_that_cannot_be_recovered_has_no_store(tmp_path, changes, key):
+    with pytest.raises(InputError, match=key):
+        Drive(small.config(**changes), True, store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
