@@ -22,6 +22,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.run import checkpoint, condition, interrupted
 from ondie.emu.engine.run.command_system import CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED, PowerCut
+from ondie.emu.engine.run.recovery_time import recovery_ps
 from ondie.emu.ftl.recovery import conventional as recovery
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
@@ -117,6 +118,8 @@ class PayloadSystem(CommandSystem):
             if not self._load_checkpoint() and self.store.segments_on_disk():
                 self.recovered = recovery.recover(self.arrays, self.geometry, cfg, self.store)
                 self._bytes.continue_from(self.recovered.sequence, self.recovered.programs)
+                self.recovered.time_ps = recovery_ps(cfg, self.geometry, self.recovered)
+                self._reached = self.recovered.time_ps
                 self.started = Start.RECOVERY
         if self.started is not Start.CHECKPOINT:
             spare = spare_blocks(cfg, self.geometry, self.arrays)
@@ -163,8 +166,8 @@ class PayloadSystem(CommandSystem):
         raise NotImplementedError
 
     def power_on(self) -> None:
-        """Switch the power on again after a power cut. The tables are recovered from flash, and the
-        clock starts at 0.
+        """Switch the power on again after a power cut. The tables are recovered from flash. The
+        clock starts at 0, and recovery takes its time (Recovered.time_ps).
 
         Raises InputError if the power is on or the drive is closed, without payload, and for a
         configuration whose tables cannot be recovered.

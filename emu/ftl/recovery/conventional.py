@@ -69,6 +69,12 @@ class Recovered:
     of their data may have been mapped."""
     trimmed: int = 0
     """Mapping units whose data on flash had been trimmed."""
+    time_ps: int = 0
+    """Simulated time of the recovery, ps."""
+    stripe: int = 1
+    """Pages of a block that are checked and overwritten together."""
+    visible_stripes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """Stripes of each block up to the last visible one, int64[blocks]."""
     mapped: int = 0
     """Mapping units with data."""
 
@@ -145,6 +151,7 @@ def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: PageStore) -
     _count_valid(arrays, geometry)
     _set_blocks(scan, arrays, cfg)
     found.mapped = int(arrays.dev.mapped[0])
+    found.stripe, found.visible_stripes = scan.stripe, scan.blocks.visible
     return found
 
 

@@ -1,0 +1,63 @@
+"""Simulated time of a recovery: the reads and programs of its scan, on all dies at once.
+
+Owns the list of flash operations that a recovery executes. Does not own their simulation
+(nand/raw_jobs.py) or what recovery finds (ftl/recovery/conventional.py).
+Source: this project. Each die scans its own blocks, one operation after the other; channels are
+shared. Not included: the boot of the firmware and its computations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.run import build
+from ondie.emu.ftl.recovery.conventional import CHECKED_STRIPES, Recovered
+from ondie.emu.nand import raw_jobs, timing
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.page_store import OOB
+
+WINDOW = 2
+"""Operations that are queued on a die at a time: the next one while one is executed."""
+
+
+def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
+    """Return the time (ps) of the operations of recovery ``found``, simulated.
+
+    Of each block, the out-of-band data of all pages up to the last visible one are read (of a blank
+    block, those of the first page), then the newest stripes whole; the stripe behind them is
+    overwritten. Pages with the same offset in all planes of a unit are read together.
+    """
+    together = geometry.unit_planes * geometry.slots
+    offsets = np.maximum(found.visible_stripes * found.stripe // together, 1)
+    checked = np.minimum(found.visible_stripes, CHECKED_STRIPES) * found.stripe // together
+    written = np.where(found.visible_stripes > 0, found.stripe // together, 0)
+    room = geometry.block_pages // together - offsets
+    written = np.minimum(written, room)
+    blocks = np.arange(len(offsets))
+    counts = np.stack([offsets, checked, written], axis=1).reshape(-1)
+    kinds = np.tile([0, 1, 2], len(offsets)).repeat(counts)
+    block = blocks.repeat(3).repeat(counts)
+    place = np.arange(len(kinds)) - (np.cumsum(counts) - counts).repeat(counts)
+    page = place + np.select(
+        [kinds == 1, kinds == 2], [(offsets - checked)[block], offsets[block]], 0
+    )
+    if geometry.slots > 1:  # whole pages are read
+        cfg = replace(cfg, ftl=replace(cfg.ftl, mapping_unit_bytes=0))
+    arrays = build.build(cfg, devices=1, phases=1, jobs=len(kinds))
+    record = arrays.block[block]
+    planes = ((1 << geometry.unit_planes) - 1) << record["plane"].astype(np.int64)
+    spare = OOB.itemsize * together
+    raw_jobs.load(
+        arrays,
+        record["die"] // geometry.lanes,
+        np.where(kinds == 2, timing.PROGRAM, timing.READ),
+        bus=np.where(kinds == 0, spare, geometry.page_bytes * together),
+        page=page,
+        planes=planes,
+    )
+    raw_jobs.run(arrays.handle(), WINDOW, NEVER - 1)
+    return int(arrays.job["end"][: len(kinds)].max(initial=0))
