@@ -18,11 +18,11 @@ import numpy as np
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
-from ondie.emu.engine.run import condition, defect_report
+from ondie.emu.engine.run import defect_report
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
-from ondie.emu.nvme import submission
+from ondie.emu.nvme import condition, submission
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING

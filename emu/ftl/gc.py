@@ -9,6 +9,7 @@ below a threshold.
 
 from __future__ import annotations
 
+from ondie.emu.engine.core import idle
 from ondie.emu.engine.core.counters import (
     ARRAY_READS,
     BAD_BLOCKS,
@@ -24,7 +25,6 @@ from ondie.emu.engine.core.events import take_txn
 from ondie.emu.ftl import (
     block_manager,
     gc_victims,
-    idle,
     page_map,
     policies,
     pslc,

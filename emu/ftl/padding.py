@@ -18,7 +18,7 @@ collection has reserved their page slots.
 from __future__ import annotations
 
 from ondie.emu.clock import NEVER
-from ondie.emu.engine.core import lru, stages
+from ondie.emu.engine.core import idle, lru, stages
 from ondie.emu.engine.core.counters import (
     GATHERED_MOST,
     PADDED_AT_FLUSH,
@@ -35,7 +35,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import has_fua
-from ondie.emu.ftl import idle, page_map, pslc, trim_maps, word_lines, write_frontier
+from ondie.emu.ftl import page_map, pslc, trim_maps, word_lines, write_frontier
 from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.word_line_buffer import (

@@ -366,10 +366,7 @@ def retry_one(st, tid):
 
 @cold
 def park_if_locked(st, tid):
-    """Park write ``tid`` and return True if garbage collection has locked its page.
-
-    Otherwise return False.
-    """
+    """Park write ``tid`` and return True if garbage collection has locked its page."""
     if not page_map.is_locked(st, st.txn[tid].dev, st.txn[tid].lpn):
         return False
     page_map.park(st, tid)

@@ -1,7 +1,7 @@
 """Torn pages: contents of pages whose program or erase is interrupted by a power loss.
 
 Owns the random outcome of the interruption for each page. Does not own the set of interrupted
-operations (analysis/power_loss/cut.py) or recovery (ftl/recovery/reservoir.py).
+operations (analysis/power_loss/cut.py) or recovery (ftl/reservoir_recovery.py).
 Source: Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011: a
 page whose program was cut may read as erased, with arbitrary contents, or intact; each page of a
 block whose erase was cut may read as before, as erased, or with arbitrary contents.

@@ -21,6 +21,7 @@ that reaches flash is counted for all waiting FLUSHes of that epoch and of later
 
 from __future__ import annotations
 
+from ondie.emu.engine.core import idle
 from ondie.emu.engine.core.counters import (
     CACHE_DROPPED_PAGES,
     CACHE_FILL_PAGES,
@@ -44,7 +45,7 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, has_fua
-from ondie.emu.ftl import cmt, idle, page_health, page_map, write_frontier
+from ondie.emu.ftl import cmt, page_health, page_map, write_frontier
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme.cache_places import append, find, release_place, remove, take_place
 from ondie.kernels.jit import inline, njit

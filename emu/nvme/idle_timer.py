@@ -11,9 +11,8 @@ its expiry.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core import stages
+from ondie.emu.engine.core import idle, stages
 from ondie.emu.engine.core.events import enter, give_txn, take_txn
-from ondie.emu.ftl import idle
 from ondie.kernels.jit import cold
 
 

@@ -11,7 +11,7 @@ import pytest
 from ondie.emu.analysis.compare import Run
 from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.counters import ECC_DECODED_PAGES, FETCHED_PAGES, STORED_PAGES
-from ondie.emu.ftl.recovery.reservoir import Unrecoverable
+from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nand import torn_pages as torn
 from ondie.emu.paths.base import Options
 from tests.faults.test_on_die_cut import STEPS, configured, finish, survive, trace, vectors

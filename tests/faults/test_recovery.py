@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu.ftl.recovery.reservoir import (
+from ondie.emu.ftl.reservoir_recovery import (
     ATTEMPT,
     DieScan,
     Unrecoverable,

@@ -8,7 +8,7 @@ import pytest
 
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run.payload_system import Start
-from ondie.emu.ftl.recovery import conventional
+from ondie.emu.ftl import recovery
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
@@ -122,40 +122,40 @@ def trims_without_flush(held, rng):
 
 
 def no_seal(monkeypatch, held):
-    reads = conventional.read_spares
-    monkeypatch.setattr(conventional, "read_spares", lambda records: np.minimum(reads(records), 1))
+    reads = recovery.read_spares
+    monkeypatch.setattr(recovery, "read_spares", lambda records: np.minimum(reads(records), 1))
 
 
 def numbers_used_again(monkeypatch, held):
-    recover = conventional.recover
+    recover = recovery.recover
 
     def forgetful(*args):
         found = recover(*args)
         found.sequence = found.programs = 0
         return found
 
-    monkeypatch.setattr(conventional, "recover", forgetful)
+    monkeypatch.setattr(recovery, "recover", forgetful)
 
 
 def trims_not_recorded(monkeypatch, held):
-    monkeypatch.setattr(conventional, "_apply_trim_maps", lambda *args: None)
+    monkeypatch.setattr(recovery, "_apply_trim_maps", lambda *args: None)
 
 
 def torn_pages_taken(monkeypatch, held):
-    monkeypatch.setattr(conventional, "CHECKED_STRIPES", 0)
+    monkeypatch.setattr(recovery, "CHECKED_STRIPES", 0)
 
 
 def block_not_closed(monkeypatch, held):
     """Writes continue right behind the last visible page."""
-    go_on = conventional._continue_blocks
+    go_on = recovery._continue_blocks
 
     def at_once(scan, arrays):
         go_on(scan, arrays)
         moved = arrays.front["block"] >= 0
         arrays.front["next"][moved] -= scan.stripe
 
-    monkeypatch.setattr(conventional, "_continue_blocks", at_once)
-    monkeypatch.setattr(conventional, "_check_newest", lambda *args: None)
+    monkeypatch.setattr(recovery, "_continue_blocks", at_once)
+    monkeypatch.setattr(recovery, "_check_newest", lambda *args: None)
 
 
 def flush_answered_early(monkeypatch, held):

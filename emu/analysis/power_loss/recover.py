@@ -2,7 +2,7 @@
 
 Owns the sequence of a recovery: read out-of-band data, check doubtful data, pad open blocks, build
 the mapping table. Does not own the decision which versions of super-pages are valid
-(ftl/recovery/reservoir.py), plan rows (paths/on_die/recovery_plan.py) or the effects of the cut
+(ftl/reservoir_recovery.py), plan rows (paths/on_die/recovery_plan.py) or the effects of the cut
 (analysis/power_loss/cut.py).
 Source: this project's rule that a recovery reads only the contents of the flash.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from ondie.emu.analysis.power_loss.cut import Cut, Recovery, sent
 from ondie.emu.engine.core.payload_log import LOG_PAD, LOG_READ, entries
 from ondie.emu.engine.run.system import System
-from ondie.emu.ftl.recovery.reservoir import (
+from ondie.emu.ftl.reservoir_recovery import (
     ATTEMPT,
     DieScan,
     DieState,

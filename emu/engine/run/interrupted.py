@@ -1,7 +1,7 @@
 """Flash operations in progress at a power cut, and what is left of them on flash.
 
 Owns the operations that a cut interrupts, and the contents that their programs would have had. Does
-not own the outcomes (nand/torn_pages.py) or recovery (ftl/recovery/conventional.py).
+not own the outcomes (nand/torn_pages.py) or recovery (ftl/recovery.py).
 Source: this project's rules of recovery (docs/store.md).
 """
 

@@ -3,8 +3,8 @@
 Owns the memory of commands, the opening and closing of the store, power cuts, and the start of a
 drive from a checkpoint or by recovery. Does not own the commands and their clock
 (command_system.py), the application of the log (nvme/request_bytes.py), files
-(nand/store_folder.py), the recovery of the tables (ftl/recovery/) or what is left of an interrupted
-operation (nand/torn_pages.py, interrupted.py).
+(nand/store_folder.py), recovery (ftl/recovery.py, recovery_time.py) or what is left of an
+interrupted operation (nand/torn_pages.py, interrupted.py).
 Source: NVMe base specification (shutdown, FLUSH, FUA).
 """
 
@@ -19,15 +19,16 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.engine.run import checkpoint, condition, interrupted
+from ondie.emu.engine.run import checkpoint, interrupted
 from ondie.emu.engine.run.command_system import CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
-from ondie.emu.ftl.recovery import conventional as recovery
+from ondie.emu.ftl import recovery
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.nvme import condition
 from ondie.emu.nvme.command import FLUSH, READ
 from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.status import Status

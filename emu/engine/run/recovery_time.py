@@ -1,7 +1,7 @@
 """Simulated time of a recovery: the reads and programs of its scan, on all dies at once.
 
 Owns the list of flash operations that a recovery executes. Does not own their simulation
-(nand/raw_jobs.py) or what recovery finds (ftl/recovery/conventional.py).
+(nand/raw_jobs.py) or what recovery finds (ftl/recovery.py).
 Source: this project. Each die scans its own blocks, one operation after the other; channels are
 shared. Not included: the boot of the firmware and its computations.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run import build
-from ondie.emu.ftl.recovery.conventional import CHECKED_STRIPES, Recovered
+from ondie.emu.ftl.recovery import CHECKED_STRIPES, Recovered
 from ondie.emu.nand import raw_jobs, timing
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import OOB

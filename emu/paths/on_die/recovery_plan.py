@@ -2,7 +2,7 @@
 step.
 
 Owns the plan rows of the recovery and of the remaining work of an interrupted step. Does not own
-the evaluation of the data read (ftl/recovery/reservoir.py) or the order of an update
+the evaluation of the data read (ftl/reservoir_recovery.py) or the order of an update
 (uneven_rounds.py, path.py).
 Source: OptimStore (HPCA 2023): each die has one cursor, and the host sends gradients again from
 the cursor on.
