@@ -28,6 +28,7 @@ from ondie.emu.nand.die import (
     MORE,
     NONE,
     OUT,
+    POLLED,
     Q_GC_READ,
     Q_MAP_READ,
     Q_WRITE,
@@ -44,7 +45,7 @@ from ondie.emu.nand.die_scheduler import (
 )
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.multi_plane import gather_all
-from ondie.emu.nand.polling import CLASSES, POLLED
+from ondie.emu.nand.polling import CLASSES
 from ondie.emu.nand.timing import (
     BPR,
     COPYBACK,

@@ -29,6 +29,7 @@ from ondie.emu.nand.die import (
     IN,
     MORE,
     NONE,
+    POLLED,
     Q_GC_READ,
     Q_GC_WRITE,
     Q_LOAD,
@@ -42,7 +43,6 @@ from ondie.emu.nand.die import (
     touch_all,
     touch_channel,
 )
-from ondie.emu.nand.polling import POLLED
 from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
 from ondie.kernels.jit import apart, cold, inline, njit
 

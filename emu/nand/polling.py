@@ -32,7 +32,7 @@ from ondie.emu.nand.die import (
 )
 from ondie.kernels.jit import cold, inline, njit
 
-CLASSES, POLLED = 1, 2
+CLASSES = 1
 """Values of ``cfg.ranked``: the turns of the priority classes advance with commands (CLASSES), or
 with polls of a chip (POLLED)."""
 ROUNDS = 4

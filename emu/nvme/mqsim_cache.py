@@ -33,7 +33,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
-from ondie.emu.nand.scheduler_statistics import EVICTED
+from ondie.emu.nand.die import EVICTED
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme import cache_places
 from ondie.emu.nvme.page_transactions import sectors_of

@@ -60,8 +60,10 @@ COMMAND = rounded_up(
         epoch="i8",  # epoch of the data cache that a FLUSH waits for
         contents_left="i4",  # contents of the data cache that a FLUSH still waits for
         made="i8",  # when its request was split (nand/scheduler_statistics.py), ps
+        slot="i4",  # its queue there; its command may have transactions of two queues
         queued="i8",  # when it was queued at its die
-        allocated="i8",  # when the page of a write was allocated whose rest is read first
+        written="i4",  # queue of a write whose rest is read first
+        allocated="i8",  # when the page of such a write was allocated
         execution="i8",  # time of its command in the array
         transfer="i8",  # its time on the channel
     )

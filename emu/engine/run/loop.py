@@ -49,8 +49,7 @@ from ondie.emu.ftl import (
     transfers,
 )
 from ondie.emu.nand import channel, phase_end, polling, timing
-from ondie.emu.nand.die import touch_channel
-from ondie.emu.nand.polling import POLLED
+from ondie.emu.nand.die import POLLED, touch_channel
 from ondie.emu.nvme import (
     command,
     command_split,
