@@ -146,6 +146,8 @@ def send(st, tid):
     while tid >= 0:
         following = st.txn[tid].mate
         st.txn[tid].mate = -1
+        if following < 0:
+            st.txn[tid].gathered = st.cfg[0].ordered  # the last of its set
         go(st, tid, stages.WRITE_IN_DRAM)
         tid = following
 

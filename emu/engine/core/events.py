@@ -66,6 +66,7 @@ COMMAND = rounded_up(
         allocated="i8",  # when the page of such a write was allocated
         execution="i8",  # time of its command in the array
         transfer="i8",  # its time on the channel
+        sequence="i8",  # registration of the end of its command in the array (nand/event_order.py)
     )
 )
 """Record with the fields of a transaction that only commands and long transfers use.
@@ -128,6 +129,7 @@ REG = record_type(
     submissions="i8",  # looks of the scheduler for submitted transactions (nand/polling.py)
     submitted="i8",  # 1: transactions have been submitted in this event
     turnless="i8",  # 1: the last look left user transactions because their class had no turn
+    sequence="i8",  # events registered so far, if simultaneous events are ordered
     companion="i8",  # class of the user transactions that may join a command of another queue
     gather0="i8",  # first leaf of the devices' gather timers, after the queue pairs
 )
@@ -157,6 +159,16 @@ def set_leaf(st, leaf, time):
         node >>= 1
         key[node] = time
         tree[node] = who
+
+
+@inline
+def register(st, leaf):
+    """Record that the event of resource ``leaf`` is registered now, if simultaneous events are
+    handled in order of registration.
+    """
+    if st.cfg[0].ordered != 0:
+        st.reg[0].sequence += 1
+        st.sequence[leaf] = st.reg[0].sequence
 
 
 def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
@@ -310,6 +322,7 @@ def arrive(st, station, tid, n_bytes, service, step):
     if fifo.head < 0:
         fifo.head = tid
         fifo.tail = tid
+        register(st, reg.station0 + station)
         set_leaf(st, reg.station0 + station, txn.time)
     else:
         st.txn[fifo.tail].next = tid
