@@ -474,6 +474,8 @@ def next_event_ps(st, channel):
 @cold
 def grant_now(st, channel):
     """Grant channel ``channel`` before the end of the event, when it may be granted again."""
+    if st.cfg[0].ordered != 0 and st.bus[channel].touched == 0:
+        return  # nothing has been submitted
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     grant(st, channel)

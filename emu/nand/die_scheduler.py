@@ -81,7 +81,8 @@ def push_in_order(st, die, tid, queue):
         die = chip_record(st, tid)
     if st.cfg[0].ranked == POLLED:
         polling.catch_up(st, die)
-        polling.submit(st, queue)
+        if st.cfg[0].ordered == 0:  # in MQSim it has been submitted before
+            polling.submit(st, queue)
     if st.cfg[0].probe != 0:
         scheduler_statistics.on_push(st, tid, die, queue)
     die_rec = st.die[die]

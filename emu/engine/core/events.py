@@ -377,6 +377,24 @@ def next_to_go(st):
     return tid
 
 
+@cold
+def take_last_to_go(st):
+    """Remove and return the last transaction that can advance now; there is one."""
+    reg = st.reg[0]
+    last = reg.go_tail
+    before = -1
+    tid = reg.go_head
+    while tid != last:
+        before = tid
+        tid = st.txn[tid].next
+    if before < 0:
+        reg.go_head = -1
+    else:
+        st.txn[before].next = -1
+        reg.go_tail = before
+    return last
+
+
 @inline
 def calm(st):
     """Return True if no other work is left at the current time, so that the clock may advance."""

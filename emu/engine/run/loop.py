@@ -28,6 +28,7 @@ from ondie.emu.engine.core.events import (
     leave,
     next_to_go,
     register,
+    take_last_to_go,
 )
 from ondie.emu.engine.core.payload_log import LOG_ROW, log
 from ondie.emu.engine.core.plan_rows import (
@@ -67,7 +68,7 @@ from ondie.emu.nvme import (
     idle_timer,
     queue_pair,
 )
-from ondie.kernels.jit import apart, cold, inline, njit
+from ondie.kernels.jit import apart, cold, njit
 
 STEPPED = 1 << 12
 """Number of final events of a call that are handled one at a time, so that the call ends exactly at
@@ -337,13 +338,20 @@ def on_first_of_channel(st, bus):
         event_order.end_event(st, bus, kind, die)
 
 
-@inline
-def ends_set(st, tid):
-    """Return True if write ``tid`` of the data cache is the last of a set that is submitted
-    together.
+@cold
+def place_cached(st, tid):
+    """Advance transaction ``tid`` of the data cache, in a drive with ordered events.
+
+    A write is queued at its die as soon as it has a page. After the last write of a set that is
+    submitted together, the channels are granted, before the next set.
     """
-    txn = st.txn[tid]
-    return txn.kind == CACHED and txn.step == stages.WRITE_IN_DRAM and txn.gathered != 0
+    reg = st.reg[0]
+    last = st.txn[tid].step == stages.WRITE_IN_DRAM and st.txn[tid].gathered != 0
+    on_station_left(st, tid)
+    if reg.go_head >= 0 and reg.go_tail == tid and st.txn[tid].step == stages.ENCODED:
+        on_station_left(st, take_last_to_go(st))
+    if last:
+        channel.finish_event(st)
 
 
 @apart
@@ -358,12 +366,10 @@ def drain(st, tid):
         if tid < 0:
             tid = next_to_go(st)
         if tid >= 0:
-            last = (
-                st.cfg[0].ordered != 0 and st.txn[tid].kind == CACHED and st.txn[tid].gathered != 0
-            )
-            on_station_left(st, tid)
-            if last:  # the set of transactions that it ends is scheduled before the next set
-                channel.finish_event(st)
+            if st.cfg[0].ordered != 0 and st.txn[tid].kind == CACHED:
+                place_cached(st, tid)
+            else:
+                on_station_left(st, tid)
             tid = -1
         elif reg.retries > 0:
             reg.retries -= 1
