@@ -324,12 +324,15 @@ def on_programmed(st, tid):
 
 @njit
 def resume(st, group):
-    """Retry the waiting writes of cache ``group``, in order, while the limit of sectors in transit
-    to flash allows."""
+    """Retry the waiting writes of cache ``group``, in order, until the sectors in transit to flash
+    exceed the limit.
+
+    A write that is retried in vain may reset the memory of its flow (:func:`cache_pages`).
+    """
     cached = st.cache[group]
     before = -1
     tid = int(cached.wait_first) - 1
-    while tid >= 0 and cached.pressure < st.cfg[0].buffer_limit:
+    while tid >= 0:
         following = st.txn[tid].next
         if cache_pages(st, tid):
             if before < 0:
@@ -341,6 +344,8 @@ def resume(st, group):
             go(st, tid, stages.PART_DONE)
         else:
             before = tid
+        if cached.pressure > st.cfg[0].buffer_limit:
+            return
         tid = following
 
 
