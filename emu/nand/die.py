@@ -165,10 +165,17 @@ def rank_of(st, tid):
     partial write needs has class 1, not the class of the flow.
     """
     txn = st.txn[tid]
-    if txn.kind == CACHED and st.command[tid].made == EVICTED:
-        return 0
     if txn.role == Role.MERGING and txn.op == READ and st.cfg[0].ranked == POLLED:
         return 1
+    return own_rank_of(st, tid)
+
+
+@inline
+def own_rank_of(st, tid):
+    """Return the priority class of a host transaction, also if its page is being read first."""
+    txn = st.txn[tid]
+    if txn.kind == CACHED and st.command[tid].made == EVICTED:
+        return 0
     return st.zone[txn.stream].rank
 
 

@@ -114,6 +114,8 @@ def begin_event(st, channel, kind):
         st.command[tid].sequence = st.reg[0].sequence
         free_channel(st, channel)
         return -1, -1
+    if st.cfg[0].ranked == POLLED:
+        polling.catch_up(st, die)
     if st.cfg[0].watch != 0:
         line(st, st.reg[0].bus0 + channel, bus.start, now, tid)
     die_rec.arr = st.txn[tid].mate  # the next page of a multi-plane read
