@@ -148,4 +148,4 @@ def test_operations_leave_the_queue_that_they_entered(tmp_path, monkeypatch):
     use = kept[0].queue_use
     left = use.entered - use.left
     assert left.min() == 0 and left.max() <= 1
-    assert np.count_nonzero(use.entered) > 8 and kept[0].issued[1, 1] > 1000
+    assert np.count_nonzero(use.entered) > 8 and kept[0].issued[1, 1] > 10
