@@ -15,10 +15,11 @@ from __future__ import annotations
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.engine.core.events import (
     line,
+    register,
     set_leaf,
 )
 from ondie.emu.engine.core.intrinsics import lowest_bit
-from ondie.emu.nand import polling, scheduler_statistics
+from ondie.emu.nand import event_order, polling, scheduler_statistics
 from ondie.emu.nand.array import array_ps, begin_array, notice_reads
 from ondie.emu.nand.command_start import start_command, suspends_in_vain
 from ondie.emu.nand.die import (
@@ -28,6 +29,7 @@ from ondie.emu.nand.die import (
     MORE,
     NONE,
     OUT,
+    POLLED,
     Q_GC_READ,
     Q_MAP_READ,
     Q_WRITE,
@@ -44,7 +46,7 @@ from ondie.emu.nand.die_scheduler import (
 )
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.multi_plane import gather_all
-from ondie.emu.nand.polling import CLASSES, POLLED
+from ondie.emu.nand.polling import CLASSES
 from ondie.emu.nand.timing import (
     BPR,
     COPYBACK,
@@ -68,6 +70,7 @@ def select_data_out(st, channel):
     """
     now = st.reg[0].now
     first = st.cfg[0].first_out
+    ordered = st.cfg[0].ordered
     best = -1
     best_before = -1
     rank = 99
@@ -76,6 +79,8 @@ def select_data_out(st, channel):
     while tid >= 0:
         txn = st.txn[tid]
         if txn.time > now:
+            break
+        if ordered != 0 and st.command[tid].sequence != event_order.READY:
             break
         die_rec = st.die[txn.die]
         if die_rec.on_bus == 0 and (
@@ -116,12 +121,12 @@ def grant(st, channel):
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
-    if bus.done_head >= 0 and st.txn[bus.done_head].time <= st.reg[0].now:
+    if cfg.ordered == 0 and bus.done_head >= 0 and st.txn[bus.done_head].time <= st.reg[0].now:
         return
     if cfg.notice != 0:
         notice_reads(st, channel)
     if bus.phase != NONE:
-        if bus.quiet == 0 or bus.until > st.reg[0].now:
+        if bus.quiet == 0 or bus.until > st.reg[0].now or cfg.ordered != 0:
             if cfg.interleave != 0 and bus.ask_command != 0 and bus.phase != COMMAND:
                 interrupt(st, channel)
             return
@@ -246,6 +251,9 @@ def hold_bus(st, channel, die, tid, phase, time):
     bus.until = now + time
     bus.quiet = 0
     bus.grants += 1
+    if st.cfg[0].ordered != 0:
+        register(st, channel)
+        st.command[tid].sequence = event_order.WAITING
     if st.cfg[0].probe != 0:
         scheduler_statistics.on_bus(st, die, tid, phase, time)
     if st.cfg[0].watch != 0:
@@ -271,6 +279,7 @@ def grant_out(st, channel, before, tid):
         if following < 0:
             bus.out_tail = txn.mate
         following = txn.mate
+        st.command[following].sequence = event_order.READY
     elif following < 0:
         bus.out_tail = before
     if before < 0:
@@ -431,6 +440,8 @@ def next_event_ps(st, channel):
     """
     bus = st.bus[channel]
     cfg = st.cfg[0]
+    if cfg.ordered != 0:
+        return event_order.next_event_ps(st, channel)
     if bus.phase != NONE and bus.quiet != 0:
         # A phase that has ended is still quiet while an operation that ends now was not processed.
         until = max(bus.until, st.reg[0].now)
@@ -463,6 +474,8 @@ def next_event_ps(st, channel):
 @cold
 def grant_now(st, channel):
     """Grant channel ``channel`` before the end of the event, when it may be granted again."""
+    if st.cfg[0].ordered != 0 and st.bus[channel].touched == 0:
+        return  # nothing has been submitted
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     grant(st, channel)
@@ -476,8 +489,11 @@ def finish_event(st):
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     while reg.touched > 0:
-        reg.touched -= 1
-        channel = st.touched[reg.touched]
+        if st.cfg[0].ordered != 0:
+            channel = event_order.take_touched(st)
+        else:
+            reg.touched -= 1
+            channel = st.touched[reg.touched]
         st.bus[channel].touched = 0
         grant(st, channel)
         set_leaf(st, channel, next_event_ps(st, channel))

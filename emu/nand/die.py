@@ -18,8 +18,11 @@ import functools
 
 import numpy as np
 
+from ondie.emu.engine.core.events import CACHED
 from ondie.emu.engine.core.intrinsics import lowest_bit, set_bits
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type, rounded_up
+from ondie.emu.nand.timing import READ
 from ondie.kernels.jit import cold, inline
 
 # Queues of a die, in their priority order while garbage collection is urgent.
@@ -47,6 +50,12 @@ HOST_QUEUES = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
 BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
               Q_GC_ERASE)  # fmt: skip
 """Priority order of the queues while garbage collection is not urgent."""
+
+EVICTED = -1
+"""Value of ``made`` for a write of a page that the data cache evicts. Such a write is not counted
+as a transaction of the host, and has priority class 0."""
+POLLED = 2
+"""Value of ``cfg.ranked`` for polled priority classes (polling.py)."""
 
 _DIE = record_type(
     arr="i4",  # transaction in the array, -1 = idle
@@ -150,8 +159,24 @@ def pop(st, die, queue):
 
 @inline
 def rank_of(st, tid):
-    """Return the priority class of a host transaction, from 0 (highest) to 3."""
-    return st.zone[st.txn[tid].stream].rank
+    """Return the priority class of a host transaction, from 0 (highest) to 3.
+
+    As in MQSim, a page that the data cache evicts has class 0. With polled classes, the read that a
+    partial write needs has class 1, not the class of the flow.
+    """
+    txn = st.txn[tid]
+    if txn.role == Role.MERGING and txn.op == READ and st.cfg[0].ranked == POLLED:
+        return 1
+    return own_rank_of(st, tid)
+
+
+@inline
+def own_rank_of(st, tid):
+    """Return the priority class of a host transaction, also if its page is being read first."""
+    txn = st.txn[tid]
+    if txn.kind == CACHED and st.command[tid].made == EVICTED:
+        return 0
+    return st.zone[txn.stream].rank
 
 
 @inline

@@ -29,6 +29,7 @@ from ondie.emu.nand.die import (
     IN,
     MORE,
     NONE,
+    POLLED,
     Q_GC_READ,
     Q_GC_WRITE,
     Q_LOAD,
@@ -42,7 +43,6 @@ from ondie.emu.nand.die import (
     touch_all,
     touch_channel,
 )
-from ondie.emu.nand.polling import POLLED
 from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -81,7 +81,8 @@ def push_in_order(st, die, tid, queue):
         die = chip_record(st, tid)
     if st.cfg[0].ranked == POLLED:
         polling.catch_up(st, die)
-        polling.submit(st, queue)
+        if st.cfg[0].ordered == 0:  # in MQSim it has been submitted before
+            polling.submit(st, queue)
     if st.cfg[0].probe != 0:
         scheduler_statistics.on_push(st, tid, die, queue)
     die_rec = st.die[die]

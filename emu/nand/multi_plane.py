@@ -11,6 +11,7 @@ from __future__ import annotations
 from ondie.emu.engine.core.events import OWN
 from ondie.emu.engine.core.intrinsics import lowest_bit
 from ondie.emu.nand.die import (
+    POLLED,
     Q_GC_READ,
     Q_GC_WRITE,
     Q_MAP_READ,
@@ -20,7 +21,6 @@ from ondie.emu.nand.die import (
     pop,
     rank_of,
 )
-from ondie.emu.nand.polling import POLLED
 from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM
 from ondie.kernels.jit import cold, inline, njit
 

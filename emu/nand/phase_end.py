@@ -16,13 +16,13 @@ from ondie.emu.nand.die import (
     IN,
     NONE,
     OUT,
+    POLLED,
     Q_LOAD,
     touch_channel,
 )
 from ondie.emu.nand.die_scheduler import (
     select_next,
 )
-from ondie.emu.nand.polling import POLLED
 from ondie.emu.nand.timing import (
     COPYBACK,
     PROGRAM,

@@ -17,6 +17,7 @@ since ``bus.since`` are added to it. The turns of a chip are updated before its 
 
 from __future__ import annotations
 
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.nand.die import (
     NONE,
     Q_GC_ERASE,
@@ -26,13 +27,15 @@ from ondie.emu.nand.die import (
     Q_READ,
     Q_WRITE,
     bring_forward,
+    own_rank_of,
     rank_of,
     touch_channel,
     weight_of,
 )
+from ondie.emu.nand.timing import READ
 from ondie.kernels.jit import cold, inline, njit
 
-CLASSES, POLLED = 1, 2
+CLASSES = 1
 """Values of ``cfg.ranked``: the turns of the priority classes advance with commands (CLASSES), or
 with polls of a chip (POLLED)."""
 ROUNDS = 4
@@ -190,6 +193,28 @@ def waiting_classes(st, die, queue):
     return waiting
 
 
+@cold
+def merging_classes(st, die):
+    """Return the bit mask of the priority classes with a write on die ``die`` whose page is being
+    read first. In MQSim such a write waits in its queue; with unordered events it is ignored.
+    """
+    waiting = 0
+    if st.cfg[0].ordered == 0:
+        return waiting
+    if st.die[die].waiting >> Q_READ & 1:
+        tid = st.queue[die, 2 * Q_READ]
+        while tid >= 0:
+            if st.txn[tid].role == Role.MERGING:
+                waiting |= 1 << own_rank_of(st, tid)
+            tid = st.txn[tid].next
+    tid = st.die[die].arr
+    while tid >= 0:
+        if st.txn[tid].role == Role.MERGING and st.txn[tid].op == READ:
+            waiting |= 1 << own_rank_of(st, tid)
+        tid = st.txn[tid].mate
+    return waiting
+
+
 @njit
 def turn_reads(st, die, waiting, looks):
     """Advance the turns of host reads on die ``die`` by ``looks`` polls.
@@ -241,7 +266,8 @@ def look_in_vain(st, die, looks):
         missed = turn_reads(st, die, waiting_classes(st, die, Q_READ), reads)
         if mapping == 0:
             writes += missed
-    turn_writes(st, die, waiting_classes(st, die, Q_WRITE), writes)
+    waiting = waiting_classes(st, die, Q_WRITE) | merging_classes(st, die)
+    turn_writes(st, die, waiting, writes)
 
 
 @inline
@@ -276,7 +302,8 @@ def find_command(st, die):
         look_in_vain(st, die, looks - die_rec.looks - 1)
     die_rec.looks = looks
     reads = waiting_classes(st, die, Q_READ)
-    writes = waiting_classes(st, die, Q_WRITE)
+    ready = waiting_classes(st, die, Q_WRITE)
+    writes = ready | merging_classes(st, die)
     urgent = is_urgent(st, die)
     queue = die_rec.pick
     companion = -1
@@ -288,7 +315,7 @@ def find_command(st, die):
         if urgent and turn_writes(st, die, writes, 1) == 0:
             companion = 0 if writes & 1 else die_rec.turn_write
     elif queue == Q_READ or queue == Q_WRITE:
-        queue = find_user_command(st, die, reads, writes, urgent)
+        queue = find_user_command(st, die, reads, writes, ready, urgent)
     st.reg[0].companion = companion
     if queue < 0:
         st.reg[0].turnless = 1
@@ -298,12 +325,13 @@ def find_command(st, die):
 
 
 @njit
-def find_user_command(st, die, reads, writes, urgent):
+def find_user_command(st, die, reads, writes, ready, urgent):
     """Return the queue (Q_READ or Q_WRITE) of the user transaction that has the turn on die
     ``die``, or -1 if none has.
 
-    ``reads``, ``writes``: bit masks of the waiting classes. Unless garbage collection is
-    ``urgent``, MQSim determines the class of the next write twice and so advances two turns.
+    ``reads``, ``writes``: bit masks of the waiting classes. ``ready``: classes with a write whose
+    page need not be read first. Unless garbage collection is ``urgent``, MQSim determines the class
+    of the next write twice and so advances two turns.
     """
     die_rec = st.die[die]
     if turn_reads(st, die, reads, 1) == 0:
@@ -312,8 +340,10 @@ def find_user_command(st, die, reads, writes, urgent):
     if not urgent:
         turn_writes(st, die, writes, 1)
     if turn_writes(st, die, writes, 1) == 0:
-        bring_forward(st, die, Q_WRITE, 0 if writes & 1 else die_rec.turn_write)
-        return Q_WRITE
+        rank = 0 if writes & 1 else die_rec.turn_write
+        if ready >> rank & 1:
+            bring_forward(st, die, Q_WRITE, rank)
+            return Q_WRITE
     return -1
 
 

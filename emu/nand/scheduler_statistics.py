@@ -20,6 +20,7 @@ from ondie.emu.engine.core.events import CACHED, REQUEST
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import Arrays, record_type, records
 from ondie.emu.nand.die import (
+    EVICTED,
     OUT,
     Q_GC_ERASE,
     Q_GC_READ,
@@ -47,10 +48,6 @@ queues."""
 HITS, READ_MISSES, OTHER_MISSES = range(3)
 """Columns of ``lookup``. READ_MISSES are the misses that wait for the read of a translation
 page."""
-EVICTED = -1
-"""Value of ``made`` for a write of a page that the data cache evicts. Such a write is not counted
-as a transaction of the host."""
-
 QUEUE_USE = record_type(
     entered="i8",  # transactions that entered the queue
     left="i8",
@@ -162,6 +159,8 @@ def on_push(st, tid, die, queue):
     """Record that transaction ``tid`` is appended to queue ``queue`` of die ``die``."""
     txn = st.txn[tid]
     command = st.command[tid]
+    if txn.op != PROGRAM or txn.role != Role.MERGING:
+        command.slot = slot_of(st, tid, die, queue)
     if txn.op == ERASE and st.erase_since[txn.lpn] >= 0:
         command.queued = st.erase_since[txn.lpn]
         st.erase_since[txn.lpn] = -1
@@ -169,7 +168,7 @@ def on_push(st, tid, die, queue):
     if txn.op == PROGRAM and txn.role == Role.MERGING:
         return  # it entered when its page was allocated
     command.queued = st.reg[0].now
-    enter_slot(st, slot_of(st, tid, die, queue))
+    enter_slot(st, command.slot)
 
 
 @cold
@@ -178,7 +177,8 @@ def on_merge(st, tid, die):
     it does not contain.
     """
     st.command[tid].allocated = st.reg[0].now
-    enter_slot(st, slot_of(st, tid, die, Q_WRITE))
+    st.command[tid].written = slot_of(st, tid, die, Q_WRITE)
+    enter_slot(st, st.command[tid].written)
 
 
 @cold
@@ -218,10 +218,10 @@ def on_bus(st, die, tid, phase, time):
     cycles = st.cycles[txn.op, count]
     while tid >= 0:
         command = st.command[tid]
-        entered = command.queued
         if txn.op == PROGRAM and st.txn[tid].role == Role.MERGING:
-            entered = command.allocated
-        leave_slot(st, slot_of(st, tid, die, st.txn[tid].queue), entered)
+            leave_slot(st, command.written, command.allocated)
+        else:
+            leave_slot(st, command.slot, command.queued)
         command.transfer = cycles
         if txn.op == PROGRAM:
             command.transfer += transfer_ps(st.txn[tid].bus, cfg.bus_scale, cfg.bus_shift)

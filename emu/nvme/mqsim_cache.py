@@ -29,11 +29,12 @@ from ondie.emu.engine.core.events import (
     enter,
     give_txn,
     go,
+    line,
     take_txn,
 )
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
-from ondie.emu.nand.scheduler_statistics import EVICTED
+from ondie.emu.nand.die import EVICTED
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme import cache_places
 from ondie.emu.nvme.page_transactions import sectors_of
@@ -97,7 +98,65 @@ def access(st, tid, n_bytes, step):
     ``step`` of the transaction is complete afterwards. Returns False if the access takes no time.
     """
     station = stages.station(st, st.txn[tid].dev, stages.DRAM)
+    if st.cache.shape[0] > 1 and st.fifo[station].head >= 0:
+        wait_for_turn(st, station, tid, n_bytes, step)
+        return True
     return enter(st, station, tid, n_bytes, access_ps(st, n_bytes), step)
+
+
+@inline
+def turns_ahead(st, tid, turn):
+    """Return the number of caches that have the DRAM before the cache of transaction ``tid``, if
+    cache ``turn`` has it now.
+    """
+    groups = st.cache.shape[0]
+    return (int(st.zone[st.txn[tid].stream].group) - turn - 1 + groups) % groups
+
+
+@cold
+def wait_for_turn(st, station, tid, n_bytes, step):
+    """Queue an access to the busy DRAM of several caches, which have it in turn, one access each.
+
+    The accesses of one cache are in order of arrival. The accesses behind the new one are delayed.
+    """
+    fifo = st.fifo[station]
+    service = access_ps(st, n_bytes)
+    turn = int(st.zone[st.txn[fifo.head].stream].group)
+    own = turns_ahead(st, tid, turn)
+    own_round = 0
+    other = st.txn[fifo.head].next
+    while other >= 0:
+        own_round += int(turns_ahead(st, other, turn) == own)
+        other = st.txn[other].next
+    before = int(fifo.head)
+    other = st.txn[before].next
+    last = -1
+    rounds = 0
+    while other >= 0:
+        ahead = turns_ahead(st, other, turn)
+        rounds += int(ahead <= last)
+        last = ahead
+        if rounds > own_round or (rounds == own_round and ahead > own):
+            break
+        before = other
+        other = st.txn[other].next
+    txn = st.txn[tid]
+    txn.step = step
+    txn.next = other
+    st.txn[before].next = tid
+    start = st.txn[before].time
+    if other < 0:
+        start = fifo.free_at
+        fifo.tail = tid
+    txn.time = start + service
+    line(st, st.reg[0].fifo0 + station, start, txn.time, tid)
+    while other >= 0:
+        st.txn[other].time += service
+        other = st.txn[other].next
+    fifo.free_at += service
+    fifo.size += n_bytes
+    fifo.jobs += 1
+    st.use[txn.phase, st.reg[0].fifo0 + station] += service
 
 
 @inline
@@ -146,6 +205,8 @@ def send(st, tid):
     while tid >= 0:
         following = st.txn[tid].mate
         st.txn[tid].mate = -1
+        if following < 0:
+            st.txn[tid].gathered = st.cfg[0].ordered  # the last of its set
         go(st, tid, stages.WRITE_IN_DRAM)
         tid = following
 
@@ -322,12 +383,15 @@ def on_programmed(st, tid):
 
 @njit
 def resume(st, group):
-    """Retry the waiting writes of cache ``group``, in order, while the limit of sectors in transit
-    to flash allows."""
+    """Retry the waiting writes of cache ``group``, in order, until the sectors in transit to flash
+    exceed the limit.
+
+    A write that is retried in vain may reset the memory of its flow (:func:`cache_pages`).
+    """
     cached = st.cache[group]
     before = -1
     tid = int(cached.wait_first) - 1
-    while tid >= 0 and cached.pressure < st.cfg[0].buffer_limit:
+    while tid >= 0:
         following = st.txn[tid].next
         if cache_pages(st, tid):
             if before < 0:
@@ -339,6 +403,8 @@ def resume(st, group):
             go(st, tid, stages.PART_DONE)
         else:
             before = tid
+        if cached.pressure > st.cfg[0].buffer_limit:
+            return
         tid = following
 
 

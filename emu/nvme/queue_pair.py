@@ -19,6 +19,7 @@ from ondie.emu.engine.core.events import (
     fail,
     give_txn,
     go,
+    register,
     rest,
     set_leaf,
     take_txn,
@@ -155,6 +156,7 @@ def issue(st, queue):
     ring = cfg.ring - 1
     leaf = reg.pair0 + queue
     if reg.now < pair.start:
+        register(st, leaf)
         set_leaf(st, leaf, pair.start)
         return
     while pair.next < pair.loaded and pair.outstanding < pair.depth and reg.now <= pair.stop:
@@ -165,6 +167,7 @@ def issue(st, queue):
         if pair.closed != 0:
             req.arrival = reg.now
         elif req.arrival > reg.now:
+            register(st, leaf)
             set_leaf(st, leaf, req.arrival)
             return
         zone = st.zone[pair.stream]

@@ -61,10 +61,13 @@ COMMAND = rounded_up(
         contents_left="i4",  # contents of the data cache that a FLUSH still waits for
         failed="i4",  # 1: a program of the write has failed (only where programs may fail)
         made="i8",  # when its request was split (nand/scheduler_statistics.py), ps
+        slot="i4",  # its queue there; its command may have transactions of two queues
         queued="i8",  # when it was queued at its die
-        allocated="i8",  # when the page of a write was allocated whose rest is read first
+        written="i4",  # queue of a write whose rest is read first
+        allocated="i8",  # when the page of such a write was allocated
         execution="i8",  # time of its command in the array
         transfer="i8",  # its time on the channel
+        sequence="i8",  # registration of the end of its command in the array (nand/event_order.py)
     )
 )
 """Record with the fields of a transaction that only commands and long transfers use.
@@ -127,6 +130,7 @@ REG = record_type(
     submissions="i8",  # looks of the scheduler for submitted transactions (nand/polling.py)
     submitted="i8",  # 1: transactions have been submitted in this event
     turnless="i8",  # 1: the last look left user transactions because their class had no turn
+    sequence="i8",  # events registered so far, if simultaneous events are ordered
     companion="i8",  # class of the user transactions that may join a command of another queue
     gather0="i8",  # first leaf of the devices' gather timers, after the queue pairs
 )
@@ -156,6 +160,16 @@ def set_leaf(st, leaf, time):
         node >>= 1
         key[node] = time
         tree[node] = who
+
+
+@inline
+def register(st, leaf):
+    """Record that the event of resource ``leaf`` is registered now, if simultaneous events are
+    handled in order of registration.
+    """
+    if st.cfg[0].ordered != 0:
+        st.reg[0].sequence += 1
+        st.sequence[leaf] = st.reg[0].sequence
 
 
 def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
@@ -309,6 +323,7 @@ def arrive(st, station, tid, n_bytes, service, step):
     if fifo.head < 0:
         fifo.head = tid
         fifo.tail = tid
+        register(st, reg.station0 + station)
         set_leaf(st, reg.station0 + station, txn.time)
     else:
         st.txn[fifo.tail].next = tid
@@ -361,6 +376,24 @@ def next_to_go(st):
         reg.go_head = st.txn[tid].next
         st.txn[tid].next = -1
     return tid
+
+
+@cold
+def take_last_to_go(st):
+    """Remove and return the last transaction that can advance now; there is one."""
+    reg = st.reg[0]
+    last = reg.go_tail
+    before = -1
+    tid = reg.go_head
+    while tid != last:
+        before = tid
+        tid = st.txn[tid].next
+    if before < 0:
+        reg.go_head = -1
+    else:
+        st.txn[before].next = -1
+        reg.go_tail = before
+    return last
 
 
 @inline

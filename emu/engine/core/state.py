@@ -33,6 +33,7 @@ FIELDS = (
     "cfg",  # 1 record: integer configuration (engine/run/build.py)
     "reg",  # 1 record: now, counters of the pools, error (events.py)
     "key",  # int64[2 * leaves]: next event time below each tree node (events.py)
+    "sequence",  # int64[leaves]: registration of the event of each leaf (nand/event_order.py)
     "tree",  # int32[2 * leaves]: leaf of that event: channels, then stations (events.py)
     "fifo",  # records: first-in first-out stations: links, DRAM, ECC, CPUs (events.py)
     "txn",  # records: transaction pool (events.py)

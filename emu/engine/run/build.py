@@ -193,6 +193,7 @@ def build(
         reg=reg,
         key=key,
         tree=tree,
+        sequence=np.zeros(1, np.int64),
         fifo=_stations(cfg, geometry, n, fifos),
         txn=_pool(txns),
         command=records(COMMAND, txns),

@@ -12,25 +12,30 @@ from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     COMMANDS_DONE,
-    DOWN_BYTES,
     ISP_BYTES,
     ISP_READ_BYTES,
     ISP_WRITE_BYTES,
-    TUNNEL_BYTES,
-    TUNNEL_COMMANDS,
-    TUNNEL_WIRE_BYTES,
     UP_BYTES,
 )
 from ondie.emu.engine.core.error_codes import E_PAST_END, E_POOL, E_RESOURCE, E_TIME
-from ondie.emu.engine.core.events import REQUEST, enter, fail, give_txn, go, leave, next_to_go
+from ondie.emu.engine.core.events import (
+    CACHED,
+    REQUEST,
+    enter,
+    fail,
+    give_txn,
+    go,
+    leave,
+    next_to_go,
+    register,
+    take_last_to_go,
+)
 from ondie.emu.engine.core.payload_log import LOG_ROW, log
 from ondie.emu.engine.core.plan_rows import (
     ACCELERATOR,
-    ACROSS,
     DIE,
     DMA_DOWN,
     DMA_UP,
-    DOWNWARD,
     HOST_CPU,
     ISP,
     ISP_IO,
@@ -42,15 +47,20 @@ from ondie.emu.engine.core.plan_rows import (
     room,
 )
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.engine.run import completion, datapath
+from ondie.emu.engine.run import completion, datapath, simultaneous
 from ondie.emu.engine.run.start_die import pages_of_bytes, start_die, take_part
+from ondie.emu.engine.run.start_transfer import (
+    MAX_PIECES,
+    occupy_station,
+    start_dma_down,
+    start_message,
+)
 from ondie.emu.ftl import (
     padding,
     transfers,
 )
-from ondie.emu.nand import channel, phase_end, polling, timing
-from ondie.emu.nand.die import touch_channel
-from ondie.emu.nand.polling import POLLED
+from ondie.emu.nand import channel, event_order, phase_end, polling, timing
+from ondie.emu.nand.die import POLLED, touch_channel
 from ondie.emu.nvme import (
     command,
     command_split,
@@ -64,8 +74,6 @@ STEPPED = 1 << 12
 """Number of final events of a call that are handled one at a time, so that the call ends exactly at
 the requested event.
 """
-MAX_PIECES = 64
-"""Maximum number of pieces into which one row splits its transfer down the link."""
 
 
 @njit
@@ -184,13 +192,6 @@ def submit_command(st, tid):
 
 
 @njit
-def occupy_station(st, station, tid, time):
-    """Occupy a station for ``time`` ps with transaction ``tid``, which is then finished."""
-    if not enter(st, station, tid, 0, time, stages.PART_DONE):
-        go(st, tid, stages.PART_DONE)
-
-
-@njit
 def start_row(st, rid):
     """Start a row that is not an NVMe command."""
     row = st.row[rid]
@@ -223,73 +224,6 @@ def start_row(st, rid):
         start_message(st, rid, tid)
     else:
         fail(st, E_RESOURCE, row.id, row.resource)
-
-
-@cold
-def start_message(st, rid, tid):
-    """Start a tunnel message: from a drive up to the host, down to a drive, or across to another
-    drive.
-
-    The message occupies the host relay at the same time and, if drives share the uplink, also the
-    uplink. The message is delivered when all these resources have completed their transfers.
-    """
-    row = st.row[rid]
-    dev = row.device
-    message = st.message[row.stream]
-    st.count[dev, TUNNEL_COMMANDS] += message.commands
-    st.count[dev, TUNNEL_WIRE_BYTES] += message.wire_up + message.wire_down
-    occupy_station(st, stages.RELAY, take_part(st, rid), message.relay)
-    if st.cfg[0].shared_uplink != 0:
-        for station, size in (
-            (stages.UPLINK_UP, message.wire_up),
-            (stages.UPLINK_DOWN, message.wire_down),
-        ):
-            other = take_part(st, rid)
-            if not enter(st, station, other, size, -1, stages.PART_DONE):
-                go(st, other, stages.PART_DONE)
-    if row.kind == DOWNWARD:
-        st.count[dev, TUNNEL_BYTES] += row.bytes_in
-        down = stages.station(st, dev, stages.TUNNEL_DOWN)
-        if not enter(st, down, tid, row.bytes_in, message.body + message.tail, stages.PART_DONE):
-            go(st, tid, stages.PART_DONE)
-        return
-    st.count[dev, TUNNEL_BYTES] += row.bytes_in
-    following = stages.PART_DONE
-    if row.kind == ACROSS:
-        if row.lpn < 0 or row.lpn >= st.dev.shape[0]:
-            fail(st, E_PAST_END, row.lpn, 1)
-            return
-        st.count[row.lpn, TUNNEL_BYTES] += row.bytes_in
-        down = stages.station(st, row.lpn, stages.TUNNEL_DOWN)
-        occupy_station(st, down, take_part(st, rid), message.body)
-        following = stages.CROSSED
-    if not enter(
-        st, stages.station(st, dev, stages.TUNNEL_UP), tid, row.bytes_in, message.up, following
-    ):
-        go(st, tid, following)
-
-
-@njit
-def start_dma_down(st, rid, tid):
-    """Send the bytes of row ``rid`` down the link in pieces, so that one piece enters DRAM while
-    the next piece crosses the link.
-    """
-    row = st.row[rid]
-    dev = row.device
-    st.count[dev, DOWN_BYTES] += row.bytes_in
-    piece = max(st.cfg[0].piece, row.bytes_in // MAX_PIECES + 1)
-    left = row.bytes_in
-    while True:
-        txn = st.txn[tid]
-        txn.size = min(left, piece)
-        left -= txn.size
-        if st.cfg[0].shared_uplink == 0:
-            go(st, tid, stages.DMA_UPLINK_DONE)
-        elif not enter(st, stages.UPLINK_DOWN, tid, txn.size, -1, stages.DMA_UPLINK_DONE):
-            go(st, tid, stages.DMA_UPLINK_DONE)
-        if left == 0:
-            return
-        tid = take_part(st, rid)
 
 
 @njit
@@ -351,6 +285,13 @@ def finish_part(st, tid):
             idle_timer.start_idle(st, dev)
 
 
+@cold
+def register_next(st, leaf):
+    """Register the next event of station ``leaf``, whose last event has now been handled."""
+    if st.fifo[leaf - st.reg[0].station0].head >= 0:
+        register(st, leaf)
+
+
 @njit
 def on_station_left(st, tid):
     """Advance transaction ``tid`` after it has left a station."""
@@ -377,6 +318,42 @@ def on_channel_event(st, bus):
             tid = following
 
 
+@cold
+def on_first_of_channel(st, bus):
+    """Handle the first of the simultaneous events of channel ``bus``, with all its consequences.
+
+    Until then, the die and the channel of a command that has finished take no other command.
+    """
+    kind = event_order.first_due(st, bus)[1]
+    die, tid = event_order.begin_event(st, bus, kind)
+    while tid >= 0:
+        following = st.txn[tid].mate
+        st.txn[tid].mate = -1
+        finished = completion.on_flash_done(st, tid)
+        if finished >= 0:
+            finish_part(st, finished)
+        drain(st, -1)
+        tid = following
+    if die >= 0:
+        event_order.end_event(st, bus, kind, die)
+
+
+@cold
+def place_cached(st, tid):
+    """Advance transaction ``tid`` of the data cache, in a drive with ordered events.
+
+    A write is queued at its die as soon as it has a page. After the last write of a set that is
+    submitted together, the channels are granted, before the next set.
+    """
+    reg = st.reg[0]
+    last = st.txn[tid].step == stages.WRITE_IN_DRAM and st.txn[tid].gathered != 0
+    on_station_left(st, tid)
+    if reg.go_head >= 0 and reg.go_tail == tid and st.txn[tid].step == stages.ENCODED:
+        on_station_left(st, take_last_to_go(st))
+    if last:
+        channel.finish_event(st)
+
+
 @apart
 def drain(st, tid):
     """Do all work that takes no simulated time.
@@ -389,7 +366,10 @@ def drain(st, tid):
         if tid < 0:
             tid = next_to_go(st)
         if tid >= 0:
-            on_station_left(st, tid)
+            if st.cfg[0].ordered != 0 and st.txn[tid].kind == CACHED:
+                place_cached(st, tid)
+            else:
+                on_station_left(st, tid)
             tid = -1
         elif reg.retries > 0:
             reg.retries -= 1
@@ -424,10 +404,17 @@ def run(st, until, max_events, want_room):
     reg.hops = 0
     gathers = st.cfg[0].line > 1
     ranked = st.cfg[0].ranked
+    ordered = st.cfg[0].ordered
+    if ordered != 0:
+        reg.fast = 0
     start_ready(st)
     tid = -1
+    left = -1
     while True:
         drain(st, tid)
+        if left >= 0:
+            register_next(st, left)
+            left = -1
         if count + reg.hops >= max_events or reg.error != 0:
             break
         if want_room > 0 and room(st) >= want_room:
@@ -450,14 +437,21 @@ def run(st, until, max_events, want_room):
             fail(st, E_TIME, leaf, time)
             break
         reg.now = time
+        if ordered != 0:
+            leaf = simultaneous.first_leaf(st, time)
         count += 1
         if count + reg.hops > stepped:
             reg.fast = 0
         tid = -1
         if leaf < reg.station0:
-            on_channel_event(st, leaf)
+            if ordered != 0:
+                on_first_of_channel(st, leaf)
+            else:
+                on_channel_event(st, leaf)
         elif leaf < reg.pair0:
             tid = leave(st, leaf - reg.station0)
+            if ordered != 0:
+                left = leaf
         elif leaf < reg.gather0:
             queue_pair.issue(st, leaf - reg.pair0)
         else:

@@ -139,6 +139,7 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
         "it writes pages that another flow evicts at addresses of that flow: more or fewer reads "
         f"before overwrites, {OPEN}"
     ),
+    "event_order": _fixed(f"simultaneous events have another order: latencies change {OPEN}"),
     "polling": _fixed(
         f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
     ),

@@ -395,6 +395,13 @@ QUIRKS: tuple[Quirk, ...] = (
                       and len(s.flows) > 1 and not sata.used(d)),
     ),
     Quirk(
+        "event_order", (),
+        "handles simultaneous events in the order in which they became known, and starts the "
+        "commands of one event before the next event adds others",
+        "any order that is fixed; here the order of the resources, and all commands of "
+        "simultaneous events of a channel together", ASKED, _always,
+    ),
+    Quirk(
         "log_delays", ("Enable_ResponseTime_Logging",),
         "never fills the end-to-end column of its log with NVMe", "the mean "
         "end-to-end delay", NAMED,

@@ -24,7 +24,7 @@ from ondie.emu.engine.run import build
 from ondie.emu.ftl import cmt, page_map
 from ondie.emu.ftl.precondition import per_stream
 from ondie.emu.ftl.precondition.apply import whole_pages
-from ondie.emu.nand import scheduler_statistics
+from ondie.emu.nand import event_order, scheduler_statistics
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.timing import ERASE, PROGRAM, READ
 from ondie.emu.replay.mqsim import (
@@ -468,6 +468,8 @@ def watched(
     """Simulate the flows on the drive; return the player's result and the drive's statistics."""
     cfg, arrays = prepared(drive, flows, quirks)
     scheduler_statistics.watch(arrays, Geometry.of(cfg), len(arrays.zone))
+    if "event_order" in quirks and not int(arrays.cfg["overlap"][0]):
+        event_order.watch(arrays)
     sources = [
         Source(
             chunks=flow.chunks(),

@@ -1,0 +1,158 @@
+"""Simultaneous events of channels in the order of their registration, as in MQSim.
+
+MQSim handles simultaneous events in the order in which they were registered, one at a time. The end
+of a phase on a channel and the end of a command in an array are separate events. A die (or a chip)
+and a channel are busy until all consequences of the end of their last operation are complete, and
+each set of transactions that is submitted together is scheduled before the next set.
+
+Owns the registrations of a channel's events, and their handling one at a time. Does not own the
+choice among the events of all resources (engine/run/simultaneous.py) or the consequences of an
+event (engine/run/loop.py).
+Source: MQSim's event list, flash controller and transaction scheduling unit.
+
+``st.sequence`` holds the registration of the present phase of each channel, and
+``command.sequence`` that of the end of a command in the array: WAITING until the command has
+crossed the channel, and READY once the data of a read wait for the channel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.engine.core.events import line
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.nand import polling
+from ondie.emu.nand.array import array_end
+from ondie.emu.nand.die import NONE, OUT, POLLED, touch_channel
+from ondie.emu.nand.die_scheduler import select_next
+from ondie.kernels.jit import cold, inline, njit
+
+WAITING, READY = 0, -1
+PHASE, READ, DONE = range(3)
+"""Kinds of events of a channel: the end of its phase, of a read in an array (its data are ready),
+and of a program or an erase in an array."""
+
+
+def watch(arrays: Arrays) -> None:
+    """Handle simultaneous events in the order of their registration from now on."""
+    arrays.sequence = np.zeros(len(arrays.tree) // 2, np.int64)
+    arrays.cfg["ordered"] = 1
+
+
+@njit
+def next_read(st, channel):
+    """Return the first read in an array of channel ``channel`` whose data are not ready, or -1."""
+    tid = st.bus[channel].out_head
+    while tid >= 0 and st.command[tid].sequence == READY:
+        tid = st.txn[tid].next
+    return tid
+
+
+@njit
+def next_event_ps(st, channel):
+    """Return the time of the next event of channel ``channel`` in ps, or NEVER."""
+    bus = st.bus[channel]
+    time = bus.until if bus.phase != NONE else NEVER
+    tid = next_read(st, channel)
+    if tid >= 0:
+        time = min(time, st.txn[tid].time)
+    if bus.done_head >= 0:
+        time = min(time, st.txn[bus.done_head].time)
+    return time
+
+
+@cold
+def first_due(st, channel):
+    """Return (registration, kind) of the event of channel ``channel`` that is handled next.
+
+    Call this function only if an event of the channel is due.
+    """
+    bus = st.bus[channel]
+    now = st.key[1]
+    first = NEVER
+    kind = PHASE
+    if bus.phase != NONE and bus.until <= now:
+        first = st.sequence[channel]
+    tid = next_read(st, channel)
+    if tid >= 0 and st.txn[tid].time <= now and st.command[tid].sequence < first:
+        first = st.command[tid].sequence
+        kind = READ
+    tid = bus.done_head
+    if tid >= 0 and st.txn[tid].time <= now and st.command[tid].sequence < first:
+        first = st.command[tid].sequence
+        kind = DONE
+    return first, kind
+
+
+@cold
+def begin_event(st, channel, kind):
+    """Begin the event of kind ``kind`` of channel ``channel``.
+
+    Returns (die, first transaction of the command that has finished). The die takes no command
+    before :func:`end_event`. Returns (-1, -1) if no command has finished.
+    """
+    bus = st.bus[channel]
+    now = st.reg[0].now
+    if kind == READ:
+        st.command[next_read(st, channel)].sequence = READY
+        touch_channel(st, channel)
+        return -1, -1
+    if kind == DONE:
+        tid = bus.done_head
+        bus.done_head = st.txn[tid].next
+        st.txn[tid].next = -1
+        die = st.txn[tid].die
+        st.die[die].on_bus = 1
+        array_end(st, die, tid)
+        return die, tid
+    tid = bus.txn
+    die = bus.die
+    die_rec = st.die[die]
+    if bus.phase != OUT:
+        st.reg[0].sequence += 1
+        st.command[tid].sequence = st.reg[0].sequence
+        free_channel(st, channel)
+        return -1, -1
+    if st.cfg[0].ranked == POLLED:
+        polling.catch_up(st, die)
+    if st.cfg[0].watch != 0:
+        line(st, st.reg[0].bus0 + channel, bus.start, now, tid)
+    die_rec.arr = st.txn[tid].mate  # the next page of a multi-plane read
+    st.txn[tid].mate = -1
+    return die, tid
+
+
+@cold
+def end_event(st, channel, kind, die):
+    """End an event of kind ``kind`` of channel ``channel``: die ``die`` may take a command."""
+    st.die[die].on_bus = 0
+    if kind == PHASE:
+        free_channel(st, channel)
+    elif st.cfg[0].ranked == POLLED:
+        polling.end_array(st, channel)
+    select_next(st, die)
+    touch_channel(st, channel)
+
+
+@inline
+def free_channel(st, channel):
+    """End the phase of channel ``channel``."""
+    st.bus[channel].phase = NONE
+    if st.cfg[0].ranked == POLLED:
+        polling.become_idle(st, channel)
+    touch_channel(st, channel)
+
+
+@cold
+def take_touched(st):
+    """Remove and return the first of the channels that must arbitrate again."""
+    reg = st.reg[0]
+    at = 0
+    for i in range(1, reg.touched):
+        if st.touched[i] < st.touched[at]:
+            at = i
+    channel = st.touched[at]
+    reg.touched -= 1
+    st.touched[at] = st.touched[reg.touched]
+    return channel
