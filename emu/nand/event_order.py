@@ -5,9 +5,9 @@ of a phase on a channel and the end of a command in an array are separate events
 and a channel are busy until all consequences of the end of their last operation are complete, and
 each set of transactions that is submitted together is scheduled before the next set.
 
-Owns the registrations of a channel's events, and their handling one at a time. Does not own the
-choice among the events of all resources (engine/run/simultaneous.py) or the consequences of an
-event (engine/run/loop.py).
+Owns the registrations of a channel's events, their handling one at a time, and the choice among the
+simultaneous events of all resources. Does not own the registrations of other events
+(engine/core/events.py) or the consequences of an event (engine/run/loop.py).
 Source: MQSim's event list, flash controller and transaction scheduling unit.
 
 ``st.sequence`` holds the registration of the present phase of each channel, and
@@ -156,3 +156,22 @@ def take_touched(st):
     reg.touched -= 1
     st.touched[at] = st.touched[reg.touched]
     return channel
+
+
+@cold
+def first_leaf(st, time):
+    """Return the resource whose event at time ``time`` (ps), the next one, was registered first."""
+    reg = st.reg[0]
+    half = st.key.shape[0] >> 1
+    best = st.tree[1]
+    first = NEVER
+    for leaf in range(reg.gather0):
+        if st.key[half + leaf] == time:
+            if leaf < reg.station0:
+                sequence = first_due(st, leaf)[0]
+            else:
+                sequence = st.sequence[leaf]
+            if sequence < first:
+                first = sequence
+                best = leaf
+    return best

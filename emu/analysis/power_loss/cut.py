@@ -23,10 +23,10 @@ from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.totals import Totals
-from ondie.emu.engine.run import interrupted
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing, torn_pages
+from ondie.emu.nvme import interrupted
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import recovery_plan
 from ondie.emu.paths.on_die.parity import Made

@@ -47,7 +47,7 @@ from ondie.emu.engine.core.plan_rows import (
     room,
 )
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.engine.run import completion, datapath, simultaneous
+from ondie.emu.engine.run import completion, datapath
 from ondie.emu.engine.run.start_die import pages_of_bytes, start_die, take_part
 from ondie.emu.engine.run.start_transfer import (
     MAX_PIECES,
@@ -438,7 +438,7 @@ def run(st, until, max_events, want_room):
             break
         reg.now = time
         if ordered != 0:
-            leaf = simultaneous.first_leaf(st, time)
+            leaf = event_order.first_leaf(st, time)
         count += 1
         if count + reg.hops > stepped:
             reg.fast = 0

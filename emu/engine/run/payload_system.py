@@ -19,7 +19,7 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.engine.run import checkpoint, interrupted
+from ondie.emu.engine.run import checkpoint
 from ondie.emu.engine.run.command_system import CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
@@ -28,7 +28,7 @@ from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder
-from ondie.emu.nvme import condition
+from ondie.emu.nvme import condition, interrupted
 from ondie.emu.nvme.command import FLUSH, READ
 from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.status import Status
