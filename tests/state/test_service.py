@@ -330,8 +330,11 @@ def test_every_page_is_sealed_as_a_controller_checks_it(rng):
     store = model.drive.store
     pages = list(store.programmed())
     assert len(pages) > 50
-    for ppn, lpn, sequence in pages:
-        assert store.spare(ppn) == (lpn, sequence, 0, 0) and store.intact(ppn)
+    spares = [store.spare(ppn) for ppn, _, _ in pages]
+    for (ppn, lpn, sequence), spare in zip(pages, spares, strict=True):
+        assert (spare.lpn, spare.sequence, spare.slot) == (lpn, sequence, 0) and store.intact(ppn)
+    programs = [spare.step for spare in spares]
+    assert min(programs) > 0 and len(set(programs)) == len(programs)
     _, oob, at = store._segment(pages[0][0])
     for name in ("lpn", "sequence", "step", "slot", "checksum", "sectors", "stream", "erases"):
         oob[at][name] ^= 1
@@ -356,7 +359,7 @@ def test_records_in_c_are_those_in_python(record, dtype):
 
 def test_kinds_of_log_records_in_c_are_those_in_python():
     kinds = native.ffi.typeof("enum ondie_log").relements
-    assert len(kinds) == 13
+    assert len(kinds) == 17
     for name, number in kinds.items():
         assert getattr(payload_log, name.removeprefix("ONDIE_")) == number
 
