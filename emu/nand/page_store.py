@@ -404,6 +404,8 @@ class PageStore:
                 self.move(entry.old, entry.ppn, entry.lpn)
             case payload_log.LOG_ERASE:
                 self.erase(entry.ppn, entry.n, entry.old, geometry.planes)
+            case payload_log.LOG_PADDING | payload_log.LOG_FAILED:
+                pass  # without data that any reader would find
             case _:
                 return False
         return True
@@ -420,10 +422,11 @@ class PageStore:
         self._program(target, lpn, data, int(held["sequence"]), int(held["checksum"]))
 
     def programmed(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (ppn, lpn, sequence number) of every programmed page, as recovery reads them."""
+        """Yield (ppn, lpn, sequence number) of every programmed page with data, as recovery reads
+        them."""
         for number in self.segments_on_disk():
             oob = self.records(number)
-            for at in np.flatnonzero(oob["written"]):
+            for at in np.flatnonzero((read_spares(oob) == READS_VALID) & (oob["lpn"] >= 0)):
                 ppn = number * self._per_segment + int(at)
                 yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
 
