@@ -274,6 +274,9 @@ typedef struct {
 /* Return the seal of out-of-band data: a CRC-32C of all fields but seal and written. */
 uint32_t ondie_seal(int isa, const ondie_spare *spare);
 
+/* Seal `count` records of out-of-band data. */
+void ondie_seal_spares(int isa, ondie_spare *spares, int64_t count);
+
 /* What `count` records of out-of-band data read as: 0 blank, 1 valid, 2 neither. */
 void ondie_read_spares(int isa, const ondie_spare *spares, int64_t count, uint8_t *found);
 

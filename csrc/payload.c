@@ -95,6 +95,10 @@ uint32_t ondie_seal(int isa, const ondie_spare *spare) {
     return ondie_crc32c(isa, crc, bytes + rest, sizeof *spare - rest);
 }
 
+void ondie_seal_spares(int isa, ondie_spare *spares, int64_t count) {
+    for (int64_t i = 0; i < count; i++) spares[i].seal = ondie_seal(isa, spares + i);
+}
+
 void ondie_read_spares(int isa, const ondie_spare *spares, int64_t count, uint8_t *found) {
     for (int64_t i = 0; i < count; i++) {
         const ondie_spare *spare = spares + i;

@@ -22,21 +22,22 @@ overwritten, too, and writes continue behind that.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.sparse_table import map_table
-from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.state import Arrays, as_records
 from ondie.emu.ftl import page_map
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nand.page_store import (
-    PROGRAMMED,
+from ondie.emu.nand.page_store import PROGRAMMED
+from ondie.emu.nand.sealed_records import (
     READS_BLANK,
     READS_DAMAGED,
     READS_VALID,
-    PageStore,
     read_spares,
 )
 from ondie.emu.units import InputError
@@ -44,6 +45,17 @@ from ondie.kernels.jit import njit
 
 CHECKED_STRIPES = 4
 """Number of the newest stripes of a block whose pages are read whole."""
+
+
+class Flash(Protocol):
+    """What recovery needs of a PageStore."""
+
+    @property
+    def where(self) -> str: ...
+    def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]: ...
+    def intact(self, ppn: int) -> bool: ...
+    def read(self, ppn: int) -> np.ndarray: ...
+    def spoil(self, ppn: int, done: bool = True) -> None: ...
 
 
 @dataclass
@@ -97,13 +109,13 @@ class _Blocks:
 class _Scan:
     """State of a scan."""
 
-    store: PageStore
+    store: Flash
     geometry: Geometry
     stripe: int
     """Pages of a block that are checked and overwritten together."""
     units: int
-    newest: tuple[np.ndarray, np.ndarray]
-    """Sequence and program number of the newest page of each mapping unit, int64[1, units]."""
+    newest: np.ndarray
+    """Sequence and program number of the newest page of each mapping unit, int64[units, 2]."""
     sectors: np.ndarray | None
     blocks: _Blocks
     found: Recovered = field(default_factory=Recovered)
@@ -127,7 +139,7 @@ def check_supported(cfg: Config, what: str) -> None:
             )
 
 
-def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: PageStore) -> Recovered:
+def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash) -> Recovered:
     """Build the tables of the FTL in ``arrays``, which are those of a new drive, from the pages in
     ``store``.
 
@@ -140,7 +152,7 @@ def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: PageStore) -
     units = int(table.lpns) + int(table.trim_maps)
     scan = _Scan(
         store, geometry, max(int(table.stripe), int(table.together)), units,
-        (map_table((1, units), np.int64), map_table((1, units), np.int64)),
+        map_table((units, 2), np.int64),
         arrays.sectors[0] if table.partial else None,
         _Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
     )  # fmt: skip
@@ -161,55 +173,88 @@ def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: PageStore) -
 def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -> None:
     """Scan blocks whose out-of-band data are ``records`` (OOB[blocks, pages]), from page ``first``
     on, and map their pages."""
-    block_pages, found = scan.geometry.block_pages, scan.found
+    block_pages, found, blocks = scan.geometry.block_pages, scan.found, scan.blocks
     number = first // block_pages
-    reads = read_spares(records.reshape(-1)).reshape(records.shape)
-    written = reads != READS_BLANK
-    found.scanned_pages += int(written.sum())
-    damaged = (reads == READS_DAMAGED) & (records["written"] == PROGRAMMED)
-    found.damaged += (first + np.flatnonzero(damaged)).tolist()
-    stripes = written.reshape(len(records), -1, scan.stripe).any(axis=2)
-    visible = np.where(stripes.any(axis=1), stripes.shape[1] - stripes[:, ::-1].argmax(axis=1), 0)
-    for at in np.flatnonzero(visible).tolist():
-        _check_newest(scan, first + at * block_pages, reads[at], int(visible[at]))
-    valid = reads == READS_VALID
+    flat = as_records(records.reshape(-1))
+    reads = read_spares(records.reshape(-1))
     own = slice(number, number + len(records))
-    blocks = scan.blocks
-    blocks.visible[own] = visible
-    blocks.programs[own] = np.where(valid, records["step"], 0).max(axis=1)
-    blocks.erases[own] = np.where(valid, records["erases"].astype(np.int64), -1).max(axis=1)
-    blocks.stream[own] = np.where(valid, records["stream"].astype(np.int64), -1).max(axis=1)
-    found.programs = max(found.programs, int(blocks.programs[own].max(initial=0)))
-    data = np.flatnonzero(valid.reshape(-1) & (records["sequence"].reshape(-1) > 0))
-    flat = records.reshape(-1)[data]
-    if not len(flat):
-        return
-    lpns = np.ascontiguousarray(flat["lpn"])
-    if lpns.min() < 0 or lpns.max() >= scan.units:
-        raise InputError(
-            f"{scan.store.where}: holds mapping unit {int(lpns.max())}; the drive has {scan.units}"
-        )
-    sequences = np.ascontiguousarray(flat["sequence"])
-    found.sequence = max(found.sequence, int(sequences.max()))
-    _map_newest(
-        lpns, sequences, np.ascontiguousarray(flat["step"]), data + first,
-        scan.newest[0][0], scan.newest[1][0], arrays.l2p[0],
+    newest_program, damaged = _summarize(
+        flat, reads, block_pages, scan.stripe, blocks.visible[own], blocks.programs[own],
+        blocks.erases[own], blocks.stream[own],
     )  # fmt: skip
-    if scan.sectors is not None:
-        newest = arrays.l2p[0, lpns] == (data + first + 1)
-        scan.sectors[lpns[newest]] = flat["sectors"][newest]  # -1 of trim maps
+    found.programs = max(found.programs, int(newest_program))
+    found.scanned_pages += int(np.count_nonzero(reads))
+    if damaged:
+        wrong = (reads == READS_DAMAGED) & (records["written"].reshape(-1) == PROGRAMMED)
+        found.damaged += (first + np.flatnonzero(wrong)).tolist()
+    for at in np.flatnonzero(blocks.visible[own]).tolist():
+        pages = reads[at * block_pages : (at + 1) * block_pages]
+        _check_newest(scan, first + at * block_pages, pages, int(blocks.visible[number + at]))
+    sectors = np.zeros(1, np.int64) if scan.sectors is None else scan.sectors
+    wrong_unit, newest_sequence = _map_newest(
+        flat, reads, first, scan.units, scan.newest, arrays.l2p[0], sectors
+    )
+    found.sequence = max(found.sequence, int(newest_sequence))
+    if wrong_unit >= 0:
+        raise InputError(
+            f"{scan.store.where}: holds mapping unit {wrong_unit}; the drive has {scan.units}"
+        )
 
 
 @njit
-def _map_newest(lpns, sequences, programs, ppns, newest_sequence, newest_program, l2p):
-    """Map each logical page of ``lpns`` to its physical page if that is the newest one so far."""
-    for i in range(lpns.shape[0]):
-        lpn = lpns[i]
-        held = newest_sequence[lpn]
-        if sequences[i] > held or (sequences[i] == held and programs[i] > newest_program[lpn]):
-            newest_sequence[lpn] = sequences[i]
-            newest_program[lpn] = programs[i]
-            l2p[lpn] = ppns[i] + 1
+def _summarize(records, reads, block_pages, stripe, visible, programs, erases, stream):
+    """Set what the pages of each block say about it. Return (largest number of a program, number of
+    damaged pages). ``records``: OOB[pages]; ``reads``: what they read as.
+    """
+    newest = 0
+    damaged = 0
+    for block in range(visible.shape[0]):
+        last = -1
+        for at in range(block * block_pages, (block + 1) * block_pages):
+            if reads[at] == READS_BLANK:
+                continue
+            last = at - block * block_pages
+            if reads[at] == READS_DAMAGED:
+                damaged += 1
+                continue
+            record = records[at]
+            programs[block] = max(programs[block], record.step)
+            erases[block] = max(erases[block], int(record.erases))
+            stream[block] = max(stream[block], int(record.stream))
+        visible[block] = last // stripe + 1
+        newest = max(newest, programs[block])
+    return newest, damaged
+
+
+@njit
+def _map_newest(records, reads, first, units, newest, l2p, sectors):
+    """Map the logical page of each valid page with data, the first of which is physical page
+    ``first``, if it is the newest one so far. Return (a logical page that the drive has not, or -1;
+    largest sequence number).
+
+    ``newest``: (sequence number, number of the program) of each logical page, int64[units, 2].
+    """
+    largest = 0
+    partial = sectors.shape[0] > 1
+    for at in range(reads.shape[0]):
+        if reads[at] != READS_VALID:
+            continue
+        record = records[at]
+        sequence = record.sequence
+        lpn = record.lpn
+        if sequence <= 0:
+            continue
+        if lpn < 0 or lpn >= units:
+            return lpn, largest
+        largest = max(largest, sequence)
+        held = newest[lpn, 0]
+        if sequence > held or (sequence == held and record.step > newest[lpn, 1]):
+            newest[lpn, 0] = sequence
+            newest[lpn, 1] = record.step
+            l2p[lpn] = first + at + 1
+            if partial:
+                sectors[lpn] = record.sectors
+    return -1, largest
 
 
 def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> None:
@@ -238,7 +283,7 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
     """Unmap the units that the newest trim maps do not have, unless they were written later."""
     table = arrays.cfg[0]
     units, span = int(table.lpns), int(table.trim_span)
-    sequences, l2p = scan.newest[0][0], arrays.l2p[0]
+    sequences, l2p = scan.newest[:, 0], arrays.l2p[0]
     for at in range(int(table.trim_maps)):
         entry = int(l2p[units + at])
         if entry == 0:
@@ -262,12 +307,22 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
 
 def _count_valid(arrays: Arrays, geometry: Geometry) -> None:
     """Set the counts of mapped pages and the reverse map from the mapping table."""
-    l2p = arrays.l2p[0]
-    lpns = np.flatnonzero(l2p)
-    ppns = l2p[lpns].astype(np.int64) - 1
-    arrays.p2l[0, ppns] = lpns + 1
-    arrays.valid[:] = np.bincount(ppns // geometry.block_pages, minlength=len(arrays.valid))
-    arrays.dev["mapped"] = len(lpns)
+    arrays.dev["mapped"] = _map_back(
+        arrays.l2p[0], arrays.p2l[0], arrays.valid, geometry.block_pages
+    )
+
+
+@njit
+def _map_back(l2p, p2l, valid, block_pages):
+    """Set the reverse map and the numbers of valid pages. Return the number of mapped pages."""
+    mapped = 0
+    for lpn in range(l2p.shape[0]):
+        if l2p[lpn] != 0:
+            ppn = int(l2p[lpn]) - 1
+            p2l[ppn] = lpn + 1
+            valid[ppn // block_pages] += 1
+            mapped += 1
+    return mapped
 
 
 def _set_blocks(scan: _Scan, arrays: Arrays, cfg: Config) -> None:

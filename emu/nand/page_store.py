@@ -19,10 +19,10 @@ import numpy as np
 
 from ondie.emu.engine.core import payload_log
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.sealed_records import READS_VALID, read_spares
 from ondie.emu.nand.segment_files import GROUP_PAGES, MOST_OPEN, SegmentFiles
 from ondie.emu.nand.store_folder import SEGMENT_BYTES, StoreFolder
 from ondie.emu.units import InputError
-from ondie.kernels import native
 from ondie.kernels.crc import crc32c
 
 OOB = np.dtype(
@@ -45,8 +45,6 @@ ERASED, PROGRAMMED, TORN = 0, 0x50A35AC6, 0x2F5CA539
 was lost, or the process killed, during a program or an erase. A torn page may read as valid, blank
 or damaged. It must be erased before the next program. The values differ in every byte, so that a
 damaged byte gives none of them. A hole of a file reads as erased."""
-READS_BLANK, READS_VALID, READS_DAMAGED = range(3)
-"""What the out-of-band data of a page read as."""
 SPARE_BYTES = 36
 """Bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``, the state of
 the cells."""
@@ -477,20 +475,6 @@ def _with_blanks(records: np.ndarray, block_pages: int) -> np.ndarray:
     """Return records (OOB[n]) as whole blocks, OOB[blocks, block_pages]; the rest is blank."""
     blanks = np.zeros(-len(records) % block_pages, OOB)
     return np.concatenate([records, blanks]).reshape(-1, block_pages)
-
-
-def read_spares(records: np.ndarray) -> np.ndarray:
-    """Return what out-of-band records (OOB[n]) read as, uint8[n]: READS_BLANK, READS_VALID, or
-    READS_DAMAGED if the seal is wrong."""
-    found = np.zeros(len(records), np.uint8)
-    lib, ffi = native.lib, native.ffi
-    lib.ondie_read_spares(
-        native.ISAS.index(native.isas()[-1]),
-        ffi.cast("ondie_spare *", np.ascontiguousarray(records).ctypes.data),
-        len(records),
-        ffi.cast("uint8_t *", found.ctypes.data),
-    )
-    return found
 
 
 assert GROUP_PAGES * OOB.itemsize % 4096 == 0, "records of two groups are in one block"

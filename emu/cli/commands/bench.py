@@ -1,4 +1,4 @@
-"""`ondie bench kernels|engine|service`: the options of measurements on this machine.
+"""`ondie bench kernels|engine|service|recovery`: the options of measurements on this machine.
 
 Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed). Source: this
 project.
@@ -82,3 +82,17 @@ def service(**values: Any) -> None:
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, service_command
 
     service_command(ServiceBenchOptions(**values))
+
+
+@bench.command()
+@click.option("--quick", is_flag=True, help="Recover a tenth of the drive.")
+@output_options("the rows", quiet="table")
+def recovery(**values: Any) -> None:
+    """Measure the recovery of a full drive of 480 GB after a power loss.
+
+    The table has the mapping units per second of this machine, and the simulated time that the
+    drive takes, also scaled to a larger drive. It takes about 4 GiB of memory.
+    """
+    from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, recovery_command
+
+    recovery_command(ServiceBenchOptions(**values))

@@ -1,4 +1,4 @@
-"""`ondie bench kernels|engine|service`: progress, table, remarks and files of a measurement.
+"""`ondie bench kernels|engine|service|recovery`: progress, table, remarks and files.
 
 Owns the commands. Does not own the measurements (ondie.kernels.bench,
 ondie.emu.validate.speed).
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.cli.output import FigureOptions, OutputOptions
-from ondie.emu.validate.speed import sections, service
+from ondie.emu.validate.speed import recovery, sections, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
 from ondie.kernels import FORMATS
 from ondie.kernels.bench import run
@@ -85,7 +85,7 @@ class EngineBenchOptions(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceBenchOptions(OutputOptions):
-    """The options of `ondie bench service`."""
+    """The options of `ondie bench service` and `ondie bench recovery`."""
 
     quick: bool = False
 
@@ -125,6 +125,16 @@ def service_command(given: ServiceBenchOptions) -> None:
     show_rows(
         given, "Served drive",
         lambda progress: service.run(given.quick, progress or (lambda what: None)),
+    )  # fmt: skip
+
+
+def recovery_command(given: ServiceBenchOptions) -> None:
+    """Run `ondie bench recovery`: measure the recovery of a full drive, print the table, write the
+    JSON. On a terminal, progress is shown.
+    """
+    show_rows(
+        given, "Recovery",
+        lambda progress: recovery.run(given.quick, progress or (lambda what: None)),
     )  # fmt: skip
 
 

@@ -1,0 +1,37 @@
+"""Seals of out-of-band records, many at a time.
+
+Owns the check and the computation of seals. Does not own the record (page_store.py) or the seal
+itself (csrc/payload.c). Source: this project (docs/store.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.kernels import native
+
+READS_BLANK, READS_VALID, READS_DAMAGED = range(3)
+"""What the out-of-band data of a page read as."""
+
+
+def read_spares(records: np.ndarray) -> np.ndarray:
+    """Return what out-of-band records (OOB[n]) read as, uint8[n]: READS_BLANK, READS_VALID, or
+    READS_DAMAGED if the seal is wrong."""
+    found = np.zeros(len(records), np.uint8)
+    lib, ffi = native.lib, native.ffi
+    lib.ondie_read_spares(
+        native.ISAS.index(native.isas()[-1]),
+        ffi.cast("ondie_spare *", np.ascontiguousarray(records).ctypes.data),
+        len(records),
+        ffi.cast("uint8_t *", found.ctypes.data),
+    )
+    return found
+
+
+def seal_records(records: np.ndarray) -> None:
+    """Set the seals of out-of-band records (OOB[n], contiguous)."""
+    native.lib.ondie_seal_spares(
+        native.ISAS.index(native.isas()[-1]),
+        native.ffi.cast("ondie_spare *", records.ctypes.data),
+        len(records),
+    )
