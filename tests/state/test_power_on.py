@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
 from ondie.emu.ftl import recovery
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
@@ -46,6 +47,15 @@ DRIVES = {
                         "ftl__open_blocks": "ahead"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_transactions(monkeypatch):
+    """The pool of a large drive takes longer to make than these runs."""
+    monkeypatch.setattr(build, "BUDGET", 1024)
+    monkeypatch.setattr(build, "ROWS", 1 << 10)
+
+
 OPS = (WRITE,) * 5 + (READ, READ, TRIM)
 
 

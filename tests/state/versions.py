@@ -21,7 +21,7 @@ class Versions:
         self.checks = checks
         size = drive.unit_bytes
         self.held = np.zeros((drive.units, size), np.uint8)
-        """What a read must find."""
+        """What a read must find; always one of the versions."""
         self.sure: dict[int, bytes] = {}
         """The version that must not be lost, where it is not zeros."""
         self.later: dict[int, list[bytes]] = {}
@@ -130,17 +130,19 @@ class Versions:
 
     def look(self) -> None:
         """Read every unit after a recovery: one version, and no other from then on."""
-        for unit in range(self.drive.units):
-            found = self.drive.stored(unit)
-            whole = bytes(self.drive.unit_bytes) if found is None else found.tobytes()
+        now = np.zeros_like(self.held)
+        for unit in np.flatnonzero(self.drive.arrays.l2p[0, : self.drive.units]).tolist():
+            now[unit] = self.drive.stored(unit)
+        for unit in np.flatnonzero((now != self.held).any(axis=1)).tolist():  # not the last version
+            whole = now[unit].tobytes()
             allowed = [self._sure(unit), *self.later.get(unit, [])]
             if whole not in allowed:
                 raise AssertionError(
                     f"unit {unit}: {np.frombuffer(whole[:8], np.int64)[0]} is none of "
                     f"{[int(np.frombuffer(each[:8], np.int64)[0]) for each in allowed]}"
                 )
-            self.held[unit] = np.frombuffer(whole, np.uint8)
-            self.sure[unit] = whole
+        self.sure = {unit: now[unit].tobytes() for unit in np.flatnonzero(now.any(axis=1)).tolist()}
+        self.held = now
         self.later.clear()
         if self.checks:
             self.drive.check()
