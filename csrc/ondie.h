@@ -334,7 +334,8 @@ enum ondie_applied {
     ONDIE_NO_REQUEST = 5,  /* bytes move for something else than a request */
     ONDIE_NO_ROOM = 6,     /* the file system must first reserve room for page `missing` */
     ONDIE_FILE_ERASE = 7,  /* the caller erases pages in files */
-    ONDIE_STATUSES = 8
+    ONDIE_DAMAGED = 8,     /* applied; page `missing` has a wrong checksum */
+    ONDIE_STATUSES = 9
 };
 
 /* State of the room of a run of run_pages pages in files. */
@@ -350,10 +351,11 @@ enum ondie_mark { ONDIE_USED = 1, ONDIE_CHANGED_FILE = 2 };
 /* Memory of one drive. Pages lie in segments of segment_pages pages. */
 typedef struct {
     int32_t isa, status, ring_shift, planes, slots;
+    int32_t verify; /* 1: the checksum of a page that is read is checked */
     int64_t page_bytes, segment_pages;
     int64_t sequence; /* number of the last program of new data */
     int64_t programs; /* number of the last program */
-    int64_t missing;  /* segment that is not open, or page without room */
+    int64_t missing;  /* segment that is not open, page without room, or damaged page */
     int64_t run_pages; /* pages of a run, whose room is reserved together */
     uint8_t **pages;  /* address of each segment's bytes, null: not open */
     ondie_spare **spares;

@@ -152,6 +152,17 @@ static void erase(const ondie_payload *p, const ondie_record *r) {
     }
 }
 
+/* Return ONDIE_DAMAGED if pages are checked and one of pages ppn to ppn + n - 1 is damaged. */
+static int64_t verify(ondie_payload *p, int64_t ppn, int64_t n) {
+    for (int64_t i = 0; p->verify && i < n; i++) {
+        const page at = page_at(p, ppn + i);
+        if (checksum_of(p, at.data) == at.spare->checksum) continue;
+        p->missing = ppn + i;
+        return ONDIE_DAMAGED;
+    }
+    return ONDIE_OK;
+}
+
 /* Fill page `to` with the old page, or zeros, where the bytes from `start` to `end` do not. */
 static void start_from(const ondie_payload *p, const ondie_record *r, uint8_t *to, int64_t start,
                        int64_t end) {
@@ -223,9 +234,12 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
         start_from(p, r, to.data, 0, p->page_bytes);
         copy(to.data, landing_contents(p, r), 0, p->page_bytes, r->sectors);
     }
-    /* Contents that were superseded before they reached flash are older than all others. */
+    /* Contents that were superseded before they reached flash are older than all others. A page that
+     * takes bytes of a damaged one stays damaged. */
     const int64_t sequence = r->what == ONDIE_LOG_LOST ? 0 : ++p->sequence;
-    write_spare(p, to, r, lpn, sequence, checksum_of(p, to.data));
+    const int takes = r->old >= 0 && (page_at(p, r->old).spare->sectors & ~r->sectors) != 0;
+    const uint32_t damage = takes && verify(p, r->old, 1) != ONDIE_OK ? 1 : 0;
+    write_spare(p, to, r, lpn, sequence, checksum_of(p, to.data) ^ damage);
     return ONDIE_OK;
 }
 
@@ -318,6 +332,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
             if (here.host)
                 copy_held(here.host, page_at(p, r->ppn + i), here.start, here.end, r->sectors);
         }
+        status = verify(p, r->ppn, r->n);
         break;
     case ONDIE_LOG_ZERO:
         for (int64_t i = 0; i < r->n; i++) to_host(p, r, r->lpn + i, p->zeros);
@@ -329,6 +344,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_DESTAGE: p->state[r->place - 1] = ONDIE_FLYING; break;
     case ONDIE_LOG_FILL:
         copy_held(slot_to_change(p, r), page_at(p, r->ppn), 0, p->page_bytes, r->sectors);
+        status = verify(p, r->ppn, 1);
         break;
     case ONDIE_LOG_MOVE:
     case ONDIE_LOG_PROGRAM:

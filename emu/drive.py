@@ -145,14 +145,21 @@ class Drive(PayloadSystem):
             return condition.why_read_only(self.arrays)
         if self.arrays.dev.full[0]:
             return condition.why_full(self.arrays, self.cfg)
-        if self.recovered is not None and self.recovered.damaged:
-            return condition.why_damaged(self.recovered.damaged)
+        if self._damaged_pages:
+            return condition.why_damaged(self._damaged_pages)
         return ""
+
+    @property
+    def _damaged_pages(self) -> list[int]:
+        """Physical pages of the store that recovery or a read has found to be damaged, sorted."""
+        found = set() if self.recovered is None else set(self.recovered.damaged)
+        return sorted(found | (set() if self._bytes is None else self._bytes.damaged))
 
     @property
     def critical_warning(self) -> CriticalWarning:
         """Critical warnings as in the SMART / Health Information log page."""
-        return condition.critical_warning(self.arrays, self.defect is not None)
+        failed = self.defect is not None or bool(self._damaged_pages)
+        return condition.critical_warning(self.arrays, failed)
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the drive's state as JSON to ``path``, complete or not at all: the defect,

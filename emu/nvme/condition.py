@@ -41,19 +41,20 @@ def why_full(arrays: Arrays, cfg: Config) -> str:
 
 
 def why_damaged(pages: list[int]) -> str:
-    """Return one sentence about physical pages whose out-of-band data are damaged."""
+    """Return one sentence about damaged physical pages."""
     shown = ", ".join(map(str, pages[:8])) + (", ..." if len(pages) > 8 else "")
     return (
-        f"recovery has found {plural(len(pages), 'page')} with damaged out-of-band data "
-        f"({shown}); older versions of their data may be mapped"
+        f"{plural(len(pages), 'physical page')} of the store are damaged ({shown}); "
+        "`ondie store check` lists all"
     )
 
 
-def critical_warning(arrays: Arrays, has_defect: bool) -> CriticalWarning:
+def critical_warning(arrays: Arrays, failed: bool) -> CriticalWarning:
     """Return the critical warnings of device 0.
 
     SPARE_BELOW_THRESHOLD: fewer than SPARE_THRESHOLD of the spare blocks of the start are left.
-    RELIABILITY_DEGRADED: a read or write has ended with a media error, or the engine has a defect.
+    RELIABILITY_DEGRADED: a read or write has ended with a media error, or ``failed``: the engine
+    has a defect, or the store has damaged pages.
     VOLATILE_MEMORY_BACKUP_FAILED: the data cache holds acknowledged data for which flash has no
     space, so that a power cut would lose them.
     """
@@ -61,7 +62,7 @@ def critical_warning(arrays: Arrays, has_defect: bool) -> CriticalWarning:
     threshold = SPARE_THRESHOLD * max(dev.spare_at_start, 0)
     if dev.protected == 1 or (dev.spare < dev.spare_at_start and dev.spare < threshold):
         found |= CriticalWarning.SPARE_BELOW_THRESHOLD
-    if arrays.count[0, MEDIA_ERRORS] or dev.faults or has_defect:
+    if arrays.count[0, MEDIA_ERRORS] or dev.faults or failed:
         found |= CriticalWarning.RELIABILITY_DEGRADED
     if dev.protected:
         found |= CriticalWarning.READ_ONLY

@@ -18,6 +18,7 @@ from ondie.emu.nand import bit_errors
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, anonymous
 from ondie.emu.nand.store_folder import StoreFull
+from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 from ondie.kernels import native
 
@@ -48,6 +49,8 @@ class RequestBytes:
         """Pages on flash."""
         self.full: StoreFull | None = None
         """The error of the file system that has no room; what follows is kept in memory."""
+        self.damaged: set[int] = set()
+        """Physical pages that were read and whose checksum in the store is wrong."""
         self._arrays, self._transfers = arrays, transfers
         self._cached = np.frombuffer(anonymous(page * places), np.uint8)
         record = native.ffi.new("ondie_payload *")
@@ -67,6 +70,7 @@ class RequestBytes:
             "trim_sequence": np.zeros(len(arrays.trim_bits), np.int64),
         }
         if (files := self.store.files) is not None:
+            record.verify = 1
             record.run_pages = files.run_pages
             self._kept |= {"room": files.room_at, "marks": files.marks}
         for name, array in self._kept.items():
@@ -97,7 +101,10 @@ class RequestBytes:
             at = native.lib.ondie_apply(record, self._address, at, count)
             if at == count:
                 return
-            if record.status in IN_FILES:
+            if record.status == native.lib.ONDIE_DAMAGED:
+                self._fail_read(self._log[at], int(record.missing))
+                at += 1
+            elif record.status in IN_FILES:
                 try:
                     at += self._prepare(self._log[at], int(record.missing))
                 except StoreFull as error:
@@ -109,6 +116,16 @@ class RequestBytes:
             else:
                 self._spoil(LogEntry._make(self._log[at].tolist()))
                 at += 1
+
+    def _fail_read(self, entry: np.record, ppn: int) -> None:
+        """Let the request of ``entry`` of the log, which has read damaged page ``ppn``, end with an
+        unrecovered read error. Its completion is not reported yet."""
+        self.damaged.add(ppn)
+        if entry["queue"] >= 0:
+            place = (int(entry["queue"]) << self._record.ring_shift) + int(entry["row"])
+            request = self._arrays.req[place]
+            if request["status"] == Status.SUCCESS:
+                request["status"] = Status.UNRECOVERED_READ_ERROR
 
     def _prepare(self, entry: np.record, missing: int) -> int:
         """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the

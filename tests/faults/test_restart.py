@@ -9,11 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu.drive import Drive
+from ondie.emu.drive import Drive, MediaError
 from ondie.emu.engine.run import checkpoint
 from ondie.emu.engine.run.payload_system import Start
 from ondie.emu.nand.page_store import OOB
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
+from ondie.emu.nvme.status import CriticalWarning, Status
 from ondie.emu.units import InputError
 from tests.faults.kills import MODES
 from tests.state import small
@@ -160,9 +161,52 @@ def test_damaged_records_are_reported(closed):
     raw[ppn * OOB.itemsize + 8] ^= 0xFF
     path.write_bytes(raw)
     drive = Drive(cfg, True, store=folder)
-    assert drive.recovered.damaged == [ppn] and "1 page" in drive.why
+    assert drive.recovered.damaged == [ppn] and f"damaged ({ppn})" in drive.why
     found = read_all(drive)
     assert (np.delete(found, 7, 0) == np.delete(data, 7, 0)).all()
+
+
+def test_reads_of_a_damaged_page_fail(closed, rng):
+    """Its bytes are never taken for data: by reads, by the cache, by writes of a part of it."""
+    folder, cfg, data = closed
+    drive = Drive(cfg, True, store=folder)
+    ppns = drive.arrays.l2p[0, :8].astype(int) - 1
+    drive.store.close()
+    path = folder / "segment-0.pages"
+    raw = bytearray(path.read_bytes())
+    for ppn in ppns[:4].tolist():
+        raw[ppn * small.PAGE + int(rng.integers(0, small.PAGE))] ^= 1 << int(rng.integers(0, 8))
+    path.write_bytes(raw)
+    (folder / checkpoint.NAME).unlink()  # its cache has these pages
+    drive = Drive(cfg, True, store=folder)
+    assert drive.started is Start.RECOVERY
+    for unit in range(8):
+        if unit < 4 and ppns[unit] not in drive.arrays.l2p[0, :8].astype(int) - 1:
+            continue  # one of the newest, which recovery has refused
+        if unit < 4:
+            with pytest.raises(MediaError) as caught:
+                drive.read(unit * small.PAGE, small.PAGE)
+            assert caught.value.status is Status.UNRECOVERED_READ_ERROR
+            assert str(ppns[unit]) in drive.why
+        else:
+            assert (drive.read(unit * small.PAGE, small.PAGE) == data[unit]).all()
+    assert drive.critical_warning == CriticalWarning.RELIABILITY_DEGRADED
+    drive.write(0, data[0])
+    assert (drive.read(0, small.PAGE) == data[0]).all()
+
+
+def test_a_write_of_a_part_of_a_damaged_page_leaves_it_damaged(tmp_path):
+    cfg = small.config(flash__page="4 KiB", ftl__partial_pages="sectors")
+    drive = Drive(cfg, True, store=tmp_path / "store", block_bytes=512)
+    drive.write(0, np.arange(4096, dtype=np.uint8))
+    drive.flush()
+    drive.store.flip(int(drive.arrays.l2p[0, 0]) - 1, 3000)
+    drive.write(0, np.ones(512, np.uint8))
+    drive.flush()
+    with pytest.raises(MediaError):
+        drive.read(0, 512)
+    drive.write(0, np.ones(4096, np.uint8))
+    assert drive.read(0, 4096).all()
 
 
 @pytest.mark.parametrize(
