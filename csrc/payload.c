@@ -102,7 +102,8 @@ void ondie_seal_spares(int isa, ondie_spare *spares, int64_t count) {
 void ondie_read_spares(int isa, const ondie_spare *spares, int64_t count, uint8_t *found) {
     for (int64_t i = 0; i < count; i++) {
         const ondie_spare *spare = spares + i;
-        if (spare->written == ONDIE_ERASED || spare->lpn == -1)
+        const int torn = spare->written == ONDIE_TORN;
+        if (spare->written == ONDIE_ERASED || (torn && spare->lpn == -1))
             found[i] = 0;
         else
             found[i] = ondie_seal(isa, spare) == spare->seal ? 1 : 2;

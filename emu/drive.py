@@ -57,7 +57,8 @@ class Drive(PayloadSystem):
     unit before it writes part of it (ftl.partial_pages = "sectors").
 
     ``store``: folder in which a drive with payload stores its pages; it is created if it is missing
-    or empty. ``durability``: "process", or "host" (docs/store.md). :meth:`close` closes it.
+    or empty. ``durability``: "process" or "host" (docs/store.md); None: as the store had it, for a
+    new one "process". :meth:`close` closes it.
 
     ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
     commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
@@ -84,10 +85,11 @@ class Drive(PayloadSystem):
         seed: int = 0,
         strict: bool = False,
         store: str | os.PathLike[str] | None = None,
-        durability: str = "process",
+        durability: str | None = None,
     ) -> None:
         cfg, size = with_blocks(configuration(cfg), block_bytes, store is not None)
         queues = whole_number("queues", queues, 1, MOST_QUEUES)
+        seed = whole_number("seed", seed, 0, (1 << 63) - 1)
         if queue_depth is not None:
             queue_depth = whole_number("queue_depth", queue_depth, 1, PAIR_RING)
         super().__init__(
@@ -183,7 +185,7 @@ class Drive(PayloadSystem):
         logical block, for bytes outside the drive, or without payload.
         """
         given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
-        if given.dtype.hasobject:
+        if given.dtype.kind not in "biufc":
             raise InputError("data: must be bytes or an array of numbers")
         self._run_command(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
 

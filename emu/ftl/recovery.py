@@ -33,7 +33,7 @@ from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, as_records
 from ondie.emu.ftl import page_map
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nand.page_store import PROGRAMMED
+from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import (
     READS_BLANK,
     READS_DAMAGED,
@@ -118,6 +118,8 @@ class _Scan:
     """Sequence and program number of the newest page of each mapping unit, int64[units, 2]."""
     sectors: np.ndarray | None
     blocks: _Blocks
+    checked_stripes: int
+    """Number of the newest stripes of a block whose pages are read whole."""
     found: Recovered = field(default_factory=Recovered)
 
 
@@ -139,11 +141,14 @@ def check_supported(cfg: Config, what: str) -> None:
             )
 
 
-def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash) -> Recovered:
+def recover(
+    arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash, every_page: bool = False
+) -> Recovered:
     """Build the tables of the FTL in ``arrays``, which are those of a new drive, from the pages in
     ``store``.
 
-    Pages that may be torn are overwritten in ``store``. Raises InputError if the store cannot be
+    Pages that may be torn are overwritten in ``store``. ``every_page``: read every page whole, not
+    only the newest ones. Raises InputError if the store cannot be
     read, or holds a mapping unit that the drive has not.
     """
     check_supported(cfg, str(store.where))
@@ -155,6 +160,7 @@ def recover(arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash) -> Re
         map_table((units, 2), np.int64),
         arrays.sectors[0] if table.partial else None,
         _Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
+        geometry.block_pages if every_page else CHECKED_STRIPES,
     )  # fmt: skip
     for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
         _scan_blocks(scan, arrays, first, records)
@@ -185,7 +191,9 @@ def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -
     found.programs = max(found.programs, int(newest_program))
     found.scanned_pages += int(np.count_nonzero(reads))
     if damaged:
-        wrong = (reads == READS_DAMAGED) & (records["written"].reshape(-1) == PROGRAMMED)
+        state = records["written"].reshape(-1)
+        wrong = (reads == READS_DAMAGED) & (state == PROGRAMMED)
+        wrong |= ~np.isin(state, (ERASED, PROGRAMMED, TORN))
         found.damaged += (first + np.flatnonzero(wrong)).tolist()
     for at in np.flatnonzero(blocks.visible[own]).tolist():
         pages = reads[at * block_pages : (at + 1) * block_pages]
@@ -214,10 +222,13 @@ def _summarize(records, reads, block_pages, stripe, visible, programs, erases, s
             if reads[at] == READS_BLANK:
                 continue
             last = at - block * block_pages
-            if reads[at] == READS_DAMAGED:
-                damaged += 1
-                continue
             record = records[at]
+            state = int(record.written)
+            if state != PROGRAMMED and state != TORN:
+                damaged += 1
+            if reads[at] == READS_DAMAGED:
+                damaged += int(state == PROGRAMMED)
+                continue
             programs[block] = max(programs[block], record.step)
             erases[block] = max(erases[block], int(record.erases))
             stream[block] = max(stream[block], int(record.stream))
@@ -263,7 +274,7 @@ def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> N
     ``visible``: number of stripes up to the last visible one.
     """
     store, stripe, found = scan.store, scan.stripe, scan.found
-    for at in range(max(visible - CHECKED_STRIPES, 0) * stripe, visible * stripe):
+    for at in range(max(visible - scan.checked_stripes, 0) * stripe, visible * stripe):
         if reads[at] != READS_VALID:
             continue
         found.checked_pages += 1
@@ -369,6 +380,26 @@ def _continue_blocks(scan: _Scan, arrays: Arrays) -> None:
             front["next"] = (int(found.visible[own][newest]) + 1) * scan.stripe
             block["state"] = page_map.OPEN
             scan.found.continued_blocks += 1
+        _keep_collecting(arrays, unit, own, full & (found.visible[own] + 1 < stripes), scan)
+
+
+def _keep_collecting(arrays: Arrays, unit: int, own: slice, room: np.ndarray, scan: _Scan) -> None:
+    """If a unit has neither a free block nor an open one for collected pages, continue the block
+    with most room for them: else nothing could be collected any more.
+
+    ``own``: its blocks; ``room``: bool[blocks], those with room behind the stripe that has been
+    overwritten.
+    """
+    stream, visible = int(arrays.cfg.collected[0]), scan.blocks.visible[own]
+    free = (arrays.block["state"][own] == page_map.FREE).any()
+    if free or arrays.front["block"][stream, unit] >= 0 or not room.any():
+        return
+    best = int(np.flatnonzero(room)[np.argmin(visible[room])])
+    fronts = arrays.front[:, unit]
+    fronts["block"][fronts["block"] == best] = -1
+    front, block = arrays.front[stream, unit], arrays.block[own.start + best]
+    front["block"], front["next"] = best, (int(visible[best]) + 1) * scan.stripe
+    block["state"], block["stream"] = page_map.OPEN, stream
 
 
 def _set_free_ring(arrays: Arrays, geometry: Geometry, unit: int, by_wear: bool) -> None:

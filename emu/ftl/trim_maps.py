@@ -2,7 +2,7 @@
 
 Owns the marks of trims that are not on flash yet, the programs of trim maps, the FLUSHes and erases
 that wait for them. Does not own the unmapping (nvme/command_split.py), the choice of blocks
-(write_frontier.py) or recovery (recovery/conventional.py).
+(write_frontier.py) or recovery (recovery.py).
 Source: this project; TRIM is a write of metadata, as journals of FTLs record it.
 
 A trim map is a page with one bit for each of ``cfg.trim_span`` mapping units: 1 if the unit is

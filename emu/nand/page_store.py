@@ -91,7 +91,8 @@ def record_of(spare: Spare, checksum: int, written: int) -> tuple[int, ...]:
 def anonymous(size: int) -> mmap.mmap:
     """Return ``size`` bytes of memory that is committed as it is written, in large pages where the
     system has them."""
-    found = mmap.mmap(-1, max(size, 1))
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # sparse_table.touched_parts needs it private
+    found = mmap.mmap(-1, max(size, 1), flags=flags)
     with contextlib.suppress(AttributeError, OSError):  # no such advice, or none that is taken
         found.madvise(mmap.MADV_HUGEPAGE)
     return found
@@ -146,12 +147,13 @@ class PageStore:
         """Number of pages of a segment."""
         return self._per_segment
 
-    def open_segment(self, number: int) -> None:
-        """Make the memory of segment ``number`` accessible, and its files if there are none."""
+    def open_segment(self, number: int, create: bool = True) -> None:
+        """Make the memory of segment ``number`` accessible, and, with ``create``, its files if
+        there are none. Raises InputError if they are missing."""
         if self.files is None:
             self._segment(number * self._per_segment)
-        else:
-            self.files.find(number, create=True)
+        elif self.files.find(number, create) is None:
+            raise InputError(f"{self.where}: segment {number} is missing")
 
     def reserve(self, ppn: int) -> None:
         """Reserve room for page ``ppn`` in its file."""
@@ -215,6 +217,16 @@ class PageStore:
         readable, and the files as they are. What changes now is lost at the end."""
         assert self.files is not None
         self.files.keep_in_memory()
+
+    def may_have_lost_syncs(self) -> bool:
+        """Return True if the store was not closed cleanly and a power loss of the host may have
+        left any page since its last sync damaged (durability "host"). All segments are then synced
+        by the next sync, also what an earlier process has changed."""
+        if self.files is None or self.files.folder.superblock.clean or self.full:
+            return False
+        if self.files.folder.durability == "host":
+            self.files.mark_all_changed()
+        return self.files.folder.superblock.durability == "host"
 
     def sync(self) -> None:
         """Make all changes durable; with changes in memory, those of the files. Without files, do

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.nand import sparse_file
-from ondie.emu.nand.store_folder import SEGMENT_BYTES, StoreFolder
+from ondie.emu.nand.store_folder import SEGMENT_BYTES, StoreFolder, StoreFull
 from ondie.emu.units import InputError
 from ondie.kernels import native
 
@@ -373,7 +373,7 @@ class SegmentFiles:
         """Make all changes since the last call durable. Raises InputError; after an error nothing
         is known of these changes, and every later call raises it, too."""
         if self._failed:
-            raise InputError(self._failed)
+            raise StoreFull(self._failed)
         try:
             for number in np.flatnonzero(self.marks & CHANGED).tolist():
                 with self.both_files(number, os.O_RDWR) as files:
@@ -386,7 +386,21 @@ class SegmentFiles:
                 self._created = False
         except InputError as error:
             self._failed = str(error)
-            raise
+            raise StoreFull(self._failed) from error
+
+    def check_count(self) -> None:
+        """Raise InputError if a clean store has another number of segments than its superblock
+        says."""
+        block, count = self.folder.superblock, len(self.numbers())
+        if block.clean and block.segments != count:
+            raise InputError(
+                f"{self.folder.path}: has {count} segments; its superblock says {block.segments}"
+            )
+
+    def mark_all_changed(self) -> None:
+        """Let the next sync be of all segments that have files, and of their names."""
+        self.marks[self.numbers()] |= CHANGED
+        self._created = True
 
     def keep_in_memory(self) -> None:
         """Keep all further changes in memory, where they are lost at the end, because the file

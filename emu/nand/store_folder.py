@@ -47,7 +47,8 @@ LARGEST = 1 << 24
 
 
 class StoreFull(InputError):
-    """Error: the file system of a store has no room. What is stored stays as it is and readable."""
+    """Error: the file system of a store has no room, or cannot be synced, so that nothing can be
+    stored any more. What is stored stays as it is and readable."""
 
 
 @dataclass(frozen=True)
@@ -278,15 +279,16 @@ class StoreFolder:
         cfg: Config,
         *,
         seed: int = 0,
-        durability: str = "process",
+        durability: str | None = None,
     ) -> StoreFolder:
         """Open the store of a drive with configuration ``cfg`` and ``seed``, or create it in a
-        folder that is empty or missing.
+        folder that is empty or missing. ``durability``: one of DURABILITIES; None: that of the
+        store, for a new one "process".
 
         Raises InputError: no folder, a symbolic link, in use, not writable, not a store, damaged,
         of another version, or of a drive with another configuration or seed.
         """
-        if durability not in DURABILITIES:
+        if durability is not None and durability not in DURABILITIES:
             raise InputError(
                 f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}"
             )
@@ -300,10 +302,11 @@ class StoreFolder:
         try:
             folder._refuse_others()
             folder._take_lock(fcntl.LOCK_EX)
-            folder.durability = durability
+            folder.durability = durability or "process"
             if SUPERBLOCK not in folder.names():
                 folder._create(cfg, seed)
             folder._read()
+            folder.durability = durability or folder.superblock.durability
             folder._check_drive(cfg, seed)
             for name in folder.names():
                 if name.endswith(NEW):  # a process was killed before it renamed this file

@@ -133,6 +133,10 @@ def end_waiting(st, dev, certain):
     first = dev * cfg.units
     behind = first + cfg.units
     ended = False
+    if certain != 0 and dev_rec.trim_waiters > 0 and dev_rec.trim_flights == 0:
+        waiters = end_requests(st, int(dev_rec.trim_waiters) - 1, WRITE_FAULT)[0]
+        dev_rec.trim_waiters = waiters + 1  # no page is free for a trim map
+        ended = True
     full = dev_rec.full != 0
     if (cfg.static == 0 and dev_rec.stall_head >= 0) or st.maps[dev].stall_first > 0:
         if full or cannot_gain(st, dev, first, behind, certain):
@@ -146,7 +150,7 @@ def end_waiting(st, dev, certain):
                 note_full(st, dev)
                 ended = end_list(st, st.pool[unit]) or ended
     if dev_rec.full == 0:
-        return st.reg[0].retries > 0 or has_victims(st, first, behind)
+        return ended or st.reg[0].retries > 0 or has_victims(st, first, behind)
     if cfg.cache != 0:
         ended = end_cache_waits(st, dev) or ended
     if cfg.map_entries != 0:

@@ -87,7 +87,7 @@ def _log_program(arrays: Arrays, tid: int) -> int:
         record.queue, record.row = divmod(int(txn.row), int(cfg.ring))
         return 1
     slots = arrays.cpage[: int(arrays.cache.used[0])]
-    place = int(np.flatnonzero(slots["lpn"] == lpn)[0])
+    place = int(np.flatnonzero((slots["lpn"] == lpn) & (slots["flying"] != 0))[0])
     record.place, record.what = place + 1, LOG_LAND
     if slots["stale"][place]:
         record.what, record.old, record.held = LOG_LOST, -1, int(txn.sectors)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.events import ROW
-from ondie.emu.engine.core.payload_log import LOG_BAD, LogEntry
+from ondie.emu.engine.core.payload_log import LOG_BAD, LOG_FILL, LOG_READ, LogEntry
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.geometry import Geometry
@@ -105,11 +105,17 @@ class RequestBytes:
                 self._fail_read(self._log[at], int(record.missing))
                 at += 1
             elif record.status in IN_FILES:
+                entry = self._log[at]
                 try:
-                    at += self._prepare(self._log[at], int(record.missing))
+                    at += self._prepare(entry, int(record.missing))
                 except StoreFull as error:
                     self.full = error
                     self.store.keep_in_memory()
+                except InputError:
+                    if entry["what"] not in (LOG_READ, LOG_FILL):
+                        raise
+                    self._fail_read(entry, int(entry["ppn"]))  # its segment cannot be read
+                    at += 1
             elif record.status == native.lib.ONDIE_TWICE:
                 ppn = int(self._log["ppn"][at])
                 raise InputError(f"physical page {ppn} is programmed twice without an erase")
@@ -132,7 +138,8 @@ class RequestBytes:
         log can go on. Return the number of entries that this has applied. Raises StoreFull."""
         match self._record.status:
             case native.lib.ONDIE_NO_SEGMENT:
-                self.store.open_segment(missing)
+                reads = entry["what"] in (LOG_READ, LOG_FILL)
+                self.store.open_segment(missing, create=not reads)
             case native.lib.ONDIE_NO_ROOM:
                 self.store.reserve(missing)
             case native.lib.ONDIE_FILE_ERASE:

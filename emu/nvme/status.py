@@ -37,7 +37,8 @@ class Condition(Enum):
     ONLINE = "online"
     """Commands are executed. Writes may fail for lack of space."""
     READ_ONLY = "read-only"
-    """The spare blocks are used up: reads and flushes are executed, writes and trims are not."""
+    """The spare blocks are used up, or nothing can be stored: reads are executed, writes and trims
+    are not."""
     OFFLINE = "offline"
     """No command is executed: the engine has a defect, or the power was cut."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,8 @@ def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, 
         size = sum(map(len, pieces))
         heads[name] = [*_layout(table), parts, size]
         bodies += pieces
-    line = json.dumps({"numbers": numbers, "tables": heads}).encode() + b"\n"
+    head = {"program": version("ondie"), "numbers": numbers, "tables": heads}
+    line = json.dumps(head).encode() + b"\n"
     checksum = 0
 
     def contents() -> Iterator[memoryview]:
@@ -110,6 +112,8 @@ def load(folder: StoreFolder, tables: dict[str, np.ndarray]) -> dict[str, int] |
         return None
     end = bytes(raw[: 1 << 24]).index(b"\n")
     head = json.loads(bytes(raw[:end]))
+    if head["program"] != version("ondie"):
+        return None
     held = {name: layout[:2] for name, layout in head["tables"].items()}
     if held != {name: _layout(table) for name, table in tables.items()}:
         return None

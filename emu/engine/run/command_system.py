@@ -4,7 +4,7 @@ Owns the acceptance of commands, commands that wait for room in a ring, the time
 reached, the completions, and the end of all commands after a defect of the engine. Does not own the
 event loop (driver.py), the rules and records of commands (nvme/submission.py), the ends of single
 commands (nvme/ends.py), the condition (nvme/condition.py) or the bytes that commands move
-(emu/drive.py).
+(payload_system.py).
 Source: NVMe base specification (submission and completion queues).
 """
 

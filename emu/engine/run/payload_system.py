@@ -27,7 +27,7 @@ from ondie.emu.ftl import recovery
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.nand.store_folder import StoreFolder, StoreFull
 from ondie.emu.nvme import condition, interrupted
 from ondie.emu.nvme.command import FLUSH, READ
 from ondie.emu.nvme.request_bytes import RequestBytes
@@ -69,7 +69,7 @@ class PayloadSystem(CommandSystem):
         seed: int,
         strict: bool,
         store: str | os.PathLike[str] | None,
-        durability: str,
+        durability: str | None,
     ) -> None:
         self._options: dict[str, Any] = {
             "queues": queues, "queue_depth": queue_depth, "block_bytes": block_bytes,
@@ -82,6 +82,8 @@ class PayloadSystem(CommandSystem):
                 raise InputError(f"store = {store}: {NO_PAYLOAD}")
             recovery.check_supported(cfg, f"store = {store}")
             folder = StoreFolder.create_or_open(store, cfg, seed=seed, durability=durability)
+        elif durability is not None:
+            raise InputError(f"durability = {durability!r}: only a drive with a store has one")
         geometry = Geometry.of(cfg)
         try:
             self.store: PageStore | None = None
@@ -97,6 +99,17 @@ class PayloadSystem(CommandSystem):
             raise
 
     def _power_up(self, cfg: Config) -> None:
+        """Build the engine, and its tables from what is on flash. If the store has no room for what
+        recovery overwrites, keep changes in memory; the drive is then read-only."""
+        try:
+            self._build(cfg)
+        except StoreFull as error:
+            assert self.store is not None
+            self.store.keep_in_memory()
+            self._build(cfg)
+            self._stop_storing(error, 0)
+
+    def _build(self, cfg: Config) -> None:
         """Build the engine, and its tables from what is on flash."""
         super().__init__(cfg, **self._options)
         self._store_error: InputError | None = None
@@ -117,7 +130,10 @@ class PayloadSystem(CommandSystem):
         if self.store is not None:
             self._bytes = RequestBytes(self.arrays, self.geometry, self._transfers, self.store)
             if not self._load_checkpoint() and self.store.segments_on_disk():
-                self.recovered = recovery.recover(self.arrays, self.geometry, cfg, self.store)
+                every_page = self.store.may_have_lost_syncs()
+                self.recovered = recovery.recover(
+                    self.arrays, self.geometry, cfg, self.store, every_page
+                )
                 self._bytes.continue_from(self.recovered.sequence, self.recovered.programs)
                 self.recovered.time_ps = recovery_ps(cfg, self.geometry, self.recovered)
                 self._reached = self.recovered.time_ps
@@ -180,7 +196,14 @@ class PayloadSystem(CommandSystem):
         if self.store is None:
             raise InputError(NO_PAYLOAD)
         recovery.check_supported(self.cfg, "power_on")
-        self._power_up(self.cfg)
+        error = self._store_error
+        try:
+            self._power_up(self.cfg)
+        except BaseException:
+            self.off = True  # its tables are not whole
+            raise
+        if error is not None:
+            self._stop_storing(error, 0)
         if self._buffer is not None:
             self.buffer = self._buffer
 
@@ -233,7 +256,6 @@ class PayloadSystem(CommandSystem):
         self._collect()
         numbers = {name: int(getattr(self, name)) for name in self._KEPT}
         numbers |= dict(zip(("sequence", "programs"), self._bytes.counters, strict=True))
-        numbers["strict"] = int(self.strict)
         return checkpoint.save(self.store.files.folder, self._tables(), numbers)
 
     def _load_checkpoint(self) -> bool:
@@ -243,6 +265,7 @@ class PayloadSystem(CommandSystem):
         files = None if self.store is None else self.store.files
         if files is None or files.folder.superblock.checkpoint is None:
             return False
+        files.check_count()
         numbers = checkpoint.load(files.folder, self._tables())
         if numbers is None:
             return False
@@ -250,6 +273,7 @@ class PayloadSystem(CommandSystem):
             setattr(self, name, numbers[name])
         self._bytes.continue_from(numbers["sequence"], numbers["programs"])
         self.arrays.dev["ends"] = not self.strict
+        self.arrays.pair["depth"] = self.arrays.cfg["queue_depth"]
         self.started = Start.CHECKPOINT
         return True
 
@@ -284,11 +308,13 @@ class PayloadSystem(CommandSystem):
         first. A drive that is never idle releases memory in two parts: the older one when all
         commands that were loaded before the newer one began have completed.
         """
-        lost = self._lost_changes()
+        lost, first, at = self._lost_changes(), len(self._reports), 0
         super()._collect()
-        if lost is not None and len(lost):
-            status = self._reports[-1]["status"]
-            status[lost & (status == Status.SUCCESS)] = Status.WRITE_FAULT
+        if lost is not None:
+            for report in self._reports[first:]:
+                failed = lost[at : at + len(report)] & (report["status"] == Status.SUCCESS)
+                report["status"][failed] = Status.WRITE_FAULT
+                at += len(report)
         pair = self.arrays.pair
         if self._older and (pair["tail"] >= self._older_until).all():
             self._older.clear()
