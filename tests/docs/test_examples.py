@@ -34,6 +34,14 @@ def test_the_code_of_the_page(block):
     exec(compile(block, "python.md", "exec"), {})
 
 
+def test_the_code_of_the_page_on_stores(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "store.md").read_text("utf-8")
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "store.md", "exec"), {})
+    assert (tmp_path / "my-drive" / "checkpoint").exists()
+
+
 def test_the_comparison_takes_five_lines():
     block = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     assert len([line for line in block.splitlines() if line]) == 5 and "to_pandas()" in block
