@@ -19,11 +19,11 @@ from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
-from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
+from ondie.emu.engine.run.payload_system import PayloadSystem
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
-from ondie.emu.nvme import condition, submission
-from ondie.emu.nvme.command import COMMAND, FLUSH, READ, WRITE
+from ondie.emu.nvme import condition
+from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.units import InputError, whole_number
@@ -33,7 +33,7 @@ MOST_QUEUES = 256
 
 
 class CommandError(OSError):
-    """Error: a command of :meth:`Drive.read` or :meth:`Drive.write` has ended with ``status``
+    """Error: a command of :meth:`Drive.read`, ``write`` or ``flush`` has ended with ``status``
     (nvme.status.Status)."""
 
     def __init__(self, message: str, status: Status) -> None:
@@ -187,7 +187,7 @@ class Drive(PayloadSystem):
         given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
         if given.dtype.kind not in "biufc":
             raise InputError("data: must be bytes or an array of numbers")
-        self._run_command(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
+        self._succeed(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
 
     def read(self, offset: int, size: int) -> np.ndarray:
         """Read ``size`` bytes from byte ``offset`` on at ``earliest_arrival``; run until the drive
@@ -199,37 +199,24 @@ class Drive(PayloadSystem):
         """
         size = whole_number("size", size, self.block_bytes, self.cfg.frontend.max_transfer_bytes)
         found = np.zeros(size, np.uint8)
-        self._run_command(READ, offset, found)
+        self._succeed(READ, offset, found)
         return found
 
     def flush(self) -> None:
         """Run a FLUSH at ``earliest_arrival`` and all commands before it, until the drive is idle.
         Raises CommandError if it ends with an error status, InputError without payload."""
-        self._run_command(FLUSH, 0, np.zeros(0, np.uint8))
+        self._succeed(FLUSH, 0, np.zeros(0, np.uint8))
 
-    def _run_command(self, op: int, offset: int, memory: np.ndarray) -> None:
-        """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle.
-        Its completion is not reported. Raises InputError without payload.
-        """
-        if self._bytes is None:
-            raise InputError(NO_PAYLOAD)
-        command = np.zeros(1, COMMAND)
-        command["op"], command["size"], command["tag"] = op, memory.nbytes, submission.OWN_TAG
-        command["offset"] = whole_number("offset", offset, 0, self.capacity - 1)
-        command["arrival"] = self.earliest_arrival
-        self._submit_from(command, memory, own=1)
-        self.run()
-        self._collect()
-        own = [each[each["tag"] == submission.OWN_TAG] for each in self._reports]
-        others = (each[each["tag"] != submission.OWN_TAG] for each in self._reports)
-        self._reports = [each for each in others if len(each)]
-        status = Status(int(np.concatenate(own)["status"][0]))
-        if status:
-            name = status.name.lower().replace("_", " ")
-            message = f"bytes from {offset} on: status 0x{status:x}, {name}"
-            if status == Status.UNRECOVERED_READ_ERROR:
-                raise MediaError(message, status)
-            raise CommandError(f"{message}; {self.why}" if self.why else message, status)
+    def _succeed(self, op: int, offset: int, memory: np.ndarray) -> None:
+        """Run one command as PayloadSystem does. Raises CommandError unless it succeeds."""
+        status = self._run_command(op, offset, memory)
+        if status == Status.SUCCESS:
+            return
+        what = "FLUSH" if op == FLUSH else f"bytes from {offset} on"
+        message = f"{what}: status 0x{status:x}, {status.name.lower().replace('_', ' ')}"
+        if status == Status.UNRECOVERED_READ_ERROR:
+            raise MediaError(message, status)
+        raise CommandError(f"{message}; {self.why}" if self.why else message, status)
 
     # --- conservation
 

@@ -83,6 +83,8 @@ class Recovered:
     """Mapping units whose data on flash had been trimmed."""
     time_ps: int = 0
     """Simulated time of the recovery, ps."""
+    checked_stripes: int = CHECKED_STRIPES
+    """Number of the newest stripes of a block whose pages were read whole."""
     stripe: int = 1
     """Pages of a block that are checked and overwritten together."""
     visible_stripes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
@@ -170,6 +172,7 @@ def recover(
     _set_blocks(scan, arrays, cfg)
     found.mapped = int(arrays.dev.mapped[0])
     found.stripe, found.visible_stripes = scan.stripe, scan.blocks.visible
+    found.checked_stripes = scan.checked_stripes
     return found
 
 

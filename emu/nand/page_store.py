@@ -415,7 +415,7 @@ class PageStore:
             case payload_log.LOG_ERASE:
                 self.erase(entry.ppn, entry.n, entry.old, geometry.planes)
             case payload_log.LOG_PADDING | payload_log.LOG_FAILED:
-                pass  # without data that any reader would find
+                return True  # stores of plans keep only pages with data
             case _:
                 return False
         return True

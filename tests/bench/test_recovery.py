@@ -62,6 +62,10 @@ def test_times_follow_from_the_pages():
     few, many = (taken(np.full(blocks, n)) for n in (6, 12))
     reads = 6 * 3 * geometry.all_blocks * cfg.flash.t_read_ps
     assert reads < many - few < 1.1 * reads
+    whole = Recovered(stripe=stripe, visible_stripes=np.full(blocks, 12), checked_stripes=12)
+    assert recovery_ps(cfg, geometry, whole) > many + 8 * 3 * geometry.all_blocks * (
+        cfg.flash.t_read_ps
+    )  # with durability "host", every page is read whole
     one_die = np.zeros(blocks, np.int64)
     one_die[: geometry.all_blocks] = 12
     assert 0.6 * many < taken(one_die) < many  # alone on its channel

@@ -269,9 +269,10 @@ def test_what_a_recovery_has_found_stays(rng):
     for _ in range(5):
         held.cut([(READ, 0, held.drive.unit_bytes, 0)], int(rng.integers(0, 30)))
     found = held.drive.recovered
+    bytes_found = held.held.copy()
     held.cut([], 0)
-    assert held.drive.recovered.mapped == found.mapped
-    assert held.drive.recovered.overwritten_pages == 0
+    assert held.drive.recovered.mapped == found.mapped and (held.held == bytes_found).all()
+    assert held.drive.recovered.sequence == found.sequence
 
 
 def test_a_trim_is_on_flash_before_its_block_is_erased(rng):

@@ -28,8 +28,8 @@ from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
-from ondie.emu.nvme import condition, interrupted
-from ondie.emu.nvme.command import FLUSH, READ
+from ondie.emu.nvme import condition, interrupted, submission
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ
 from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
@@ -168,19 +168,13 @@ class PayloadSystem(CommandSystem):
     def _shut_down(self) -> bool:
         """Complete all commands and write what is in the data cache to flash. Return True if the
         drive is idle and all data are on flash."""
-        with suppress(OSError):  # what cannot be stored is seen below
-            self.flush()
+        self._run_command(FLUSH, 0, np.zeros(0, np.uint8))  # what cannot be stored is seen below
         return bool(
             self.defect is None
             and self.outstanding == 0
             and self.idle
             and not self.arrays.cache.contents.any()
         )
-
-    def flush(self) -> None:
-        """Run a FLUSH after the commands that have been submitted, until the drive is idle. Its
-        completion is not reported."""
-        raise NotImplementedError
 
     def power_on(self) -> None:
         """Switch the power on again after a power cut. The tables are recovered from flash. The
@@ -392,6 +386,24 @@ class PayloadSystem(CommandSystem):
             for name, value in zip(names, limits, strict=True):
                 self._limits[name] = value
         self._in_use.append(memory)
+
+    def _run_command(self, op: int, offset: int, memory: np.ndarray) -> Status:
+        """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle.
+        Return its status; its completion is not reported. Raises InputError without payload.
+        """
+        if self._bytes is None:
+            raise InputError(NO_PAYLOAD)
+        command = np.zeros(1, COMMAND)
+        command["op"], command["size"], command["tag"] = op, memory.nbytes, submission.OWN_TAG
+        command["offset"] = whole_number("offset", offset, 0, self.capacity - 1)
+        command["arrival"] = self.earliest_arrival
+        self._submit_from(command, memory, own=1)
+        self.run()
+        self._collect()
+        own = [each[each["tag"] == submission.OWN_TAG] for each in self._reports]
+        others = (each[each["tag"] != submission.OWN_TAG] for each in self._reports)
+        self._reports = [each for each in others if len(each)]
+        return Status(int(np.concatenate(own)["status"][0]))
 
     def stored(self, unit: int) -> np.ndarray | None:
         """Return a copy of the flash contents of a mapping unit, uint8[unit_bytes].

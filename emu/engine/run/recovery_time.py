@@ -3,7 +3,7 @@
 Owns the list of flash operations that a recovery executes. Does not own their simulation
 (nand/raw_jobs.py) or what recovery finds (ftl/recovery.py).
 Source: this project. Each die scans its own blocks, one operation after the other; channels are
-shared. Not included: the boot of the firmware and its computations.
+shared. Not included: the boot of the firmware, its computations, and the reads of trim maps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run import build
-from ondie.emu.ftl.recovery import CHECKED_STRIPES, Recovered
+from ondie.emu.ftl.recovery import Recovered
 from ondie.emu.nand import raw_jobs, timing
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import OOB
@@ -33,7 +33,7 @@ def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
     """
     together = geometry.unit_planes * geometry.slots
     offsets = np.maximum(found.visible_stripes * found.stripe // together, 1)
-    checked = np.minimum(found.visible_stripes, CHECKED_STRIPES) * found.stripe // together
+    checked = np.minimum(found.visible_stripes, found.checked_stripes) * found.stripe // together
     written = np.where(found.visible_stripes > 0, found.stripe // together, 0)
     room = geometry.block_pages // together - offsets
     written = np.minimum(written, room)
