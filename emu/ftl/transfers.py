@@ -1,8 +1,8 @@
 """Transfers of transactions through stations: DRAM, host link, decoders and encoders.
 
-Owns the service time of a transaction at each of these stations, and the counters there. Does not
-own the order of the stations (engine/run/datapath.py) or the verdict on decoded pages
-(read_retry.py).
+Owns the service time of a transaction at each of these stations, the counters there, and the start
+of programs of the firmware. Does not own the order of the stations (engine/run/datapath.py) or the
+verdict on decoded pages (read_retry.py).
 Source: the data paths of Newport and Laguna, with pages stored and forwarded in the controller's
 DRAM; packets on the link as in PCI Express.
 """
@@ -25,7 +25,8 @@ from ondie.emu.engine.core.events import (
     go,
     occupy,
 )
-from ondie.emu.ftl import read_retry
+from ondie.emu.ftl import page_map, read_retry
+from ondie.emu.nand.timing import PROGRAM
 from ondie.kernels.jit import inline, njit
 
 HOST_PASSES = 2
@@ -49,6 +50,21 @@ def dram(st, tid, passes, step):
         txn.step = step
         return False
     return enter(st, station, tid, passes * txn.size, service, step)
+
+
+@njit
+def start_program(st, tid, ppn):
+    """Start the program of page ``ppn``, which firmware has made in DRAM (transaction ``tid``)."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    txn.op = PROGRAM
+    txn.ppn = ppn
+    txn.size = cfg.page_bytes
+    txn.bus = cfg.page_bytes
+    page_map.set_place(st, txn.dev, tid)
+    txn.array = st.page_ps[1, txn.page]
+    if not encode(st, tid, stages.ENCODED):
+        go(st, tid, stages.ENCODED)
 
 
 @inline

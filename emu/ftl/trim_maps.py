@@ -26,8 +26,7 @@ from ondie.emu.engine.core.payload_log import LOG_TRIM_COPY, LOG_TRIM_MAP, log
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import block_manager, page_map, write_frontier
-from ondie.emu.ftl.transfers import encode
-from ondie.emu.nand.timing import PROGRAM
+from ondie.emu.ftl.transfers import start_program
 from ondie.kernels.jit import cold, inline, njit
 
 FLIGHTS = 8
@@ -193,14 +192,7 @@ def place(st, tid):
     if st.reg[0].filled != 0:
         st.pool[unit].asked = 1
         write_frontier.schedule_check(st, unit)
-    txn.op = PROGRAM
-    txn.ppn = ppn
-    txn.size = cfg.page_bytes
-    txn.bus = cfg.page_bytes
-    page_map.set_place(st, dev, tid)
-    txn.array = st.page_ps[1, txn.page]
-    if not encode(st, tid, stages.ENCODED):
-        go(st, tid, stages.ENCODED)
+    start_program(st, tid, ppn)
     return True
 
 

@@ -34,7 +34,7 @@ from ondie.emu.ftl import (
     write_frontier,
 )
 from ondie.emu.ftl.gc import maybe_start_gc
-from ondie.emu.ftl.transfers import encode
+from ondie.emu.ftl.transfers import encode, start_program
 from ondie.emu.nand import channel, scheduler_statistics, timing
 from ondie.emu.nand.die import Q_READ
 from ondie.emu.nand.die_scheduler import push
@@ -463,14 +463,7 @@ def place_map(st, tid):
         if cfg.line == 1 or not word_lines.is_inside_stripe(st, st.front[stream, unit]):
             translation_pages.next_turn(st, dev)
         translation_pages.compose(st, dev, tvpn)
-        txn.op = timing.PROGRAM
-        txn.ppn = ppn
-        txn.size = cfg.page_bytes
-        txn.bus = cfg.page_bytes
-        page_map.set_place(st, dev, tid)
-        txn.array = st.page_ps[1, txn.page]
-        if not encode(st, tid, stages.ENCODED):
-            go(st, tid, stages.ENCODED)
+        start_program(st, tid, ppn)
         return True
     return False
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.nand.page_store import ERASED, OOB, PROGRAMMED, TORN, record_checksum
+from ondie.emu.nand.page_store import ERASED, OOB, PROGRAMMED, TORN
+from ondie.emu.nand.sealed_records import READS_VALID, read_spares
 from ondie.emu.nand.segment_files import LEAST_OPEN, SegmentFiles
 from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.units import InputError
@@ -125,17 +126,13 @@ def _check_segment(files: SegmentFiles, number: int, report: StoreCheck) -> None
     written = records["written"]
     first = number * files.segment_pages
     report.torn_pages += int((written == TORN).sum())
-    sealed = []
-    for at in np.flatnonzero((written != ERASED) & (written != TORN)).tolist():
-        record = records[at]
-        rest = ("lpn", "sequence", "step", "slot", "checksum", "sectors", "stream", "erases")
-        seal = record_checksum(*(int(record[name]) for name in rest))
-        if record["written"] == PROGRAMMED and seal == record["seal"]:
-            sealed.append(at)
-            continue
-        report.damaged_records += 1
-        if len(report.records_listed) < MOST_LISTED:
-            report.records_listed.append(first + at)
+    programmed = written == PROGRAMMED
+    valid = programmed & (read_spares(records) == READS_VALID)
+    damaged = np.flatnonzero(~valid & (written != ERASED) & (written != TORN))
+    report.damaged_records += len(damaged)
+    room = MOST_LISTED - len(report.records_listed)
+    report.records_listed += (first + damaged[:room]).tolist()
+    sealed = np.flatnonzero(valid).tolist()
     report.programmed_pages += len(sealed)
     for at, page in zip(sealed, files.read_pages(number, sealed), strict=True):
         if crc32c(page) != records["checksum"][at]:

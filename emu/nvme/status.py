@@ -16,9 +16,6 @@ class Status(IntEnum):
     """Status of a completion: status code type << 8 | status code."""
 
     SUCCESS = 0x000
-    ABORTED_POWER_LOSS = 0x005
-    """Commands Aborted due to Power Loss Notification. The drive has no power loss notification, so
-    no completion has this status: commands in flight at a power cut never complete."""
     INTERNAL_ERROR = 0x006
     """Internal Error: the engine has a defect, and the drive is offline."""
     NAMESPACE_WRITE_PROTECTED = 0x020
