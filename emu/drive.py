@@ -3,8 +3,8 @@
 Owns the interface of a single drive: single reads and writes, its condition, and the checks of its
 books. Does not own the commands and their clock (engine/run/command_system.py), bytes, store and
 power (engine/run/payload_system.py), the statuses with which commands end (nvme/status.py,
-nvme/ends.py), the execution of commands inside the drive (engine, nvme, ftl, nand) or the plans of
-paths (engine/run/system.py), which may run beside commands on a drive without payload.
+nvme/write_errors.py), the execution of commands inside the drive (engine, nvme, ftl, nand) or the
+plans of paths (engine/run/system.py), which may run beside commands on a drive without payload.
 Source: this project's command record (nvme/command.py).
 """
 

@@ -3,7 +3,7 @@
 Owns the choice of the newest version of each mapping unit, the check for torn pages, and the state
 of blocks, free rings and write frontiers after a power loss. Does not own the reading of pages
 (nand/page_store.py), the reservoir (reservoir_recovery.py) or the power cut itself
-(nvme/interrupted.py).
+(nvme/power_cut.py).
 Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
 Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011.
 

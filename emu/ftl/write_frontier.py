@@ -156,8 +156,8 @@ def writes_wait(st, dev, unit):
 def doubt_space(st, dev, unit):
     """Pause the run if writes wait for space and no collection is in progress that may free any.
 
-    nvme/ends.py then decides. ``unit``: the unit of the writes, which counts if allocation is
-    static; -1: all units.
+    nvme/write_errors.py then decides. ``unit``: the unit of the writes, which counts if allocation
+    is static; -1: all units.
     """
     cfg = st.cfg[0]
     for other in range(dev * cfg.units, (dev + 1) * cfg.units):

@@ -27,7 +27,7 @@ from ondie.emu.ftl import (
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
 from ondie.emu.nand.scheduler_statistics import READ_MISSES
-from ondie.emu.nvme import cache_places, data_cache, ends, mqsim_cache, subpage_read
+from ondie.emu.nvme import cache_places, data_cache, mqsim_cache, subpage_read, write_errors
 from ondie.emu.nvme.page_transactions import bytes_of, make_part, sectors_of
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -234,7 +234,7 @@ def sense(st, tid, lpn, end):
                 entry = int(st.l2p[dev, lpn])
                 if cfg.map_entries != 0:
                     cmt.update(st, dev, lpn)
-            elif not ends.fail_unwritten_read(st, tid):
+            elif not write_errors.fail_unwritten_read(st, tid):
                 fail(st, E_FULL, lpn, 0)
                 return
         count = 1

@@ -1,7 +1,7 @@
 """Condition of a served drive: its critical warnings, and the reason in words.
 
 Owns the sentences and the bits that follow from the state. Does not own the terms (status.py)
-or the ends of commands (ends.py, engine/run/command_system.py).
+or the ends of commands (write_errors.py, engine/run/command_system.py).
 Source: NVMe base specification: SMART / Health Information log page, field Critical Warning.
 """
 

@@ -1,7 +1,7 @@
 """Statuses of commands, condition of a drive, and critical warnings.
 
 Owns the codes and their meaning. Does not own the decision that a command ends with one of them
-(ends.py, ftl/read_retry.py, engine/run/command_system.py).
+(write_errors.py, ftl/read_retry.py, engine/run/command_system.py).
 Source: NVMe base specification: figures "Generic Command Status Values", "Command Specific Status
 Values" and "Media and Data Integrity Error Values"; field Critical Warning of the SMART / Health
 Information log page.

@@ -26,7 +26,7 @@ from ondie.emu.engine.core.totals import Totals
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing, torn_pages
-from ondie.emu.nvme import interrupted
+from ondie.emu.nvme import power_cut
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import recovery_plan
 from ondie.emu.paths.on_die.parity import Made
@@ -163,8 +163,8 @@ def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
     """Return the totals of a run including the work that ``cuts`` lost, because lost work consumed
     energy."""
     counters, bytes_by = dict(totals.counters), dict(totals.bytes_by)
-    for power_cut in cuts:
-        for name, amount in power_cut.lost.items():
+    for each in cuts:
+        for name, amount in each.lost.items():
             where = counters if name in counters else bytes_by
             where[name] += amount
     return replace(totals, counters=counters, bytes_by=bytes_by)
@@ -178,7 +178,7 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
     """
     arrays, geometry = system.arrays, system.geometry
     programs = erases = pages = 0
-    for at, tid in interrupted.operations(arrays, system.now):
+    for at, tid in power_cut.operations(arrays, system.now):
         txn = arrays.txn[tid]
         op, dev = int(txn.op), int(txn.dev)
         if op == timing.ERASE:

@@ -3,7 +3,7 @@
 Owns the acceptance of commands, commands that wait for room in a ring, the time that has been
 reached, the completions, and the end of all commands after a defect of the engine. Does not own the
 event loop (driver.py), the rules and records of commands (nvme/submission.py), the ends of single
-commands (nvme/ends.py), the condition (nvme/condition.py) or the bytes that commands move
+commands (nvme/write_errors.py), the condition (nvme/condition.py) or the bytes that commands move
 (payload_system.py).
 Source: NVMe base specification (submission and completion queues).
 """
@@ -30,7 +30,7 @@ from ondie.emu.engine.run.driver import (
     PowerCut,
 )
 from ondie.emu.engine.run.system import System
-from ondie.emu.nvme import ends, submission
+from ondie.emu.nvme import submission, write_errors
 from ondie.emu.nvme.command import COMMAND, COMPLETION, TRANSFER
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
@@ -308,7 +308,7 @@ class CommandSystem(System):
             return False
         if certain and not (self.outstanding or self._flying.any()):
             return False
-        return bool(ends.end_waiting(self.state, 0, int(certain)))
+        return bool(write_errors.end_waiting(self.state, 0, int(certain)))
 
     def _supply_waiting(self) -> bool:
         """Load what waits for room, if anything does; return True if any was loaded."""

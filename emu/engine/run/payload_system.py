@@ -4,7 +4,7 @@ Owns the memory of commands, the opening and closing of the store, power cuts, a
 drive from a checkpoint or by recovery. Does not own the commands and their clock
 (command_system.py), the application of the log (nvme/request_bytes.py), files
 (nand/store_folder.py), recovery (ftl/recovery.py, recovery_time.py) or what is left of an
-interrupted operation (nand/torn_pages.py, interrupted.py).
+interrupted operation (nand/torn_pages.py, nvme/power_cut.py).
 Source: NVMe base specification (shutdown, FLUSH, FUA).
 """
 
@@ -28,7 +28,7 @@ from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
-from ondie.emu.nvme import condition, interrupted, submission
+from ondie.emu.nvme import condition, power_cut, submission
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ
 from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.status import Status
@@ -221,7 +221,7 @@ class PayloadSystem(CommandSystem):
         if self.next_event < NEVER:
             self._reached = max(self._reached, int(rng.integers(super().now, self.next_event)))
         if self._bytes is not None and self.defect is None and self._store_error is None:
-            interrupted.tear(self.arrays, self._reached, self._bytes, rng)
+            power_cut.tear(self.arrays, self._reached, self._bytes, rng)
         return self.events - before
 
     def check_power(self) -> None:

@@ -29,11 +29,11 @@ from ondie.emu.nand.die_scheduler import push, push_in_order
 from ondie.emu.nvme import (
     command_split,
     data_cache,
-    ends,
     idle_timer,
     mqsim_cache,
     queue_pair,
     sata_hba,
+    write_errors,
 )
 from ondie.kernels.jit import cold, inline, njit
 
@@ -86,7 +86,7 @@ def execute_command(st, tid):
     txn = st.txn[tid]
     dev = txn.dev
     st.count[dev, COMMANDS] += 1
-    if st.dev[dev].protected != 0 and ends.refuse(st, tid):
+    if st.dev[dev].protected != 0 and write_errors.refuse(st, tid):
         return stages.FINISHED
     if txn.op == timing.READ:
         st.count[dev, HOST_READ_BYTES] += txn.size
@@ -102,7 +102,7 @@ def execute_command(st, tid):
         if cfg.trim_maps != 0:
             command_split.flush_trims(st, tid)
         if cfg.cache_writes != 0:
-            if st.dev[dev].full != 0 and ends.fail_flush(st, tid):
+            if st.dev[dev].full != 0 and write_errors.fail_flush(st, tid):
                 return stages.FINISHED
             command_split.flush(st, tid)
             if cfg.line > 1:
@@ -246,7 +246,7 @@ def cache_write(st, tid):
     """
     txn = st.txn[tid]
     dev = txn.dev
-    if st.dev[dev].full != 0 and ends.refuse_cached(st, tid):
+    if st.dev[dev].full != 0 and write_errors.refuse_cached(st, tid):
         return stages.WAITS
     urgent = st.cfg[0].line > 1 and has_fua(st, tid)
     data_cache.store(st, tid)
