@@ -1,7 +1,7 @@
 """OptimStore's NaN comparator: replaces infinities and NaNs by finite values.
 
 Owns the comparator's effect on values. Does not own the source of values (paths/payload.py) or
-the bit errors (ftl/reservoir_reads.py).
+the bit errors (ftl/reservoir.py).
 Source: OptimStore (HPCA 2023): ECC is bypassed except for a NaN comparator that flips the top bit
 of the exponent. The position of the comparator is not published. Assumption: it processes every
 value of the optimizer's pages when the value leaves the registers, for the processing element or

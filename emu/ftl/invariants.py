@@ -1,9 +1,10 @@
 """Quantities of one device for the conservation laws: page map, blocks, counters and lists.
 
-Owns the counts of the page map, the data cache and the free lists. Does not own the laws
-(engine/core/conservation.py), the counters (engine/core/counters.py), the quantities of flash
-management (balance.py), or totals over devices and plans (engine/core/totals.py).
-Source: none.
+Owns the counts of the page map, the data cache, blocks, open blocks and free lists. Does not own
+the laws (engine/core/conservation.py), the counters (engine/core/counters.py), or totals over
+devices and plans (engine/core/totals.py).
+Source: the state of a block is stored twice: in its state field and in the structure that uses the
+block (free ring, write frontier, garbage collection, list of waiting writes).
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.sparse_table import touched_parts
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import balance
+from ondie.emu.ftl import pslc
+from ondie.emu.ftl.page_map import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, OPEN, VICTIM
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import njit
+
+Quantities = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int]
         "valid_pages": int(counted[conventional].sum()),
         "block_valid_pages": int(counted[block]),
         "block_mapped_pages": int(found[block]),
-        **balance.event_quantities(arrays, geometry),
+        **_management_between_events(arrays, geometry),
     }
     return quantities, f"block {block}" if len(wrong) else ""
 
@@ -122,7 +126,7 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
         "map_cache_chained": _chained(arrays.entry["chain"], arrays.bucket[0]),
         "map_write_backs": int(arrays.maps.writing[0]),
         **_data_cache(arrays),
-        **balance.idle_quantities(arrays, geometry),
+        **_management_at_rest(arrays, geometry),
     }
 
 
@@ -159,3 +163,213 @@ def _count(links, heads):
             count += 1
             at = links[at - 1]
     return count
+
+
+# --- flash management
+
+
+def _management_between_events(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Return the quantities of device 0 that are defined between any two events."""
+    return {
+        **_rings(arrays, geometry),
+        **_frontiers(arrays, geometry),
+        **_collections(arrays, geometry),
+        **_urgency(arrays, geometry),
+        **_modes(arrays, geometry),
+        **_lists(arrays, geometry),
+    }
+
+
+def _management_at_rest(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Return the quantities of device 0 that are defined only while nothing is in flight."""
+    blocks = _blocks(arrays, geometry)
+    lanes = int(arrays.cfg.lanes[0])
+    waiting = int((arrays.pool.stall_head[: geometry.units] >= 0).sum())
+    return {
+        "gc_victims": int(arrays.pool.victims[: geometry.units].sum()),
+        "programming_pages": int(blocks["flying"].sum()),
+        "gc_moving_pages": int(blocks["moving"].sum()),
+        "reading_pages": int(blocks["reading"].sum()),
+        "blocking_collections": int(arrays.die.collecting[: geometry.dies * lanes].sum()),
+        "parked_lists": int((arrays.pool.parked[: geometry.units] > 0).sum()),
+        "waiting_lists": waiting + int(arrays.dev.stall_head[0] >= 0),
+        "immediate_transactions": int(arrays.reg.go_head[0] >= 0),
+        "transaction_budget": int(arrays.reg.budget[0]),
+        "full_transaction_budget": int(arrays.cfg.budget[0]),
+    }
+
+
+def _blocks(arrays: Arrays, geometry: Geometry) -> np.ndarray:
+    """Return the records of the conventional blocks, page_map.BLOCK[units, blocks]."""
+    plain = np.asarray(arrays.block[: geometry.units * geometry.all_blocks])
+    return plain.reshape(geometry.units, geometry.all_blocks)[:, : geometry.blocks]
+
+
+def _valid(arrays: Arrays, geometry: Geometry) -> np.ndarray:
+    """Return the number of valid pages per conventional block, int32[units, blocks]."""
+    plain = arrays.valid[: geometry.units * geometry.all_blocks]
+    return plain.reshape(geometry.units, -1)[:, : geometry.blocks]
+
+
+def _rings(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Count the free blocks, and the entries of the free rings."""
+    blocks = _blocks(arrays, geometry)
+    free = blocks["state"] == FREE
+    free[:, geometry.native_blocks :] = False  # the fixed pSLC region has a separate ring
+    count = arrays.pool.free_n[: geometry.units]
+    at = arrays.pool.free_head[: geometry.units, None] + np.arange(geometry.blocks)
+    ring = np.take_along_axis(arrays.free[: geometry.units], at % geometry.blocks, 1)
+    held = np.zeros_like(free, dtype=np.int64)
+    inside = np.arange(geometry.blocks) < count[:, None]
+    np.add.at(held, (np.nonzero(inside)[0], ring[inside]), 1)
+    empty = (blocks["state"] == FREE) | (blocks["state"] == BAD)
+    used = _valid(arrays, geometry) + blocks["flying"] + blocks["moving"] + blocks["reading"]
+    return {
+        "free_blocks": int(free.sum()),
+        "free_count": int(count.sum()),
+        "ring_blocks": int(held.sum()),
+        "wrong_ring_blocks": int((held != free).sum()),
+        "pages_of_empty_blocks": int(used[empty].sum()),
+        "negative_block_counts": sum(
+            int((blocks[name] < 0).sum())
+            for name in ("flying", "moving", "reading", "owed", "erases")
+        ),
+    }
+
+
+def _frontiers(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Count the open blocks, the write frontiers of the streams, and inconsistent frontiers."""
+    blocks = _blocks(arrays, geometry)
+    frontier = np.asarray(arrays.front[:, : geometry.units])
+    stream, unit = np.nonzero(frontier["block"] >= 0)
+    block = blocks[unit, frontier["block"][stream, unit]]
+    page = frontier["next"][stream, unit]
+    right = (block["state"] == OPEN) & (block["stream"] == stream)
+    cfg = arrays.cfg[0]
+    pages = np.where(stream == cfg.pslc_stream, cfg.pslc_pages, geometry.block_pages)
+    return {
+        "open_blocks": int((blocks["state"] == OPEN).sum()),
+        "frontier_blocks": len(stream),
+        "wrong_frontiers": int((~right).sum()),
+        "frontiers_past_end": int((page >= pages).sum()),
+        "frontiers_behind": int((block["flying"] > page).sum()),
+    }
+
+
+def _collections(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Compare the victims of garbage collection with the counts that each unit and die keeps."""
+    blocks = _blocks(arrays, geometry)
+    state, cfg = blocks["state"], arrays.cfg[0]
+    under = (state == VICTIM) | (state == EMPTIED) | (state == ERASING)
+    victims = arrays.pool.victims[: geometry.units]
+    retiring = ((blocks["retire"] == 1) & (state != BAD)).sum(axis=1)
+    owed = np.where(under, blocks["owed"], 0).sum(axis=1)
+    frontiers = np.asarray(arrays.front[:, : geometry.units])["owed"]
+    dies, lanes = geometry.dies, int(cfg.lanes)
+    die = arrays.die[: dies * lanes]
+    first = np.asarray(die.first)  # record that takes one command at a time
+    begun = (state == VICTIM) & (blocks["scan"] > 0)
+    per_die = begun.sum(axis=1).reshape(dies, -1).sum(axis=1) * int(cfg.exclusive)
+    alone = np.bincount(first[::lanes], per_die, dies * lanes)
+    levelled = arrays.pool.levelled[: geometry.units]
+    units = np.flatnonzero(levelled)
+    levelling = under[units, (levelled[units] - 1) % geometry.all_blocks]
+    miscounted = arrays.pool.retiring[: geometry.units] != retiring
+    return {
+        "units_with_wrong_victims": int((victims != under.sum(axis=1)).sum()),
+        "units_with_wrong_retiring": int(miscounted.sum()),
+        "moving_outside_victims": int(blocks["moving"][state != VICTIM].sum()),
+        "owed_outside_victims": int(blocks["owed"][~under].sum()),
+        "units_with_wrong_owed": int((frontiers.sum(axis=0) != owed).sum()),
+        "owed_to_host_streams": int(frontiers[: int(cfg.collected)].sum()),
+        "dies_with_wrong_collections": int((die.collecting != alone).sum()),
+        "levelled_outside_victims": int((~levelling).sum()),
+        "blocks_without_stream": int((blocks["stream"][under | (state == FULL)] < 0).sum()),
+    }
+
+
+def _urgency(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Count dies with a wrong flag of urgent collection, and pages with wrong sector masks."""
+    cfg, dies = arrays.cfg[0], geometry.dies
+    wrong_dies = wrong_pages = 0
+    if cfg.gc_hard > 0:
+        lanes = int(cfg.lanes)
+        die = arrays.die[: dies * lanes]
+        first = np.asarray(die.first)
+        short = arrays.pool.free_n[: geometry.units] < cfg.gc_hard
+        units = np.bincount(first[::lanes], short.reshape(dies, -1).sum(axis=1), dies * lanes)
+        wrong_dies = int(((units > 0) != (die.urgent != 0))[first].sum())
+    if cfg.partial:
+        host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are never partial
+        l2p, sectors = arrays.l2p[0, :host], arrays.sectors[0, :host]
+        wrong_pages = sum(
+            int(((l2p[part] != 0) != (sectors[part] != 0)).sum())
+            for part in touched_parts(l2p, sectors)
+        )
+    return {"dies_with_wrong_urgency": wrong_dies, "pages_with_wrong_sectors": wrong_pages}
+
+
+PSLC_QUANTITIES = (
+    "units_with_wrong_pslc", "units_with_wrong_full_pslc", "full_pslc_in_native_mode",
+    "overfull_pslc_blocks", "native_in_pslc_region", "free_pslc_blocks", "pslc_ring_blocks",
+    "pslc_free_count", "units_over_pslc_limit",
+)  # fmt: skip
+"""Names of the quantities of blocks in pSLC mode. All are 0 for a drive without such blocks."""
+
+
+def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Compare the blocks in pSLC mode with the counts and the free rings of the pSLC region."""
+    cfg = arrays.cfg[0]
+    if cfg.pslc == pslc.OFF:
+        return dict.fromkeys(PSLC_QUANTITIES, 0)
+    blocks, slc = _blocks(arrays, geometry), arrays.slc[: geometry.units]
+    state = blocks["state"]
+    cached = (blocks["stream"] == cfg.pslc_stream) & (state != BAD)
+    full = state == FOLDABLE
+    fixed = state[:, geometry.native_blocks :]
+    native = (fixed != FREE) & (fixed != BAD) & ~cached[:, geometry.native_blocks :]
+    held = 0
+    for unit in np.flatnonzero(slc["free_n"] * geometry.pslc_blocks):
+        at = int(slc["free_head"][unit]) + np.arange(int(slc["free_n"][unit]))
+        ring = arrays.slc_free[unit, at % geometry.pslc_blocks] - geometry.native_blocks
+        held += int((fixed[unit, np.unique(ring)] == FREE).sum())
+    found = (
+        (slc["lent"] != cached.sum(axis=1)).sum(),
+        (slc["full"] != full.sum(axis=1)).sum(),
+        (full & ~cached).sum(),
+        (_valid(arrays, geometry)[cached] > cfg.pslc_pages).sum(),
+        native.sum(),
+        (fixed == FREE).sum(),
+        held,
+        slc["free_n"].sum() if geometry.pslc_blocks else 0,
+        (slc["lent"] > cfg.pslc_most).sum(),
+    )
+    return {name: int(count) for name, count in zip(PSLC_QUANTITIES, found, strict=True)}
+
+
+def _lists(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Count the writes that wait for a free block, by following their lists, and the units whose
+    writes are to be retried.
+    """
+    dev = arrays.dev[0]
+    lists = [(int(dev.stall_head), int(dev.stall_tail))]
+    heads = np.flatnonzero(arrays.pool.stall_head[: geometry.units] >= 0)
+    lists += [
+        (int(arrays.pool.stall_head[unit]), int(arrays.pool.stall_tail[unit])) for unit in heads
+    ]
+    seen: list[int] = []
+    broken = 0
+    following = arrays.txn.next
+    for head, tail in lists:
+        tid, last = head, tail
+        while tid >= 0 and len(seen) <= len(following):
+            seen.append(tid)
+            tid, last = int(following[tid]), tid
+        broken += last != tail
+    return {
+        "lists_with_wrong_tail": broken,
+        "waiting_writes": len(seen),
+        "distinct_waiting_writes": len(set(seen)),
+        "retries": int(arrays.reg.retries[0]),
+        "marked_retries": int(arrays.pool.retry.sum()),
+    }

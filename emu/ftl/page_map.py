@@ -77,7 +77,7 @@ POOL = record_type(
     asked="i8",  # 1: a block has been filled, and the check for a collection is pending
     lines="i8",  # 1 + first program of the newest incomplete word line (word_line_buffer.py)
     r_next="i8",  # next reservoir super-page of this die, in sequence
-    made="i8",  # parities and records that wait for this die (reservoir_parity.py)
+    made="i8",  # parities and records that wait for this die (reservoir.py)
 )
 
 

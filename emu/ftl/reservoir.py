@@ -1,9 +1,13 @@
-"""Optimizer reservoir: super-page map, write pointers and plane rotation.
+"""Optimizer reservoir: super-page map, write pointers, plane rotation, parities, bit errors.
 
-Owns the super-page map, the next place that each die programs, the roles of a block's planes, and
-the time that pages take to change planes. A place is a physical super-page within a die's
-reservoir. Does not own the moves of super-pages to other dies (paths/on_die/wear_leveling.py), the
-conventional namespace (page_map.py) or the time of flash operations (nand/channel.py).
+Owns the super-page map, the next place that each die programs, the roles of a block's planes, the
+time that pages take to change planes, the places of parities and commit records, and the count of
+wrong bits in pages that bypass the controller's ECC. A place is a physical super-page within a
+die's reservoir. Does not own the moves of super-pages to other dies
+(paths/on_die/wear_leveling.py), the conventional namespace (page_map.py), the time of flash
+operations (nand/channel.py), bit error rates (nand/rber.py, page_health.py), the protection against
+bit errors (nand/pe_protection.py), the choice of parities and records (paths/on_die/protection.py)
+or the bytes of the pages (paths/payload.py, which reads the log).
 Source: OptimStore (HPCA 2023): mapping by super-page; strictly sequential writes, so that garbage
 collection moves nothing; one plane of four is idle, with occasional wear leveling inside the die.
 The paper does not publish the method. Here, the roles of a block's planes rotate by one each time
@@ -17,10 +21,15 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS
 from ondie.emu.engine.core.error_codes import E_RESERVOIR
 from ondie.emu.engine.core.events import fail
-from ondie.emu.ftl import block_manager, page_map
+from ondie.emu.engine.core.payload_log import LOG_RAW, note_log
+from ondie.emu.engine.core.rng import absorb, page_key
+from ondie.emu.ftl import block_manager, page_health, page_map
+from ondie.emu.nand import ecc, pe_protection, rber
 from ondie.emu.nand.die import Q_PE
+from ondie.emu.nand.die_scheduler import select_next
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold, inline, njit
 
@@ -171,3 +180,96 @@ def fill(st, dev, super_page, count):
         if at % cfg.pages == 0:
             st.block[block_of(st, die, next_good(st, die, at))].dirty = CLEAN
         map_place(st, dev, super_page + i, open_place(st, dev, super_page + i))
+
+
+# --- parities and commit records
+
+
+@cold
+def wait_for_registers(st, tid):
+    """Count encoded parity or commit record ``tid`` as waiting for free registers of its die, and
+    erase the block that it will open if necessary.
+    """
+    txn = st.txn[tid]
+    die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
+    st.pool[die].made += 1
+    erase_ahead(st, txn.dev, die)
+
+
+@cold
+def allocate_place(st, tid):
+    """Allocate the next physical super-page of the die to parity or commit record ``tid``."""
+    txn = st.txn[tid]
+    die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
+    st.pool[die].made -= 1
+    txn.ppn = open_place(st, txn.dev, txn.lpn)
+    select_next(st, txn.die)  # the next command depends on the new next place
+
+
+@cold
+def erase_ahead(st, dev, die):
+    """Erase the next block of die ``die`` ahead of time, if a parity or commit record waits and the
+    next program of the die starts that block. The array operation of a parity or commit record
+    must not begin with an erase.
+    """
+    cfg = st.cfg[0]
+    pool = st.pool[die]
+    if pool.made == 0 or pool.r_next % cfg.pages != 0:
+        return
+    block = block_of(st, die, next_good(st, die, pool.r_next))
+    if st.valid[block] == 0 and st.block[block].dirty == USED:
+        erase_block(st, dev, die, block)
+        st.block[block].dirty = RENEWED
+
+
+# --- bit errors of reads
+
+
+@njit
+def count_wrong_bits(st, tid):
+    """Count and log the wrong bits that remain in the pages of a super-page after read ``tid``.
+
+    The random draws depend on seed, page, P/E cycles and number of reads, as in read_retry.py.
+    """
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    die = txn.lpn % cfg.dies
+    index = txn.dev * cfg.dies + die
+    block = block_of(st, index, txn.ppn)
+    at = index * (cfg.all_blocks - cfg.blocks) + txn.ppn // cfg.pages
+    first = die * cfg.unit_pages + (cfg.blocks * cfg.pages + txn.ppn) * cfg.planes
+    cycles = -1
+    rate = 0.0
+    seed = absorb(cfg.seed, txn.dev)
+    time = 0  # time in the controller's decoder (ps)
+    for i in range(txn.n):
+        plane = (i + st.block[block].turned) % cfg.planes
+        page = first + plane
+        if cycles != cfg.initial_cycles + st.worn[at, plane]:
+            cycles = page_health.pe_cycles_after(st, block, st.worn[at, plane])
+            shifted = page_health.shifted_rate_of(st, block, page)
+            rate = rber.total_rate(st.quality[block].stable, shifted, st.scale[txn.ppn % cfg.pages])
+        st.seen[txn.dev, page] += 1
+        key = page_key(seed, page, cycles, st.seen[txn.dev, page])
+        raw, left = pe_protection.count_wrong_bits(
+            key, rate, cfg.page_bytes, cfg.shield_word, cfg.shield_limit, cfg.exposure
+        )
+        st.count[txn.dev, BARE_WRONG_BITS] += left
+        st.count[txn.dev, BARE_CORRECTED_BITS] += raw - left
+        if left > 0 and st.reg[0].log_on != 0:
+            log_wrong_page(st, tid, i, key, rate)
+        if cfg.round_trip != 0:
+            code = st.code[0]
+            time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // cfg.exposure)
+    st.block[block].reads += txn.n
+    st.reading[tid].time = time
+
+
+@njit
+def log_wrong_page(st, tid, i, key, rate):
+    """Append a log entry that page ``i`` of the super-page read by ``tid`` has wrong bits."""
+    txn = st.txn[tid]
+    note_log(st, LOG_RAW, tid, txn.lpn, txn.ppn, txn.op, i, txn.dev, txn.die)
+    record = st.log[st.reg[0].logged - 1]
+    record.key = key
+    record.rate = rate

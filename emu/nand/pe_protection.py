@@ -2,7 +2,7 @@
 
 Owns the wrong bits that remain after ECC on the die or in the controller, and the wrong bits of a
 simulated read that represents several reads (``errors.exposure``). Does not own error rates
-(rber.py), the reads of the pages (ftl/reservoir_reads.py) or the decoding time (compute/pe.py,
+(rber.py), the reads of the pages (ftl/reservoir.py) or the decoding time (compute/pe.py,
 ftl/transfers.py).
 Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as in ecc.py: a code
 word with more wrong bits than its code corrects stays unchanged.

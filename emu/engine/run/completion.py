@@ -33,7 +33,7 @@ from ondie.emu.ftl import (
     padding,
     pslc,
     read_retry,
-    reservoir_reads,
+    reservoir,
     write_frontier,
     write_path,
 )
@@ -125,7 +125,7 @@ def on_read_done(st, tid):
         if txn.kind == OWN or txn.role != Role.RESERVOIR:
             more = read_retry.on_sensed(st, tid)
         elif st.row[txn.row].kind != timing.SCAN:
-            reservoir_reads.count_wrong_bits(st, tid)
+            reservoir.count_wrong_bits(st, tid)
     if txn.kind == OWN and txn.role == Role.NONE:
         if st.cfg[0].errors != 0:
             go(st, tid, stages.MOVE_SENSED)

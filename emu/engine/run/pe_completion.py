@@ -38,11 +38,7 @@ from ondie.emu.engine.core.payload_log import (
     log,
 )
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.ftl import (
-    reservoir,
-    reservoir_parity,
-    reservoir_reads,
-)
+from ondie.emu.ftl import reservoir
 from ondie.emu.ftl.transfers import decode_bare, encode_bare
 from ondie.emu.nand import timing
 from ondie.emu.nand.die import Q_PE
@@ -63,7 +59,7 @@ def on_helped_done(st, tid):
         return -1
     st.count[dev, ARRAY_PROGRAMS] += 1
     if txn.role == Role.MADE:
-        reservoir_parity.allocate_place(st, tid)
+        reservoir.allocate_place(st, tid)
     turn = reservoir.rotation_of(st, txn.die, txn.ppn)
     if txn.role == Role.GRADIENT:
         st.count[dev, KEPT_PAGES] += txn.n
@@ -77,7 +73,7 @@ def on_helped_done(st, tid):
         return tid
     st.count[dev, STORED_PAGES] += txn.n
     reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-    reservoir_parity.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
+    reservoir.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
     log(
         st,
         LOG_MADE if txn.role == Role.MADE else LOG_BPP,
@@ -111,7 +107,7 @@ def on_pe_done(st, tid):
         turn = reservoir.rotation_of(st, txn.die, txn.ppn)
         log(st, LOG_BPR, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         if st.cfg[0].errors != 0:
-            reservoir_reads.count_wrong_bits(st, tid)
+            reservoir.count_wrong_bits(st, tid)
         if st.cfg[0].round_trip != 0:
             if not decode_bare(st, tid, stages.PE_DECODED):
                 go(st, tid, stages.PE_DECODED)
@@ -130,6 +126,6 @@ def on_pe_done(st, tid):
         else:
             st.count[dev, TURNED_PAGES] += txn.turned
             reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-            reservoir_parity.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
+            reservoir.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
             log(st, LOG_BPP, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
     return tid

@@ -19,7 +19,7 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import OWN, ROW, enter
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import child, has_fua
-from ondie.emu.ftl import cmt, padding, reservoir_parity
+from ondie.emu.ftl import cmt, padding, reservoir
 from ondie.emu.ftl.gc import maybe_start_gc, queue_of
 from ondie.emu.ftl.transfers import next_piece, send_off
 from ondie.emu.ftl.write_path import check_for_collection, place_or_wait
@@ -269,7 +269,7 @@ def queue_program(st, tid):
     elif txn.role == Role.RESERVOIR or txn.role == Role.GRADIENT:
         queue = Q_PE
     elif txn.role == Role.MADE:
-        reservoir_parity.wait_for_registers(st, tid)
+        reservoir.wait_for_registers(st, tid)
     elif cfg.placed != 0 and txn.role == Role.MERGING:
         push_in_order(st, st.die[txn.die].first, tid, Q_WRITE)
         return stages.WAITS
