@@ -154,6 +154,7 @@ def command(clean: Command, tmp_path: Path) -> Command:
     return Command(clean.words, tmp_path / "run")
 
 
+@pytest.mark.soak
 def test_killed_while_it_compiles(clean, command):
     """Again and again, and once while it writes; then it runs to its end."""
     command.kill_after(0)

@@ -60,7 +60,10 @@ def test_a_clean_stop_changes_nothing(tmp_path, name, counts):
         stopped.close()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [mode if mode == "write back" else pytest.param(mode, marks=pytest.mark.soak)
+             for mode in MODES],
+)  # fmt: skip
 def test_kills_of_a_writing_process(tmp_path, root, mode, counts):
     """200 kills at full counts."""
     kills = counts(10, 100)

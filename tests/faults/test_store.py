@@ -177,6 +177,7 @@ def test_an_empty_32_tb_drive_is_small(tmp_path, rng):
     assert store.files.folder.disk_bytes() < 2 << 20
 
 
+@pytest.mark.soak
 def test_written_in_order_it_takes_little_more(tmp_path, counts):
     """1 GiB at full counts."""
     size = counts(1 << 28, 1 << 30)
@@ -557,6 +558,7 @@ while True:
 """
 
 
+@pytest.mark.soak
 def test_kills_of_a_drive_that_programs_and_collects(tmp_path, rng, counts, root):
     programmed = []
     for turn in range(counts(3, 30)):

@@ -121,6 +121,7 @@ def test_the_powers_are_exact(c, csd_pe, key):
     assert bar.step[0] != bar.step[1]
 
 
+@pytest.mark.soak
 def test_a_rate_that_gives_no_times_changes_nothing(csd_pe):
     """Times of the trace, or stated ones, do not follow from the rate."""
     for options in (Options(step_times="trace"), Options(forward_s=1.0, backward_s=2.0)):

@@ -187,6 +187,7 @@ def test_more_compression_moves_more_bytes():
         assert times.link == pytest.approx(4 + 4 * share / 100, rel=0.005)
 
 
+@pytest.mark.soak
 def test_a_large_model_is_so_many_sub_groups(counts):
     """Time is a line over the number of sub-groups: so 33 B is what 4 B is, 8.25 times."""
     params = counts(1_000_000_000, 2_000_000_000)

@@ -49,7 +49,7 @@ def plainly(counts):
 
 
 @pytest.mark.parametrize("path", UPDATING)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["gpt", pytest.param("mobilenet", marks=pytest.mark.soak)])
 def test_training_ends_on_the_same_bits(model, path, plainly):
     """Every loss, and every weight at the end."""
     steps, plain = plainly(model)

@@ -85,6 +85,7 @@ def leftovers(folder):
     return [p.name for p in (folder / "out").iterdir()]
 
 
+@pytest.mark.soak
 def test_a_script_sees_what_python_would_show_it(folder, capfd):
     (folder / "project" / "mynet.py").write_text(MODULE)
     assert recorded(["-u", "-W", "ignore", "project/train.py", "3"]) == 0
@@ -110,6 +111,7 @@ def test_a_module_and_code(folder, monkeypatch, capfd):
     assert len(load(folder / "out" / "c.h5").steps) == 4
 
 
+@pytest.mark.soak
 def test_a_script_may_change_its_folder(folder):
     assert recorded(["project/train.py", "2", "import os; os.chdir('/')"]) == 0
     assert leftovers(folder) == ["run.h5"]
@@ -146,6 +148,7 @@ def test_stop_ends_the_script_early(folder, capfd):
     assert len(load(folder / "out" / "run.h5").steps) == 2
 
 
+@pytest.mark.soak
 def test_a_script_without_a_step_and_one_that_slips_away(folder):
     with pytest.raises(TraceError, match="no step of a torch optimizer was seen"):
         recorded(["-c", "pass"])
@@ -154,6 +157,7 @@ def test_a_script_without_a_step_and_one_that_slips_away(folder):
     assert leftovers(folder) == []
 
 
+@pytest.mark.soak
 def test_what_cannot_be_recorded_is_said_by_the_parent(folder, capfd):
     two = "import train, torch; train.train(1); train.train(1)"
     with pytest.raises(TraceError, match="several optimizers take steps in this run: 0 AdamW"):
@@ -162,6 +166,7 @@ def test_what_cannot_be_recorded_is_said_by_the_parent(folder, capfd):
     assert leftovers(folder) == []
 
 
+@pytest.mark.soak
 def test_an_existing_file_survives_a_failed_recording(folder):
     (folder / "out" / "run.h5").write_bytes(b"somebody's")
     assert recorded(["project/train.py", "2", "sys.exit(1)"]) == 1
@@ -210,6 +215,7 @@ def test_an_interrupt_ends_both_and_leaves_nothing(folder, root, number):
     assert leftovers(folder) == []
 
 
+@pytest.mark.soak
 def test_a_killed_parent_cannot_spoil_the_name(folder):
     """SIGKILL of the parent: whatever stays behind is named .partial."""
     code = (

@@ -64,6 +64,7 @@ def test_the_file_is_complete_and_plausible(tool):
     )
 
 
+@pytest.mark.soak
 def test_the_measuring_program_refuses_nonsense(tool, programs, tmp_path):
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")

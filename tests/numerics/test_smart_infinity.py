@@ -90,7 +90,9 @@ def test_a_bucket_comes_back_as_its_largest(rng):
         assert (bits(bucket.dense(packed)) == bits(largest(g, k))).all()
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize(
+    "name", ["mlp-fp16", *(pytest.param(name, marks=pytest.mark.soak) for name in TRACES[:2])]
+)
 @pytest.mark.parametrize("path", SMART)
 def test_weights_end_on_the_reference(name, path, counts):
     trace = traces.load(name)

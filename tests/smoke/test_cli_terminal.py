@@ -57,6 +57,7 @@ def test_the_bar_names_the_paths(tmp_path):
     assert files(tmp_path) == ["out", "out/figure.pdf", "out/figure.png", "out/result.json"]
 
 
+@pytest.mark.soak
 def test_quiet_draws_none(tmp_path):
     words = ["mlp-fp16", "--steps", "2", "--out", "out", "--no-swing", "--quiet"]
     assert on_a_terminal(tmp_path, *words) == (0, "", "")

@@ -42,6 +42,7 @@ def compiles_all_that_commands_need(cache: Path, folder: Path, commands: Sequenc
     return first.out
 
 
+@pytest.mark.soak
 def test_a_warm_cache_has_what_commands_need(tmp_path):
     """It starts with a copy of the tests' cache, because other tests store programs there."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -156,6 +156,7 @@ def test_a_preset_in_a_file_leaves_no_path(tmp_path):
     assert "mine.toml" not in json.dumps(result_data(c, 0))
 
 
+@pytest.mark.soak
 def test_a_trace_in_a_file_leaves_no_path(tmp_path, capsys, monkeypatch):
     """A copy of a shipped trace under another name gives the same result.json."""
     monkeypatch.chdir(tmp_path)

@@ -205,10 +205,10 @@ def test_a_row_is_two_runs_at_the_ends(key):
 @pytest.mark.parametrize(
     ("knobs", "tolerance"),
     [
-        ({"ratio": 0.9}, 0.01),
+        pytest.param({"ratio": 0.9}, 0.01, marks=pytest.mark.soak),
         ({"ratio": 0.5}, 0.01),
         ({"parameters": True, "parameters_in_dram": 20_000_000, "in_dram_below": 1 << 20}, 0.01),
-        ({"pipeline_read": True, "pipeline_write": True}, 0.02),
+        pytest.param({"pipeline_read": True, "pipeline_write": True}, 0.02, marks=pytest.mark.soak),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
 )

@@ -437,7 +437,9 @@ def repeat(mode):
     return d
 
 
-@pytest.mark.parametrize("mode", ["read_write", "write_through"])
+@pytest.mark.parametrize(
+    "mode", ["read_write", pytest.param("write_through", marks=pytest.mark.soak)]
+)
 def test_uncompiled(mode, tmp_path, root):
     """The same functions without Numba: the same state, place by place, the same times."""
     file = str(tmp_path / "state.npz")
