@@ -30,6 +30,7 @@ from ondie.emu.config.loader import (
 from ondie.emu.config.rules.check import check
 from ondie.emu.config.schema.keys import KEYS, SECTIONS
 from ondie.emu.config.schema.tree import Tree
+from ondie.emu.files import as_path
 from ondie.emu.units import KINDS, InputError, exact
 
 __all__ = [
@@ -126,6 +127,8 @@ def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     preset, section, key or unit, missing leaf or source, bad value, or a broken rule between
     leaves.
     """
+    if not isinstance(source, str):
+        as_path("device", source)
     where, leaves = read(os.fspath(source))
     changes = split_overrides(overrides, leaves)
     if changes:

@@ -21,12 +21,12 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ondie.emu.config.config import Config, shown
+from ondie.emu.files import as_path
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, plural, quoted
@@ -150,7 +150,7 @@ class StoreFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = as_path("store", path)
         with self.named():
             if self.path.is_symlink():
                 raise InputError(f"{self.path}: is a symbolic link; name the folder itself")
@@ -292,7 +292,7 @@ class StoreFolder:
             raise InputError(
                 f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}"
             )
-        place = Path(path)
+        place = as_path("store", path)
         if not os.path.lexists(place):
             try:
                 place.mkdir(parents=True, exist_ok=True)
