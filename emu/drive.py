@@ -14,6 +14,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -62,7 +63,9 @@ class Drive(PayloadSystem):
 
     ``store``: folder in which a drive with payload stores its pages; it is created if it is missing
     or empty. ``durability``: "process" or "host" (docs/store.md); None: as the store had it, for a
-    new one "process". :meth:`close` closes it.
+    new one "process". :meth:`close` closes it. ``read_only``: the files of the store do not change;
+    what recovery, reads and collection change is kept in memory and is lost, and writes end with
+    NAMESPACE_WRITE_PROTECTED.
 
     ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
     commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
@@ -77,7 +80,8 @@ class Drive(PayloadSystem):
     Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
     folder that cannot be used.
 
-    A drive is a context manager: ``with Drive(...) as drive`` closes it at the end.
+    A drive is a context manager: ``with Drive(...) as drive`` closes it at the end. After an
+    error, what :meth:`close` raises becomes a note of that error.
     """
 
     owner: int | None = None
@@ -95,9 +99,10 @@ class Drive(PayloadSystem):
         strict: bool = False,
         store: str | os.PathLike[str] | None = None,
         durability: str | None = None,
+        read_only: bool = False,
     ) -> None:
         cfg, size = with_blocks(configuration(cfg), block_bytes, store is not None)
-        for name, value in {"payload": payload, "strict": strict}.items():
+        for name, value in {"payload": payload, "strict": strict, "read_only": read_only}.items():
             if not isinstance(value, bool | np.bool_):
                 raise InputError(f"{name} = {quoted(repr(value))}: must be True or False")
         queues = whole_number("queues", queues, 1, MOST_QUEUES)
@@ -114,13 +119,24 @@ class Drive(PayloadSystem):
             strict=strict,
             store=store,
             durability=durability,
+            read_only=read_only,
         )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except (CommandError, InputError) as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))
 
     def close(self) -> None:
         """Flush the data cache, write a checkpoint, and close the drive and its store, if any.
@@ -140,7 +156,7 @@ class Drive(PayloadSystem):
         if lost:
             name = status.name.lower().replace("_", " ")
             raise CommandError(
-                f"close: status 0x{status:x}, {name}: {lost}; {self._reason}", status
+                f"close: status 0x{status:x}, {name}; {lost}; {self._reason}", status
             )
 
     # --- the service that owns the drive

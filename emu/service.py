@@ -108,7 +108,7 @@ class Service:
         if not isinstance(drive, Drive):
             raise InputError(f"drive = {quoted(repr(drive))}: must be a Drive")
         if clock not in CLOCKS:
-            raise InputError(f"clock = {quoted(repr(clock))}: must be one of {', '.join(CLOCKS)}")
+            raise InputError(f"clock = {clock!r}: must be one of {', '.join(CLOCKS)}")
         scale = real_number("scale", scale)
         if not 0 < scale <= MOST_SCALE:
             raise InputError(f"scale = {scale:g}: must be positive, and at most {MOST_SCALE:g}")

@@ -413,6 +413,15 @@ def fmt_update_rate(params_per_s: float) -> str:
     return _three(params_per_s, KINDS["params_per_s"], KINDS["params_per_s"].shown)
 
 
+def _one_line(value: object) -> str:
+    """Return the expression of a value; on one line and at most 60 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print integers of more than 4300 digits
+        return "a huge number"
+    return text if len(text) <= 60 and text.isprintable() else quoted(text)
+
+
 def real_number(name: str, value: float) -> float:
     """Return ``value`` as a float. Raises InputError if it is no number, or not finite."""
     try:
@@ -420,7 +429,7 @@ def real_number(name: str, value: float) -> float:
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise InputError(f"{name} = {quoted(repr(value))}: must be a finite number")
+        raise InputError(f"{name} = {_one_line(value)}: must be a finite number")
     return found
 
 
@@ -429,9 +438,7 @@ def whole_number(name: str, value: int, least: int, most: int) -> int:
     try:
         found = operator.index(value)
     except TypeError:
-        text = repr(value)
-        text = text if len(text) <= 60 and text.isprintable() else quoted(text)
-        raise InputError(f"{name} = {text}: must be a whole number") from None
+        raise InputError(f"{name} = {_one_line(value)}: must be a whole number") from None
     if not least <= found <= most:
         shown = found if abs(found) < 1 << 128 else quoted(found)
         raise InputError(f"{name} = {shown}: must be from {least} to {most}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import cattrs
 
-from ondie.emu.config.leaf import Leaf, Value
+from ondie.emu.config.leaf import Leaf, Value, spelled
 from ondie.emu.config.loader import (
     canonical,
     changed,
@@ -134,6 +134,29 @@ def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     if changes:
         leaves = changed(leaves, changes, "--set ", "given on the command line")
     return _build(leaves, where)
+
+
+def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
+    """Return the configuration with the leaves ``records`` (Config.resolved) by key.
+
+    Raises InputError that begins with ``where`` if this program does not have the same keys.
+    """
+    leaves = {}
+    for name, record in records.items():
+        if canonical(name, records, f"{where}: ") != name:
+            raise InputError(f"{where}: {name} is the key of another version of this program")
+        key = key_of(name)[0]
+        value = record["value"]
+        exactly = key.kind is not None and isinstance(value, int)
+        text = exact(value, key.kind) if exactly and key.kind else spelled(value)
+        leaves[name] = Leaf(
+            name, text, value, record.get("low"), record.get("high"), record["source"],
+            record["ref"], record.get("unit"),
+        )  # fmt: skip
+    missing = [name for name, key in KEYS.items() if not key.table and name not in leaves]
+    if missing:
+        raise InputError(f"{where}: {missing[0]} is missing; it is of another version")
+    return _build(ordered(leaves), where)
 
 
 def configuration(

@@ -110,21 +110,21 @@ def configuration_text(cfg: Config) -> bytes:
     return text.encode()
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
+def leaves_of(tree: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
     """Return the leaves of a resolved configuration by key."""
     found: dict[str, dict[str, Any]] = {}
     for name, branch in tree.items():
         if "value" in branch and not isinstance(branch["value"], dict):
             found[prefix + name] = branch
         else:
-            found |= _leaves(branch, f"{prefix}{name}.")
+            found |= leaves_of(branch, f"{prefix}{name}.")
     return found
 
 
 def differing(held: dict[str, Any], given: dict[str, Any]) -> list[str]:
     """Return a text "key held, not given" for each key whose value differs between two resolved
     configurations, the name first. Sources and ranges of values are not compared."""
-    ours, theirs = _leaves(held), _leaves(given)
+    ours, theirs = leaves_of(held), leaves_of(given)
     nothing = {"value": "missing"}
     pairs = {
         key: (ours.get(key, nothing), theirs.get(key, nothing))

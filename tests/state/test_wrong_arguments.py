@@ -106,6 +106,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "seed": NUMBERS,
     "payload": FLAGS,
     "strict": FLAGS,
+    "read_only": (*FLAGS, True),
     "store": PATHS,
     "durability": ("host", "disk", 5, b"host", []),
 }

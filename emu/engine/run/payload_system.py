@@ -52,7 +52,8 @@ class Start(Enum):
 
 class PayloadSystem(CommandSystem):
     """A CommandSystem of one drive that keeps the bytes of its pages, if ``payload``: in memory, or
-    in the folder ``store`` with the given ``durability``.
+    in the folder ``store`` with the given ``durability``, whose files do not change if
+    ``read_only``.
 
     The other arguments are those of CommandSystem. Raises InputError for a folder that cannot be
     used, or for a store of a drive whose tables cannot be recovered.
@@ -70,6 +71,7 @@ class PayloadSystem(CommandSystem):
         strict: bool,
         store: str | os.PathLike[str] | None,
         durability: str | None,
+        read_only: bool,
     ) -> None:
         self._options: dict[str, Any] = {
             "queues": queues, "queue_depth": queue_depth, "block_bytes": block_bytes,
@@ -84,6 +86,9 @@ class PayloadSystem(CommandSystem):
             folder = StoreFolder.create_or_open(store, cfg, seed=seed, durability=durability)
         elif durability is not None:
             raise InputError(f"durability = {durability!r}: only a drive with a store has one")
+        elif read_only:
+            raise InputError("read_only = True: only a drive with a store can be read-only")
+        self._read_only = read_only
         geometry = Geometry.of(cfg)
         try:
             self.store: PageStore | None = None
@@ -100,7 +105,14 @@ class PayloadSystem(CommandSystem):
 
     def _power_up(self, cfg: Config) -> None:
         """Build the engine, and its tables from what is on flash. If the store has no room for what
-        recovery overwrites, keep changes in memory; the drive is then read-only."""
+        recovery overwrites, or must not be changed, keep changes in memory; the drive is then
+        read-only."""
+        if self._read_only:
+            assert self.store is not None
+            self.store.keep_in_memory()
+            self._build(cfg)
+            self._stop_storing(InputError("the drive was opened with read_only"), 0)
+            return
         try:
             self._build(cfg)
         except StoreFull as error:
@@ -141,6 +153,8 @@ class PayloadSystem(CommandSystem):
         if self.started is not Start.CHECKPOINT:
             spare = spare_blocks(cfg, self.geometry, self.arrays)
             self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
+        self._loaded_units = int(self.requested[1])
+        """Mapping units whose writes had been loaded before the start."""
 
     # --- the end, and the next start
 
@@ -176,7 +190,7 @@ class PayloadSystem(CommandSystem):
             lost.append(f"{plural(self.outstanding, 'command')} in flight")
         if cached := int(self.arrays.cache.contents[0]):
             lost.append(f"{plural(cached, 'mapping unit')} in the data cache")
-        if self._store_error is not None and self.requested[1]:
+        if self._store_error is not None and self.requested[1] > self._loaded_units:
             lost.append("what was written since the store cannot be changed")
         return f"lost: {', '.join(lost)}" if lost else ""
 
