@@ -172,6 +172,8 @@ class PayloadSystem(CommandSystem):
             return status, lost
         try:
             if self.store is not None and self.store.files is not None and not self.off:
+                if self.outstanding:
+                    self.run()  # a FLUSH does not wait for writes that have not completed
                 if self.defect is None:
                     status = self._run_command(FLUSH, 0, np.zeros(0, np.uint8))
                 lost = self._unsaved()
