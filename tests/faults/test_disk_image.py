@@ -110,6 +110,10 @@ def test_writes_of_the_drive_are_exported_and_its_store_does_not_change(tmp_path
     assert (tmp_path / "b.raw").read_bytes() == expected.tobytes()
     assert {each.name: each.read_bytes() for each in copy.iterdir()} == before
     again = Drive(cfg, payload=True, store=copy, read_only=True)
+    other = Drive(cfg, payload=True, store=shutil.copytree(copy, tmp_path / "other"))
+    assert again.recovered is not None and other.recovered is not None
+    assert again.recovered.checked_pages == other.recovered.checked_pages  # all, with "host"
+    other.close()
     assert again.condition is Condition.READ_ONLY and "opened with read_only" in again.why
     assert (again.read(0, PAGE) == expected[:PAGE]).all()
     with pytest.raises(OSError, match="write protected") as caught:
@@ -120,6 +124,21 @@ def test_writes_of_the_drive_are_exported_and_its_store_does_not_change(tmp_path
     assert (again.read(0, PAGE) == expected[:PAGE]).all()
     again.close()
     assert {each.name: each.read_bytes() for each in copy.iterdir()} == before
+
+
+def test_batches_are_whole_units_and_do_not_overlap(tmp_path, rng):
+    """Two extents in one mapping unit are written once; a batch is not larger than its limit."""
+    path = sparse(tmp_path / "a.raw", rng, 64, {at for at in range(64) if at % 8 not in (0, 2)})
+    unit = 4 * PAGE
+    with disk_image._image(path) as image:
+        found = list(disk_image._batches(image, path.stat().st_size, unit))
+    assert found == [(at * PAGE, at * PAGE + unit) for at in range(0, 72, 8)]
+    path = sparse(tmp_path / "b.raw", rng, 64, set())
+    with disk_image._image(path) as image:
+        found = list(disk_image._batches(image, path.stat().st_size, unit))
+    ends = [start for start, _ in found[1:]]
+    assert [end for _, end in found[:-1]] == ends == [at << 16 for at in range(1, len(found))]
+    assert found[-1][1] == 65 * PAGE + 3 * PAGE
 
 
 def test_what_is_refused(tmp_path, image, cfg):
