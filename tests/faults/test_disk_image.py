@@ -10,13 +10,13 @@ import subprocess
 import numpy as np
 import pytest
 
-from ondie.emu import disk_image
-from ondie.emu.disk_image import export_image, import_image
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
 from ondie.emu.nand.store_check import check_store
 from ondie.emu.nvme.status import Condition, Status
+from ondie.emu.replay import disk_image
+from ondie.emu.replay.disk_image import export_image, import_image
 from ondie.emu.units import InputError
 from tests.smoke.commands import here
 from tests.state import small

@@ -612,7 +612,8 @@ def read_only(drive, units, path):
     assert raised.value.status is protected
     assert (drive.read(0, drive.unit_bytes) == sent[0]).all()
     drive.check()
-    drive.close()
+    with pytest.raises(CommandError, match="lost: what was written since"):
+        drive.close()
     assert not describe_store(path)["clean"]
     report = check_store(path)
     assert report.intact and report.programmed_pages >= units - 8, report

@@ -2,7 +2,7 @@
 their contents to and from images.
 
 Owns the options and the tables. Does not own the format or the check (emu/nand/store_check.py) or
-the transfer (emu/disk_image.py).
+the transfer (emu/replay/disk_image.py).
 Source: this project.
 """
 
@@ -18,9 +18,9 @@ from ondie.emu.cli.click_helpers import Group, progress_bar
 from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
-from ondie.emu.disk_image import FORMATS, export_image, import_image
 from ondie.emu.nand.store_check import check_store, describe_store
 from ondie.emu.nand.store_folder import DURABILITIES
+from ondie.emu.replay.disk_image import FORMATS, export_image, import_image
 from ondie.emu.results.tables.trace import trace_table
 
 
