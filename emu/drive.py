@@ -10,8 +10,12 @@ Source: this project's command record (nvme/command.py).
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
@@ -21,12 +25,13 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
 from ondie.emu.engine.run.payload_system import PayloadSystem
 from ondie.emu.engine.run.system import PLANNED
+from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nvme import condition
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
-from ondie.emu.units import InputError, whole_number
+from ondie.emu.units import InputError, quoted, whole_number
 
 MOST_QUEUES = 256
 """Largest number of queue pairs; each has a ring of nvme/tables.PAIR_RING requests in memory."""
@@ -58,7 +63,9 @@ class Drive(PayloadSystem):
 
     ``store``: folder in which a drive with payload stores its pages; it is created if it is missing
     or empty. ``durability``: "process" or "host" (docs/store.md); None: as the store had it, for a
-    new one "process". :meth:`close` closes it.
+    new one "process". :meth:`close` closes it. ``read_only``: the files of the store do not change;
+    what recovery, reads and collection change is kept in memory and is lost, and writes end with
+    NAMESPACE_WRITE_PROTECTED.
 
     ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
     commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
@@ -72,7 +79,13 @@ class Drive(PayloadSystem):
 
     Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
     folder that cannot be used.
+
+    A drive is a context manager: ``with Drive(...) as drive`` closes it at the end. After an
+    error, what :meth:`close` raises becomes a note of that error.
     """
+
+    owner: int | None = None
+    """Thread of the service that owns the drive; None: there is none."""
 
     def __init__(
         self,
@@ -86,8 +99,12 @@ class Drive(PayloadSystem):
         strict: bool = False,
         store: str | os.PathLike[str] | None = None,
         durability: str | None = None,
+        read_only: bool = False,
     ) -> None:
         cfg, size = with_blocks(configuration(cfg), block_bytes, store is not None)
+        for name, value in {"payload": payload, "strict": strict, "read_only": read_only}.items():
+            if not isinstance(value, bool | np.bool_):
+                raise InputError(f"{name} = {quoted(repr(value))}: must be True or False")
         queues = whole_number("queues", queues, 1, MOST_QUEUES)
         seed = whole_number("seed", seed, 0, (1 << 63) - 1)
         if queue_depth is not None:
@@ -102,7 +119,63 @@ class Drive(PayloadSystem):
             strict=strict,
             store=store,
             durability=durability,
+            read_only=read_only,
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except (CommandError, InputError) as lost:
+            if error is None:
+                raise
+            error.add_note(str(lost))
+
+    def close(self) -> None:
+        """Flush the data cache, write a checkpoint, and close the drive and its store, if any.
+
+        The next start then continues as if the drive had not been closed. After a power cut,
+        nothing is flushed, and the next start is a recovery. A closed drive handles no commands;
+        to close it again has no effect.
+
+        Raises CommandError if data or commands are lost that no power cut has taken: those that
+        cannot be stored, or are in flight or in the data cache after a defect. The message says
+        what, ``status`` is that of the FLUSH, and the drive is closed all the same. Raises
+        StoreFull or InputError if the store cannot be synced, InputError while a service owns the
+        drive.
+        """
+        self.check_owner()
+        status, lost = self._close()
+        if lost:
+            name = status.name.lower().replace("_", " ")
+            raise CommandError(
+                f"close: status 0x{status:x}, {name}; {lost}; {self._reason}", status
+            )
+
+    # --- the service that owns the drive
+
+    def check_owner(self) -> None:
+        """Raise InputError if a service owns the drive, except in the thread of the service."""
+        if self.owner is not None and self.owner != threading.get_ident():
+            raise InputError("the drive belongs to a Service; use the Service, or close it first")
+
+    def _check_open(self) -> None:
+        """Raise InputError if the drive is closed or a service owns it."""
+        self.check_owner()
+        super()._check_open()
+
+    def completions(self) -> np.ndarray:
+        """Return the completions since the last call as CommandSystem does. Raises InputError while
+        a service owns the drive."""
+        self.check_owner()
+        return super().completions()
 
     def start(self, plan: Iterable[np.ndarray]) -> None:
         """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
@@ -110,6 +183,7 @@ class Drive(PayloadSystem):
         Raises InputError if a plan is running, if the drive is offline, and on a drive with
         payload: the bytes of plans are those of paths (paths/payload.py).
         """
+        self._check_open()
         if self.defect is not None:
             raise InputError(f"the drive is offline: {self.why}")
         if self._bytes is not None:
@@ -121,7 +195,10 @@ class Drive(PayloadSystem):
         whose pages need bytes."""
         if self._bytes is not None:
             raise InputError("filled pages have no bytes; write them, or use Drive(cfg)")
-        super().fill(device, lpn, count)
+        self._check_open()
+        device = whole_number("device", device, 0, 0)
+        lpn = whole_number("lpn", lpn, 0, self.units)
+        super().fill(device, lpn, whole_number("count", count, 0, self.units - lpn))
 
     # --- condition
 
@@ -135,8 +212,15 @@ class Drive(PayloadSystem):
     @property
     def why(self) -> str:
         """One sentence with the reason of :attr:`condition`, of the lack of space while writes end
-        with CAPACITY_EXCEEDED, or of damaged pages in the store; empty if there is nothing to
-        say."""
+        with CAPACITY_EXCEEDED, or of damaged pages in the store; after a recovery, otherwise what
+        it has found; empty if there is nothing to say."""
+        if self._reason or self.recovered is None:
+            return self._reason
+        return condition.why_recovered(self.recovered)
+
+    @property
+    def _reason(self) -> str:
+        """The reason of :attr:`condition` and of commands that fail, as in :attr:`why`."""
         if self.defect is not None:
             return f"{type(self.defect).__name__}: {self.defect}"
         if self.off:
@@ -167,13 +251,13 @@ class Drive(PayloadSystem):
         """Write the drive's state as JSON to ``path``, complete or not at all: the defect,
         registers, counters, queues, the last log entries and the configuration.
 
-        Raises InputError if the file cannot be written.
+        Missing folders are created. Raises InputError if the file cannot be written.
         """
         document = {"condition": self.condition.value, "why": self.why}
         document |= defect_report.report(
             self.arrays, self.cfg, self.last_logged, self.defect, self.now
         )
-        defect_report.save(path, document)
+        write_atomically({as_path("path", path): json.dumps(document, indent=1).encode()})
 
     # --- payload
 
@@ -184,7 +268,10 @@ class Drive(PayloadSystem):
         Raises CommandError if the command ends with an error status, InputError for a partial
         logical block, for bytes outside the drive, or without payload.
         """
-        given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
+        try:
+            given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
+        except ValueError as error:  # rows of different lengths
+            raise InputError("data: must be bytes or an array of numbers") from error
         if given.dtype.kind not in "biufc":
             raise InputError("data: must be bytes or an array of numbers")
         self._succeed(WRITE, offset, np.ascontiguousarray(given).reshape(-1).view(np.uint8))
@@ -216,18 +303,20 @@ class Drive(PayloadSystem):
         message = f"{what}: status 0x{status:x}, {status.name.lower().replace('_', ' ')}"
         if status == Status.UNRECOVERED_READ_ERROR:
             raise MediaError(message, status)
-        raise CommandError(f"{message}; {self.why}" if self.why else message, status)
+        raise CommandError(f"{message}; {self._reason}" if self._reason else message, status)
 
     # --- conservation
 
     def check(self) -> None:
         """Check the conservation laws of the drive. Raises Imbalance; unless the drive is strict,
-        it is then also offline.
+        it is then also offline. Raises InputError while a service owns the drive.
 
         Laws that require an idle drive are checked only when no command is outstanding and no page
-        waits for space. After a defect, the laws do not hold and are not checked.
+        waits for space. After a defect, the laws do not hold and are not checked; a closed drive
+        has no pages to check.
         """
-        if self.defect is not None:
+        self.check_owner()
+        if self.defect is not None or self._closed:
             return
         try:
             self._check_laws()

@@ -23,7 +23,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.submission import as_commands
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, quoted, real_number
 
 CLOCKS = ("virtual", "real")
 MOST_COMMANDS = 1 << 20
@@ -34,6 +34,10 @@ AWAKE_S = 3e-4
 ends up to this much late."""
 AHEAD_S = 5e-5
 """Wall time by which the simulation may run ahead while commands are in flight, in seconds."""
+MOST_SCALE = 1e6
+"""Largest scale of the clock ``real``, simulated seconds per second."""
+NOBODY = -1
+"""Number of no thread."""
 LATE_S = 1e-4
 """Lag from which a completion counts as late, in seconds."""
 PS = 10**12
@@ -87,22 +91,27 @@ class Service:
     ``clock``: ``virtual``, simulated time advances as fast as possible while commands are in
     flight, and stands still otherwise; ``real``, simulated time follows the wall clock, ``scale``
     simulated seconds per second, and a completion is delivered when the wall clock has reached its
-    end, or later if the simulation is slower (:attr:`lag`). Nobody else may use the drive
-    meanwhile.
+    end, or later if the simulation is slower (:attr:`lag`). Until the end of the service, the
+    drive belongs to it: other users of the drive get InputError. Do not use the drive in a callback
+    of a future either.
 
     With the clock ``real``, the simulation runs up to AHEAD_S of wall time ahead while commands are
     in flight, so that a completion is at hand when its time has come. A batch that is handed over
     meanwhile arrives as much later, which counts as lag.
 
-    Raises InputError for an unknown clock, a scale that is not positive and finite, a scale with
-    the clock ``virtual``, or a drive with commands in flight or completions that were not taken.
+    Raises InputError for an unknown clock, a scale that is not above 0 and at most MOST_SCALE, or a
+    scale with the clock ``virtual``; for a drive that is closed, has no power, belongs to another
+    service, or has commands in flight or completions that were not taken.
     """
 
     def __init__(self, drive: Drive, clock: str = "virtual", scale: float = 1.0) -> None:
+        if not isinstance(drive, Drive):
+            raise InputError(f"drive = {quoted(repr(drive))}: must be a Drive")
         if clock not in CLOCKS:
             raise InputError(f"clock = {clock!r}: must be one of {', '.join(CLOCKS)}")
-        if not (math.isfinite(scale) and scale > 0):
-            raise InputError(f"scale = {scale:g}: must be positive and finite")
+        scale = real_number("scale", scale)
+        if not 0 < scale <= MOST_SCALE:
+            raise InputError(f"scale = {scale:g}: must be positive, and at most {MOST_SCALE:g}")
         if clock == "virtual" and scale != 1.0:
             raise InputError(f"scale = {scale:g}: only the clock 'real' has a scale")
         if drive.outstanding or drive.has_completions:
@@ -122,9 +131,10 @@ class Service:
         self._lock = threading.Lock()
         self._lags = [0] * _BUCKETS
         self._late, self._lag_sum, self._lag_max = 0, 0.0, 0.0
-        drive.warm_up()
+        drive.warm_up()  # raises InputError if another service owns the drive
         self._sim0, self._wall0 = drive.now, time.perf_counter_ns()
         self._thread = threading.Thread(target=self._serve, name="ondie service", daemon=True)
+        drive.owner = NOBODY  # until the thread has begun
         self._thread.start()
 
     # --- clients
@@ -153,7 +163,8 @@ class Service:
         """
         if self.clock != "virtual":
             raise InputError("idle: time passes by itself with the clock 'real'")
-        if not (math.isfinite(seconds) and 0 <= seconds * PS < NEVER):
+        seconds = real_number("idle", seconds)
+        if not 0 <= seconds * PS < NEVER:
             raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS:.3g} s")
         return self._hand_over(_Batch(None, Future(), idle_ps=round(seconds * PS)))
 
@@ -189,6 +200,7 @@ class Service:
     # --- the thread
 
     def _serve(self) -> None:
+        self.drive.owner = threading.get_ident()
         try:
             while self._turn():
                 pass
@@ -197,6 +209,8 @@ class Service:
             self._end(f": {error}", error)  # clients get it from their futures
             if not isinstance(error, Exception):
                 raise
+        finally:
+            self.drive.owner = None
 
     def _end(self, why: str, error: BaseException) -> None:
         """End the service: no batch is accepted any more, and the futures that are left raise
@@ -249,7 +263,7 @@ class Service:
         batch.tags = commands["tag"].copy()
         arrival = self.drive.earliest_arrival
         if self.clock == "real":
-            handed = self._at(batch.handed_ns)
+            handed = min(self._at(batch.handed_ns), NEVER)
             batch.moved_ps = max(arrival - handed, 0)
             arrival = handed + batch.moved_ps
         commands["arrival"] = arrival

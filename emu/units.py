@@ -8,6 +8,7 @@ reports. The suffix of a key's name gives its unit: `t_read_ps` is a time. Sourc
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 import re
 from collections.abc import Iterable, Mapping
@@ -412,12 +413,33 @@ def fmt_update_rate(params_per_s: float) -> str:
     return _three(params_per_s, KINDS["params_per_s"], KINDS["params_per_s"].shown)
 
 
+def _one_line(value: object) -> str:
+    """Return the expression of a value; on one line and at most 60 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print integers of more than 4300 digits
+        return "a huge number"
+    return text if len(text) <= 60 and text.isprintable() else quoted(text)
+
+
+def real_number(name: str, value: float) -> float:
+    """Return ``value`` as a float. Raises InputError if it is no number, or not finite."""
+    try:
+        found = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{name} = {_one_line(value)}: must be a finite number")
+    return found
+
+
 def whole_number(name: str, value: int, least: int, most: int) -> int:
     """Return ``value`` as an int. Raises InputError if it is none, or not within its limits."""
     try:
         found = operator.index(value)
     except TypeError:
-        raise InputError(f"{name} = {value!r}: must be a whole number") from None
+        raise InputError(f"{name} = {_one_line(value)}: must be a whole number") from None
     if not least <= found <= most:
-        raise InputError(f"{name} = {found}: must be from {least} to {most}")
+        shown = found if abs(found) < 1 << 128 else quoted(found)
+        raise InputError(f"{name} = {shown}: must be from {least} to {most}")
     return found

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from ondie.emu.config.config import Config as Config
     from ondie.emu.config.config import configuration as _configuration
     from ondie.emu.csd_optimizer import CSDOptimizer as CSDOptimizer
+    from ondie.emu.drive import CommandError as CommandError
     from ondie.emu.drive import Drive as Drive
+    from ondie.emu.drive import MediaError as MediaError
+    from ondie.emu.nvme.status import Condition as Condition
+    from ondie.emu.nvme.status import Status as Status
     from ondie.emu.paths.base import Options as Options
     from ondie.emu.results.comparison import ComparisonResult as ComparisonResult
     from ondie.emu.results.comparison import compare as compare
@@ -35,13 +39,17 @@ if TYPE_CHECKING:
 _NAMES = {
     "CSDOptimizer": ("ondie.emu.csd_optimizer", "CSDOptimizer"),
     "ComparisonResult": ("ondie.emu.results.comparison", "ComparisonResult"),
+    "CommandError": ("ondie.emu.drive", "CommandError"),
+    "Condition": ("ondie.emu.nvme.status", "Condition"),
     "Config": ("ondie.emu.config.config", "Config"),
     "Drive": ("ondie.emu.drive", "Drive"),
     "InputError": ("ondie.emu.units", "InputError"),
+    "MediaError": ("ondie.emu.drive", "MediaError"),
     "Options": ("ondie.emu.paths.base", "Options"),
     "ReplayResult": ("ondie.emu.results.replay", "ReplayResult"),
     "SavedResult": ("ondie.emu.results.loading", "SavedResult"),
     "Service": ("ondie.emu.service", "Service"),
+    "Status": ("ondie.emu.nvme.status", "Status"),
     "compare": ("ondie.emu.results.comparison", "compare"),
     "load": ("ondie.emu.results.loading", "load"),
     "preset": ("ondie.emu.config.config", "configuration"),

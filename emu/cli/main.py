@@ -36,7 +36,7 @@ TABLE = {
     "record": Entry("record:record", "Record a training run as a trace."),
     "replay": Entry("replay:run_replay", "Replay a block trace through a drive."),
     "stannis": Entry("cluster:stannis", "Plan and simulate training on a cluster of drives."),
-    "store": Entry("store:store", "Describe and check the stored pages of a drive."),
+    "store": Entry("store:store", "Check, export and import the stored pages of a drive."),
     "study": Entry("study:study", "Train models with number formats and with bit errors."),
     "trace": Entry("trace:trace", "Describe traces, and convert block traces between formats."),
     "validate": Entry("validate:run_validate", "Compare the simulation with published numbers."),

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ondie.emu.cli.console import console
 from ondie.emu.cli.options import Decorator, add_options
-from ondie.emu.results.files import IMAGES, check_target, suffix_of, write_atomically
+from ondie.emu.files import IMAGES, check_target, suffix_of, write_atomically
 from ondie.emu.results.result import Result, as_csv, as_json, rows_of
 from ondie.emu.units import InputError
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import cattrs
 
-from ondie.emu.config.leaf import Leaf, Value
+from ondie.emu.config.leaf import Leaf, Value, spelled
 from ondie.emu.config.loader import (
     canonical,
     changed,
@@ -30,6 +30,7 @@ from ondie.emu.config.loader import (
 from ondie.emu.config.rules.check import check
 from ondie.emu.config.schema.keys import KEYS, SECTIONS
 from ondie.emu.config.schema.tree import Tree
+from ondie.emu.files import as_path
 from ondie.emu.units import KINDS, InputError, exact
 
 __all__ = [
@@ -126,11 +127,36 @@ def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     preset, section, key or unit, missing leaf or source, bad value, or a broken rule between
     leaves.
     """
+    if not isinstance(source, str):
+        as_path("device", source)
     where, leaves = read(os.fspath(source))
     changes = split_overrides(overrides, leaves)
     if changes:
         leaves = changed(leaves, changes, "--set ", "given on the command line")
     return _build(leaves, where)
+
+
+def restored(records: Mapping[str, Mapping[str, Any]], where: str) -> Config:
+    """Return the configuration with the leaves ``records`` (Config.resolved) by key.
+
+    Raises InputError that begins with ``where`` if this program does not have the same keys.
+    """
+    leaves = {}
+    for name, record in records.items():
+        if canonical(name, records, f"{where}: ") != name:
+            raise InputError(f"{where}: {name} is the key of another version of this program")
+        key = key_of(name)[0]
+        value = record["value"]
+        exactly = key.kind is not None and isinstance(value, int)
+        text = exact(value, key.kind) if exactly and key.kind else spelled(value)
+        leaves[name] = Leaf(
+            name, text, value, record.get("low"), record.get("high"), record["source"],
+            record["ref"], record.get("unit"),
+        )  # fmt: skip
+    missing = [name for name, key in KEYS.items() if not key.table and name not in leaves]
+    if missing:
+        raise InputError(f"{where}: {missing[0]} is missing; it is of another version")
+    return _build(ordered(leaves), where)
 
 
 def configuration(

@@ -222,9 +222,9 @@ class PageStore:
         """Return True if the store was not closed cleanly and a power loss of the host may have
         left any page since its last sync damaged (durability "host"). All segments are then synced
         by the next sync, also what an earlier process has changed."""
-        if self.files is None or self.files.folder.superblock.clean or self.full:
+        if self.files is None or self.files.folder.superblock.clean:
             return False
-        if self.files.folder.durability == "host":
+        if self.files.folder.durability == "host" and not self.full:
             self.files.mark_all_changed()
         return self.files.folder.superblock.durability == "host"
 

@@ -21,12 +21,12 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ondie.emu.config.config import Config, shown
+from ondie.emu.files import as_path
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError, plural, quoted
@@ -110,21 +110,21 @@ def configuration_text(cfg: Config) -> bytes:
     return text.encode()
 
 
-def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
+def leaves_of(tree: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
     """Return the leaves of a resolved configuration by key."""
     found: dict[str, dict[str, Any]] = {}
     for name, branch in tree.items():
         if "value" in branch and not isinstance(branch["value"], dict):
             found[prefix + name] = branch
         else:
-            found |= _leaves(branch, f"{prefix}{name}.")
+            found |= leaves_of(branch, f"{prefix}{name}.")
     return found
 
 
 def differing(held: dict[str, Any], given: dict[str, Any]) -> list[str]:
     """Return a text "key held, not given" for each key whose value differs between two resolved
     configurations, the name first. Sources and ranges of values are not compared."""
-    ours, theirs = _leaves(held), _leaves(given)
+    ours, theirs = leaves_of(held), leaves_of(given)
     nothing = {"value": "missing"}
     pairs = {
         key: (ours.get(key, nothing), theirs.get(key, nothing))
@@ -150,7 +150,7 @@ class StoreFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = as_path("store", path)
         with self.named():
             if self.path.is_symlink():
                 raise InputError(f"{self.path}: is a symbolic link; name the folder itself")
@@ -292,7 +292,7 @@ class StoreFolder:
             raise InputError(
                 f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}"
             )
-        place = Path(path)
+        place = as_path("store", path)
         if not os.path.lexists(place):
             try:
                 place.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,9 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import page_map
+from ondie.emu.ftl.recovery import Recovered
 from ondie.emu.nvme.status import SPARE_THRESHOLD, CriticalWarning
-from ondie.emu.units import plural
+from ondie.emu.units import fmt_time, plural
 
 MEDIA_ERRORS = COUNTERS.index("media_errors")
 PROTECTED_STORE = 2
@@ -38,6 +39,18 @@ def why_full(arrays: Arrays, cfg: Config) -> str:
         f"collected; trim data, or use a larger ftl.over_provisioning than "
         f"{cfg.ftl.over_provisioning}"
     )
+
+
+def why_recovered(found: Recovered) -> str:
+    """Return one sentence about what a recovery has found."""
+    text = (
+        f"the drive was not shut down: recovery read {plural(found.scanned_pages, 'page')} in "
+        f"{fmt_time(found.time_ps)} and mapped {plural(found.mapped, 'mapping unit')}"
+    )
+    if found.overwritten_pages:
+        text += f"; {plural(found.overwritten_pages, 'page')} of interrupted writes"
+        text += " were overwritten" if found.overwritten_pages > 1 else " was overwritten"
+    return text
 
 
 def why_damaged(pages: list[int]) -> str:

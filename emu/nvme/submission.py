@@ -16,7 +16,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.nvme import queue_pair
 from ondie.emu.nvme.command import COMMAND, COMMAND_NAMES, FLUSH, READ, WRITE
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, plural
 from ondie.kernels.jit import njit
 
 LIMITS = np.dtype(
@@ -159,10 +159,14 @@ def first_fault(commands, limits):
 
 def as_commands(commands: np.ndarray) -> np.ndarray:
     """Return ``commands`` as a contiguous array, COMMAND[n]. Raises InputError for another type."""
-    given = np.asarray(commands)
+    try:
+        given = np.asarray(commands)
+    except ValueError:  # rows of different lengths
+        given = np.empty((), object)
     if given.dtype != COMMAND or given.ndim != 1:
+        what = "other records" if given.dtype.names else given.dtype
         raise InputError(
-            f"commands: {given.dtype} in {given.ndim} dimensions: "
+            f"commands: {what} in {plural(given.ndim, 'dimension')}: "
             "must be a one-dimensional array of nvme.command.COMMAND"
         )
     return given.copy()

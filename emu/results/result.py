@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ondie.emu.results.files import write_atomically
+from ondie.emu.files import write_atomically
 from ondie.emu.units import InputError
 
 if TYPE_CHECKING:

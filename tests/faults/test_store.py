@@ -614,7 +614,8 @@ def read_only(drive, units, path):
     assert raised.value.status is protected
     assert (drive.read(0, drive.unit_bytes) == sent[0]).all()
     drive.check()
-    drive.close()
+    with pytest.raises(CommandError, match="lost: what was written since"):
+        drive.close()
     assert not describe_store(path)["clean"]
     report = check_store(path)
     assert report.intact and report.programmed_pages >= units - 8, report
@@ -650,6 +651,8 @@ def test_no_room_in_mid_run(tmp_path, monkeypatch, rng):
     run(drive, [(READ, unit) for unit in range(drive.units)])
     assert (drive.buffer == sent).all()  # also what is in memory only
     drive.check()
+    with pytest.raises(CommandError, match="close: .*write fault; lost: what was written since"):
+        drive.close()
     drive.close()
     assert check_store(path).intact
 
@@ -687,7 +690,8 @@ def test_a_strict_drive_raises_once(tmp_path, monkeypatch):
         Status.NAMESPACE_WRITE_PROTECTED,
         Status.WRITE_FAULT,
     ]
-    drive.close()
+    with pytest.raises(CommandError, match="lost: .*no room"):
+        drive.close()
 
 
 def test_a_failed_sync_fails_the_flush_and_all_later_changes(tmp_path, monkeypatch):

@@ -247,6 +247,11 @@ cfg: ondie.Config = ondie.preset("csd-pe", ["flash.channels=8"])
 drive = ondie.Drive(cfg)
 for row in ondie.replay("mixed-4k", cfg, queue_depth=4).rows():
     print(row["kind"])
+with ondie.Drive("gen4-tlc", payload=True) as served, ondie.Service(served) as service:
+    try:
+        served.flush()
+    except ondie.CommandError as error:
+        status: ondie.Status = error.status
 """
 
 

@@ -17,7 +17,7 @@ from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.cli import main as cli
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.loader import PRESETS
-from ondie.emu.results.files import write_atomically
+from ondie.emu.files import write_atomically
 from ondie.emu.units import InputError
 from ondie.traces import write
 from tests.smoke.commands import apart, files, here, refused, small_for

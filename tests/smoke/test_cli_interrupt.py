@@ -120,7 +120,7 @@ def test_while_the_files_are_written(tmp_path, capsys, monkeypatch):
         made.append(real(**where))
         return made[-1]
 
-    monkeypatch.setattr("ondie.emu.results.files.tempfile.mkstemp", mkstemp)
+    monkeypatch.setattr("ondie.emu.files.tempfile.mkstemp", mkstemp)
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "a/b"]
     assert here(capsys, *words).code == 130
     assert len(made) == 2 and files(tmp_path) == []

@@ -105,7 +105,7 @@ def untouched(*arguments, **options):
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with a file in it, where nothing may be written."""
-    monkeypatch.setattr("ondie.emu.results.files.tempfile.mkstemp", untouched)
+    monkeypatch.setattr("ondie.emu.files.tempfile.mkstemp", untouched)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
     return tmp_path

@@ -265,7 +265,7 @@ def test_an_error_in_idle_time_ends_the_service(monkeypatch):
     [
         ({"clock": "wall"}, "clock = 'wall': must be one of virtual, real"),
         ({"clock": "real", "scale": 0.0}, "scale = 0: must be positive"),
-        ({"clock": "real", "scale": float("inf")}, "scale = inf: must be positive"),
+        ({"clock": "real", "scale": float("inf")}, "scale = inf: must be a finite number"),
         ({"scale": 2.0}, "only the clock 'real' has a scale"),
     ],
 )

@@ -21,8 +21,8 @@ from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.options import seed_option, split_names
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import load_preset
+from ondie.emu.files import check_target, write_atomically
 from ondie.emu.results.calibration import CalibrationResult
-from ondie.emu.results.files import check_target, write_atomically
 from ondie.emu.units import InputError, plural
 
 MOST_WORKERS = 4

@@ -167,7 +167,7 @@ def scale(**values: Any) -> None:
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
     """Record this machine's busy cores as a load for `simulate`."""
     from ondie.emu.cluster.load.record import record
-    from ondie.emu.results.files import check_target, write_atomically
+    from ondie.emu.files import check_target, write_atomically
 
     check_target(out)
     load = record(seconds, every, node)

@@ -38,11 +38,11 @@ from ondie.emu.cluster.allocation import check_cores_taken
 from ondie.emu.compute import training
 from ondie.emu.compute.measure_host import with_measured_rate
 from ondie.emu.config.config import Config
+from ondie.emu.files import IMAGES
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.deepspeed_config import configured
 from ondie.emu.paths.offload.options import Offload, parse_offload
 from ondie.emu.results.comparison import ComparisonResult
-from ondie.emu.results.files import IMAGES
 from ondie.emu.results.tables import sweep as sweep_tables
 from ondie.emu.units import InputError
 from ondie.traces import Trace

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.files import check_target
 from ondie.emu.replay.mqsim.flow import Flow, total
 from ondie.emu.replay.mqsim.run import (
     Outcome,
@@ -35,7 +36,6 @@ from ondie.emu.replay.mqsim.run import (
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.to_engine import simulate
 from ondie.emu.replay.mqsim.workload_xml import Scenario
-from ondie.emu.results.files import check_target
 from ondie.emu.results.result import rows_of
 from ondie.emu.results.tables import replay
 from ondie.emu.units import InputError

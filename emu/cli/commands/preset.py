@@ -19,7 +19,7 @@ from ondie.emu.cli.options import seed_option, settings_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import Config, diff, load_preset, preset_list, preset_table, shown
 from ondie.emu.config.new_preset import preset_text
-from ondie.emu.results.files import check_target, write_atomically
+from ondie.emu.files import check_target, write_atomically
 from ondie.emu.units import InputError, fmt_bytes, fmt_time
 
 

@@ -18,9 +18,9 @@ from ondie.emu.cli.commands.block_requests import ReadOptions, read_options
 from ondie.emu.cli.options import DriveOptions, drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import Config
+from ondie.emu.files import check_apart
 from ondie.emu.replay import request_log
 from ondie.emu.replay.block_trace import Loop, loop_of
-from ondie.emu.results.files import check_apart
 from ondie.emu.results.replay import replayed
 from ondie.emu.units import InputError
 from ondie.traces import block_edit

@@ -1,25 +1,32 @@
-"""`ondie store info|check`: describe the stored pages of a drive, and check them.
+"""`ondie store info|check|export|import`: describe and check the stored pages of a drive, and move
+their contents to and from images.
 
-Owns the options and the tables. Does not own the format or the check (emu/nand/store_check.py).
+Owns the options and the tables. Does not own the format or the check (emu/nand/store_check.py) or
+the transfer (emu/replay/disk_image.py).
 Source: this project.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ondie.emu.cli.click_helpers import Group, progress_bar
+from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.config.config import configuration
 from ondie.emu.nand.store_check import check_store, describe_store
+from ondie.emu.nand.store_folder import DURABILITIES
+from ondie.emu.replay.disk_image import FORMATS, export_image, import_image
 from ondie.emu.results.tables.trace import trace_table
 
 
 @click.group(cls=Group)
 def store() -> None:
-    """Describe and check the stored pages of a drive."""
+    """Describe and check the stored pages of a drive; export and import images."""
 
 
 @store.command()
@@ -59,3 +66,69 @@ def check(folder: str, **values: Any) -> None:
     given.list_files(files)
     if not report.intact:
         sys.exit(1)
+
+
+format_option = click.option(
+    "--format", "image_format", type=click.Choice(FORMATS), default="raw", show_default=True,
+    help="Format of the image; qcow2 needs the program qemu-img.",
+)  # fmt: skip
+
+
+@store.command("export")
+@click.argument("folder", metavar="STORE")
+@click.argument("image", metavar="FILE", type=click.Path(path_type=Path))
+@format_option
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@output_options("the report", quiet="report")
+def export_command(folder: str, image: Path, image_format: str, force: bool, **values: Any) -> None:
+    """Write the bytes of the drive with folder STORE to the image FILE.
+
+    Parts without data become holes. The store does not change, and no drive may use it meanwhile. A
+    store that is not clean is recovered in memory.
+    """
+    given = OutputOptions(**values)
+    given.check(others=(image,))
+    with progress_bar(given.quiet) as progress:
+        report = export_image(folder, image, image_format, force=force, progress=progress)
+    _show(given, f"Export of {folder}", report)
+
+
+@store.command("import")
+@click.argument("image", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="STORE", type=click.Path(path_type=Path))
+@drive_options("gen4-tlc", several=False)
+@format_option
+@seed_option("bad blocks and failing operations")
+@click.option("--durability", type=click.Choice(DURABILITIES), default=DURABILITIES[0],
+              show_default=True, help="Durability of the store (docs/store.md).")  # fmt: skip
+@output_options("the report", quiet="report")
+def import_command(
+    image: Path,
+    folder: Path,
+    device: str,
+    settings: tuple[str, ...],
+    image_format: str,
+    seed: int,
+    durability: str,
+    **values: Any,
+) -> None:
+    """Write the image FILE to a new drive with folder STORE.
+
+    The bytes are written through the drive in simulated time. Holes of the image are not written,
+    and the drive is stopped cleanly.
+    """
+    given = OutputOptions(**values)
+    given.check(image)
+    cfg = configuration(device, settings)
+    with progress_bar(given.quiet) as progress:
+        report = import_image(
+            image, folder, cfg, image_format, seed=seed, durability=durability, progress=progress
+        )
+    _show(given, f"Import of {image}", report)
+
+
+def _show(given: OutputOptions, title: str, report: dict[str, Any]) -> None:
+    files = given.write(report)
+    if (screen := given.console) is not None:
+        screen.print(trace_table(title, report))
+    given.list_files(files)

@@ -17,7 +17,7 @@ from ondie.emu.cli.click_helpers import Group, progress_bar
 from ondie.emu.cli.commands.block_requests import ReadOptions, read_options
 from ondie.emu.cli.console import console
 from ondie.emu.cli.output import OutputOptions, output_options
-from ondie.emu.results.files import check_apart
+from ondie.emu.files import check_apart
 from ondie.emu.results.tables.trace import trace_table
 from ondie.emu.units import KINDS, InputError, parse
 from ondie.traces import block, block_edit

@@ -225,9 +225,9 @@ class CommandSystem(System):
         ``completions``, stop when that many more commands have completed.
 
         ``t_ps`` = None: until no work is left; the clock then stays at the last event. Raises
-        InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for negative
-        ``completions``, or if a plan waits for space that garbage collection cannot free. An error
-        of the engine becomes :attr:`defect`; the drive is then offline.
+        InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for a negative
+        ``max_events`` or ``completions``, or if a plan waits for space that garbage collection
+        cannot free. An error of the engine becomes :attr:`defect`; the drive is then offline.
 
         With ``strict``, also raises InputError if commands wait for such space, and SimulationError
         or Imbalance for a defect of the engine.
@@ -237,6 +237,8 @@ class CommandSystem(System):
         if limit < self._reached:
             raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
         completions = whole_number("completions", completions, 0, NEVER)
+        if max_events is not None:
+            max_events = whole_number("max_events", max_events, 0, NEVER)
         reg = self.registers
         wanted = int(reg[COMPLETED]) + completions if completions else NEVER
         reg[WANTED] = wanted

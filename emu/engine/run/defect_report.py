@@ -1,18 +1,13 @@
 """Report of a drive's state after a defect of the engine, as a JSON file.
 
-Owns the contents of the report and its atomic write. Does not own the state, or the decision that
-the drive is offline (command_system.py).
+Owns the contents of the report. Does not own the state, the decision that the drive is offline
+(command_system.py) or the file (drive.py).
 Source: none.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 import traceback
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +15,6 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.units import InputError
 
 LAST_ENTRIES = 256
 """Number of log entries in a report: the last ones."""
@@ -62,22 +56,3 @@ def _records(table: np.ndarray) -> list[dict[str, Any]]:
     plain = np.asarray(table).view(np.ndarray)
     names = plain.dtype.names or ()
     return [dict(zip(names, each, strict=True)) for each in plain.tolist()]
-
-
-def save(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
-    """Write ``document`` to ``path`` as JSON, complete or not at all. Raises InputError if the file
-    cannot be written.
-    """
-    target = Path(path)
-    name = ""
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-        os.replace(name, target)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror}") from error
-    finally:
-        if name:
-            with suppress(OSError):  # renamed, unless an error came first
-                os.unlink(name)

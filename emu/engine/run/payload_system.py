@@ -32,7 +32,7 @@ from ondie.emu.nvme import condition, power_cut, submission
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ
 from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.status import Status
-from ondie.emu.units import InputError, whole_number
+from ondie.emu.units import InputError, plural, whole_number
 
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
 MOST_HELD = 64
@@ -52,7 +52,8 @@ class Start(Enum):
 
 class PayloadSystem(CommandSystem):
     """A CommandSystem of one drive that keeps the bytes of its pages, if ``payload``: in memory, or
-    in the folder ``store`` with the given ``durability``.
+    in the folder ``store`` with the given ``durability``, whose files do not change if
+    ``read_only``.
 
     The other arguments are those of CommandSystem. Raises InputError for a folder that cannot be
     used, or for a store of a drive whose tables cannot be recovered.
@@ -70,6 +71,7 @@ class PayloadSystem(CommandSystem):
         strict: bool,
         store: str | os.PathLike[str] | None,
         durability: str | None,
+        read_only: bool,
     ) -> None:
         self._options: dict[str, Any] = {
             "queues": queues, "queue_depth": queue_depth, "block_bytes": block_bytes,
@@ -84,6 +86,9 @@ class PayloadSystem(CommandSystem):
             folder = StoreFolder.create_or_open(store, cfg, seed=seed, durability=durability)
         elif durability is not None:
             raise InputError(f"durability = {durability!r}: only a drive with a store has one")
+        elif read_only:
+            raise InputError("read_only = True: only a drive with a store can be read-only")
+        self._read_only = read_only
         geometry = Geometry.of(cfg)
         try:
             self.store: PageStore | None = None
@@ -100,7 +105,14 @@ class PayloadSystem(CommandSystem):
 
     def _power_up(self, cfg: Config) -> None:
         """Build the engine, and its tables from what is on flash. If the store has no room for what
-        recovery overwrites, keep changes in memory; the drive is then read-only."""
+        recovery overwrites, or must not be changed, keep changes in memory; the drive is then
+        read-only."""
+        if self._read_only:
+            assert self.store is not None
+            self.store.keep_in_memory()
+            self._build(cfg)
+            self._stop_storing(InputError("the drive was opened with read_only"), 0)
+            return
         try:
             self._build(cfg)
         except StoreFull as error:
@@ -141,40 +153,48 @@ class PayloadSystem(CommandSystem):
         if self.started is not Start.CHECKPOINT:
             spare = spare_blocks(cfg, self.geometry, self.arrays)
             self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
+        self._loaded_units = int(self.requested[1])
+        """Mapping units whose writes had been loaded before the start."""
 
     # --- the end, and the next start
 
-    def close(self) -> None:
-        """Flush the data cache, write a checkpoint, and close the drive and its store.
+    def _close(self) -> tuple[Status, str]:
+        """Flush the data cache, write a checkpoint, and close the store. Return the status of the
+        FLUSH and what is lost; "": nothing.
 
         The store is then clean, and the next start continues as if the drive had not been closed.
-        After a power cut or a defect, and while no data can be stored, nothing is flushed, and the
-        next start is a recovery. A closed drive handles no commands. Raises StoreFull or InputError
+        After a power cut or a defect, and while no data can be stored, the next start is a
+        recovery. What a power cut has taken does not count as lost. Raises StoreFull or InputError
         if the store cannot be synced.
         """
+        status, lost, saved = Status.SUCCESS, "", None
         if self._closed:
-            return
-        files = None if self.store is None else self.store.files
-        saved = None
+            return status, lost
         try:
-            if files is not None and not self.off and self.defect is None:
-                if self._shut_down() and self._store_error is None:
+            if self.store is not None and self.store.files is not None and not self.off:
+                if self.outstanding:
+                    self.run()  # a FLUSH does not wait for writes that have not completed
+                if self.defect is None:
+                    status = self._run_command(FLUSH, 0, np.zeros(0, np.uint8))
+                lost = self._unsaved()
+                if not lost and self.defect is None and self._store_error is None and self.idle:
                     saved = self._checkpoint()
         finally:
             self._closed = True
             if self.store is not None:
                 self.store.close(checkpoint=saved)
+        return status if self.defect is None else Status.INTERNAL_ERROR, lost
 
-    def _shut_down(self) -> bool:
-        """Complete all commands and write what is in the data cache to flash. Return True if the
-        drive is idle and all data are on flash."""
-        self._run_command(FLUSH, 0, np.zeros(0, np.uint8))  # what cannot be stored is seen below
-        return bool(
-            self.defect is None
-            and self.outstanding == 0
-            and self.idle
-            and not self.arrays.cache.contents.any()
-        )
+    def _unsaved(self) -> str:
+        """Return what is lost if the drive is closed now; "": nothing."""
+        lost = []
+        if self.outstanding:
+            lost.append(f"{plural(self.outstanding, 'command')} in flight")
+        if cached := int(self.arrays.cache.contents[0]):
+            lost.append(f"{plural(cached, 'mapping unit')} in the data cache")
+        if self._store_error is not None and self.requested[1] > self._loaded_units:
+            lost.append("what was written since the store cannot be changed")
+        return f"lost: {', '.join(lost)}" if lost else ""
 
     def power_on(self) -> None:
         """Switch the power on again after a power cut. The tables are recovered from flash. The
@@ -183,8 +203,7 @@ class PayloadSystem(CommandSystem):
         Raises InputError if the power is on or the drive is closed, without payload, and for a
         configuration whose tables cannot be recovered.
         """
-        if self._closed:
-            raise InputError("the drive is closed")
+        self._check_open()
         if not self.off:
             raise InputError("the power is on")
         if self.store is None:
@@ -210,6 +229,7 @@ class PayloadSystem(CommandSystem):
         progress has arbitrary contents (nand/torn_pages.py). Returns the number of events handled,
         which is smaller than ``after_events`` if no work was left.
         """
+        self.check_power()
         before = self.events
         self.events_left = whole_number("after_events", after_events, 0, NEVER)
         with suppress(PowerCut):
@@ -226,9 +246,13 @@ class PayloadSystem(CommandSystem):
 
     def check_power(self) -> None:
         """Raise InputError if the power has been cut or the drive is closed."""
+        self._check_open()
+        super().check_power()
+
+    def _check_open(self) -> None:
+        """Raise InputError if the drive is closed."""
         if self._closed:
             raise InputError("the drive is closed")
-        super().check_power()
 
     # --- checkpoint
 
@@ -290,6 +314,7 @@ class PayloadSystem(CommandSystem):
         """Raise InputError unless ``memory`` can hold the bytes of commands."""
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
+        self._check_open()
         if not isinstance(memory, np.ndarray) or memory.dtype.hasobject:
             raise InputError(f"buffer: {type(memory).__name__}: must be an array of numbers")
         if not memory.flags.c_contiguous or not memory.flags.writeable:
@@ -413,7 +438,9 @@ class PayloadSystem(CommandSystem):
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
-        return self._bytes.stored(whole_number("unit", unit, 0, self.units - 1))
+        unit = whole_number("unit", unit, 0, self.units - 1)
+        self._check_open()
+        return self._bytes.stored(unit)
 
     def cached(self, unit: int) -> np.ndarray | None:
         """Return a copy of a mapping unit in the data cache, uint8[unit_bytes], of which only
@@ -424,4 +451,6 @@ class PayloadSystem(CommandSystem):
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
+        unit = whole_number("unit", unit, 0, self.units - 1)
+        self._check_open()
         return None if self.off else self._bytes.cached(unit)

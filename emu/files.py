@@ -1,6 +1,6 @@
-"""Output files of a command: checks before a run, and writing of all files or none.
+"""Output files: checks before a run, and writing of all files or none.
 
-Owns the checks of file names and folders. Does not own the contents of files. Source: none.
+Owns the checks of paths, file names and folders. Does not own the contents of files. Source: none.
 """
 
 from __future__ import annotations
@@ -11,10 +11,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, quoted
 
 IMAGES = ("png", "pdf")
 """Image formats of figures."""
+
+
+def as_path(name: str, value: object) -> Path:
+    """Return the path ``value``. Raises InputError, which names ``name``, if it is neither a string
+    nor os.PathLike, or if no file can have this name."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InputError(f"{name} = {quoted(repr(value))}: must be a path, a string or os.PathLike")
+    if not text or "\0" in text:
+        raise InputError(f"{name} = {quoted(text)}: must be the name of a file or folder")
+    return Path(text)
 
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
