@@ -342,7 +342,7 @@ class Service:
         """
         self._take(0.0)  # also if events are always due
         while True:
-            event = self.drive.next_event
+            event = min(self.drive.next_event, self.drive.next_upkeep)
             left = math.inf
             if event < NEVER:
                 left = (event - self._target()) / self._ps_per_s - self._ahead_s

@@ -99,6 +99,7 @@ class Ledger:
                 "padding_pages", "second_pass_pages",
                 "fold_read_pages", "fold_program_pages", "stored_pages", "kept_pages",
                 "lifted_pages", "landed_pages",
+                "scrub_read_pages", "refresh_read_pages", "refresh_program_pages",
             )
         )  # fmt: skip
 
@@ -114,6 +115,7 @@ class Ledger:
             for name in (
                 "program_pages", "gc_program_pages", "failed_pages", "map_program_pages",
                 "padding_pages", "fold_program_pages", "landed_pages", "remerged_pages",
+                "refresh_program_pages",
             )
         )  # fmt: skip
         return pages * page / written if written else None

@@ -92,7 +92,10 @@ def programmed_bytes(totals: Totals) -> int:
     counters = totals.counters
     pages = counters["program_pages"] + counters["gc_program_pages"] + counters["failed_pages"]
     pages += (
-        counters["map_program_pages"] + counters["padding_pages"] + counters["fold_program_pages"]
+        counters["map_program_pages"]
+        + counters["padding_pages"]
+        + counters["fold_program_pages"]
+        + counters["refresh_program_pages"]
     )
     return pages * totals.page_bytes + reservoir_bytes(totals)
 

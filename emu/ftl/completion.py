@@ -15,11 +15,9 @@ from ondie.emu.engine.core.counters import (
     ARRAY_PROGRAMS,
     ERASED_BLOCKS,
     FAILED_PAGES,
-    FOLD_DROPPED,
-    FOLD_PROGRAM_PAGES,
-    GC_DROPPED,
-    GC_PROGRAM_PAGES,
     MAP_PROGRAM_PAGES,
+    MOVE_DROPS,
+    MOVE_PROGRAMS,
     PROGRAM_FAILURES,
     PSLC_ERASED_BLOCKS,
 )
@@ -139,7 +137,7 @@ def write_collected_page(st, tid):
     txn = st.txn[tid]
     unit = txn.victim // cfg.all_blocks
     if int(st.l2p[txn.dev, txn.lpn]) - 1 != txn.src_ppn:
-        st.count[txn.dev, pslc.counter_by_mode(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+        st.count[txn.dev, pslc.counter_of_moves(st, txn.victim, MOVE_DROPS)] += 1
         gc_victims.release_reservation(st, unit, txn.victim, 1)
         on_moved(st, tid)
         return
@@ -147,7 +145,7 @@ def write_collected_page(st, tid):
         st, txn.dev, unit, gc_victims.destination_stream(st, txn.victim), 1
     )
     if got == 0:
-        st.count[txn.dev, pslc.counter_by_mode(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+        st.count[txn.dev, pslc.counter_of_moves(st, txn.victim, MOVE_DROPS)] += 1
         gc_victims.give_up(st, unit, txn.victim)
         on_moved(st, tid)
         return
@@ -219,15 +217,7 @@ def handle_program_failure(st, tid):
         block.retire = page_map.FAILED_PROGRAM
         st.pool[unit].retiring += 1
         write_frontier.lose_spare_block(st, txn.dev)
-    if cfg.line > 1 and block.state == page_map.OPEN:
-        padding.pad_before_close(st, txn.dev, unit, bid)
-    if block.state == page_map.OPEN:
-        st.front[block.stream, unit].block = -1
-        block.state = page_map.FULL
-        block.filled = st.dev[txn.dev].filled
-        st.dev[txn.dev].filled += 1
-        if pslc.is_pslc(st, bid):
-            pslc.mark_foldable(st, unit, bid)
+    padding.close_early(st, txn.dev, unit, bid)
     return True
 
 
@@ -287,7 +277,7 @@ def place_again(st, tid, unit):
     else:
         gc_victims.release_reservation(st, unit, txn.victim, -1)  # it needs a place again
         if txn.bus == 0:  # copyback: the data are lost in the die
-            st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+            st.count[dev, pslc.counter_of_moves(st, txn.victim, MOVE_DROPS)] += 1
             pick_up(st, tid, False)
         else:
             write_collected_page(st, tid)
@@ -309,7 +299,7 @@ def on_own_program_done(st, tid, unit):
         erase_released(st, dev)
         check_for_collection(st, dev, unit)
         return
-    st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
+    st.count[dev, pslc.counter_of_moves(st, txn.victim, MOVE_PROGRAMS)] += 1
     if txn.lpn < cfg.lpns or cfg.trim_maps != 0:
         held = st.sectors[dev, txn.lpn] if cfg.partial != 0 else -1
         page_map.log_program(st, LOG_MOVE, tid, txn.src_ppn, 0, -1, held)

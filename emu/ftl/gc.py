@@ -13,12 +13,11 @@ from ondie.emu.engine.core import idle
 from ondie.emu.engine.core.counters import (
     ARRAY_READS,
     BAD_BLOCKS,
-    COLLECTIONS,
     COPYBACK_PAGES,
-    FOLD_READ_PAGES,
-    FOLDS,
-    GC_READ_PAGES,
+    MOVE_READS,
+    MOVE_STARTS,
     RECLAIMED_BLOCKS,
+    REFRESHED_BLOCKS,
     WEAR_MOVES,
 )
 from ondie.emu.engine.core.events import take_txn
@@ -47,11 +46,13 @@ def maybe_start_gc(st, dev, unit):
     """
     while True:
         block = choose_retiring_block(st, unit)
+        if block < 0 and st.cfg[0].upkeep != 0:
+            block = choose_overdue_block(st, unit)
         if block < 0:
             block = choose_victim(st, dev, unit)
         if block < 0:
             return
-        st.count[dev, pslc.counter_by_mode(st, block, COLLECTIONS, FOLDS)] += 1
+        st.count[dev, pslc.counter_of_moves(st, block, MOVE_STARTS)] += 1
         if not start_moving(st, dev, unit, block):
             return
 
@@ -96,6 +97,52 @@ def choose_retiring_block(st, unit):
             gc_victims.make_victim(st, unit, bid)
             return bid
     return -1
+
+
+@cold
+def choose_overdue_block(st, unit):
+    """Start the refresh of a block that is overdue and had to wait for a collection (refresh.py).
+
+    Return the block, or -1 if unit ``unit`` has no such block, or no room for its pages.
+    """
+    upkeep = st.upkeep[unit]
+    block = upkeep.late - 1
+    upkeep.late = 0
+    if block < 0 or not may_refresh(st, unit, block):
+        return -1
+    gc_victims.make_victim(st, unit, block)
+    upkeep.moving = block + 1
+    return block
+
+
+@cold
+def may_refresh(st, unit, block):
+    """Return True if unit ``unit`` may start to refresh the full block ``block`` now.
+
+    A refresh frees as many blocks as it takes, so it may use those that only collection may open,
+    unless a failure may cost one of them.
+    """
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    if pool.victims >= cfg.gc_parallel or st.upkeep[unit].moving != 0:
+        return False
+    if cfg.program_failures + cfg.erase_failures > 0.0 and pool.free_n <= cfg.gc_reserve:
+        return False
+    if not policies.collectable(st, block) and not pslc_folding.is_foldable(st, block):
+        return False
+    return pslc_folding.has_room(st, unit, block)
+
+
+@cold
+def start_refresh(st, dev, unit, block):
+    """Start to refresh the full block ``block``: move its data to another block through the
+    decoder, and erase it or make it free. The caller has asked :func:`may_refresh`.
+    """
+    gc_victims.make_victim(st, unit, block)
+    st.upkeep[unit].moving = block + 1
+    st.count[dev, REFRESHED_BLOCKS] += 1
+    if start_moving(st, dev, unit, block):
+        maybe_start_gc(st, dev, unit)
 
 
 @njit
@@ -156,7 +203,7 @@ def collect(st, dev, unit, bid):
         if cfg.slots > 1:
             pick_up_page(st, dev, tid)
         else:
-            pick_up(st, tid, cfg.copyback != 0)
+            pick_up(st, tid, cfg.copyback != 0 and not page_map.is_refreshed(st, bid))
     if block.moving > 0 or block.scan < cfg.block_pages:
         return False
     if gc_victims.is_given_up(st, bid):
@@ -185,7 +232,7 @@ def pick_up_page(st, dev, tid):
         other_txn.op = timing.READ
         page_map.set_place(st, dev, other)
         other_txn.array = st.page_ps[0, other_txn.page]
-        st.count[dev, pslc.counter_by_mode(st, bid, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
+        st.count[dev, pslc.counter_of_moves(st, bid, MOVE_READS)] += 1
         if other != tid:
             subpage_sense.append_read(st, tid, other)
         lpn, ppn = gc_victims.next_of_page(st, dev, bid)
@@ -223,7 +270,7 @@ def pick_up(st, tid, inside):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
-    st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
+    st.count[dev, pslc.counter_of_moves(st, txn.victim, MOVE_READS)] += 1
     st.count[dev, ARRAY_READS] += 1
     txn.ppn = txn.src_ppn
     txn.op = timing.READ

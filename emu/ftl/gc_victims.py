@@ -186,6 +186,9 @@ def end_collection(st, unit, block):
     st.pool[unit].victims -= 1
     if st.pool[unit].levelled == block + 1:
         st.pool[unit].levelled = 0
+    if page_map.is_refreshed(st, block):
+        st.upkeep[unit].moving = 0
+        page_map.look_now(st, unit)
 
 
 @njit

@@ -147,8 +147,8 @@ def pad_streams(st, dev, first, behind, rule):
 
 @cold
 def pad_before_close(st, dev, unit, block):
-    """Pad the last word line of open block ``block``, in which a program has failed, before the
-    block is closed. The padded word line is then the last of the block.
+    """Pad the last word line of open block ``block`` before the block is closed. The padded word
+    line is then the last of the block.
     """
     cfg = st.cfg[0]
     stream = st.block[block].stream
@@ -164,6 +164,21 @@ def pad_before_close(st, dev, unit, block):
             start_second_pass(
                 st, unit, find(st, unit, word_lines.word_line_of(st, last + plane * cfg.slots))
             )
+
+
+@cold
+def close_early(st, dev, unit, bid):
+    """Close block ``bid`` before it is full, if it is open. Its other pages stay unprogrammed."""
+    block = st.block[bid]
+    if st.cfg[0].line > 1 and block.state == page_map.OPEN:
+        pad_before_close(st, dev, unit, bid)
+    if block.state == page_map.OPEN:
+        st.front[block.stream, unit].block = -1
+        block.state = page_map.FULL
+        block.filled = st.dev[dev].filled
+        st.dev[dev].filled += 1
+        if pslc.is_pslc(st, bid):
+            pslc.mark_foldable(st, unit, bid)
 
 
 # --- reasons to pad

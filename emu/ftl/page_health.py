@@ -27,6 +27,7 @@ QUALITY = record_type(
     first="i8",  # if since = 0: 1 + the lowest page that the run has programmed; 0 = none
     began="i8",  # time of the run's first program in the block (ps)
     marks="i8",  # marks set in the block since its erase
+    weak="i8",  # 1: scrubbing has found too many bit errors in it since its erase
 )
 ALL_SECTORS = -1
 PS_PER_DAY = 86_400 * 10**12
@@ -167,6 +168,7 @@ def carry_after_copy_back(st, tid):
 def clear_marks(st, dev, block):
     """Clear the marks of block ``block`` after its erase."""
     quality = st.quality[block]
+    quality.weak = 0
     if quality.marks == 0:
         return
     quality.marks = 0

@@ -79,6 +79,14 @@ POOL = record_type(
     r_next="i8",  # next reservoir super-page of this die, in sequence
     made="i8",  # parities and records that wait for this die (reservoir.py)
 )
+UPKEEP = record_type(
+    due="i8",  # time of the next look for blocks to be refreshed (ps)
+    moving="i8",  # 1 + the block that is being refreshed; 0 = none
+    late="i8",  # 1 + a block that is overdue and waits for the end of a collection; 0 = none
+    scrubbing="i8",  # 1 + the block of which a page is being read for scrubbing; 0 = none
+    turn="i8",  # blocks that scrubbing has begun so far
+    part="i8",  # next part of that block to be sampled
+)
 
 
 @inline
@@ -94,6 +102,22 @@ def first_page(st, dev, block):
     """Return the first physical page of a block, within its device."""
     cfg = st.cfg[0]
     return (block - dev * cfg.device_blocks) * cfg.block_pages
+
+
+@inline
+def is_refreshed(st, block):
+    """Return True if the pages of victim ``block`` move because the block is refreshed."""
+    cfg = st.cfg[0]
+    return cfg.upkeep != 0 and st.upkeep[block // cfg.all_blocks].moving == block + 1
+
+
+@cold
+def look_now(st, unit):
+    """Let unit ``unit`` look for blocks to be refreshed before the clock advances (refresh.py)."""
+    reg = st.reg[0]
+    st.upkeep[unit].due = reg.now
+    reg.upkeep = min(reg.upkeep, reg.now)
+    reg.until = min(reg.until, reg.now)
 
 
 @njit

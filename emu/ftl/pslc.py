@@ -61,11 +61,13 @@ def pages_of_mode(st, block):
 
 
 @inline
-def counter_by_mode(st, block, native, folded):
-    """Return the counter for moves of pages of block ``block``: ``folded`` if the block is in pSLC
-    mode, else ``native`` (garbage collection).
+def counter_of_moves(st, block, counters):
+    """Return the counter for moves of pages of block ``block``. ``counters``: those of garbage
+    collection, of folding (the block is in pSLC mode) and of refresh.
     """
-    return folded if st.block[block].stream == st.cfg[0].pslc_stream else native
+    if page_map.is_refreshed(st, block):
+        return counters[2]
+    return counters[1] if st.block[block].stream == st.cfg[0].pslc_stream else counters[0]
 
 
 @inline

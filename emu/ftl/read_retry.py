@@ -62,6 +62,7 @@ READING = record_type(
     hard="i4",  # readings with hard decision
     level="i4",  # retry level of the last reading with hard decision
     spoilt="i4",  # 1: given up, the bytes are wrong
+    errors="i4",  # wrong bits in the last reading with hard decision
 )
 
 
@@ -138,6 +139,7 @@ def draw_verdict(st, tid):
         reading.total = total
         reading.done = 0
         reading.hard = 1 + retries
+        reading.errors = errors
         reading.spoilt = int(outcome == ecc.UNCORRECTABLE)
         reading.time += last_decoding_ps(st, outcome, errors)
         lost = page_health.lost_sectors(st, block, dev, ppn + i)

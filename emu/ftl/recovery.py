@@ -31,7 +31,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, as_records
-from ondie.emu.ftl import page_map
+from ondie.emu.ftl import page_map, refresh
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import (
@@ -351,6 +351,7 @@ def _set_blocks(scan: _Scan, arrays: Arrays, cfg: Config) -> None:
     used = (found.visible > 0) & (valid > 0)
     block["state"][used] = page_map.FULL
     block["stream"][used] = found.stream[used]
+    refresh.set_recovered_ages(arrays, used)
     order = np.flatnonzero(used)
     order = order[np.argsort(found.programs[order], kind="stable")]
     block["filled"][order] = np.arange(len(order))

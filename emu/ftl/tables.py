@@ -327,6 +327,7 @@ def tables(
         "free": np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
         "front": front_records(units, open_blocks(table)),
         "pool": pool_records(geometry, units),
+        "upkeep": records(page_map.UPKEEP, units if table.upkeep else 1),
         "turn": geometry.turns(cfg.ftl.allocation),
         "zone": one_zone(geometry, cfg.ftl.write_streams, lpns),
         "maps": records(cmt.MAPS, max(n, caches)),

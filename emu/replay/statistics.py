@@ -32,7 +32,10 @@ FLASH_COUNTS = (
     "erases",
 )
 """Counters that a run must provide: pages read, pages programmed and blocks erased."""
-INTERNAL_WRITES = ("gc_writes", "map_writes", "fold_writes", "padding_writes", "failed_writes")
+INTERNAL_WRITES = (
+    "gc_writes", "map_writes", "fold_writes", "padding_writes", "failed_writes",
+    "refresh_writes",
+)  # fmt: skip
 """Counters of pages programmed for other reasons than a host write; a missing counter means 0.
 
 Failed programs count, too. Padding pages complete a word line or a flash page.

@@ -61,6 +61,10 @@ ERRORS = (
 )  # fmt: skip
 """Names of the counters in `errors` of `--json`, which exists if errors.kind is not "none"."""
 
+UPKEEP = tuple(tables.UPKEEP)
+"""Names of the counters in `upkeep` of `--json`, which exists if ftl.refresh_age or
+ftl.scrub_interval is not 0."""
+
 
 @dataclass(frozen=True, repr=False)
 class ReplayResult(Result):
@@ -107,6 +111,8 @@ class ReplayResult(Result):
         yield tables.flash_table(data)
         if "errors" in data:
             yield tables.errors_table(data["errors"])
+        if "upkeep" in data:
+            yield tables.upkeep_table(data["upkeep"])
         if "pslc" in data:
             yield tables.pslc_table(data["pslc"])
         if "word_lines" in data:
@@ -221,6 +227,8 @@ def replayed(
     data["management"] = {name: run.done.counters[name] for name in MANAGEMENT}
     if run.config.errors.kind != "none":
         data["errors"] = {name: run.done.counters[name] for name in ERRORS}
+    if run.config.ftl.refresh_age_ps or run.config.ftl.scrub_interval_ps:
+        data["upkeep"] = {name: run.done.counters[name] for name in UPKEEP}
     if run.config.ftl.pslc != "off":
         data["pslc"] = _pslc(run)
     if run.config.flash.programming != "page":

@@ -16,12 +16,12 @@ STATIONS = ("channels in", "channels out", "DRAM", "link down", "link up")
 SENSED = (
     "read_pages", "gc_read_pages", "merge_read_pages", "map_read_pages", "bpr_pages",
     "reservoir_read_pages", "retry_read_pages", "soft_read_pages", "fold_read_pages",
-    "beside_pages", "lifted_pages",
+    "beside_pages", "lifted_pages", "scrub_read_pages", "refresh_read_pages",
 )  # fmt: skip
 PROGRAMMED = (
     "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
     "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
-    "landed_pages", "remerged_pages",
+    "landed_pages", "remerged_pages", "refresh_program_pages",
 )  # fmt: skip
 DIE_CODED = ("bpr_pages", "bpp_pages", "reservoir_read_pages", "lifted_pages", "landed_pages")
 """Pages that pass through the on-die ECC, if the configuration has one."""

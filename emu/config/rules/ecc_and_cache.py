@@ -12,6 +12,7 @@ from ondie.emu.config.rules.conditions import (
     NO_ERRORS,
     Condition,
     at_most,
+    equal,
     only_if,
     other_than,
     requires,
@@ -29,6 +30,17 @@ NO_RECLAIM = Condition(
     lambda cfg: cfg.ftl.reclaim_reads == cfg.ftl.reclaim_retries == 0,
     "ftl.reclaim_reads = 0 and ftl.reclaim_retries = 0",
 )
+NO_UPKEEP = Condition(
+    ("ftl.refresh_age", "ftl.scrub_interval"),
+    lambda cfg: cfg.ftl.refresh_age_ps == cfg.ftl.scrub_interval_ps == 0,
+    "ftl.refresh_age = 0 and ftl.scrub_interval = 0",
+)
+UPKEEP = Condition(
+    ("ftl.refresh_age", "ftl.scrub_interval"),
+    lambda cfg: not NO_UPKEEP.holds(cfg),
+    "ftl.refresh_age or ftl.scrub_interval above 0",
+)
+NO_SCRUBBING = equal("ftl.scrub_interval", 0)
 
 RULES: tuple[Rule, ...] = (
     only_if(
@@ -62,6 +74,15 @@ RULES: tuple[Rule, ...] = (
         "ecc.soft_gain must be at least 1: soft decision corrects no fewer bits than hard decision",
     ),
     requires(NO_ERRORS, NO_RECLAIM, "without simulated errors, no block is reclaimed"),
+    requires(NO_ERRORS, NO_UPKEEP, "without simulated errors, the age of data has no effect"),
+    requires(
+        UPKEEP,
+        MAPPED_BY_PROGRAM,
+        "a page must be programmed before it is read or moved",
+    ),
+    requires(NO_SCRUBBING, equal("ftl.refresh_bits", 0), "scrubbing counts the wrong bits"),
+    requires(NO_SCRUBBING, equal("ftl.scrub_pages", 0), "no block is scrubbed"),
+    at_most("ftl.refresh_bits", 1),
     only_if(
         CACHE,
         ("cache.capacity", "flash.page"),

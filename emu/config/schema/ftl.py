@@ -199,6 +199,30 @@ class Ftl:
     reclaim_retries: Annotated[
         int, Spec("read retries of a page after which the data of its block are moved; 0: never")
     ]
+    refresh_age_ps: Annotated[
+        int,
+        Spec(
+            "age of data at which their block is refreshed (moved and erased): in idle times from "
+            "15/16 of it on, at the latest then; 0: never"
+        ),
+    ]
+    refresh_bits: Annotated[
+        float,
+        Spec(
+            "share of the correctable bits of a page that scrubbing finds wrong above which its "
+            "block is refreshed; 0: only after read retries"
+        ),
+    ]
+    scrub_interval_ps: Annotated[
+        int, Spec("time in which every block with data is read once for bit errors; 0: never")
+    ]
+    scrub_pages: Annotated[
+        int,
+        Spec(
+            "pages of a block that scrubbing reads, at equal distances and of the page type with "
+            "the most errors; 0: all with data"
+        ),
+    ]
     bad_blocks: Annotated[float, Spec("share of factory bad blocks")]
     program_failures: Annotated[
         float,

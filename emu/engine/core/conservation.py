@@ -77,11 +77,12 @@ TERMS = {
     "written_pages": "program_pages - destaged_pages + cache_write_pages",
     "sensed_pages": (
         "read_pages + gc_read_pages + merge_read_pages + map_read_pages + retry_read_pages"
-        " + fold_read_pages - copyback_pages"
+        " + fold_read_pages + scrub_read_pages + refresh_read_pages - copyback_pages"
     ),
     "programmed_pages": (
         "program_pages + gc_program_pages + failed_pages + map_program_pages + padding_pages"
-        " + fold_program_pages + stored_pages + kept_pages + remerged_pages - copyback_pages"
+        " + fold_program_pages + stored_pages + kept_pages + remerged_pages"
+        " + refresh_program_pages - copyback_pages"
     ),
     "channel_out_bytes": (
         "page_bytes * (sensed_pages + soft_read_pages + fetched_pages + pe_returned_pages"
@@ -140,6 +141,10 @@ COMMAND_LAWS = (
         "gc_program_pages + gc_dropped_pages", _ALL_ENDS,
     ),
     Law("pages folded", "fold_read_pages", "fold_program_pages + fold_dropped_pages", _ALL_ENDS),
+    Law(
+        "pages refreshed", "refresh_read_pages",
+        "refresh_program_pages + refresh_dropped_pages", _ALL_ENDS,
+    ),
     Law("erases of blocks", "block_erases", "array_erases", _IDLE),
     Law("blocks erased", "erased_blocks", "block_erases * planes_per_erase", _IDLE),
     Law("tunnel bytes", "tunnel_bytes", "planned_tunnel_bytes", _RUN),

@@ -103,6 +103,11 @@ COUNTERS = (
     "erase_suspensions",
     "split_hit_pages",  # read pages that were in the cache only in part
     "remerged_pages",  # programmed, then merged again because another write had changed the page
+    "scrub_read_pages",  # read to look for bit errors (scrubbing)
+    "refreshed_blocks",  # blocks emptied because of age or of bit errors that scrubbing found
+    "refresh_read_pages",
+    "refresh_program_pages",
+    "refresh_dropped_pages",  # read for a refresh, then overwritten by the host or not moved
 )
 
 (
@@ -130,4 +135,11 @@ COUNTERS = (
     TUNNEL_COMMANDS, TUNNEL_WIRE_BYTES,
     LIFTED_PAGES, LANDED_PAGES, TURNED_PAGES,
     PROGRAM_SUSPENSIONS, ERASE_SUSPENSIONS, SPLIT_HIT_PAGES, REMERGED_PAGES,
+    SCRUB_READ_PAGES, REFRESHED_BLOCKS, REFRESH_READ_PAGES, REFRESH_PROGRAM_PAGES, REFRESH_DROPPED,
 ) = range(len(COUNTERS))  # fmt: skip
+
+MOVE_STARTS = (COLLECTIONS, FOLDS, REFRESHED_BLOCKS)
+MOVE_READS = (GC_READ_PAGES, FOLD_READ_PAGES, REFRESH_READ_PAGES)
+MOVE_PROGRAMS = (GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES, REFRESH_PROGRAM_PAGES)
+MOVE_DROPS = (GC_DROPPED, FOLD_DROPPED, REFRESH_DROPPED)
+"""Counters of moved blocks and their pages by cause: garbage collection, folding, refresh."""

@@ -20,7 +20,8 @@ class Role(IntEnum):
     MAP_BACK = 5  # reads a translation page, merges the dirty entries and writes it back
     PADDING = 6  # a program without data that completes a word line
     TRIM_MAP = 7  # a trim map that is programmed (ftl/trim_maps.py)
-    REGISTERS = 8  # register data sent to the controller
-    GRADIENT = 9  # a gradient that is programmed
-    MADE = 10  # data made by the controller that are programmed
-    MOVED = 11  # a super-page that moves to another die
+    SCRUB = 8  # reads a page to look for bit errors (ftl/refresh.py)
+    REGISTERS = 9  # register data sent to the controller
+    GRADIENT = 10  # a gradient that is programmed
+    MADE = 11  # data made by the controller that are programmed
+    MOVED = 12  # a super-page that moves to another die

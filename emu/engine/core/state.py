@@ -59,6 +59,7 @@ FIELDS = (
     "free",  # int32[units, blocks]: ring of free blocks (ftl/block_manager.py)
     "front",  # records[streams, units]: open block of each stream (ftl/write_frontier.py)
     "pool",  # records[units]: free blocks, collections, reservoir cursor (ftl/page_map.py)
+    "upkeep",  # records[units]: refresh and scrubbing (ftl/page_map.py)
     "turn",  # int32[units of all zones]: units in the order of allocation (nand/geometry.py)
     "slc",  # records: blocks of each unit in pSLC mode (ftl/pslc.py)
     "slc_free",  # int32[units, blocks]: ring of free blocks of the fixed pSLC region

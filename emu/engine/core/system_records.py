@@ -111,6 +111,14 @@ CFG = record_type(
     budget="i8",  # most transactions reserved by rows
     errors="i8",  # 1: reads may have raw bit errors
     reclaim_reads="i8", reclaim_retries="i8",  # reads, retries that trigger a reclaim; 0: never
+    upkeep="i8",  # 1: blocks are refreshed or scrubbed (ftl/refresh.py)
+    refresh_age="i8",  # age of data at which their block is refreshed (ps); 0: never
+    refresh_first="i8",  # time at which the data from before the run reach it (ps)
+    refresh_lead="i8",  # time before it from which an idle drive refreshes (ps)
+    refresh_wait="i8",  # time between two looks at a block that cannot be refreshed yet (ps)
+    scrub_step="i8",  # time between two blocks of a unit (ps); 0: no scrubbing
+    scrub_pages="i8",  # pages of a block that are read; 0: all
+    refresh_bits="i8",  # wrong bits of a page above which its block is refreshed; -1: never
     shield_word="i8",  # code word bytes of the reservoir's on-die ECC; 0: none
     shield_limit="i8",  # bits corrected per such code word
     exposure="i8",  # reads of a reservoir page that one simulated read represents
@@ -169,4 +177,6 @@ DEV = record_type(
     trim_waiters="i8",  # 1 + first part of a FLUSH that waits for trim maps
     trim_cursor="i8",  # unit of the last trim map
     erases_before="i8",  # of all blocks, before the power was switched on
+    scrub_at="i8",  # time at which the next block of each unit is scrubbed (ps)
+    scrub_turn="i8",  # blocks of each unit that scrubbing should have reached so far
 )  # fmt: skip

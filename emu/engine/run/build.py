@@ -265,6 +265,8 @@ def _transactions(table: np.record, devices: int) -> int:
         rows += 3 * table.budget + devices * table.cache_flights
     if table.trim_maps > 0:
         rows += devices * FLIGHTS
+    if table.scrub_step > 0:
+        rows += devices * table.units
     fronts = open_blocks(table)
     padding = fronts * 2 * table.stripe if table.line > 1 else 0
     return int(rows + devices * (table.units * (motion + fronts + padding + 2) + 1))

@@ -253,7 +253,7 @@ class CommandSystem(System):
                     self._planning = False
                     raise
                 self._go_offline(error)
-        stopped = self.next_event <= limit or reg[COMPLETED] >= wanted
+        stopped = self._has_work(limit) or reg[COMPLETED] >= wanted
         if t_ps is None or (self.defect is None and stopped):
             self._reached = max(self._reached, super().now)
         else:
@@ -299,8 +299,15 @@ class CommandSystem(System):
             if not more and key[1] >= NEVER and tried < done:
                 tried = done
                 more = self._end_waiting(True)
-            if not more and (key[1] > t_ps or key[1] >= NEVER):
+            if not more and not self._has_work(t_ps):
                 return done
+
+    def _has_work(self, t_ps: int) -> bool:
+        """Return True if an event is pending up to ``t_ps``, or upkeep is due until then."""
+        if self.next_event <= t_ps:
+            return True
+        last = t_ps if t_ps < NEVER - 1 else int(self.registers[NOW])
+        return self.next_upkeep <= last
 
     def _end_waiting(self, certain: bool) -> bool:
         """End the commands that wait for space, if no collection can free any. Return True if the

@@ -10,7 +10,8 @@ operation    owner                        handler
 ============ ============================ ==========================================
 any          reservoir, controller's help pe_completion.on_helped_done
 READ         collection                   completion.move, after ECC and DRAM
-READ         translation page, host, ISP  stage MAP_SENSED or SENSED (datapath.py)
+READ         translation page, scrubbing  stage MAP_SENSED (datapath.py)
+READ         host, ISP                    stage SENSED (datapath.py)
 PROGRAM      collection, translation page completion.on_own_program_done
 PROGRAM      data cache                   on_cache_program_done
 PROGRAM      host, ISP                    completion.map_host_write
@@ -33,6 +34,7 @@ from ondie.emu.ftl import (
     padding,
     pslc,
     read_retry,
+    refresh,
     reservoir,
     write_frontier,
     write_path,
@@ -136,7 +138,9 @@ def on_read_done(st, tid):
         return
     if (txn.kind == OWN or txn.role != Role.RESERVOIR) and not more:
         resume_after_read(st, dev, txn.ppn)
-        if st.cfg[0].errors != 0 and read_retry.needs_refresh(st, tid):
+        if txn.kind == OWN and txn.role == Role.SCRUB:
+            refresh.judge(st, tid)
+        elif st.cfg[0].errors != 0 and read_retry.needs_refresh(st, tid):
             start_read_reclaim(st, dev, txn.ppn)
     go(st, tid, stages.MAP_SENSED if txn.kind == OWN else stages.SENSED)
 

@@ -15,6 +15,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.state import records
 from ondie.emu.engine.core.system_records import CFG
+from ondie.emu.ftl import refresh
 from ondie.emu.ftl.tables import (
     logical_pages,
     set_management,
@@ -113,6 +114,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     table.errors = cfg.errors.kind != "none"
     table.reclaim_reads = cfg.ftl.reclaim_reads
     table.reclaim_retries = cfg.ftl.reclaim_retries
+    refresh.set_constants(cfg, geometry, table)
     table.shield_word, table.shield_limit = pe_protection.code(cfg)
     table.exposure = cfg.errors.exposure
     table.round_trip = cfg.pe.kind != "none" and cfg.pe.protection == "controller_ecc"

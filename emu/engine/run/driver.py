@@ -23,11 +23,11 @@ from ondie.emu.engine.run.errors import raise_error, raise_stuck
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 
-NOW, EVENTS, ERROR, TAIL, NEXT_ROW, LOGGED, CLOSING, PAUSE, COMPLETED, WANTED = map(
+NOW, EVENTS, ERROR, TAIL, NEXT_ROW, LOGGED, CLOSING, PAUSE, COMPLETED, WANTED, UPKEEP = map(
     list(REG.names or ()).index,
     (
         "now", "events", "error", "tail", "next_row", "logged", "closing", "pause", "completed",
-        "wanted",
+        "wanted", "upkeep",
     ),
 )  # fmt: skip
 """Places of registers in ``Driver.registers``."""
@@ -53,6 +53,7 @@ class Driver:
         self.state = arrays.handle()
         self.registers = arrays.reg.view(np.ndarray).view(np.int64)
         """The engine's registers as numbers, int64[registers], in the order of events.REG."""
+        self._keeps_up = bool(arrays.cfg.upkeep[0])
         self.rows_wanted = 0
         """Number of free rows in the ring at which the loop pauses for more rows; 0: no pause."""
         self.events_left: int | None = None
@@ -73,6 +74,12 @@ class Driver:
     def next_event(self) -> int:
         """Time of the next event (ps), NEVER if no event is pending."""
         return int(self.arrays.key[1])
+
+    @property
+    def next_upkeep(self) -> int:
+        """Time of the next look for blocks to be refreshed or scrubbed (ps), NEVER if these are
+        off. It is no event: work is left only if time passes."""
+        return int(self.registers[UPKEEP]) if self._keeps_up else NEVER
 
     @property
     def events(self) -> int:

@@ -57,6 +57,7 @@ from ondie.emu.engine.run.start_transfer import (
 )
 from ondie.emu.ftl import (
     padding,
+    refresh,
     transfers,
 )
 from ondie.emu.nand import channel, event_order, phase_end, polling, timing
@@ -403,6 +404,9 @@ def run(st, until, max_events, want_room):
     reg.fast = int(stepped > 0)
     reg.hops = 0
     gathers = st.cfg[0].line > 1
+    upkeep = st.cfg[0].upkeep
+    if upkeep != 0:
+        reg.until = min(until, reg.upkeep)
     ranked = st.cfg[0].ranked
     ordered = st.cfg[0].ordered
     if ordered != 0:
@@ -431,8 +435,12 @@ def run(st, until, max_events, want_room):
             continue
         leaf = st.tree[1]
         time = st.key[1]
-        if time > until or time >= NEVER:
-            break
+        if time > reg.until or time >= NEVER:
+            if upkeep == 0 or not refresh.start_due(st, until):
+                break
+            count += 1
+            tid = -1
+            continue
         if time < reg.now:
             fail(st, E_TIME, leaf, time)
             break

@@ -19,7 +19,7 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import OWN, ROW, enter
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import child, has_fua
-from ondie.emu.ftl import cmt, padding, reservoir
+from ondie.emu.ftl import cmt, padding, refresh, reservoir
 from ondie.emu.ftl.gc import maybe_start_gc, queue_of
 from ondie.emu.ftl.transfers import next_piece, send_off
 from ondie.emu.ftl.write_path import check_for_collection, place_or_wait
@@ -216,9 +216,12 @@ def route_read_data(st, tid):
 @cold
 def route_map_page(st, tid):
     """Select the number of DRAM passes of a translation page: two if the page is changed and
-    written back, otherwise one.
+    written back, otherwise one. A page that was read for scrubbing is not kept.
     """
     txn = st.txn[tid]
+    if txn.role == Role.SCRUB:
+        refresh.on_scrubbed(st, tid)
+        return stages.WAITS
     if txn.role == Role.MAP_BACK and txn.ppn >= 0:
         return stages.MAP_DECODED_FOR_MERGE
     return stages.MAP_DECODED

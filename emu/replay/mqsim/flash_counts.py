@@ -18,6 +18,7 @@ def counters(count: dict[str, int]) -> dict[str, int]:
         "gc_reads": count["gc_read_pages"],
         "gc_writes": count["gc_program_pages"],
         "fold_writes": count.get("fold_program_pages", 0),
+        "refresh_writes": count.get("refresh_program_pages", 0),
         "map_reads": count.get("map_read_pages", 0),
         "map_writes": count.get("map_program_pages", 0),
         "padding_writes": count.get("padding_pages", 0),

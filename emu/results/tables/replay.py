@@ -41,6 +41,14 @@ ERRORS = {
     "reclaimed_blocks": "blocks reclaimed because of their read errors",
 }
 
+UPKEEP = {
+    "scrub_read_pages": "pages read by scrubbing",
+    "refreshed_blocks": "blocks refreshed",
+    "refresh_read_pages": "pages read by refresh",
+    "refresh_program_pages": "pages programmed by refresh",
+    "refresh_dropped_pages": "pages read by refresh that were overwritten meanwhile",
+}
+
 
 PSLC = {
     "pslc_pages": "pages programmed in pSLC blocks for the host",
@@ -117,6 +125,14 @@ def errors_table(errors: Mapping[str, int]) -> Table:
     table = _table("", "bit errors", "whole run")
     for name, words in ERRORS.items():
         table.add_row(words, f"{errors[name]:,}")
+    return table
+
+
+def upkeep_table(upkeep: Mapping[str, int]) -> Table:
+    """Return the table of refresh and scrubbing."""
+    table = _table("", "refresh and scrubbing", "whole run")
+    for name, words in UPKEEP.items():
+        table.add_row(words, f"{upkeep[name]:,}")
     return table
 
 
