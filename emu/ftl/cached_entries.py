@@ -26,6 +26,14 @@ ASKED: the page is being read; LISTED: the read is deferred until the write-back
 """
 
 
+CLEAN, DIRTY, RESERVED = range(3)
+"""Values of ``dirty`` of a cached entry.
+
+DIRTY: not yet on flash. RESERVED: the entry has its place in the cache, and its translation page is
+being read (only with ftl.map_writes = 0, as in MQSim).
+"""
+
+
 PLACES = 32
 """Width of transaction, entry and translation-page numbers (bits)."""
 
@@ -82,7 +90,7 @@ def page_of(st, dev, lpn):
 def mark_clean(st, tpage, eid):
     """Mark a dirty entry of translation page ``tpage`` as clean."""
     entry = st.entry[eid - 1]
-    entry.dirty = 0
+    entry.dirty = CLEAN
     if entry.before > 0:
         st.entry[entry.before - 1].after = entry.after
     else:

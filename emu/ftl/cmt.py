@@ -32,9 +32,12 @@ from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import block_manager, page_map, write_frontier
 from ondie.emu.ftl.cached_entries import (
     ASKED,
+    CLEAN,
+    DIRTY,
     HELD,
     OLD,
     PLACES,
+    RESERVED,
     cache_of,
     find,
     mark_clean,
@@ -75,7 +78,7 @@ ENTRY = record_type(
     newer="i4",
     older="i4",
     chain="i4",  # next entry of the same hash bucket
-    dirty="i4",  # 1: not yet on flash
+    dirty="i4",  # CLEAN, DIRTY or RESERVED
     before="i4",  # list of dirty entries of its translation page
     after="i4",
 )
@@ -138,7 +141,7 @@ def evict(st, dev, cache):
     entry = st.entry[eid - 1]
     unlink(st, cache, eid)
     lru.unlist(st.bucket, st.entry, dev, eid)
-    if entry.dirty != 0:
+    if entry.dirty == DIRTY:
         tpage = page_of(st, dev, entry.lpn)
         mark_clean(st, tpage, eid)
         if st.cfg[0].map_writes == 0:
@@ -162,7 +165,7 @@ def insert(st, dev, lpn):
         entry = cache * cfg.map_entries + maps.used
     else:
         entry = evict(st, dev, cache)
-    st.entry[entry - 1].dirty = 0
+    st.entry[entry - 1].dirty = CLEAN
     lru.enlist(st.bucket, st.entry, dev, entry, lpn)
     push_newest(st, cache, entry)
     return entry
@@ -179,9 +182,9 @@ def update(st, dev, lpn):
     if eid == 0:
         eid = insert(st, dev, lpn)
     entry = st.entry[eid - 1]
-    if entry.dirty == 0:
+    if entry.dirty != DIRTY:
         page = st.tpage[page_of(st, dev, lpn)]
-        entry.dirty = 1
+        entry.dirty = DIRTY
         entry.before = 0
         entry.after = page.dirty
         if page.dirty > 0:
@@ -196,15 +199,19 @@ def update(st, dev, lpn):
 def look_up(st, dev, lpn, writes):
     """Look up the mapping of a logical page. Return True if no flash read is necessary.
 
-    The entry of the page is then in the cache. ``writes``: 1 for a write, 0 for a read.
+    The entry of the page is then in the cache. ``writes``: 1 for a write, 0 for a read. If
+    translation pages are never written back (map_writes = 0), a missing entry has its place in the
+    cache from the miss on, so that entries leave the cache before the read, as in MQSim.
     """
     entry = find(st, dev, lpn)
-    if entry > 0:
+    if entry > 0 and st.entry[entry - 1].dirty != RESERVED:
         if st.cfg[0].probe != 0:
             st.lookup[writes, HITS] += 1
         st.count[dev, MAP_HITS] += 1
         touch(st, dev, entry)
         return True
+    if entry > 0:
+        return False
     cfg = st.cfg[0]
     tpage = page_of(st, dev, lpn)
     # Held in DRAM during a write-back, or never written.
@@ -215,6 +222,9 @@ def look_up(st, dev, lpn, writes):
         st.count[dev, MAP_MISSES] += 1
         insert(st, dev, lpn)
         return True
+    if cfg.map_writes == 0:
+        entry = insert(st, dev, lpn)
+        st.entry[entry - 1].dirty = RESERVED
     return False
 
 
@@ -267,6 +277,10 @@ def serve_waiters(st, dev, tvpn):
             entry = find(st, dev, txn.lpn + txn.pages_done)
             if entry > 0:
                 st.count[dev, MAP_HITS] += 1
+                if st.entry[entry - 1].dirty == RESERVED:
+                    st.entry[entry - 1].dirty = CLEAN
+                    st.count[dev, MAP_HITS] -= 1
+                    st.count[dev, MAP_MISSES] += 1
                 touch(st, dev, entry)
             else:
                 st.count[dev, MAP_MISSES] += 1

@@ -16,6 +16,7 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import page_map, subpage_sense, write_frontier
 from ondie.emu.ftl.cached_entries import (
     ASKED,
+    DIRTY,
     DUE,
     HELD,
     KEPT,
@@ -27,6 +28,7 @@ from ondie.emu.ftl.cached_entries import (
     page_of,
     touch,
 )
+from ondie.emu.nand import channel
 from ondie.emu.nand.die import Q_MAP_READ
 from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nand.scheduler_statistics import on_map_write
@@ -98,6 +100,8 @@ def read(st, dev, tpage, role, size):
     txn.array = st.page_ps[0, txn.page]
     page_map.count_pending_read(st, dev, txn.ppn)
     push(st, die, tid, Q_MAP_READ)
+    if cfg.ordered != 0:  # in MQSim it starts before the transactions of the request
+        channel.grant_alone(st, txn.die)
 
 
 @njit
@@ -136,7 +140,7 @@ def keep_without_write_back(st, dev, tpage):
         entry = find(st, dev, lpn)
         if entry == 0:
             continue
-        if st.entry[entry - 1].dirty != 0:
+        if st.entry[entry - 1].dirty == DIRTY:
             mark_clean(st, tpage, entry)
             touch(st, dev, entry)
         elif (lpn - tvpn * cfg.map_span) * stored // SECTOR_BYTES != sector:

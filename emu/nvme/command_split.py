@@ -77,13 +77,21 @@ def cut_read(st, tid):
     if cfg.probe != 0:
         st.command[tid].made = st.reg[0].now
     if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and first_piece_is_skewed(st, tid):
-        if cfg.map_entries == 0:
-            sense(st, tid, txn.lpn, txn.lpn + 1)
-        else:
-            translate(st, tid, txn.lpn, txn.lpn + 1)
+        read_pages(st, tid)
         keep_rest(st, tid)
-    lpn = txn.lpn
-    end = txn.lpn + txn.n
+    read_pages(st, tid)
+    if cfg.cache == mqsim_cache.BUFFER:
+        mqsim_cache.send_gathered(st, tid)
+    if cfg.slots > 1:
+        subpage_read.send(st)
+
+
+@njit
+def read_pages(st, tid):
+    """Send the cached pages of read ``tid`` to the host, and read the others from their dies."""
+    cfg = st.cfg[0]
+    lpn = st.txn[tid].lpn
+    end = lpn + st.txn[tid].n
     while lpn < end:
         stop = end
         if cfg.cache != 0:
@@ -95,10 +103,6 @@ def cut_read(st, tid):
         if stop < end:
             serve(st, tid, stop)
         lpn = stop + 1
-    if cfg.cache == mqsim_cache.BUFFER:
-        mqsim_cache.send_gathered(st, tid)
-    if cfg.slots > 1:
-        subpage_read.send(st)
 
 
 @cold
@@ -195,7 +199,11 @@ def translate(st, tid, lpn, end):
             continue
         page = cached_entries.page_of(st, dev, lpn)
         count = 1
-        while lpn + count < end and cached_entries.page_of(st, dev, lpn + count) == page:
+        while (  # a drive without write-backs of the mapping looks up page after page, as MQSim
+            lpn + count < end
+            and st.cfg[0].map_writes > 0
+            and cached_entries.page_of(st, dev, lpn + count) == page
+        ):
             if cached_entries.find(st, dev, lpn + count) > 0:
                 break
             count += 1

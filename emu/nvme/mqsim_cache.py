@@ -211,6 +211,14 @@ def send(st, tid):
         tid = following
 
 
+@inline
+def first_number(st, stream):
+    """Return the logical page that MQSim numbers 0 in flow ``stream``: if the flow begins inside a
+    page and numbers pages from there (``skew``), the page after the one in which it begins.
+    """
+    return st.zone[stream].first_lpn + int(st.zone[stream].skew > 0)
+
+
 @njit
 def make_place(st, dev, stream, lpn, before):
     """Assign a cache slot to logical page ``lpn`` of flow ``stream``, as the most recently used
@@ -233,7 +241,7 @@ def make_place(st, dev, stream, lpn, before):
             owner = old.stream
             number = old.lpn
             if cfg.buffer_strays != 0:
-                moved = number - st.zone[owner].first_lpn + st.zone[stream].first_lpn
+                moved = number - first_number(st, owner) + first_number(st, stream)
                 if moved < st.zone[stream].last_lpn:
                     owner = stream
                     number = moved
@@ -312,6 +320,9 @@ def cache_pages(st, tid):
     while txn.pages_done < txn.n and cached.pressure + added < cfg.buffer_limit:
         lpn = txn.lpn + txn.pages_done
         sectors = sectors_of(st, tid, lpn)
+        if txn.pages_done == 0 and zone.skew > 0 and st.command[tid].offset >= zone.skew:
+            lpn += 1  # command_split.first_piece_is_skewed
+            sectors <<= (cfg.page_bytes - zone.skew) // SECTOR_BYTES
         place = cache_places.find(st, group, lpn)
         if place == 0:
             place, write = make_place(st, dev, stream, lpn, out_last)

@@ -248,7 +248,8 @@ class Player(Driver):
         self.feed.load()
         self.run_until()
         unserved = [(0, 0)] * len(self.feed.sources)
-        if may_stall and (self.arrays.pool.stall_head >= 0).any():
+        stalled = (self.arrays.pool.stall_head >= 0).any() or self.arrays.reg["turnless"].any()
+        if may_stall and stalled:
             unserved = self.feed.give_up()
         else:
             self._check()

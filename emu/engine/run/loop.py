@@ -429,7 +429,7 @@ def run(st, until, max_events, want_room):
             count += 1
             tid = -1
             continue
-        if ranked == POLLED and st.key[1] >= NEVER and polling.look_again(st):
+        if ranked == POLLED and ordered == 0 and st.key[1] >= NEVER and polling.look_again(st):
             count += 1
             tid = -1
             continue

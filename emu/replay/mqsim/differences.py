@@ -140,6 +140,7 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
         f"before overwrites, {OPEN}"
     ),
     "event_order": _fixed(f"simultaneous events have another order: latencies change {OPEN}"),
+    "start_order": _fixed(f"its flows start in another order: latencies change {OPEN}"),
     "polling": _fixed(
         f"the turns of priority classes also advance on busy chips: latencies change {OPEN}"
     ),

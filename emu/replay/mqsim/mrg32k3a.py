@@ -83,13 +83,26 @@ def _wrapped(x: int) -> int:
 
 
 @njit
+def remainder(total, m):
+    """Return ``total`` modulo ``m``, both float64, as MQSim computes it.
+
+    The result is inexact if ``total`` exceeds 2**53, which happens in the first three steps after
+    a start with negative residues.
+    """
+    total -= np.float64(np.int64(total / m)) * m
+    return total + m if total < 0.0 else total
+
+
+@njit
 def uniform(state):
     """Draw a uniform random number in (0, 1), float64; advances ``state``."""
-    p = (A12 * state[1] + A13 * state[0]) % M1
+    first = np.float64(A12) * np.float64(state[1]) + np.float64(A13) * np.float64(state[0])
+    p = np.int64(remainder(first, np.float64(M1)))
     state[0] = state[1]
     state[1] = state[2]
     state[2] = p
-    q = (A21 * state[5] + A23 * state[3]) % M2
+    second = np.float64(A21) * np.float64(state[5]) + np.float64(A23) * np.float64(state[3])
+    q = np.int64(remainder(second, np.float64(M2)))
     state[3] = state[4]
     state[4] = state[5]
     state[5] = q

@@ -402,6 +402,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "simultaneous events of a channel together", ASKED, _always,
     ),
     Quirk(
+        "start_order", (),
+        "starts the flows of closed loops, all at 1 ns, in the order of a hash table of the names "
+        "of its parts", "any order that is fixed; here the last flow is the first", ASKED,
+        lambda d, s: len(s.flows) > 1,
+    ),
+    Quirk(
         "log_delays", ("Enable_ResponseTime_Logging",),
         "never fills the end-to-end column of its log with NVMe", "the mean "
         "end-to-end delay", NAMED,

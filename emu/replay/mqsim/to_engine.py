@@ -41,6 +41,7 @@ from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow, half_way
 from ondie.emu.replay.mqsim.initial_occupancy import occupied
 from ondie.emu.replay.mqsim.run import Run
 from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.start_order import start_order
 from ondie.emu.replay.mqsim.workload_xml import Synthetic
 from ondie.emu.replay.player import Player, Replayed, Source
 
@@ -224,7 +225,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     unused = len(flows) - len(streams)
     cfg = configuration(drive, len(streams), quirks)
     sectors = drive.page_capacity_bytes // 512
-    skews = [skew(drive, flow, flows, quirks) for flow in streams]
+    skews = [skew(drive, flow, quirks) for flow in streams]
     pages = [
         flow.range.pages(sectors) + (inside > 0)
         for flow, inside in zip(streams, skews, strict=True)
@@ -301,15 +302,12 @@ def zone_start(drive: Drive, flow: Flow) -> int:
     return flow.range.base(drive.page_sectors) * 512
 
 
-def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]) -> int:
+def skew(drive: Drive, flow: Flow, quirks: frozenset[str]) -> int:
     """Return the number of bytes by which a flow begins inside a page, for quirk pages_of_flows.
 
-    Returns 0 without the quirk, with SATA or a data cache, and for pages of more than MOST_NUMBERED
-    sectors.
+    Returns 0 without the quirk, with SATA, and for pages of more than MOST_NUMBERED sectors.
     """
     if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
-        return 0
-    if data_cache.sizes(drive, flows) is not None:
         return 0
     return flow.range.first * 512 % drive.page_capacity_bytes
 
@@ -481,10 +479,18 @@ def watched(
         )
         for i, flow in enumerate(flows)
     ]
-    # Of simultaneous events, the event of the flow with the highest number is processed first.
-    done = Player(arrays, cfg, sources[::-1]).run(
+    # Of simultaneous events, the event of the flow that comes first in this order is the first.
+    order = list(range(len(flows)))[::-1]
+    if "start_order" in quirks:
+        order = start_order(drive, flows)
+    done = Player(arrays, cfg, [sources[i] for i in order]).run(
         half_way(flows), progress, may_stall="stalled_writes" in quirks
     )
     device = device_statistics.read(arrays, drive.flash_channel_count, int(arrays.reg.now[0]))
-    done = dataclasses.replace(done, requests=done.requests[::-1], unserved=done.unserved[::-1])
+    places = [order.index(i) for i in range(len(flows))]
+    done = dataclasses.replace(
+        done,
+        requests=[done.requests[at] for at in places],
+        unserved=[done.unserved[at] for at in places],
+    )
     return done, device
