@@ -1,7 +1,7 @@
 """Recovery of the conventional namespace: mapping table and blocks, from flash alone.
 
-Owns the choice of the newest version of each mapping unit, the check for torn pages, and the state
-of blocks, free rings and write frontiers after a power loss. Does not own the reading of pages
+Owns the choice of the newest version of each mapping unit and the check for torn pages. Does not own
+the state of blocks, free rings and write frontiers (recovered_blocks.py), the reading of pages
 (nand/page_store.py), the reservoir (reservoir_recovery.py) or the power cut itself
 (nvme/power_cut.py).
 Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
@@ -31,7 +31,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, as_records
-from ondie.emu.ftl import page_map
+from ondie.emu.ftl.recovered_blocks import Blocks, count_valid, set_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import (
@@ -89,22 +89,10 @@ class Recovered:
     """Pages of a block that are checked and overwritten together."""
     visible_stripes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Stripes of each block up to the last visible one, int64[blocks]."""
+    block_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """Pages that each block uses in its mode, int64[blocks]."""
     mapped: int = 0
     """Mapping units with data."""
-
-
-@dataclass
-class _Blocks:
-    """Findings by block of the drive."""
-
-    visible: np.ndarray
-    """Stripes up to the last visible one, int64[blocks]; 0: the block reads as blank."""
-    programs: np.ndarray
-    """Largest number of a program, int64[blocks]."""
-    erases: np.ndarray
-    """Erase count in the out-of-band data, int64[blocks]; -1: unknown."""
-    stream: np.ndarray
-    """Stream of its pages, int64[blocks]; -1: unknown."""
 
 
 @dataclass
@@ -119,7 +107,7 @@ class _Scan:
     newest: np.ndarray
     """Sequence and program number of the newest page of each mapping unit, int64[units, 2]."""
     sectors: np.ndarray | None
-    blocks: _Blocks
+    blocks: Blocks
     checked_stripes: int
     """Number of the newest stripes of a block whose pages are read whole."""
     found: Recovered = field(default_factory=Recovered)
@@ -132,7 +120,6 @@ def check_supported(cfg: Config, what: str) -> None:
     wrong = [
         ("ftl.map_cache_bytes", ftl.map_cache_bytes, ftl.map_cache_bytes != 0),
         ("ftl.map_update", ftl.map_update, ftl.map_update != "programmed"),
-        ("ftl.pslc", ftl.pslc, ftl.pslc != "off"),
         ("ftl.unwritten", ftl.unwritten, ftl.unwritten != "zeros"),
         ("flash.programming", cfg.flash.programming, cfg.flash.programming == "two_pass"),
     ]
@@ -161,17 +148,18 @@ def recover(
         store, geometry, max(int(table.stripe), int(table.together)), units,
         map_table((units, 2), np.int64),
         arrays.sectors[0] if table.partial else None,
-        _Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
+        Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
         geometry.block_pages if every_page else CHECKED_STRIPES,
     )  # fmt: skip
     for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
         _scan_blocks(scan, arrays, first, records)
     found = scan.found
     _apply_trim_maps(scan, arrays)
-    _count_valid(arrays, geometry)
-    _set_blocks(scan, arrays, cfg)
+    count_valid(arrays, geometry)
+    found.continued_blocks = set_blocks(scan.blocks, scan.stripe, arrays, geometry, cfg)
     found.mapped = int(arrays.dev.mapped[0])
     found.stripe, found.visible_stripes = scan.stripe, scan.blocks.visible
+    found.block_pages = scan.blocks.pages(arrays, geometry)
     found.checked_stripes = scan.checked_stripes
     return found
 
@@ -198,8 +186,9 @@ def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -
         wrong = (reads == READS_DAMAGED) & (state == PROGRAMMED)
         wrong |= ~np.isin(state, (ERASED, PROGRAMMED, TORN))
         found.damaged += (first + np.flatnonzero(wrong)).tolist()
+    used = blocks.pages(arrays, scan.geometry)[own]
     for at in np.flatnonzero(blocks.visible[own]).tolist():
-        pages = reads[at * block_pages : (at + 1) * block_pages]
+        pages = reads[at * block_pages : at * block_pages + int(used[at])]
         _check_newest(scan, first + at * block_pages, pages, int(blocks.visible[number + at]))
     sectors = np.zeros(1, np.int64) if scan.sectors is None else scan.sectors
     wrong_unit, newest_sequence = _map_newest(
@@ -273,7 +262,7 @@ def _map_newest(records, reads, first, units, newest, l2p, sectors):
 
 def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> None:
     """Read the newest stripes of the block with page ``first`` whole, and overwrite pages that may
-    be torn. ``reads``: what its pages read as, uint8[pages]; changed for damaged pages.
+    be torn. ``reads``: what the pages that it uses read as, uint8[pages]; changed for damaged pages.
     ``visible``: number of stripes up to the last visible one.
     """
     store, stripe, found = scan.store, scan.stripe, scan.found
@@ -314,102 +303,3 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
         if scan.sectors is not None:
             scan.sectors[own][dead] = 0
         scan.found.trimmed += int(dead.sum())
-
-
-# --- blocks
-
-
-def _count_valid(arrays: Arrays, geometry: Geometry) -> None:
-    """Set the counts of mapped pages and the reverse map from the mapping table."""
-    arrays.dev["mapped"] = _map_back(
-        arrays.l2p[0], arrays.p2l[0], arrays.valid, geometry.block_pages
-    )
-
-
-@njit
-def _map_back(l2p, p2l, valid, block_pages):
-    """Set the reverse map and the numbers of valid pages. Return the number of mapped pages."""
-    mapped = 0
-    for lpn in range(l2p.shape[0]):
-        if l2p[lpn] != 0:
-            ppn = int(l2p[lpn]) - 1
-            p2l[ppn] = lpn + 1
-            valid[ppn // block_pages] += 1
-            mapped += 1
-    return mapped
-
-
-def _set_blocks(scan: _Scan, arrays: Arrays, cfg: Config) -> None:
-    """Set the states of blocks, the free rings and the write frontiers."""
-    found, geometry = scan.blocks, scan.geometry
-    block, valid = arrays.block, arrays.valid
-    known = found.erases >= 0
-    typical = int(np.median(found.erases[known])) if known.any() else 0
-    block["erases"][:] = np.where(known, found.erases, typical)
-    arrays.dev["erases_before"] = block["erases"].sum()
-    block["dirty"][:] = 1
-    used = (found.visible > 0) & (valid > 0)
-    block["state"][used] = page_map.FULL
-    block["stream"][used] = found.stream[used]
-    order = np.flatnonzero(used)
-    order = order[np.argsort(found.programs[order], kind="stable")]
-    block["filled"][order] = np.arange(len(order))
-    arrays.dev["filled"] = len(order)
-    if not cfg.ftl.gc_copyback:  # copy-back overtakes programs of earlier pages
-        _continue_blocks(scan, arrays)
-    for unit in range(geometry.units):
-        _set_free_ring(arrays, geometry, unit, cfg.ftl.wear_dynamic)
-
-
-def _continue_blocks(scan: _Scan, arrays: Arrays) -> None:
-    """Continue each stream of each unit in its newest block, if that has room behind the stripe
-    that has been overwritten."""
-    found, geometry = scan.blocks, scan.geometry
-    stripes = geometry.block_pages // scan.stripe
-    streams = arrays.front.shape[0]
-    for unit in range(geometry.units):
-        own = slice(unit * geometry.all_blocks, unit * geometry.all_blocks + geometry.native_blocks)
-        full = arrays.block["state"][own] == page_map.FULL
-        room = full & (found.visible[own] + 1 < stripes)
-        for stream in range(streams):
-            places = np.flatnonzero(full & (found.stream[own] == stream))
-            if not len(places):
-                continue
-            newest = int(places[np.argmax(found.programs[own][places])])
-            if not room[newest]:
-                continue
-            front, block = arrays.front[stream, unit], arrays.block[own.start + newest]
-            front["block"] = newest
-            front["next"] = (int(found.visible[own][newest]) + 1) * scan.stripe
-            block["state"] = page_map.OPEN
-            scan.found.continued_blocks += 1
-        _keep_collecting(arrays, unit, own, full & (found.visible[own] + 1 < stripes), scan)
-
-
-def _keep_collecting(arrays: Arrays, unit: int, own: slice, room: np.ndarray, scan: _Scan) -> None:
-    """If a unit has neither a free block nor an open one for collected pages, continue the block
-    with most room for them: else nothing could be collected any more.
-
-    ``own``: its blocks; ``room``: bool[blocks], those with room behind the stripe that has been
-    overwritten.
-    """
-    stream, visible = int(arrays.cfg.collected[0]), scan.blocks.visible[own]
-    free = (arrays.block["state"][own] == page_map.FREE).any()
-    if free or arrays.front["block"][stream, unit] >= 0 or not room.any():
-        return
-    best = int(np.flatnonzero(room)[np.argmin(visible[room])])
-    fronts = arrays.front[:, unit]
-    fronts["block"][fronts["block"] == best] = -1
-    front, block = arrays.front[stream, unit], arrays.block[own.start + best]
-    front["block"], front["next"] = best, (int(visible[best]) + 1) * scan.stripe
-    block["state"], block["stream"] = page_map.OPEN, stream
-
-
-def _set_free_ring(arrays: Arrays, geometry: Geometry, unit: int, by_wear: bool) -> None:
-    """Set the ring of free blocks of a unit, the least worn first if ``by_wear``."""
-    own = slice(unit * geometry.all_blocks, unit * geometry.all_blocks + geometry.native_blocks)
-    free = np.flatnonzero(arrays.block["state"][own] == page_map.FREE)
-    if by_wear:
-        free = free[np.argsort(arrays.block["erases"][own][free], kind="stable")]
-    arrays.free[unit, : len(free)] = free
-    arrays.pool["free_head"][unit], arrays.pool["free_n"][unit] = 0, len(free)

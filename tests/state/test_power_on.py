@@ -9,7 +9,9 @@ import pytest
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
-from ondie.emu.ftl import recovery
+from ondie.emu.ftl import recovered_blocks, recovery
+from ondie.emu.ftl.page_map import FREE
+from ondie.emu.nand.sealed_records import READS_BLANK, READS_VALID, read_spares
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
@@ -25,6 +27,10 @@ SECTORS = {"ftl__partial_pages": "sectors"}
 LINES = {
     "flash__programming": "one_shot", "pe__kind": "none", "flash__cell": "TLC",
     "flash__pages_per_block": 12,
+}  # fmt: skip
+PSLC = {
+    "ftl__pslc": "dynamic", "ftl__pslc_share": 0.3, "flash__cell": "TLC",
+    "flash__pages_per_block": 6, "flash__blocks_per_plane": 12,
 }  # fmt: skip
 DRIVES = {
     "plain": {},
@@ -45,6 +51,9 @@ DRIVES = {
     "static": SHAPE | {"ftl__placement": "static"},
     "streams": SHAPE | {"ftl__write_streams": 2, "ftl__gc_streams": "each",
                         "ftl__open_blocks": "ahead"},
+    "pSLC": SHAPE | PSLC,
+    "pSLC region": SHAPE | PSLC | CACHE | UNITS | {"ftl__pslc": "static", "ftl__pslc_full": "wait",
+                                                   "ftl__fold_idle": "1 ms"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
 }  # fmt: skip
 
@@ -91,6 +100,22 @@ def history(held, rng, turns):
             held.run(some(rng, held.drive), queues=4)
 
 
+def check_modes(drive):
+    """A block in use has the mode of all its pages, and no page behind those of its mode."""
+    cfg, geometry = drive.arrays.cfg[0], drive.geometry
+    for first, records in drive.store.block_records(geometry.block_pages, geometry.physical_pages):
+        for at, pages in enumerate(records):
+            block = drive.arrays.block[first // geometry.block_pages + at]
+            read = read_spares(pages)
+            if block["state"] == FREE or not (read == READS_VALID).any():
+                continue
+            in_pslc = block["stream"] == cfg.pslc_stream
+            same = (pages["stream"][read == READS_VALID] == cfg.pslc_stream) == in_pslc
+            assert same.all(), "a block has pages of both modes"
+            if in_pslc:
+                assert (read[int(cfg.pslc_pages) :] == READS_BLANK).all()
+
+
 @pytest.mark.parametrize("name", DRIVES)
 def test_histories_with_cuts(name, counts):
     """2,000 of them at full counts."""
@@ -101,6 +126,7 @@ def test_histories_with_cuts(name, counts):
         for found in history(held, rng, 30):
             if found is not None:
                 refused, trimmed = refused + found.refused_pages, trimmed + found.trimmed
+                check_modes(held.drive)
         cuts += held.cuts
     assert cuts > counts(4, 125) and trimmed > 0
     assert refused > 0 or counts(True, False), "no interrupted program has left a valid seal"
@@ -157,15 +183,27 @@ def torn_pages_taken(monkeypatch, held):
 
 def block_not_closed(monkeypatch, held):
     """Writes continue right behind the last visible page."""
-    go_on = recovery._continue_blocks
+    go_on = recovered_blocks.continue_blocks
 
-    def at_once(scan, arrays):
-        go_on(scan, arrays)
+    def at_once(found, stripe, arrays, geometry):
+        continued = go_on(found, stripe, arrays, geometry)
         moved = arrays.front["block"] >= 0
-        arrays.front["next"][moved] -= scan.stripe
+        arrays.front["next"][moved] -= stripe
+        return continued
 
-    monkeypatch.setattr(recovery, "_continue_blocks", at_once)
+    monkeypatch.setattr(recovered_blocks, "continue_blocks", at_once)
     monkeypatch.setattr(recovery, "_check_newest", lambda *args: None)
+
+
+def mode_ignored(monkeypatch, held):
+    """Recovery takes all blocks for native ones."""
+    set_blocks = recovery.set_blocks
+
+    def native(found, stripe, arrays, geometry, cfg):
+        found.stream[found.stream == int(arrays.cfg.pslc_stream[0])] = 0
+        return set_blocks(found, stripe, arrays, geometry, cfg)
+
+    monkeypatch.setattr(recovery, "set_blocks", native)
 
 
 def flush_answered_early(monkeypatch, held):
@@ -199,6 +237,7 @@ def erase_does_not_wait(monkeypatch, held):
         (trims_not_recorded, "plain"),
         (torn_pages_taken, "plain"),
         (block_not_closed, "plain"),
+        (mode_ignored, "pSLC"),
         (flush_answered_early, "write back"),
         (erase_does_not_wait, "plain"),
     ],
@@ -214,7 +253,7 @@ def test_what_the_histories_catch(monkeypatch, break_it, name):
             if break_it is erase_does_not_wait:
                 trims_without_flush(held, rng)
             for _ in history(held, rng, 30):
-                pass
+                check_modes(held.drive)
         except (AssertionError, InputError):
             monkeypatch.undo()
             return
