@@ -298,11 +298,14 @@ enum ondie_log {
     ONDIE_LOG_PADDING = 26,
     ONDIE_LOG_FAILED = 27,
     ONDIE_LOG_TRIM_COPY = 28,
-    ONDIE_LOG_TRIM_MAP = 29
+    ONDIE_LOG_TRIM_MAP = 29,
+    ONDIE_LOG_FIRST_PASS = 30
 };
 
-/* Logical page of a page that holds padding (nand/page_store.py). */
-enum { ONDIE_PADDING = -2 };
+/* Logical page of a page that holds padding, and of one after the first of two passes
+ * (nand/page_store.py).
+ */
+enum { ONDIE_PADDING = -2, ONDIE_FIRST_PASS = -3 };
 
 /* Record of the log: dtype LOG of engine/core/payload_log.py. */
 typedef struct {

@@ -200,12 +200,25 @@ static void fail_program(const ondie_payload *p, page to) {
     to.spare->seal = ~ondie_seal(p->isa, to.spare);
 }
 
+/* Leave a page as the first of two passes does: it reads neither as blank nor as valid, until the
+ * second pass has ended.
+ */
+static void end_first_pass(const ondie_payload *p, page to) {
+    to.spare->lpn = ONDIE_FIRST_PASS;
+    to.spare->seal = ~ondie_seal(p->isa, to.spare);
+}
+
 /* Program one page. */
 static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     const page to = page_at(p, r->ppn + i);
     const int64_t lpn = r->lpn + (r->lpn >= 0 ? i : 0);
-    if (to.spare->written != ONDIE_ERASED) return ONDIE_TWICE;
-    begin_program(to);
+    const int second = to.spare->written == ONDIE_TORN && to.spare->lpn == ONDIE_FIRST_PASS;
+    if (to.spare->written != ONDIE_ERASED && !second) return ONDIE_TWICE;
+    if (!second) begin_program(to);
+    if (r->what == ONDIE_LOG_FIRST_PASS) {
+        end_first_pass(p, to);
+        return ONDIE_OK;
+    }
     if (r->what == ONDIE_LOG_FAILED) {
         fail_program(p, to);
         return ONDIE_OK;
@@ -312,6 +325,7 @@ static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PADDING:
     case ONDIE_LOG_FAILED:
     case ONDIE_LOG_TRIM_MAP:
+    case ONDIE_LOG_FIRST_PASS:
         if (r->old >= 0) missing = missing_segment(p, r->old, 1, ONDIE_USED);
         if (missing >= 0) return missing;
         return missing_segment(p, r->ppn, r->n, ONDIE_USED | ONDIE_CHANGED_FILE);
@@ -354,6 +368,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PADDING:
     case ONDIE_LOG_FAILED:
     case ONDIE_LOG_TRIM_MAP:
+    case ONDIE_LOG_FIRST_PASS:
         if ((p->missing = page_without_room(p, r->ppn, r->n)) >= 0) return ONDIE_NO_ROOM;
         for (int64_t i = 0; i < r->n && status == ONDIE_OK; i++) status = program(p, r, i);
         break;

@@ -17,7 +17,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import page_map, pslc
+from ondie.emu.ftl import page_map
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import njit
 
@@ -62,9 +62,7 @@ def _map_back(l2p, p2l, valid, block_pages):
     return mapped
 
 
-def set_blocks(
-    found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, cfg: Config
-) -> int:
+def set_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, cfg: Config) -> int:
     """Set the states of blocks, the free rings and the write frontiers. Return the number of blocks
     in which writes continue.
 

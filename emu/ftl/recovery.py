@@ -1,7 +1,7 @@
 """Recovery of the conventional namespace: mapping table and blocks, from flash alone.
 
-Owns the choice of the newest version of each mapping unit and the check for torn pages. Does not own
-the state of blocks, free rings and write frontiers (recovered_blocks.py), the reading of pages
+Owns the choice of the newest version of each mapping unit and the check for torn pages. Does not
+own the state of blocks, free rings and write frontiers (recovered_blocks.py), the reading of pages
 (nand/page_store.py), the reservoir (reservoir_recovery.py) or the power cut itself
 (nvme/power_cut.py).
 Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
@@ -18,6 +18,9 @@ die are executed one by one. So the newest stripes of each block are read whole.
 checksum is overwritten with zeros, which needs no erase, so that later scans do not take it for
 data. An interrupted program may also read as blank. So the stripe behind the last visible one is
 overwritten, too, and writes continue behind that.
+
+With programming in two passes, a page after its first pass cannot be read: it is visible, but holds
+no data. Its data were in the drive's DRAM, and no command had completed that promised them.
 """
 
 from __future__ import annotations
@@ -110,6 +113,8 @@ class _Scan:
     blocks: Blocks
     checked_stripes: int
     """Number of the newest stripes of a block whose pages are read whole."""
+    two_pass: bool
+    """Whether a page cannot be read until a second pass has ended."""
     found: Recovered = field(default_factory=Recovered)
 
 
@@ -121,7 +126,6 @@ def check_supported(cfg: Config, what: str) -> None:
         ("ftl.map_cache_bytes", ftl.map_cache_bytes, ftl.map_cache_bytes != 0),
         ("ftl.map_update", ftl.map_update, ftl.map_update != "programmed"),
         ("ftl.unwritten", ftl.unwritten, ftl.unwritten != "zeros"),
-        ("flash.programming", cfg.flash.programming, cfg.flash.programming == "two_pass"),
     ]
     for key, value, unsupported in wrong:
         if unsupported:
@@ -150,6 +154,7 @@ def recover(
         arrays.sectors[0] if table.partial else None,
         Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
         geometry.block_pages if every_page else CHECKED_STRIPES,
+        int(table.passes) == 2,
     )  # fmt: skip
     for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
         _scan_blocks(scan, arrays, first, records)
@@ -262,11 +267,17 @@ def _map_newest(records, reads, first, units, newest, l2p, sectors):
 
 def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> None:
     """Read the newest stripes of the block with page ``first`` whole, and overwrite pages that may
-    be torn. ``reads``: what the pages that it uses read as, uint8[pages]; changed for damaged pages.
-    ``visible``: number of stripes up to the last visible one.
+    be torn. ``reads``: what the pages that it uses read as, uint8[pages]; changed for damaged
+    pages. ``visible``: number of stripes up to the last visible one.
+
+    With two passes, the newest stripes are those up to the last one with a valid page: second
+    passes are in order, and first passes may be any number of stripes ahead.
     """
     store, stripe, found = scan.store, scan.stripe, scan.found
-    for at in range(max(visible - scan.checked_stripes, 0) * stripe, visible * stripe):
+    last = visible
+    if scan.two_pass:
+        last = int(np.flatnonzero(reads == READS_VALID).max(initial=-1)) // stripe + 1
+    for at in range(max(last - scan.checked_stripes, 0) * stripe, last * stripe):
         if reads[at] != READS_VALID:
             continue
         found.checked_pages += 1

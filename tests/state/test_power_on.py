@@ -28,6 +28,7 @@ LINES = {
     "flash__programming": "one_shot", "pe__kind": "none", "flash__cell": "TLC",
     "flash__pages_per_block": 12,
 }  # fmt: skip
+TWO_PASS = {"flash__programming": "two_pass", "flash__t_program_second": "900 us"}
 PSLC = {
     "ftl__pslc": "dynamic", "ftl__pslc_share": 0.3, "flash__cell": "TLC",
     "flash__pages_per_block": 6, "flash__blocks_per_plane": 12,
@@ -51,6 +52,9 @@ DRIVES = {
     "static": SHAPE | {"ftl__placement": "static"},
     "streams": SHAPE | {"ftl__write_streams": 2, "ftl__gc_streams": "each",
                         "ftl__open_blocks": "ahead"},
+    "two passes": SHAPE | LINES | TWO_PASS,
+    "two passes, write back": SHAPE | LINES | TWO_PASS | CACHE | UNITS | SECTORS | {
+        "ftl__block_unit": "plane", "ftl__program_failures": 0.005},
     "pSLC": SHAPE | PSLC,
     "pSLC region": SHAPE | PSLC | CACHE | UNITS | {"ftl__pslc": "static", "ftl__pslc_full": "wait",
                                                    "ftl__fold_idle": "1 ms"},

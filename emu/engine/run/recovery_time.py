@@ -29,8 +29,8 @@ def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
 
     Of each block, the out-of-band data of all pages up to the last visible one are read (of a blank
     block, those of the first page), then the newest stripes whole; the stripe behind them is
-    overwritten. Pages with the same offset in all planes of a unit are read together. Pages of blocks
-    in pSLC mode take the times of that mode.
+    overwritten. Pages with the same offset in all planes of a unit are read together. Pages of
+    blocks in pSLC mode take the times of that mode.
     """
     together = geometry.unit_planes * geometry.slots
     offsets = np.maximum(found.visible_stripes * found.stripe // together, 1)
