@@ -50,8 +50,8 @@ SPARE_BYTES = 36
 the cells."""
 BLANK, PADDING, FIRST_PASS = -1, -2, -3
 """Values of ``lpn``: a torn page that reads as erased, a page programmed without data
-(ONDIE_PADDING of csrc/ondie.h), and a torn page after the first of two passes, whose second pass may
-follow without an erase."""
+(ONDIE_PADDING of csrc/ondie.h), and a torn page after the first of two passes (ONDIE_FIRST_PASS),
+whose second pass may follow without an erase."""
 
 
 class Spare(NamedTuple):

@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
 from ondie.emu.ftl import recovered_blocks, recovery
 from ondie.emu.ftl.page_map import FREE
-from ondie.emu.nand.sealed_records import READS_BLANK, READS_VALID, read_spares
+from ondie.emu.nand.page_store import FIRST_PASS
+from ondie.emu.nand.sealed_records import (
+    READS_BLANK,
+    READS_DAMAGED,
+    READS_VALID,
+    read_spares,
+)
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
@@ -60,6 +68,10 @@ DRIVES = {
                                                    "ftl__fold_idle": "1 ms"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
 }  # fmt: skip
+ONE_DIE = DRIVES["two passes"] | {
+    "flash__channels": 1, "flash__dies_per_channel": 1, "flash__blocks_per_plane": 24,
+    "flash__pages_per_block": 36,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +85,8 @@ OPS = (WRITE,) * 5 + (READ, READ, TRIM)
 
 
 def versions(name, seed=0, **changes):
-    cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES[name])
+    drive = (DRIVES | {"one die": ONE_DIE})[name]
+    cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | drive)
     drive = Drive(cfg, True, strict=True, seed=seed, queues=4, **changes)
     return Versions(drive, cached=cfg.cache.mode in ("write_back", "read_write"))
 
@@ -242,6 +255,7 @@ def erase_does_not_wait(monkeypatch, held):
         (torn_pages_taken, "plain"),
         (block_not_closed, "plain"),
         (mode_ignored, "pSLC"),
+        (no_seal, "two passes"),
         (flush_answered_early, "write back"),
         (erase_does_not_wait, "plain"),
     ],
@@ -263,6 +277,58 @@ def test_what_the_histories_catch(monkeypatch, break_it, name):
             return
         monkeypatch.undo()
     pytest.fail("never caught")
+
+
+def cut_in_second_passes(held, rng, turns=6):
+    """Write many units to one die, and cut the power in a second pass, while many lines have had
+    their first one."""
+    drive, refused = held.drive, 0
+    for _ in range(turns):
+        units = rng.permutation(drive.units)[:60].tolist()
+        size = drive.unit_bytes
+        chosen = held.batch([(WRITE, unit * size, size, 0) for unit in units], queues=4)
+        passes, last = int(rng.integers(1, 9)), -1
+        while passes:
+            drive.run_until(max_events=1)
+            tid = int(drive.arrays.die["arr"][0])
+            if tid >= 0 and tid != last and drive.arrays.txn["step"][tid] == stages.PASSED:
+                last, passes = tid, passes - 1
+        drive.power_cut(0)
+        held.settle(chosen, drive.completions())
+        drive.power_on()
+        held.look()
+        refused += drive.recovered.refused_pages
+    return refused
+
+
+def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch):
+    """The torn line is the last one with valid pages, not the last visible one."""
+    assert sum(cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
+               for seed in range(2)) > 10  # fmt: skip
+    check = recovery._check_newest
+
+    def newest_visible(scan, *args):
+        scan.two_pass = False
+        check(scan, *args)
+
+    monkeypatch.setattr(recovery, "_check_newest", newest_visible)
+    with pytest.raises(AssertionError, match="is none of"):
+        for seed in range(6):
+            cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
+
+
+def test_a_page_after_its_first_pass_is_neither_blank_nor_valid():
+    """Until the second pass has ended, also after a kill of the process."""
+    held = versions("one die")
+    drive, size = held.drive, held.drive.unit_bytes
+    held.batch([(WRITE, unit * size, size, 0) for unit in range(60)], queues=4)
+    while not drive.arrays.count[0, COUNTERS.index("second_pass_pages")]:
+        drive.run_until(max_events=1)
+    records = drive.store.records(0)
+    half = records["lpn"] == FIRST_PASS
+    assert half.sum() >= 12 and (read_spares(records)[half] == READS_DAMAGED).all()
+    drive.run()
+    assert not (drive.store.records(0)["lpn"] == FIRST_PASS).any()
 
 
 def test_a_cut_in_recovery_changes_nothing(monkeypatch):
