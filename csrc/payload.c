@@ -228,6 +228,11 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
         write_spare(p, to, r, lpn, p->trim_sequence[r->place - 1], checksum_of(p, to.data));
         return ONDIE_OK;
     }
+    if (r->what == ONDIE_LOG_MAP_PAGE) {
+        memset(to.data, 0, (size_t)p->page_bytes);
+        write_spare(p, to, r, lpn, p->map_composed[r->place - 1], checksum_of(p, to.data));
+        return ONDIE_OK;
+    }
     if (r->what == ONDIE_LOG_PADDING) {
         memset(to.data, 0, (size_t)p->page_bytes);
         write_spare(p, to, r, ONDIE_PADDING, 0, checksum_of(p, to.data));
@@ -326,6 +331,7 @@ static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_FAILED:
     case ONDIE_LOG_TRIM_MAP:
     case ONDIE_LOG_FIRST_PASS:
+    case ONDIE_LOG_MAP_PAGE:
         if (r->old >= 0) missing = missing_segment(p, r->old, 1, ONDIE_USED);
         if (missing >= 0) return missing;
         return missing_segment(p, r->ppn, r->n, ONDIE_USED | ONDIE_CHANGED_FILE);
@@ -369,6 +375,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_FAILED:
     case ONDIE_LOG_TRIM_MAP:
     case ONDIE_LOG_FIRST_PASS:
+    case ONDIE_LOG_MAP_PAGE:
         if ((p->missing = page_without_room(p, r->ppn, r->n)) >= 0) return ONDIE_NO_ROOM;
         for (int64_t i = 0; i < r->n && status == ONDIE_OK; i++) status = program(p, r, i);
         break;
@@ -377,6 +384,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
         erase(p, r);
         break;
     case ONDIE_LOG_TRIM_COPY: p->trim_sequence[r->old] = ++p->sequence; break;
+    case ONDIE_LOG_MAP_COPY: p->map_composed[r->place - 1] = p->programs + 1; break;
     case ONDIE_LOG_DROP:
     case ONDIE_LOG_TRIM: break;
     default: status = ONDIE_NOT_APPLIED;

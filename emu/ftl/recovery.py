@@ -21,6 +21,9 @@ overwritten, too, and writes continue behind that.
 
 With programming in two passes, a page after its first pass cannot be read: it is visible, but holds
 no data. Its data were in the drive's DRAM, and no command had completed that promised them.
+
+With a cached mapping table, the map comes from the out-of-band data as well. Translation pages that
+do not know all of it are written back (translation_pages.queue_stale); the cache starts empty.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, as_records
 from ondie.emu.ftl.recovered_blocks import Blocks, count_valid, set_blocks
+from ondie.emu.ftl.translation_pages import queue_stale
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import (
@@ -96,6 +100,9 @@ class Recovered:
     """Pages that each block uses in its mode, int64[blocks]."""
     mapped: int = 0
     """Mapping units with data."""
+    stale_maps: int = 0
+    """Translation pages that are missing on flash or do not know the newest data; they are written
+    back before the first read of a translation page."""
 
 
 @dataclass
@@ -122,16 +129,22 @@ def check_supported(cfg: Config, what: str) -> None:
     """Raise InputError that begins with ``what`` if the tables of a drive with configuration
     ``cfg`` cannot be recovered from flash."""
     ftl = cfg.ftl
-    wrong = [
-        ("ftl.map_cache_bytes", ftl.map_cache_bytes, ftl.map_cache_bytes != 0),
-        ("ftl.map_update", ftl.map_update, ftl.map_update != "programmed"),
-        ("ftl.unwritten", ftl.unwritten, ftl.unwritten != "zeros"),
-    ]
-    for key, value, unsupported in wrong:
-        if unsupported:
-            raise InputError(
-                f"{what}: {key} = {value}: such a drive cannot be recovered from flash yet"
-            )
+    if ftl.map_update != "programmed":
+        raise InputError(
+            f'{what}: ftl.map_update = {ftl.map_update}: must be "programmed": a page that is '
+            "mapped when it is placed makes the older one invalid, which may be erased before the "
+            "program of the new one has ended"
+        )
+    if ftl.unwritten != "zeros":
+        raise InputError(
+            f'{what}: ftl.unwritten = {ftl.unwritten}: must be "zeros": pages that are mapped by a '
+            "read have no program that a scan could find"
+        )
+    if ftl.map_cache_bytes and not ftl.trim_maps:
+        raise InputError(
+            f"{what}: ftl.map_cache_bytes = {ftl.map_cache_bytes}: needs ftl.trim_maps = true, so "
+            "that translation pages and trims have out-of-band data; a drive with a store sets it"
+        )
 
 
 def recover(
@@ -147,7 +160,7 @@ def recover(
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]
     blocks = geometry.units * geometry.all_blocks
-    units = int(table.lpns) + int(table.trim_maps)
+    units = int(table.lpns + table.tpages + table.trim_maps)
     scan = _Scan(
         store, geometry, max(int(table.stripe), int(table.together)), units,
         map_table((units, 2), np.int64),
@@ -160,6 +173,8 @@ def recover(
         _scan_blocks(scan, arrays, first, records)
     found = scan.found
     _apply_trim_maps(scan, arrays)
+    if table.tpages > 0:
+        found.stale_maps = queue_stale(arrays, scan.newest)
     count_valid(arrays, geometry)
     found.continued_blocks = set_blocks(scan.blocks, scan.stripe, arrays, geometry, cfg)
     found.mapped = int(arrays.dev.mapped[0])
@@ -196,8 +211,10 @@ def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -
         pages = reads[at * block_pages : at * block_pages + int(used[at])]
         _check_newest(scan, first + at * block_pages, pages, int(blocks.visible[number + at]))
     sectors = np.zeros(1, np.int64) if scan.sectors is None else scan.sectors
+    table = arrays.cfg[0]
+    maps = int(table.lpns), int(table.lpns + table.tpages)
     wrong_unit, newest_sequence = _map_newest(
-        flat, reads, first, scan.units, scan.newest, arrays.l2p[0], sectors
+        flat, reads, first, scan.units, maps, scan.newest, arrays.l2p[0], sectors
     )
     found.sequence = max(found.sequence, int(newest_sequence))
     if wrong_unit >= 0:
@@ -235,12 +252,14 @@ def _summarize(records, reads, block_pages, stripe, visible, programs, erases, s
 
 
 @njit
-def _map_newest(records, reads, first, units, newest, l2p, sectors):
+def _map_newest(records, reads, first, units, maps, newest, l2p, sectors):
     """Map the logical page of each valid page with data, the first of which is physical page
     ``first``, if it is the newest one so far. Return (a logical page that the drive has not, or -1;
     largest sequence number).
 
     ``newest``: (sequence number, number of the program) of each logical page, int64[units, 2].
+    ``maps``: the first translation page and the page behind the last one, which have numbers of
+    programs as sequence numbers.
     """
     largest = 0
     partial = sectors.shape[0] > 1
@@ -254,7 +273,8 @@ def _map_newest(records, reads, first, units, newest, l2p, sectors):
             continue
         if lpn < 0 or lpn >= units:
             return lpn, largest
-        largest = max(largest, sequence)
+        if lpn < maps[0] or lpn >= maps[1]:
+            largest = max(largest, sequence)
         held = newest[lpn, 0]
         if sequence > held or (sequence == held and record.step > newest[lpn, 1]):
             newest[lpn, 0] = sequence
@@ -297,9 +317,10 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
     """Unmap the units that the newest trim maps do not have, unless they were written later."""
     table = arrays.cfg[0]
     units, span = int(table.lpns), int(table.trim_span)
+    first = units + int(table.tpages)
     sequences, l2p = scan.newest[:, 0], arrays.l2p[0]
     for at in range(int(table.trim_maps)):
-        entry = int(l2p[units + at])
+        entry = int(l2p[first + at])
         if entry == 0:
             continue
         if not scan.store.intact(entry - 1):
@@ -309,7 +330,7 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
             )
         own = slice(at * span, min((at + 1) * span, units))
         bits = np.unpackbits(scan.store.read(entry - 1), bitorder="little")[: own.stop - own.start]
-        dead = (bits == 0) & (sequences[own] <= sequences[units + at]) & (l2p[own] != 0)
+        dead = (bits == 0) & (sequences[own] <= sequences[first + at]) & (l2p[own] != 0)
         l2p[own][dead] = 0
         if scan.sectors is not None:
             scan.sectors[own][dead] = 0

@@ -17,6 +17,7 @@ from ondie.emu.engine.core.payload_log import (
     LOG_FIRST_PASS,
     LOG_LAND,
     LOG_LOST,
+    LOG_MAP_PAGE,
     LOG_MOVE,
     LOG_PADDING,
     LOG_PROGRAM,
@@ -82,6 +83,9 @@ def _log_program(arrays: Arrays, tid: int) -> None:
     held = int(arrays.sectors[0, lpn]) if partial and lpn >= 0 else -1
     if txn.role == Role.PADDING:
         record.what, record.sectors, record.held = LOG_PADDING, 0, 0
+        return
+    if txn.role == Role.MAP_BACK:
+        record.what, record.place = LOG_MAP_PAGE, lpn - int(cfg.lpns) + 1
         return
     if txn.role == Role.TRIM_MAP:
         record.what, record.place = LOG_TRIM_MAP, int(txn.src_ppn) + 1

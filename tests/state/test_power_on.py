@@ -12,6 +12,7 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
 from ondie.emu.ftl import recovered_blocks, recovery
+from ondie.emu.ftl.cached_entries import KEPT
 from ondie.emu.ftl.page_map import FREE
 from ondie.emu.nand.page_store import FIRST_PASS
 from ondie.emu.nand.sealed_records import (
@@ -37,6 +38,7 @@ LINES = {
     "flash__pages_per_block": 12,
 }  # fmt: skip
 TWO_PASS = {"flash__programming": "two_pass", "flash__t_program_second": "900 us"}
+MAP = SHAPE | {"ftl__map_cache": "60 B", "flash__page": "512 B", "flash__blocks_per_plane": 12}
 PSLC = {
     "ftl__pslc": "dynamic", "ftl__pslc_share": 0.3, "flash__cell": "TLC",
     "flash__pages_per_block": 6, "flash__blocks_per_plane": 12,
@@ -63,6 +65,8 @@ DRIVES = {
     "two passes": SHAPE | LINES | TWO_PASS,
     "two passes, write back": SHAPE | LINES | TWO_PASS | CACHE | UNITS | SECTORS | {
         "ftl__block_unit": "plane", "ftl__program_failures": 0.005},
+    "cached map": MAP,
+    "cached map, word lines": MAP | LINES | TWO_PASS | CACHE | {"ftl__map_writes": 1},
     "pSLC": SHAPE | PSLC,
     "pSLC region": SHAPE | PSLC | CACHE | UNITS | {"ftl__pslc": "static", "ftl__pslc_full": "wait",
                                                    "ftl__fold_idle": "1 ms"},
@@ -115,6 +119,27 @@ def history(held, rng, turns):
             held.run([(FLUSH, 0, 0, 0)])
         else:
             held.run(some(rng, held.drive), queues=4)
+        check_map(held.drive)
+
+
+def check_map(drive):
+    """What a translation page does not know of its span is dirty in the map cache, or the page is
+    to be written back."""
+    cfg, l2p = drive.arrays.cfg[0], drive.arrays.l2p[0]
+    lpns, span = int(cfg.lpns), int(cfg.map_span)
+    if cfg.tpages == 0 or not drive.idle or not drive.store.segments_on_disk():
+        return
+    records = drive.store.records(0)
+    entries = drive.arrays.entry[: int(drive.arrays.maps["used"][0])]
+    dirty = set(entries["lpn"][entries["dirty"] != 0].tolist())
+    for page in range(int(cfg.tpages)):
+        if drive.arrays.tpage["state"][page] != KEPT:
+            continue
+        place = int(l2p[lpns + page])
+        known = records["sequence"][place - 1] if place else 0
+        units = np.flatnonzero(l2p[page * span : min((page + 1) * span, lpns)]) + page * span
+        later = records["step"][l2p[units].astype(np.int64) - 1] >= known
+        assert dirty.issuperset(units[later].tolist()), f"translation page {page} is stale"
 
 
 def check_modes(drive):
@@ -212,6 +237,11 @@ def block_not_closed(monkeypatch, held):
     monkeypatch.setattr(recovery, "_check_newest", lambda *args: None)
 
 
+def stale_map_kept(monkeypatch, held):
+    """Recovery takes all translation pages on flash for up to date."""
+    monkeypatch.setattr(recovery, "queue_stale", lambda *args: 0)
+
+
 def mode_ignored(monkeypatch, held):
     """Recovery takes all blocks for native ones."""
     set_blocks = recovery.set_blocks
@@ -255,7 +285,7 @@ def erase_does_not_wait(monkeypatch, held):
         (torn_pages_taken, "plain"),
         (block_not_closed, "plain"),
         (mode_ignored, "pSLC"),
-        (no_seal, "two passes"),
+        (stale_map_kept, "cached map"),
         (flush_answered_early, "write back"),
         (erase_does_not_wait, "plain"),
     ],
@@ -315,6 +345,11 @@ def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch):
     with pytest.raises(AssertionError, match="is none of"):
         for seed in range(6):
             cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
+    monkeypatch.undo()
+    held = versions("one die")
+    no_seal(monkeypatch, held)  # pages after their first pass are taken for data
+    with pytest.raises(InputError, match="mapping unit -3"):
+        cut_in_second_passes(held, np.random.default_rng(0))
 
 
 def test_a_page_after_its_first_pass_is_neither_blank_nor_valid():
@@ -428,7 +463,7 @@ def test_power_on_is_refused():
         drive.power_on()
     for payload, changes, words in (
         (False, {}, "keeps no payload"),
-        (True, {"ftl__map_cache": "1 KiB"}, r"ftl.map_cache_bytes = 1024"),
+        (True, {"ftl__map_cache": "1 KiB"}, r"ftl.map_cache_bytes = 1024: needs ftl.trim_maps"),
     ):
         drive = Drive(small.config(**changes), payload)
         drive.power_cut(0)
