@@ -298,11 +298,16 @@ enum ondie_log {
     ONDIE_LOG_PADDING = 26,
     ONDIE_LOG_FAILED = 27,
     ONDIE_LOG_TRIM_COPY = 28,
-    ONDIE_LOG_TRIM_MAP = 29
+    ONDIE_LOG_TRIM_MAP = 29,
+    ONDIE_LOG_FIRST_PASS = 30,
+    ONDIE_LOG_MAP_COPY = 31,
+    ONDIE_LOG_MAP_PAGE = 32
 };
 
-/* Logical page of a page that holds padding (nand/page_store.py). */
-enum { ONDIE_PADDING = -2 };
+/* Logical page of a page that holds padding, and of one after the first of two passes
+ * (nand/page_store.py).
+ */
+enum { ONDIE_PADDING = -2, ONDIE_FIRST_PASS = -3 };
 
 /* Record of the log: dtype LOG of engine/core/payload_log.py. */
 typedef struct {
@@ -368,6 +373,8 @@ typedef struct {
     const uint8_t *zeros;     /* one page */
     const uint8_t *trim_bits; /* buffers of trim maps, a page each */
     int64_t *trim_sequence;   /* sequence number of each buffer's contents */
+    int64_t *map_composed;    /* of each translation page: number of the first program that it does
+                                 not know */
     const ondie_transfer *transfers; /* of each request in the rings of the queue pairs */
 } ondie_payload;
 

@@ -200,12 +200,25 @@ static void fail_program(const ondie_payload *p, page to) {
     to.spare->seal = ~ondie_seal(p->isa, to.spare);
 }
 
+/* Leave a page as the first of two passes does: it reads neither as blank nor as valid, until the
+ * second pass has ended.
+ */
+static void end_first_pass(const ondie_payload *p, page to) {
+    to.spare->lpn = ONDIE_FIRST_PASS;
+    to.spare->seal = ~ondie_seal(p->isa, to.spare);
+}
+
 /* Program one page. */
 static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     const page to = page_at(p, r->ppn + i);
     const int64_t lpn = r->lpn + (r->lpn >= 0 ? i : 0);
-    if (to.spare->written != ONDIE_ERASED) return ONDIE_TWICE;
-    begin_program(to);
+    const int second = to.spare->written == ONDIE_TORN && to.spare->lpn == ONDIE_FIRST_PASS;
+    if (to.spare->written != ONDIE_ERASED && !second) return ONDIE_TWICE;
+    if (!second) begin_program(to);
+    if (r->what == ONDIE_LOG_FIRST_PASS) {
+        end_first_pass(p, to);
+        return ONDIE_OK;
+    }
     if (r->what == ONDIE_LOG_FAILED) {
         fail_program(p, to);
         return ONDIE_OK;
@@ -213,6 +226,11 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     if (r->what == ONDIE_LOG_TRIM_MAP) {
         memcpy(to.data, p->trim_bits + (r->place - 1) * p->page_bytes, (size_t)p->page_bytes);
         write_spare(p, to, r, lpn, p->trim_sequence[r->place - 1], checksum_of(p, to.data));
+        return ONDIE_OK;
+    }
+    if (r->what == ONDIE_LOG_MAP_PAGE) {
+        memset(to.data, 0, (size_t)p->page_bytes);
+        write_spare(p, to, r, lpn, p->map_composed[r->place - 1], checksum_of(p, to.data));
         return ONDIE_OK;
     }
     if (r->what == ONDIE_LOG_PADDING) {
@@ -312,6 +330,8 @@ static int64_t needed_segment(const ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PADDING:
     case ONDIE_LOG_FAILED:
     case ONDIE_LOG_TRIM_MAP:
+    case ONDIE_LOG_FIRST_PASS:
+    case ONDIE_LOG_MAP_PAGE:
         if (r->old >= 0) missing = missing_segment(p, r->old, 1, ONDIE_USED);
         if (missing >= 0) return missing;
         return missing_segment(p, r->ppn, r->n, ONDIE_USED | ONDIE_CHANGED_FILE);
@@ -354,6 +374,8 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_PADDING:
     case ONDIE_LOG_FAILED:
     case ONDIE_LOG_TRIM_MAP:
+    case ONDIE_LOG_FIRST_PASS:
+    case ONDIE_LOG_MAP_PAGE:
         if ((p->missing = page_without_room(p, r->ppn, r->n)) >= 0) return ONDIE_NO_ROOM;
         for (int64_t i = 0; i < r->n && status == ONDIE_OK; i++) status = program(p, r, i);
         break;
@@ -362,6 +384,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
         erase(p, r);
         break;
     case ONDIE_LOG_TRIM_COPY: p->trim_sequence[r->old] = ++p->sequence; break;
+    case ONDIE_LOG_MAP_COPY: p->map_composed[r->place - 1] = p->programs + 1; break;
     case ONDIE_LOG_DROP:
     case ONDIE_LOG_TRIM: break;
     default: status = ONDIE_NOT_APPLIED;

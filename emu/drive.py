@@ -366,7 +366,7 @@ def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> t
     changes: dict[str, int | str] = {}
     if size < unit and not by_sectors:
         changes["ftl.partial_pages"] = "sectors"
-    if stored and cfg.ftl.map_cache_bytes == 0:
+    if stored and cfg.ftl.map_update == "programmed":
         changes["ftl.trim_maps"] = True
     if cfg.system.devices != 1:
         changes["system.devices"] = 1

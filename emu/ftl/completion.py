@@ -22,7 +22,7 @@ from ondie.emu.engine.core.counters import (
     PSLC_ERASED_BLOCKS,
 )
 from ondie.emu.engine.core.events import OWN, give_txn, go
-from ondie.emu.engine.core.payload_log import LOG_FAILED, LOG_MOVE, LOG_PROGRAM
+from ondie.emu.engine.core.payload_log import LOG_FAILED, LOG_MAP_PAGE, LOG_MOVE, LOG_PROGRAM
 from ondie.emu.engine.core.rng import absorb, uniform
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import (
@@ -185,6 +185,8 @@ def on_translation_page_programmed(st, tid):
     dev = txn.dev
     tvpn = txn.lpn - cfg.lpns
     st.count[dev, MAP_PROGRAM_PAGES] += 1
+    if cfg.trim_maps != 0:  # the drive can recover its map
+        page_map.log_program(st, LOG_MAP_PAGE, tid, -1, tvpn + 1, -1, -1)
     page_map.map_page(st, dev, txn.lpn, txn.ppn)
     if cfg.partial != 0:
         st.sectors[dev, txn.lpn] = -1

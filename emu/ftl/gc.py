@@ -177,7 +177,7 @@ def die_of_block(st, block):
 def queue_of(st, txn):
     """Return the die queue for a program of the FTL; translation pages have a separate queue, as
     they have separate blocks."""
-    is_map = txn.lpn >= st.cfg[0].lpns and st.cfg[0].trim_maps == 0
+    is_map = 0 <= txn.lpn - st.cfg[0].lpns < st.cfg[0].tpages
     return Q_MAP_WRITE if is_map else st.cfg[0].q_gc_write
 
 

@@ -342,7 +342,7 @@ def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:
         (fixed == FREE).sum(),
         held,
         slc["free_n"].sum() if geometry.pslc_blocks else 0,
-        (slc["lent"] > cfg.pslc_most).sum(),
+        (slc["lent"] > slc["most"]).sum(),
     )
     return {name: int(count) for name, count in zip(PSLC_QUANTITIES, found, strict=True)}
 

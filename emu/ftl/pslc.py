@@ -36,6 +36,7 @@ SLC = record_type(
     free_n="i8",
     lent="i8",  # blocks in pSLC mode: open, full or being folded
     full="i8",  # of these, full blocks whose folding has not begun
+    most="i8",  # largest number of blocks in pSLC mode; a recovery may find more than are borrowed
 )
 
 
@@ -222,5 +223,6 @@ def tables(cfg: Config, units: int, blocks: int, region: int) -> dict[str, np.nd
     """
     slc = records(SLC, units if cfg.ftl.pslc != "off" else 1)
     slc.free_n = region
+    slc.most = int(blocks * cfg.ftl.pslc_share)
     ring = np.arange(blocks - region, blocks, dtype=np.int32) if region else np.zeros(1, np.int32)
     return {"slc": slc, "slc_free": np.tile(ring, (units if region else 1, 1))}

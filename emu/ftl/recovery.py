@@ -1,7 +1,7 @@
 """Recovery of the conventional namespace: mapping table and blocks, from flash alone.
 
-Owns the choice of the newest version of each mapping unit, the check for torn pages, and the state
-of blocks, free rings and write frontiers after a power loss. Does not own the reading of pages
+Owns the choice of the newest version of each mapping unit and the check for torn pages. Does not
+own the state of blocks, free rings and write frontiers (recovered_blocks.py), the reading of pages
 (nand/page_store.py), the reservoir (reservoir_recovery.py) or the power cut itself
 (nvme/power_cut.py).
 Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
@@ -18,6 +18,12 @@ die are executed one by one. So the newest stripes of each block are read whole.
 checksum is overwritten with zeros, which needs no erase, so that later scans do not take it for
 data. An interrupted program may also read as blank. So the stripe behind the last visible one is
 overwritten, too, and writes continue behind that.
+
+With programming in two passes, a page after its first pass cannot be read: it is visible, but holds
+no data. Its data were in the drive's DRAM, and no command had completed that promised them.
+
+With a cached mapping table, the map comes from the out-of-band data as well. Translation pages that
+do not know all of it are written back (translation_pages.queue_stale); the cache starts empty.
 """
 
 from __future__ import annotations
@@ -31,7 +37,8 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, as_records
-from ondie.emu.ftl import page_map, refresh
+from ondie.emu.ftl.recovered_blocks import Blocks, count_valid, set_blocks
+from ondie.emu.ftl.translation_pages import queue_stale
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import (
@@ -89,22 +96,13 @@ class Recovered:
     """Pages of a block that are checked and overwritten together."""
     visible_stripes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Stripes of each block up to the last visible one, int64[blocks]."""
+    block_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """Pages that each block uses in its mode, int64[blocks]."""
     mapped: int = 0
     """Mapping units with data."""
-
-
-@dataclass
-class _Blocks:
-    """Findings by block of the drive."""
-
-    visible: np.ndarray
-    """Stripes up to the last visible one, int64[blocks]; 0: the block reads as blank."""
-    programs: np.ndarray
-    """Largest number of a program, int64[blocks]."""
-    erases: np.ndarray
-    """Erase count in the out-of-band data, int64[blocks]; -1: unknown."""
-    stream: np.ndarray
-    """Stream of its pages, int64[blocks]; -1: unknown."""
+    stale_maps: int = 0
+    """Translation pages that are missing on flash or do not know the newest data; they are written
+    back before the first read of a translation page."""
 
 
 @dataclass
@@ -119,9 +117,11 @@ class _Scan:
     newest: np.ndarray
     """Sequence and program number of the newest page of each mapping unit, int64[units, 2]."""
     sectors: np.ndarray | None
-    blocks: _Blocks
+    blocks: Blocks
     checked_stripes: int
     """Number of the newest stripes of a block whose pages are read whole."""
+    two_pass: bool
+    """Whether a page cannot be read until a second pass has ended."""
     found: Recovered = field(default_factory=Recovered)
 
 
@@ -129,18 +129,22 @@ def check_supported(cfg: Config, what: str) -> None:
     """Raise InputError that begins with ``what`` if the tables of a drive with configuration
     ``cfg`` cannot be recovered from flash."""
     ftl = cfg.ftl
-    wrong = [
-        ("ftl.map_cache_bytes", ftl.map_cache_bytes, ftl.map_cache_bytes != 0),
-        ("ftl.map_update", ftl.map_update, ftl.map_update != "programmed"),
-        ("ftl.pslc", ftl.pslc, ftl.pslc != "off"),
-        ("ftl.unwritten", ftl.unwritten, ftl.unwritten != "zeros"),
-        ("flash.programming", cfg.flash.programming, cfg.flash.programming == "two_pass"),
-    ]
-    for key, value, unsupported in wrong:
-        if unsupported:
-            raise InputError(
-                f"{what}: {key} = {value}: such a drive cannot be recovered from flash yet"
-            )
+    if ftl.map_update != "programmed":
+        raise InputError(
+            f'{what}: ftl.map_update = {ftl.map_update}: must be "programmed": a page that is '
+            "mapped when it is placed makes the older one invalid, which may be erased before the "
+            "program of the new one has ended"
+        )
+    if ftl.unwritten != "zeros":
+        raise InputError(
+            f'{what}: ftl.unwritten = {ftl.unwritten}: must be "zeros": pages that are mapped by a '
+            "read have no program that a scan could find"
+        )
+    if ftl.map_cache_bytes and not ftl.trim_maps:
+        raise InputError(
+            f"{what}: ftl.map_cache_bytes = {ftl.map_cache_bytes}: needs ftl.trim_maps = true, so "
+            "that translation pages and trims have out-of-band data; a drive with a store sets it"
+        )
 
 
 def recover(
@@ -156,22 +160,26 @@ def recover(
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]
     blocks = geometry.units * geometry.all_blocks
-    units = int(table.lpns) + int(table.trim_maps)
+    units = int(table.lpns + table.tpages + table.trim_maps)
     scan = _Scan(
         store, geometry, max(int(table.stripe), int(table.together)), units,
         map_table((units, 2), np.int64),
         arrays.sectors[0] if table.partial else None,
-        _Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
+        Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
         geometry.block_pages if every_page else CHECKED_STRIPES,
+        int(table.passes) == 2,
     )  # fmt: skip
     for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
         _scan_blocks(scan, arrays, first, records)
     found = scan.found
     _apply_trim_maps(scan, arrays)
-    _count_valid(arrays, geometry)
-    _set_blocks(scan, arrays, cfg)
+    if table.tpages > 0:
+        found.stale_maps = queue_stale(arrays, scan.newest)
+    count_valid(arrays, geometry)
+    found.continued_blocks = set_blocks(scan.blocks, scan.stripe, arrays, geometry, cfg)
     found.mapped = int(arrays.dev.mapped[0])
     found.stripe, found.visible_stripes = scan.stripe, scan.blocks.visible
+    found.block_pages = scan.blocks.pages(arrays, geometry)
     found.checked_stripes = scan.checked_stripes
     return found
 
@@ -198,12 +206,15 @@ def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -
         wrong = (reads == READS_DAMAGED) & (state == PROGRAMMED)
         wrong |= ~np.isin(state, (ERASED, PROGRAMMED, TORN))
         found.damaged += (first + np.flatnonzero(wrong)).tolist()
+    used = blocks.pages(arrays, scan.geometry)[own]
     for at in np.flatnonzero(blocks.visible[own]).tolist():
-        pages = reads[at * block_pages : (at + 1) * block_pages]
+        pages = reads[at * block_pages : at * block_pages + int(used[at])]
         _check_newest(scan, first + at * block_pages, pages, int(blocks.visible[number + at]))
     sectors = np.zeros(1, np.int64) if scan.sectors is None else scan.sectors
+    table = arrays.cfg[0]
+    maps = int(table.lpns), int(table.lpns + table.tpages)
     wrong_unit, newest_sequence = _map_newest(
-        flat, reads, first, scan.units, scan.newest, arrays.l2p[0], sectors
+        flat, reads, first, scan.units, maps, scan.newest, arrays.l2p[0], sectors
     )
     found.sequence = max(found.sequence, int(newest_sequence))
     if wrong_unit >= 0:
@@ -241,12 +252,14 @@ def _summarize(records, reads, block_pages, stripe, visible, programs, erases, s
 
 
 @njit
-def _map_newest(records, reads, first, units, newest, l2p, sectors):
+def _map_newest(records, reads, first, units, maps, newest, l2p, sectors):
     """Map the logical page of each valid page with data, the first of which is physical page
     ``first``, if it is the newest one so far. Return (a logical page that the drive has not, or -1;
     largest sequence number).
 
     ``newest``: (sequence number, number of the program) of each logical page, int64[units, 2].
+    ``maps``: the first translation page and the page behind the last one, which have numbers of
+    programs as sequence numbers.
     """
     largest = 0
     partial = sectors.shape[0] > 1
@@ -260,7 +273,8 @@ def _map_newest(records, reads, first, units, newest, l2p, sectors):
             continue
         if lpn < 0 or lpn >= units:
             return lpn, largest
-        largest = max(largest, sequence)
+        if lpn < maps[0] or lpn >= maps[1]:
+            largest = max(largest, sequence)
         held = newest[lpn, 0]
         if sequence > held or (sequence == held and record.step > newest[lpn, 1]):
             newest[lpn, 0] = sequence
@@ -273,11 +287,17 @@ def _map_newest(records, reads, first, units, newest, l2p, sectors):
 
 def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> None:
     """Read the newest stripes of the block with page ``first`` whole, and overwrite pages that may
-    be torn. ``reads``: what its pages read as, uint8[pages]; changed for damaged pages.
-    ``visible``: number of stripes up to the last visible one.
+    be torn. ``reads``: what the pages that it uses read as, uint8[pages]; changed for damaged
+    pages. ``visible``: number of stripes up to the last visible one.
+
+    With two passes, the newest stripes are those up to the last one with a valid page: second
+    passes are in order, and first passes may be any number of stripes ahead.
     """
     store, stripe, found = scan.store, scan.stripe, scan.found
-    for at in range(max(visible - scan.checked_stripes, 0) * stripe, visible * stripe):
+    last = visible
+    if scan.two_pass:
+        last = int(np.flatnonzero(reads == READS_VALID).max(initial=-1)) // stripe + 1
+    for at in range(max(last - scan.checked_stripes, 0) * stripe, last * stripe):
         if reads[at] != READS_VALID:
             continue
         found.checked_pages += 1
@@ -297,9 +317,10 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
     """Unmap the units that the newest trim maps do not have, unless they were written later."""
     table = arrays.cfg[0]
     units, span = int(table.lpns), int(table.trim_span)
+    first = units + int(table.tpages)
     sequences, l2p = scan.newest[:, 0], arrays.l2p[0]
     for at in range(int(table.trim_maps)):
-        entry = int(l2p[units + at])
+        entry = int(l2p[first + at])
         if entry == 0:
             continue
         if not scan.store.intact(entry - 1):
@@ -309,108 +330,8 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
             )
         own = slice(at * span, min((at + 1) * span, units))
         bits = np.unpackbits(scan.store.read(entry - 1), bitorder="little")[: own.stop - own.start]
-        dead = (bits == 0) & (sequences[own] <= sequences[units + at]) & (l2p[own] != 0)
+        dead = (bits == 0) & (sequences[own] <= sequences[first + at]) & (l2p[own] != 0)
         l2p[own][dead] = 0
         if scan.sectors is not None:
             scan.sectors[own][dead] = 0
         scan.found.trimmed += int(dead.sum())
-
-
-# --- blocks
-
-
-def _count_valid(arrays: Arrays, geometry: Geometry) -> None:
-    """Set the counts of mapped pages and the reverse map from the mapping table."""
-    arrays.dev["mapped"] = _map_back(
-        arrays.l2p[0], arrays.p2l[0], arrays.valid, geometry.block_pages
-    )
-
-
-@njit
-def _map_back(l2p, p2l, valid, block_pages):
-    """Set the reverse map and the numbers of valid pages. Return the number of mapped pages."""
-    mapped = 0
-    for lpn in range(l2p.shape[0]):
-        if l2p[lpn] != 0:
-            ppn = int(l2p[lpn]) - 1
-            p2l[ppn] = lpn + 1
-            valid[ppn // block_pages] += 1
-            mapped += 1
-    return mapped
-
-
-def _set_blocks(scan: _Scan, arrays: Arrays, cfg: Config) -> None:
-    """Set the states of blocks, the free rings and the write frontiers."""
-    found, geometry = scan.blocks, scan.geometry
-    block, valid = arrays.block, arrays.valid
-    known = found.erases >= 0
-    typical = int(np.median(found.erases[known])) if known.any() else 0
-    block["erases"][:] = np.where(known, found.erases, typical)
-    arrays.dev["erases_before"] = block["erases"].sum()
-    block["dirty"][:] = 1
-    used = (found.visible > 0) & (valid > 0)
-    block["state"][used] = page_map.FULL
-    block["stream"][used] = found.stream[used]
-    refresh.set_recovered_ages(arrays, used)
-    order = np.flatnonzero(used)
-    order = order[np.argsort(found.programs[order], kind="stable")]
-    block["filled"][order] = np.arange(len(order))
-    arrays.dev["filled"] = len(order)
-    if not cfg.ftl.gc_copyback:  # copy-back overtakes programs of earlier pages
-        _continue_blocks(scan, arrays)
-    for unit in range(geometry.units):
-        _set_free_ring(arrays, geometry, unit, cfg.ftl.wear_dynamic)
-
-
-def _continue_blocks(scan: _Scan, arrays: Arrays) -> None:
-    """Continue each stream of each unit in its newest block, if that has room behind the stripe
-    that has been overwritten."""
-    found, geometry = scan.blocks, scan.geometry
-    stripes = geometry.block_pages // scan.stripe
-    streams = arrays.front.shape[0]
-    for unit in range(geometry.units):
-        own = slice(unit * geometry.all_blocks, unit * geometry.all_blocks + geometry.native_blocks)
-        full = arrays.block["state"][own] == page_map.FULL
-        room = full & (found.visible[own] + 1 < stripes)
-        for stream in range(streams):
-            places = np.flatnonzero(full & (found.stream[own] == stream))
-            if not len(places):
-                continue
-            newest = int(places[np.argmax(found.programs[own][places])])
-            if not room[newest]:
-                continue
-            front, block = arrays.front[stream, unit], arrays.block[own.start + newest]
-            front["block"] = newest
-            front["next"] = (int(found.visible[own][newest]) + 1) * scan.stripe
-            block["state"] = page_map.OPEN
-            scan.found.continued_blocks += 1
-        _keep_collecting(arrays, unit, own, full & (found.visible[own] + 1 < stripes), scan)
-
-
-def _keep_collecting(arrays: Arrays, unit: int, own: slice, room: np.ndarray, scan: _Scan) -> None:
-    """If a unit has neither a free block nor an open one for collected pages, continue the block
-    with most room for them: else nothing could be collected any more.
-
-    ``own``: its blocks; ``room``: bool[blocks], those with room behind the stripe that has been
-    overwritten.
-    """
-    stream, visible = int(arrays.cfg.collected[0]), scan.blocks.visible[own]
-    free = (arrays.block["state"][own] == page_map.FREE).any()
-    if free or arrays.front["block"][stream, unit] >= 0 or not room.any():
-        return
-    best = int(np.flatnonzero(room)[np.argmin(visible[room])])
-    fronts = arrays.front[:, unit]
-    fronts["block"][fronts["block"] == best] = -1
-    front, block = arrays.front[stream, unit], arrays.block[own.start + best]
-    front["block"], front["next"] = best, (int(visible[best]) + 1) * scan.stripe
-    block["state"], block["stream"] = page_map.OPEN, stream
-
-
-def _set_free_ring(arrays: Arrays, geometry: Geometry, unit: int, by_wear: bool) -> None:
-    """Set the ring of free blocks of a unit, the least worn first if ``by_wear``."""
-    own = slice(unit * geometry.all_blocks, unit * geometry.all_blocks + geometry.native_blocks)
-    free = np.flatnonzero(arrays.block["state"][own] == page_map.FREE)
-    if by_wear:
-        free = free[np.argsort(arrays.block["erases"][own][free], kind="stable")]
-    arrays.free[unit, : len(free)] = free
-    arrays.pool["free_head"][unit], arrays.pool["free_n"][unit] = 0, len(free)

@@ -7,11 +7,15 @@ Source: DFTL (Gupta et al., ASPLOS 2009); MQSim's Address_Mapping_Unit_Page_Leve
 
 from __future__ import annotations
 
+import numpy as np
+
 from ondie.emu.engine.core.counters import MAP_READ_PAGES, UNASKED_OUT_BYTES
 from ondie.emu.engine.core.error_codes import E_FULL
 from ondie.emu.engine.core.events import fail, go, take_txn
+from ondie.emu.engine.core.payload_log import LOG_MAP_COPY, note_log
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import MAP_DECODED
+from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import page_map, subpage_sense, write_frontier
 from ondie.emu.ftl.cached_entries import (
@@ -65,6 +69,8 @@ def wait_for_page(st, tid):
     else:
         maps.miss_first = tpage + 1
     maps.miss_last = tpage + 1
+    if maps.writing == 0:  # a recovery has left translation pages to write back
+        start_write_backs(st, dev)
 
 
 @inline
@@ -235,6 +241,9 @@ def compose(st, dev, tvpn):
     tpage = dev * cfg.tpages + tvpn
     page = st.tpage[tpage]
     page.state = LEAVING
+    if st.reg[0].log_on != 0 and cfg.trim_maps != 0:
+        note_log(st, LOG_MAP_COPY, -1, cfg.lpns + tvpn, -1, -1, 1, dev, -1)
+        st.log[st.reg[0].logged - 1].place = tvpn + 1
     while page.dirty > 0:
         mark_clean(st, tpage, int(page.dirty))
 
@@ -251,6 +260,37 @@ def on_written_back(st, dev, tvpn):
         page.again = 0
         write_back(st, dev, tpage)
     start_write_backs(st, dev)
+
+
+def queue_stale(arrays: Arrays, newest: np.ndarray) -> int:
+    """Queue the stale translation pages of device 0 for write-back, after a recovery of the map.
+    Return their number.
+
+    ``newest``: sequence number and number of the program of each mapped page, int64[pages, 2]. The
+    sequence number of a translation page is the number of the first program that it does not know.
+    It is stale if a page of its span, or a trim map of that span, has been programmed since.
+    Without write-backs (ftl.map_writes = 0) no translation page is on flash, and none is queued.
+    The queue starts with the first read of a translation page.
+    """
+    cfg = arrays.cfg[0]
+    lpns, tpages, span = int(cfg.lpns), int(cfg.tpages), int(cfg.map_span)
+    if cfg.map_writes == 0:
+        return 0
+    l2p = arrays.l2p[0]
+    programs = np.zeros(tpages * span, np.int64)
+    programs[:lpns] = np.where(l2p[:lpns] != 0, newest[:lpns, 1], 0)
+    last = programs.reshape(tpages, span).max(axis=1)
+    known = np.where(l2p[lpns : lpns + tpages] != 0, newest[lpns : lpns + tpages, 0], 0)
+    first = np.arange(tpages) * span // int(cfg.trim_span)
+    behind = (np.minimum(np.arange(1, tpages + 1) * span, lpns) - 1) // int(cfg.trim_span)
+    trimmed = newest[lpns + tpages :, 1]
+    trims = np.maximum(trimmed[first], trimmed[behind])
+    stale = np.flatnonzero(((last > 0) & (last >= known)) | ((known > 0) & (trims >= known)))
+    if len(stale):
+        arrays.tpage["state"][stale] = DUE
+        arrays.tpage["next"][stale[:-1]] = stale[1:] + 1
+        arrays.maps["first"][0], arrays.maps["last"][0] = stale[0] + 1, stale[-1] + 1
+    return len(stale)
 
 
 @njit

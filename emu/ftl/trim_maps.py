@@ -6,9 +6,10 @@ that wait for them. Does not own the unmapping (nvme/command_split.py), the choi
 Source: this project; TRIM is a write of metadata, as journals of FTLs record it.
 
 A trim map is a page with one bit for each of ``cfg.trim_span`` mapping units: 1 if the unit is
-mapped. Trim map k has the page number ``lpns + k`` in the mapping table. It is moved by collection
-like any page, and a new one makes the old one invalid. It has a sequence number: contents with
-smaller numbers of units whose bit is 0 are dead. Trim maps share the open block of collected pages.
+mapped. Trim map k has the page number ``lpns + tpages + k`` in the mapping table. It is moved by
+collection like any page, and a new one makes the old one invalid. It has a sequence number:
+contents with smaller numbers of units whose bit is 0 are dead. Trim maps share the open block of
+collected pages.
 
 A trim is *unsaved* until a trim map that was composed after it is on flash. Trims of a drive are
 numbered. A FLUSH waits until no trim with its number or a smaller one is unsaved. So does the erase
@@ -125,7 +126,7 @@ def start(st, dev):
             return
         txn = st.txn[tid]
         txn.dev = dev
-        txn.lpn = cfg.lpns + at - first
+        txn.lpn = cfg.lpns + cfg.tpages + at - first
         txn.n = 1
         txn.role = Role.TRIM_MAP
         txn.src_ppn = free_slot(st, dev)
@@ -197,6 +198,14 @@ def place(st, tid):
 
 
 @inline
+def record_of(st, tid):
+    """Return the record of trim map ``tid``."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    return st.trim_map[txn.dev * cfg.trim_maps + txn.lpn - cfg.lpns - cfg.tpages]
+
+
+@inline
 def is_trim_map(st, tid):
     """Return True if transaction ``tid`` programs a trim map."""
     txn = st.txn[tid]
@@ -215,7 +224,7 @@ def on_programmed(st, tid):
     page_map.map_page(st, dev, txn.lpn, txn.ppn)
     if cfg.partial != 0:
         st.sectors[dev, txn.lpn] = -1
-    record = st.trim_map[dev * cfg.trim_maps + txn.lpn - cfg.lpns]
+    record = record_of(st, tid)
     if record.since == 0:
         dev_rec.unsaved -= 1
     end_flight(st, tid, record)
@@ -236,9 +245,7 @@ def end_flight(st, tid, record):
 @cold
 def program_again(st, tid):
     """Compose trim map ``tid``, whose program has failed, again."""
-    cfg = st.cfg[0]
-    txn = st.txn[tid]
-    record = st.trim_map[txn.dev * cfg.trim_maps + txn.lpn - cfg.lpns]
+    record = record_of(st, tid)
     record.since = record.flying
     end_flight(st, tid, record)
 

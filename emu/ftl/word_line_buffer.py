@@ -28,7 +28,7 @@ from ondie.emu.engine.core.events import (
     give_txn,
     set_leaf,
 )
-from ondie.emu.engine.core.payload_log import LOG_PADDING
+from ondie.emu.engine.core.payload_log import LOG_FIRST_PASS, LOG_PADDING
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import page_map, pslc_folding, word_lines
 from ondie.emu.ftl.gc import maybe_start_gc
@@ -176,6 +176,7 @@ def on_line_programmed(st, tid):
         st.count[dev, ARRAY_PROGRAMS] += 1
     if cfg.passes == 2 and txn.step == stages.ENCODED:
         txn.step = stages.PASSED
+        page_map.log_program(st, LOG_FIRST_PASS, tid, -1, 0, 0, 0)
         head = insert(st, tid)
         if is_whole(st, head):
             on_first_pass_done(st, unit_of(st, tid), head)

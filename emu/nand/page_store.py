@@ -48,9 +48,10 @@ damaged byte gives none of them. A hole of a file reads as erased."""
 SPARE_BYTES = 36
 """Bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``, the state of
 the cells."""
-BLANK, PADDING = -1, -2
-"""Values of ``lpn``: a torn page that reads as erased, and a page programmed without data
-(ONDIE_PADDING of csrc/ondie.h)."""
+BLANK, PADDING, FIRST_PASS = -1, -2, -3
+"""Values of ``lpn``: a torn page that reads as erased, a page programmed without data
+(ONDIE_PADDING of csrc/ondie.h), and a torn page after the first of two passes (ONDIE_FIRST_PASS),
+whose second pass may follow without an erase."""
 
 
 class Spare(NamedTuple):
@@ -414,7 +415,7 @@ class PageStore:
                 self.move(entry.old, entry.ppn, entry.lpn)
             case payload_log.LOG_ERASE:
                 self.erase(entry.ppn, entry.n, entry.old, geometry.planes)
-            case payload_log.LOG_PADDING | payload_log.LOG_FAILED:
+            case payload_log.LOG_PADDING | payload_log.LOG_FAILED | payload_log.LOG_FIRST_PASS:
                 return True  # stores of plans keep only pages with data
             case _:
                 return False

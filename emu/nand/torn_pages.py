@@ -47,11 +47,26 @@ def interrupt_program(
     return tear(store, ppn, rng, outcome)
 
 
-def tear(store: PageStore, ppn: int, rng: np.random.Generator, outcome: str | None = None) -> str:
-    """Interrupt the program of page ``ppn``, which has the contents of the whole program, and
-    return the outcome, drawn from ``rng`` if it is None.
+def tear_first_pass(store: PageStore, ppn: int, rng: np.random.Generator) -> None:
+    """Interrupt the first of two passes over page ``ppn``, which is as after the whole pass: it
+    reads as blank, or as neither blank nor valid.
     """
-    outcome = outcome or str(rng.choice(OUTCOMES))
+    if rng.random() < 0.5:
+        store.torn(ppn)["lpn"] = BLANK
+
+
+def tear(
+    store: PageStore,
+    ppn: int,
+    rng: np.random.Generator,
+    outcome: str | None = None,
+    may_be_blank: bool = True,
+) -> str:
+    """Interrupt the program of page ``ppn``, which has the contents of the whole program, and
+    return the outcome, drawn from ``rng`` if it is None. ``may_be_blank``: False for the second of
+    two passes, before which the cells are not erased.
+    """
+    outcome = outcome or str(rng.choice(OUTCOMES if may_be_blank else OUTCOMES[1:]))
     if outcome == "whole":
         return outcome
     record = store.torn(ppn)

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.events import CACHED, REQUEST
 from ondie.emu.engine.core.payload_log import (
+    LOG_FIRST_PASS,
     LOG_LAND,
     LOG_LOST,
+    LOG_MAP_PAGE,
     LOG_MOVE,
     LOG_PADDING,
     LOG_PROGRAM,
@@ -52,15 +55,23 @@ def tear(arrays: Arrays, now: int, payload: RequestBytes, rng: np.random.Generat
             members = [tid]
             while arrays.txn[members[-1]].mate >= 0:
                 members.append(int(arrays.txn[members[-1]].mate))
+            two_pass = int(arrays.cfg.passes[0]) == 2
             for member in members:
-                payload.apply(_log_program(arrays, member))
                 part = arrays.txn[member]
+                first = two_pass and part.step == stages.ENCODED
+                _log_program(arrays, member)
+                if first:
+                    arrays.log[0].what, arrays.log[0].old = LOG_FIRST_PASS, -1
+                payload.apply(1)
                 for ppn in range(int(part.ppn), int(part.ppn) + int(part.n)):
-                    torn_pages.tear(store, ppn, rng)
+                    if first:
+                        torn_pages.tear_first_pass(store, ppn, rng)
+                    else:
+                        torn_pages.tear(store, ppn, rng, may_be_blank=not two_pass)
 
 
-def _log_program(arrays: Arrays, tid: int) -> int:
-    """Make the record of the log that the end of program ``tid`` would make. Return 1."""
+def _log_program(arrays: Arrays, tid: int) -> None:
+    """Make the record of the log that the end of program ``tid`` would make."""
     txn, record, cfg = arrays.txn[tid], arrays.log[0], arrays.cfg[0]
     block = arrays.block[int(txn.ppn) // int(cfg.block_pages)]
     lpn, partial = int(txn.lpn), bool(cfg.partial)
@@ -72,24 +83,26 @@ def _log_program(arrays: Arrays, tid: int) -> int:
     held = int(arrays.sectors[0, lpn]) if partial and lpn >= 0 else -1
     if txn.role == Role.PADDING:
         record.what, record.sectors, record.held = LOG_PADDING, 0, 0
-        return 1
+        return
+    if txn.role == Role.MAP_BACK:
+        record.what, record.place = LOG_MAP_PAGE, lpn - int(cfg.lpns) + 1
+        return
     if txn.role == Role.TRIM_MAP:
         record.what, record.place = LOG_TRIM_MAP, int(txn.src_ppn) + 1
-        return 1
+        return
     if txn.kind not in (CACHED, REQUEST):
         record.old, record.held = int(txn.src_ppn), held
-        return 1
+        return
     if partial:
         record.old, record.sectors = int(arrays.l2p[0, lpn]) - 1, int(txn.sectors)
         record.held = held | int(txn.sectors)
     if txn.kind == REQUEST:
         record.what = LOG_PROGRAM
         record.queue, record.row = divmod(int(txn.row), int(cfg.ring))
-        return 1
+        return
     slots = arrays.cpage[: int(arrays.cache.used[0])]
     place = int(np.flatnonzero((slots["lpn"] == lpn) & (slots["flying"] != 0))[0])
     record.place, record.what = place + 1, LOG_LAND
     if slots["stale"][place]:
         record.what, record.old, record.held = LOG_LOST, -1, int(txn.sectors)
     record.sectors = int(txn.sectors)
-    return 1

@@ -68,6 +68,7 @@ class RequestBytes:
             "transfers": transfers,
             "trim_bits": arrays.trim_bits,
             "trim_sequence": np.zeros(len(arrays.trim_bits), np.int64),
+            "map_composed": np.zeros(len(arrays.tpage), np.int64),
         }
         if (files := self.store.files) is not None:
             record.verify = 1

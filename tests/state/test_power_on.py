@@ -7,9 +7,20 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
-from ondie.emu.ftl import recovery
+from ondie.emu.ftl import recovered_blocks, recovery
+from ondie.emu.ftl.cached_entries import KEPT
+from ondie.emu.ftl.page_map import FREE
+from ondie.emu.nand.page_store import FIRST_PASS
+from ondie.emu.nand.sealed_records import (
+    READS_BLANK,
+    READS_DAMAGED,
+    READS_VALID,
+    read_spares,
+)
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
@@ -25,6 +36,12 @@ SECTORS = {"ftl__partial_pages": "sectors"}
 LINES = {
     "flash__programming": "one_shot", "pe__kind": "none", "flash__cell": "TLC",
     "flash__pages_per_block": 12,
+}  # fmt: skip
+TWO_PASS = {"flash__programming": "two_pass", "flash__t_program_second": "900 us"}
+MAP = SHAPE | {"ftl__map_cache": "60 B", "flash__page": "512 B", "flash__blocks_per_plane": 12}
+PSLC = {
+    "ftl__pslc": "dynamic", "ftl__pslc_share": 0.3, "flash__cell": "TLC",
+    "flash__pages_per_block": 6, "flash__blocks_per_plane": 12,
 }  # fmt: skip
 DRIVES = {
     "plain": {},
@@ -45,7 +62,19 @@ DRIVES = {
     "static": SHAPE | {"ftl__placement": "static"},
     "streams": SHAPE | {"ftl__write_streams": 2, "ftl__gc_streams": "each",
                         "ftl__open_blocks": "ahead"},
+    "two passes": SHAPE | LINES | TWO_PASS,
+    "two passes, write back": SHAPE | LINES | TWO_PASS | CACHE | UNITS | SECTORS | {
+        "ftl__block_unit": "plane", "ftl__program_failures": 0.005},
+    "cached map": MAP,
+    "cached map, word lines": MAP | LINES | TWO_PASS | CACHE | {"ftl__map_writes": 1},
+    "pSLC": SHAPE | PSLC,
+    "pSLC region": SHAPE | PSLC | CACHE | UNITS | {"ftl__pslc": "static", "ftl__pslc_full": "wait",
+                                                   "ftl__fold_idle": "1 ms"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
+}  # fmt: skip
+ONE_DIE = DRIVES["two passes"] | {
+    "flash__channels": 1, "flash__dies_per_channel": 1, "flash__blocks_per_plane": 24,
+    "flash__pages_per_block": 36,
 }  # fmt: skip
 
 
@@ -60,7 +89,8 @@ OPS = (WRITE,) * 5 + (READ, READ, TRIM)
 
 
 def versions(name, seed=0, **changes):
-    cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES[name])
+    drive = (DRIVES | {"one die": ONE_DIE})[name]
+    cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | drive)
     drive = Drive(cfg, True, strict=True, seed=seed, queues=4, **changes)
     return Versions(drive, cached=cfg.cache.mode in ("write_back", "read_write"))
 
@@ -89,6 +119,43 @@ def history(held, rng, turns):
             held.run([(FLUSH, 0, 0, 0)])
         else:
             held.run(some(rng, held.drive), queues=4)
+        check_map(held.drive)
+
+
+def check_map(drive):
+    """What a translation page does not know of its span is dirty in the map cache, or the page is
+    to be written back."""
+    cfg, l2p = drive.arrays.cfg[0], drive.arrays.l2p[0]
+    lpns, span = int(cfg.lpns), int(cfg.map_span)
+    if cfg.tpages == 0 or not drive.idle or not drive.store.segments_on_disk():
+        return
+    records = drive.store.records(0)
+    entries = drive.arrays.entry[: int(drive.arrays.maps["used"][0])]
+    dirty = set(entries["lpn"][entries["dirty"] != 0].tolist())
+    for page in range(int(cfg.tpages)):
+        if drive.arrays.tpage["state"][page] != KEPT:
+            continue
+        place = int(l2p[lpns + page])
+        known = records["sequence"][place - 1] if place else 0
+        units = np.flatnonzero(l2p[page * span : min((page + 1) * span, lpns)]) + page * span
+        later = records["step"][l2p[units].astype(np.int64) - 1] >= known
+        assert dirty.issuperset(units[later].tolist()), f"translation page {page} is stale"
+
+
+def check_modes(drive):
+    """A block in use has the mode of all its pages, and no page behind those of its mode."""
+    cfg, geometry = drive.arrays.cfg[0], drive.geometry
+    for first, records in drive.store.block_records(geometry.block_pages, geometry.physical_pages):
+        for at, pages in enumerate(records):
+            block = drive.arrays.block[first // geometry.block_pages + at]
+            read = read_spares(pages)
+            if block["state"] == FREE or not (read == READS_VALID).any():
+                continue
+            in_pslc = block["stream"] == cfg.pslc_stream
+            same = (pages["stream"][read == READS_VALID] == cfg.pslc_stream) == in_pslc
+            assert same.all(), "a block has pages of both modes"
+            if in_pslc:
+                assert (read[int(cfg.pslc_pages) :] == READS_BLANK).all()
 
 
 @pytest.mark.parametrize("name", DRIVES)
@@ -101,6 +168,7 @@ def test_histories_with_cuts(name, counts):
         for found in history(held, rng, 30):
             if found is not None:
                 refused, trimmed = refused + found.refused_pages, trimmed + found.trimmed
+                check_modes(held.drive)
         cuts += held.cuts
     assert cuts > counts(4, 125) and trimmed > 0
     assert refused > 0 or counts(True, False), "no interrupted program has left a valid seal"
@@ -157,15 +225,32 @@ def torn_pages_taken(monkeypatch, held):
 
 def block_not_closed(monkeypatch, held):
     """Writes continue right behind the last visible page."""
-    go_on = recovery._continue_blocks
+    go_on = recovered_blocks.continue_blocks
 
-    def at_once(scan, arrays):
-        go_on(scan, arrays)
+    def at_once(found, stripe, arrays, geometry):
+        continued = go_on(found, stripe, arrays, geometry)
         moved = arrays.front["block"] >= 0
-        arrays.front["next"][moved] -= scan.stripe
+        arrays.front["next"][moved] -= stripe
+        return continued
 
-    monkeypatch.setattr(recovery, "_continue_blocks", at_once)
+    monkeypatch.setattr(recovered_blocks, "continue_blocks", at_once)
     monkeypatch.setattr(recovery, "_check_newest", lambda *args: None)
+
+
+def stale_map_kept(monkeypatch, held):
+    """Recovery takes all translation pages on flash for up to date."""
+    monkeypatch.setattr(recovery, "queue_stale", lambda *args: 0)
+
+
+def mode_ignored(monkeypatch, held):
+    """Recovery takes all blocks for native ones."""
+    set_blocks = recovery.set_blocks
+
+    def native(found, stripe, arrays, geometry, cfg):
+        found.stream[found.stream == int(arrays.cfg.pslc_stream[0])] = 0
+        return set_blocks(found, stripe, arrays, geometry, cfg)
+
+    monkeypatch.setattr(recovery, "set_blocks", native)
 
 
 def flush_answered_early(monkeypatch, held):
@@ -199,6 +284,8 @@ def erase_does_not_wait(monkeypatch, held):
         (trims_not_recorded, "plain"),
         (torn_pages_taken, "plain"),
         (block_not_closed, "plain"),
+        (mode_ignored, "pSLC"),
+        (stale_map_kept, "cached map"),
         (flush_answered_early, "write back"),
         (erase_does_not_wait, "plain"),
     ],
@@ -214,12 +301,73 @@ def test_what_the_histories_catch(monkeypatch, break_it, name):
             if break_it is erase_does_not_wait:
                 trims_without_flush(held, rng)
             for _ in history(held, rng, 30):
-                pass
+                check_modes(held.drive)
         except (AssertionError, InputError):
             monkeypatch.undo()
             return
         monkeypatch.undo()
     pytest.fail("never caught")
+
+
+def cut_in_second_passes(held, rng, turns=6):
+    """Write many units to one die, and cut the power in a second pass, while many lines have had
+    their first one."""
+    drive, refused = held.drive, 0
+    for _ in range(turns):
+        units = rng.permutation(drive.units)[:60].tolist()
+        size = drive.unit_bytes
+        chosen = held.batch([(WRITE, unit * size, size, 0) for unit in units], queues=4)
+        passes, last = int(rng.integers(1, 9)), -1
+        while passes:
+            drive.run_until(max_events=1)
+            tid = int(drive.arrays.die["arr"][0])
+            if tid >= 0 and tid != last and drive.arrays.txn["step"][tid] == stages.PASSED:
+                last, passes = tid, passes - 1
+        drive.power_cut(0)
+        held.settle(chosen, drive.completions())
+        drive.power_on()
+        held.look()
+        refused += drive.recovered.refused_pages
+    return refused
+
+
+def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch):
+    """The torn line is the last one with valid pages, not the last visible one."""
+    assert sum(cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
+               for seed in range(2)) > 10  # fmt: skip
+    check = recovery._check_newest
+
+    def newest_visible(scan, *args):
+        scan.two_pass = False
+        check(scan, *args)
+
+    monkeypatch.setattr(recovery, "_check_newest", newest_visible)
+    with pytest.raises(AssertionError, match="is none of"):
+        for seed in range(6):
+            cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
+    monkeypatch.undo()
+    held, read = versions("one die"), recovery.read_spares
+
+    def half_taken(records):
+        return np.where(records["lpn"] == FIRST_PASS, READS_VALID, read(records))
+
+    monkeypatch.setattr(recovery, "read_spares", half_taken)
+    with pytest.raises(AssertionError, match="is none of"):
+        cut_in_second_passes(held, np.random.default_rng(0))
+
+
+def test_a_page_after_its_first_pass_is_neither_blank_nor_valid():
+    """Until the second pass has ended, also after a kill of the process."""
+    held = versions("one die")
+    drive, size = held.drive, held.drive.unit_bytes
+    held.batch([(WRITE, unit * size, size, 0) for unit in range(60)], queues=4)
+    while not drive.arrays.count[0, COUNTERS.index("second_pass_pages")]:
+        drive.run_until(max_events=1)
+    records = drive.store.records(0)
+    half = records["lpn"] == FIRST_PASS
+    assert half.sum() >= 12 and (read_spares(records)[half] == READS_DAMAGED).all()
+    drive.run()
+    assert not (drive.store.records(0)["lpn"] == FIRST_PASS).any()
 
 
 def test_a_cut_in_recovery_changes_nothing(monkeypatch):
@@ -319,7 +467,7 @@ def test_power_on_is_refused():
         drive.power_on()
     for payload, changes, words in (
         (False, {}, "keeps no payload"),
-        (True, {"ftl__map_cache": "1 KiB"}, r"ftl.map_cache_bytes = 1024"),
+        (True, {"ftl__map_cache": "1 KiB"}, r"ftl.map_cache_bytes = 1024: needs ftl.trim_maps"),
     ):
         drive = Drive(small.config(**changes), payload)
         drive.power_cut(0)

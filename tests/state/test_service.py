@@ -359,7 +359,7 @@ def test_records_in_c_are_those_in_python(record, dtype):
 
 def test_kinds_of_log_records_in_c_are_those_in_python():
     kinds = native.ffi.typeof("enum ondie_log").relements
-    assert len(kinds) == 17
+    assert len(kinds) == 20
     for name, number in kinds.items():
         assert getattr(payload_log, name.removeprefix("ONDIE_")) == number
 

@@ -85,11 +85,6 @@ RULES: tuple[Rule, ...] = (
     ),
     requires(TRIM_MAPS, MAPPED_BY_PROGRAM, "a trim map says which programmed data are mapped"),
     requires(
-        TRIM_MAPS,
-        equal("ftl.map_cache", 0),
-        "trim maps and translation pages have the same page numbers",
-    ),
-    requires(
         SUB_PAGES, MAPPED_BY_PROGRAM, "mapping units are gathered until their page is programmed"
     ),
     requires(

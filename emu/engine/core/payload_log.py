@@ -77,7 +77,9 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
     LOG_LIFT, LOG_LANDED,  # reservoir to DRAM; DRAM to another super-page
     LOG_PADDING, LOG_FAILED,  # pages programmed without data; pages whose program has failed
     LOG_TRIM_COPY, LOG_TRIM_MAP,  # a trim map is composed in a buffer; it is on flash
-) = range(30)  # fmt: skip
+    LOG_FIRST_PASS,  # the first of two passes over pages has ended: they cannot be read yet
+    LOG_MAP_COPY, LOG_MAP_PAGE,  # a translation page is composed; it is on flash
+) = range(33)  # fmt: skip
 
 
 @inline

@@ -29,13 +29,14 @@ def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
 
     Of each block, the out-of-band data of all pages up to the last visible one are read (of a blank
     block, those of the first page), then the newest stripes whole; the stripe behind them is
-    overwritten. Pages with the same offset in all planes of a unit are read together.
+    overwritten. Pages with the same offset in all planes of a unit are read together. Pages of
+    blocks in pSLC mode take the times of that mode.
     """
     together = geometry.unit_planes * geometry.slots
     offsets = np.maximum(found.visible_stripes * found.stripe // together, 1)
     checked = np.minimum(found.visible_stripes, found.checked_stripes) * found.stripe // together
     written = np.where(found.visible_stripes > 0, found.stripe // together, 0)
-    room = geometry.block_pages // together - offsets
+    room = found.block_pages // together - offsets
     written = np.minimum(written, room)
     blocks = np.arange(len(offsets))
     counts = np.stack([offsets, checked, written], axis=1).reshape(-1)
@@ -45,6 +46,7 @@ def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
     page = place + np.select(
         [kinds == 1, kinds == 2], [(offsets - checked)[block], offsets[block]], 0
     )
+    page += (found.block_pages < geometry.block_pages)[block] * geometry.pages  # in pSLC mode
     if geometry.slots > 1:  # whole pages are read
         cfg = replace(cfg, ftl=replace(cfg.ftl, mapping_unit_bytes=0))
     arrays = build.build(cfg, devices=1, phases=1, jobs=len(kinds))

@@ -1,0 +1,170 @@
+"""Blocks after a power loss: their states and modes, the free rings and the write frontiers.
+
+Owns the state of each block, of the rings and of the frontiers, from what a scan of the
+out-of-band data has found. Does not own the scan and the choice of pages (recovery.py), or the
+tables themselves (page_map.py, pslc.py).
+Source: this project (docs/store.md).
+
+A block is in pSLC mode if its pages have the stream of such blocks. It then has fewer pages, and is
+folded when no stream continues in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import page_map, refresh
+from ondie.emu.nand.geometry import Geometry
+from ondie.kernels.jit import njit
+
+
+@dataclass
+class Blocks:
+    """Findings by block of the drive."""
+
+    visible: np.ndarray
+    """Stripes up to the last visible one, int64[blocks]; 0: the block reads as blank."""
+    programs: np.ndarray
+    """Largest number of a program, int64[blocks]."""
+    erases: np.ndarray
+    """Erase count in the out-of-band data, int64[blocks]; -1: unknown."""
+    stream: np.ndarray
+    """Stream of its pages, int64[blocks]; -1: unknown."""
+
+    def pages(self, arrays: Arrays, geometry: Geometry) -> np.ndarray:
+        """Return the number of pages that each block uses in its mode, int64[blocks]."""
+        table = arrays.cfg[0]
+        in_pslc = self.stream == int(table.pslc_stream)
+        return np.where(in_pslc, int(table.pslc_pages), geometry.block_pages)
+
+
+def count_valid(arrays: Arrays, geometry: Geometry) -> None:
+    """Set the counts of mapped pages and the reverse map from the mapping table."""
+    arrays.dev["mapped"] = _map_back(
+        arrays.l2p[0], arrays.p2l[0], arrays.valid, geometry.block_pages
+    )
+
+
+@njit
+def _map_back(l2p, p2l, valid, block_pages):
+    """Set the reverse map and the numbers of valid pages. Return the number of mapped pages."""
+    mapped = 0
+    for lpn in range(l2p.shape[0]):
+        if l2p[lpn] != 0:
+            ppn = int(l2p[lpn]) - 1
+            p2l[ppn] = lpn + 1
+            valid[ppn // block_pages] += 1
+            mapped += 1
+    return mapped
+
+
+def set_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, cfg: Config) -> int:
+    """Set the states of blocks, the free rings and the write frontiers. Return the number of blocks
+    in which writes continue.
+
+    ``stripe``: pages of a block that are checked and overwritten together.
+    """
+    block, valid = arrays.block, arrays.valid
+    known = found.erases >= 0
+    typical = int(np.median(found.erases[known])) if known.any() else 0
+    block["erases"][:] = np.where(known, found.erases, typical)
+    arrays.dev["erases_before"] = block["erases"].sum()
+    block["dirty"][:] = 1
+    used = (found.visible > 0) & (valid > 0)
+    in_pslc = found.stream == int(arrays.cfg.pslc_stream[0])
+    block["state"][used] = np.where(in_pslc[used], page_map.FOLDABLE, page_map.FULL)
+    block["stream"][used] = found.stream[used]
+    refresh.set_recovered_ages(arrays, used)
+    order = np.flatnonzero(used)
+    order = order[np.argsort(found.programs[order], kind="stable")]
+    block["filled"][order] = np.arange(len(order))
+    arrays.dev["filled"] = len(order)
+    continued = 0
+    if not cfg.ftl.gc_copyback:  # copy-back overtakes programs of earlier pages
+        continued = continue_blocks(found, stripe, arrays, geometry)
+    for unit in range(geometry.units):
+        _set_free_ring(arrays, geometry, unit, cfg.ftl.wear_dynamic)
+    if cfg.ftl.pslc != "off":
+        _count_pslc(arrays, geometry)
+    return continued
+
+
+def continue_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry) -> int:
+    """Continue each stream of each unit in its newest block, if that has room behind the stripe
+    that has been overwritten. Return the number of these blocks."""
+    stripes = found.pages(arrays, geometry) // stripe
+    streams, continued = arrays.front.shape[0], 0
+    for unit in range(geometry.units):
+        own = slice(unit * geometry.all_blocks, unit * geometry.all_blocks + geometry.blocks)
+        full = np.isin(arrays.block["state"][own], (page_map.FULL, page_map.FOLDABLE))
+        room = full & (found.visible[own] + 1 < stripes[own])
+        native = room & (arrays.block["state"][own] == page_map.FULL)
+        for stream in range(streams):
+            places = np.flatnonzero(full & (found.stream[own] == stream))
+            if not len(places):
+                continue
+            newest = int(places[np.argmax(found.programs[own][places])])
+            if not room[newest]:
+                continue
+            front, block = arrays.front[stream, unit], arrays.block[own.start + newest]
+            front["block"] = newest
+            front["next"] = (int(found.visible[own][newest]) + 1) * stripe
+            block["state"] = page_map.OPEN
+            continued += 1
+        _keep_collecting(arrays, geometry, unit, native, stripe, found.visible[own])
+    return continued
+
+
+def _keep_collecting(
+    arrays: Arrays, geometry: Geometry, unit: int, room: np.ndarray, stripe: int,
+    visible: np.ndarray,
+) -> None:  # fmt: skip
+    """If a unit has neither a free block nor an open one for collected pages, continue the block
+    with most room for them: else nothing could be collected any more.
+
+    ``room``: bool[blocks], native blocks with room behind the stripe that has been overwritten;
+    ``visible``: stripes up to the last visible one, int64[blocks].
+    """
+    stream, start = int(arrays.cfg.collected[0]), unit * geometry.all_blocks
+    native = slice(start, start + geometry.native_blocks)
+    free = (arrays.block["state"][native] == page_map.FREE).any()
+    if free or arrays.front["block"][stream, unit] >= 0 or not room.any():
+        return
+    best = int(np.flatnonzero(room)[np.argmin(visible[room])])
+    fronts = arrays.front[:, unit]
+    fronts["block"][fronts["block"] == best] = -1
+    front, block = arrays.front[stream, unit], arrays.block[start + best]
+    front["block"], front["next"] = best, (int(visible[best]) + 1) * stripe
+    block["state"], block["stream"] = page_map.OPEN, stream
+
+
+def _set_free_ring(arrays: Arrays, geometry: Geometry, unit: int, by_wear: bool) -> None:
+    """Set the ring of free native blocks of a unit, the least worn first if ``by_wear``, and that
+    of the fixed pSLC region."""
+    start = unit * geometry.all_blocks
+    own = slice(start, start + geometry.blocks)
+    free = np.flatnonzero(arrays.block["state"][own] == page_map.FREE)
+    fixed = free[free >= geometry.native_blocks]
+    free = free[free < geometry.native_blocks]
+    if by_wear:
+        free = free[np.argsort(arrays.block["erases"][own][free], kind="stable")]
+    arrays.free[unit, : len(free)] = free
+    arrays.pool["free_head"][unit], arrays.pool["free_n"][unit] = 0, len(free)
+    if geometry.pslc_blocks:
+        arrays.slc_free[unit, : len(fixed)] = fixed
+        arrays.slc["free_head"][unit], arrays.slc["free_n"][unit] = 0, len(fixed)
+
+
+def _count_pslc(arrays: Arrays, geometry: Geometry) -> None:
+    """Count the blocks in pSLC mode of each unit. A drive without trim maps may find more of them
+    than it may borrow: trimmed data return."""
+    of_unit = np.asarray(arrays.block).reshape(geometry.units, -1)
+    held = of_unit["stream"] == int(arrays.cfg.pslc_stream[0])
+    arrays.slc["lent"] = held.sum(axis=1)
+    arrays.slc["full"] = (of_unit["state"] == page_map.FOLDABLE).sum(axis=1)
+    most = int(arrays.cfg.pslc_most[0])
+    arrays.slc["most"] = np.maximum(arrays.slc["lent"], most)
