@@ -65,6 +65,8 @@ def export_image(
     check_target(target)
     if os.path.lexists(target) and not (force and target.is_file()):
         raise InputError(f"{target}: exists; use another name, or --force to replace a file")
+    if target.resolve().is_relative_to(as_path("store", store).resolve()):
+        raise InputError(f"{target}: is in the folder of the store; use a path outside it")
     folder = StoreFolder.look(store)
     try:
         block, where = folder.superblock, str(folder.path)

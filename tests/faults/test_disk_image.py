@@ -162,6 +162,12 @@ def test_what_is_refused(tmp_path, image, cfg):
     refused(lambda: export_image(store, out), "b.raw: exists", "--force")
     assert out.read_bytes() == b"mine"
     refused(lambda: export_image(store, tmp_path, force=True), "is a folder")
+    refused(lambda: export_image(store, store / "b.raw"), "in the folder of the store")
+    for wrong in (5, b"x", ""):
+        refused(lambda wrong=wrong: export_image(wrong, tmp_path / "c"), "store = ")
+        refused(lambda wrong=wrong: export_image(store, wrong), "file = ")
+        refused(lambda wrong=wrong: import_image(wrong, tmp_path / "c", cfg), "file = ")
+        refused(lambda wrong=wrong: import_image(image, wrong, cfg), "store = ")
     refused(lambda: export_image(tmp_path / "none", tmp_path / "c"), "none")
     with Drive(cfg, payload=True, store=store):
         refused(lambda: export_image(store, out, force=True), "in use")
