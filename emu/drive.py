@@ -141,6 +141,8 @@ class Drive(PayloadSystem):
             return f"{type(self.defect).__name__}: {self.defect}"
         if self.off:
             return "the power was cut"
+        if self.defect is None and self.lost_at_cut:
+            return self.lost_at_cut
         if self._store_error is not None:
             return f"the store is read-only: {self._store_error}"
         if self.arrays.dev.protected[0]:
@@ -161,7 +163,7 @@ class Drive(PayloadSystem):
     def critical_warning(self) -> CriticalWarning:
         """Critical warnings as in the SMART / Health Information log page."""
         failed = self.defect is not None or bool(self._damaged_pages)
-        return condition.critical_warning(self.arrays, failed)
+        return condition.critical_warning(self.arrays, failed, bool(self.lost_at_cut))
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the drive's state as JSON to ``path``, complete or not at all: the defect,
@@ -261,7 +263,8 @@ class Drive(PayloadSystem):
 
 def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> tuple[Config, int]:
     """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
-    the size of a logical block. ``stored``: the drive has a store, so that it records trims. Raises
+    the size of a logical block. ``stored``: the drive has a store, so that it records trims; so does one
+    with power-loss protection. Raises
     InputError for an impossible size.
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
@@ -277,7 +280,7 @@ def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> t
     changes: dict[str, int | str] = {}
     if size < unit and not by_sectors:
         changes["ftl.partial_pages"] = "sectors"
-    if stored and cfg.ftl.map_cache_bytes == 0:
+    if (stored or cfg.cache.power_loss_protection) and cfg.ftl.map_cache_bytes == 0:
         changes["ftl.trim_maps"] = True
     if cfg.system.devices != 1:
         changes["system.devices"] = 1

@@ -22,7 +22,7 @@ overwritten, too, and writes continue behind that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,6 +83,15 @@ class Recovered:
     """Mapping units whose data on flash had been trimmed."""
     time_ps: int = 0
     """Simulated time of the recovery, ps."""
+    restored: int = 0
+    """Mapping units that were only in the cache file of a store (power-loss protection), and that
+    recovery has written to flash."""
+    restored_trims: int = 0
+    """Mapping units whose trims were only in such a file."""
+    broken_entries: int = 0
+    """Entries of the cache file that were interrupted or are damaged."""
+    lost: tuple[int, int] = (0, 0)
+    """Mapping units and trim maps that power-loss protection could not save at the cut before."""
     checked_stripes: int = CHECKED_STRIPES
     """Number of the newest stripes of a block whose pages were read whole."""
     stripe: int = 1
@@ -144,13 +153,18 @@ def check_supported(cfg: Config, what: str) -> None:
 
 
 def recover(
-    arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash, every_page: bool = False
+    arrays: Arrays,
+    geometry: Geometry,
+    cfg: Config,
+    store: Flash,
+    every_page: bool = False,
+    settle: Callable[[], None] | None = None,
 ) -> Recovered:
     """Build the tables of the FTL in ``arrays``, which are those of a new drive, from the pages in
     ``store``.
 
     Pages that may be torn are overwritten in ``store``. ``every_page``: read every page whole, not
-    only the newest ones. Raises InputError if the store cannot be
+    only the newest ones. ``settle`` is called when units are mapped and may unmap some. Raises InputError if the store cannot be
     read, or holds a mapping unit that the drive has not.
     """
     check_supported(cfg, str(store.where))
@@ -168,6 +182,8 @@ def recover(
         _scan_blocks(scan, arrays, first, records)
     found = scan.found
     _apply_trim_maps(scan, arrays)
+    if settle is not None:
+        settle()
     _count_valid(arrays, geometry)
     _set_blocks(scan, arrays, cfg)
     found.mapped = int(arrays.dev.mapped[0])

@@ -37,15 +37,33 @@ DRIVES = {
     "word lines, write back": SHAPE | LINES | CACHE,
     "sectors": SHAPE | SECTORS,
     "all of these": SHAPE | LINES | CACHE | UNITS | SECTORS,
-    "failures": SHAPE | {"ftl__program_failures": 0.01, "ftl__erase_failures": 0.005,
-                         "ftl__erase": "collected", "ftl__bad_blocks": 0.02},
-    "planes": SHAPE | {"ftl__block_unit": "plane", "ftl__gc_parallel": 2,
-                       "flash__suspend": "program_erase", "ftl__gc_copyback": "true"},
+    "failures": SHAPE
+    | {
+        "ftl__program_failures": 0.01,
+        "ftl__erase_failures": 0.005,
+        "ftl__erase": "collected",
+        "ftl__bad_blocks": 0.02,
+    },
+    "planes": SHAPE
+    | {
+        "ftl__block_unit": "plane",
+        "ftl__gc_parallel": 2,
+        "flash__suspend": "program_erase",
+        "ftl__gc_copyback": "true",
+    },
     "wear": SHAPE | {"ftl__erase": "collected", "ftl__wear_static_cycles": 3},
     "static": SHAPE | {"ftl__placement": "static"},
-    "streams": SHAPE | {"ftl__write_streams": 2, "ftl__gc_streams": "each",
-                        "ftl__open_blocks": "ahead"},
+    "streams": SHAPE
+    | {"ftl__write_streams": 2, "ftl__gc_streams": "each", "ftl__open_blocks": "ahead"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
+}
+SAFE = {"cache__power_loss_protection": "true", "cache__hold_up": "1 J"}
+PROTECTED = {
+    "write back": {},
+    "read and write": {"cache__mode": "read_write"},
+    "all of these": {},
+    "several trim maps": CACHE,
+    "plain": {},
 }  # fmt: skip
 
 
@@ -59,10 +77,14 @@ def few_transactions(monkeypatch):
 OPS = (WRITE,) * 5 + (READ, READ, TRIM)
 
 
-def versions(name, seed=0, **changes):
-    cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES[name])
+def versions(name, seed=0, more=None, **changes):
+    """``more``: further keys. The contract is that of VWC = 0 with power-loss protection."""
+    leaves = {"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES.get(name, CACHE)
+    cfg = small.config(**leaves | (more or {}))
     drive = Drive(cfg, True, strict=True, seed=seed, queues=4, **changes)
-    return Versions(drive, cached=cfg.cache.mode in ("write_back", "read_write"))
+    safe = cfg.cache.power_loss_protection
+    cached = cfg.cache.mode in ("write_back", "read_write") and not safe
+    return Versions(drive, cached=cached, protected=safe)
 
 
 def some(rng, drive, most=24):
@@ -104,6 +126,21 @@ def test_histories_with_cuts(name, counts):
         cuts += held.cuts
     assert cuts > counts(4, 125) and trimmed > 0
     assert refused > 0 or counts(True, False), "no interrupted program has left a valid seal"
+
+
+@pytest.mark.parametrize("name", PROTECTED)
+def test_histories_with_protection(name, counts):
+    """Every completed command survives, trims included, and a FLUSH waits for nothing."""
+    cuts = saved = 0
+    for seed in range(counts(4, 125)):
+        rng = np.random.default_rng((seed, 19))
+        held = versions(name, seed, SAFE | PROTECTED[name])
+        for _ in history(held, rng, 30):
+            assert held.drive.lost_at_cut == ""
+            assert 0 <= held.drive.hold_up_used_j < held.drive.hold_up_j
+            saved += held.drive.hold_up_used_j > 0
+        cuts += held.cuts
+    assert cuts > counts(4, 125) and saved > 0
 
 
 def flush_and_trim(held, rng):

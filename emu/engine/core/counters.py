@@ -131,3 +131,16 @@ COUNTERS = (
     LIFTED_PAGES, LANDED_PAGES, TURNED_PAGES,
     PROGRAM_SUSPENSIONS, ERASE_SUSPENSIONS, SPLIT_HIT_PAGES, REMERGED_PAGES,
 ) = range(len(COUNTERS))  # fmt: skip
+
+SENSED = (
+    "read_pages", "gc_read_pages", "merge_read_pages", "map_read_pages", "bpr_pages",
+    "reservoir_read_pages", "retry_read_pages", "soft_read_pages", "fold_read_pages",
+    "beside_pages", "lifted_pages",
+)  # fmt: skip
+"""Counters of pages that are sensed (read) from the flash array."""
+PROGRAMMED = (
+    "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
+    "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
+    "landed_pages", "remerged_pages",
+)  # fmt: skip
+"""Counters of pages that are programmed into the flash array."""

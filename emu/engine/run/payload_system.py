@@ -21,20 +21,25 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run import checkpoint
 from ondie.emu.engine.run.command_system import CommandSystem
-from ondie.emu.engine.run.driver import COMPLETED, PowerCut
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
+from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
 from ondie.emu.ftl import recovery
 from ondie.emu.ftl.tables import spare_blocks
+from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
-from ondie.emu.nvme import condition, power_cut, submission
-from ondie.emu.nvme.command import COMMAND, FLUSH, READ
+from ondie.emu.nvme import condition, power_cut, power_loss_protection, saved_cache, submission
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ, WRITE
 from ondie.emu.nvme.request_bytes import RequestBytes
+from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
 
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
+HOLD_UP_EVENTS = 16
+"""Events after which the energy of the capacitors is looked at."""
 MOST_HELD = 64
 """Number of arrays of commands in flight from which a drive looks for some to release."""
 
@@ -87,9 +92,17 @@ class PayloadSystem(CommandSystem):
         geometry = Geometry.of(cfg)
         try:
             self.store: PageStore | None = None
+            self._cache_file: CacheFile | None = None
             if payload:
                 pages = geometry.physical_pages
                 self.store = PageStore(geometry.page_bytes, folder, pages)
+                if folder is not None and cfg.cache.power_loss_protection:
+                    self._cache_file = saved_cache.open_file(cfg, geometry, folder)
+            self.hold_up_j = cfg.cache.hold_up_fj / power_loss_protection.FJ_PER_J
+            """Energy of the capacitors of power-loss protection (J); less when they have aged."""
+            self.lost_at_cut = ""
+            """One sentence about what they did not suffice for at the last power cut, or empty."""
+            self._lost = (0, 0)
             self._buffer: np.ndarray | None = None
             self._closed = False
             self._power_up(cfg)
@@ -128,19 +141,63 @@ class PayloadSystem(CommandSystem):
         """What recovery has found; None: there was none."""
         self._bytes: RequestBytes | None = None
         if self.store is not None:
-            self._bytes = RequestBytes(self.arrays, self.geometry, self._transfers, self.store)
+            self._bytes = RequestBytes(
+                self.arrays, self.geometry, self._transfers, self.store, self._cache_file
+            )
+            saved = None
+            if self._cache_file is not None:
+                saved = SavedCache(self._cache_file, self.store, self.arrays)
             if not self._load_checkpoint() and self.store.segments_on_disk():
                 every_page = self.store.may_have_lost_syncs()
                 self.recovered = recovery.recover(
-                    self.arrays, self.geometry, cfg, self.store, every_page
-                )
-                self._bytes.continue_from(self.recovered.sequence, self.recovered.programs)
+                    self.arrays, self.geometry, cfg, self.store, every_page,
+                    None if saved is None else saved.settle,
+                )  # fmt: skip
+                self.recovered.lost = self._lost
+                number = self.recovered.sequence if saved is None else saved.sequence
+                number = max(number, self.recovered.sequence)
+                self._bytes.continue_from(number, self.recovered.programs)
                 self.recovered.time_ps = recovery_ps(cfg, self.geometry, self.recovered)
                 self._reached = self.recovered.time_ps
                 self.started = Start.RECOVERY
         if self.started is not Start.CHECKPOINT:
             spare = spare_blocks(cfg, self.geometry, self.arrays)
             self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
+        if self._bytes is not None and self._cache_file is not None:
+            if saved is not None and self.recovered is not None:
+                self._restore(saved)
+            self._bytes.save_cache()
+
+    def _restore(self, saved: SavedCache) -> None:
+        """Write what a store had kept of the cache to flash, as the capacitors would have done.
+
+        The files stay as they are until all is on flash.
+        """
+        assert self.recovered is not None and self.store is not None
+        found, block = self.recovered, int(self._limits["block"][0])
+        found.restored, found.restored_trims = len(saved.pages), saved.trimmed
+        found.broken_entries = saved.broken
+        self._limits["block"] = SECTOR_BYTES
+        for page in saved.pages:
+            for offset, memory in saved.writes(page, self.unit_bytes):
+                status = self._run_command(WRITE, offset, memory)
+                if status != Status.SUCCESS:
+                    raise InputError(
+                        f"{self.store.where}: mapping unit {page.lpn} of the cache file cannot be "
+                        f"written: status 0x{status:x}; {condition.why_full(self.arrays, self.cfg)}"
+                    )
+        self._limits["block"] = block
+        if saved.pages or saved.trimmed:
+            self._save_all()
+            found.time_ps = self._reached
+        self.store.sync()
+        saved.file.clear()
+
+    def _save_all(self) -> None:
+        """Write all that a power cut would lose to flash, until no work is left."""
+        power_loss_protection.start_saving(self.state, 0)
+        self.run_until()
+        power_loss_protection.end_saving(self.arrays)
 
     # --- the end, and the next start
 
@@ -169,12 +226,20 @@ class PayloadSystem(CommandSystem):
         """Complete all commands and write what is in the data cache to flash. Return True if the
         drive is idle and all data are on flash."""
         self._run_command(FLUSH, 0, np.zeros(0, np.uint8))  # what cannot be stored is seen below
-        return bool(
+        if self._cache_file is not None and self.defect is None:
+            self._save_all()
+        done = bool(
             self.defect is None
             and self.outstanding == 0
             and self.idle
             and not self.arrays.cache.contents.any()
+            and not self.arrays.dev.unsaved.any()
         )
+        if done and self._cache_file is not None and self._store_error is None:
+            assert self.store is not None
+            self.store.sync()
+            self._cache_file.clear()
+        return done
 
     def power_on(self) -> None:
         """Switch the power on again after a power cut. The tables are recovered from flash. The
@@ -215,14 +280,51 @@ class PayloadSystem(CommandSystem):
         with suppress(PowerCut):
             self.run_until()
         self.off = True
+        count = self.events - before
         self._reached = max(self._reached, super().now)
+        if self.cfg.cache.power_loss_protection and self._bytes is not None and not self.defect:
+            self._hold_up()
         rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
         self._cuts += 1
         if self.next_event < NEVER:
             self._reached = max(self._reached, int(rng.integers(super().now, self.next_event)))
         if self._bytes is not None and self.defect is None and self._store_error is None:
             power_cut.tear(self.arrays, self._reached, self._bytes, rng)
-        return self.events - before
+            if self._cache_file is not None and self.store is not None:
+                self.store.sync()
+                self._cache_file.clear()
+        return count
+
+    def _hold_up(self) -> None:
+        """Take no commands any more, and write what has completed to flash, and end what flash does,
+        as long as the energy of the capacitors suffices."""
+        self._collect()
+        completed, cut_ps = int(self.registers[COMPLETED]), self._reached
+        for waiting in self._waiting:
+            waiting.clear()
+        protection, arrays, geometry = power_loss_protection, self.arrays, self.geometry
+        before = protection.quantities(arrays, geometry, cut_ps)
+        protection.stop_commands(arrays)
+        protection.start_saving(self.state, 0)
+        used, budget = 0, round(self.hold_up_j * protection.FJ_PER_J)
+        try:
+            while any(protection.unsaved(arrays)) or protection.has_operation(arrays, cut_ps):
+                if self._run_events(NEVER - 1, HOLD_UP_EVENTS, NEVER) == 0:
+                    break
+                self._reached = max(cut_ps, int(self.registers[NOW]))
+                done = protection.quantities(arrays, geometry, self._reached)
+                used = protection.energy_fj(self.cfg, done, before)
+                if used >= budget:
+                    break
+        except Exception as error:
+            if self.strict:
+                raise
+            self._go_offline(error)
+        self.registers[COMPLETED] = completed  # nobody has seen the others
+        self._lost, self.hold_up_used_j = protection.unsaved(arrays), used / protection.FJ_PER_J
+        self.lost_at_cut = ""
+        if any(self._lost):
+            self.lost_at_cut = protection.why_lost(self._lost, used, budget)
 
     def check_power(self) -> None:
         """Raise InputError if the power has been cut or the drive is closed."""
@@ -324,7 +426,8 @@ class PayloadSystem(CommandSystem):
         """Return which of the completions that are next to be taken are not in the store though
         they should be, bool[n]; None: none, or without a store in files.
 
-        With durability "host", sync the files if any of them is a FLUSH or a write with FUA.
+        With durability "host", sync the files if any of them is a FLUSH or a write with FUA, and
+        with power-loss protection if any of them changes data.
         """
         files = None if self.store is None else self.store.files
         if files is None:
@@ -333,9 +436,15 @@ class PayloadSystem(CommandSystem):
         taken = np.arange(self._taken, int(self.registers[COMPLETED]))
         requests = self.arrays.req[done[taken & (len(done) - 1)]]
         if self._store_error is None and files.folder.durability == "host":
-            if ((requests["op"] == FLUSH) | (requests["fua"] != 0)).any():
+            durable = (requests["op"] == FLUSH) | (requests["fua"] != 0)
+            if self._cache_file is not None:
+                durable |= requests["op"] != READ
+            if durable.any():
                 try:
-                    files.sync()
+                    if self._cache_file is not None:
+                        self._cache_file.sync()
+                    if self._cache_file is None or not self._cache_file.count:
+                        files.sync()
                 except InputError as error:
                     self._stop_storing(error, self._taken)
         if self._store_error is None:
