@@ -263,9 +263,8 @@ class Drive(PayloadSystem):
 
 def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> tuple[Config, int]:
     """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
-    the size of a logical block. ``stored``: the drive has a store, so that it records trims; so does one
-    with power-loss protection. Raises
-    InputError for an impossible size.
+    the size of a logical block. ``stored``: the drive has a store, so that it records trims; so does
+    one with power-loss protection. Raises InputError for an impossible size.
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     by_sectors = cfg.ftl.partial_pages == "sectors"

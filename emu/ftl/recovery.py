@@ -164,8 +164,8 @@ def recover(
     ``store``.
 
     Pages that may be torn are overwritten in ``store``. ``every_page``: read every page whole, not
-    only the newest ones. ``settle`` is called when units are mapped and may unmap some. Raises InputError if the store cannot be
-    read, or holds a mapping unit that the drive has not.
+    only the newest ones. ``settle`` is called when units are mapped and may unmap some. Raises
+    InputError if the store cannot be read, or holds a mapping unit that the drive has not.
     """
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]

@@ -35,6 +35,8 @@ ENTRY = np.dtype(
     ]
 )
 """Record of an entry, ondie_entry of csrc/ondie.h."""
+SEALED = ENTRY.itemsize - 4
+"""Bytes of a record that its seal covers."""
 BLOCK = 4096
 """Unit in which room of files is reserved, in bytes."""
 NUMBER_BITS = 48
@@ -52,22 +54,29 @@ class SavedPage:
 
 
 class CacheFile:
-    """The two files of a drive with ``places`` slots of its cache and ``units`` mapping units, in an
-    open folder. They are created if they are missing; room for all pages is reserved.
+    """The two files of a drive with ``units`` mapping units in an open folder, with ``count``
+    entries. If ``writable``, they are created if they are missing, and room for all pages is
+    reserved.
 
     Raises StoreFull if the file system has no room, InputError if a file cannot be used.
     """
 
-    def __init__(self, folder: StoreFolder, page_bytes: int, places: int, units: int) -> None:
-        self.folder, self._page_bytes, self._units = folder, page_bytes, units
-        self.count = 3 * places + 2 if places else 0
-        """Number of entries: contents of a slot, those that leave it, and those of a kill."""
-        self._first = -(-self.count * ENTRY.itemsize // BLOCK) * BLOCK
-        size = self._first + self.count * page_bytes
-        raw = self._open(PAGES, size) if self.count else np.zeros(0, np.uint8)
-        self.entries = raw[: self.count * ENTRY.itemsize].view(ENTRY)
+    def __init__(
+        self,
+        folder: StoreFolder,
+        page_bytes: int,
+        count: int,
+        units: int,
+        writable: bool = True,
+    ) -> None:
+        self.folder, self.writable = folder, writable
+        self.count = count
+        """Number of entries."""
+        self._units = units
+        raw = self._open(PAGES, bytes_of(count, page_bytes)) if count else np.zeros(0, np.uint8)
+        self.entries = raw[: count * ENTRY.itemsize].view(ENTRY)
         """Records, ENTRY[count]."""
-        self.pages = raw[self._first :].reshape(self.count, page_bytes)
+        self.pages = raw[len(raw) - count * page_bytes :].reshape(count, page_bytes)
         """Bytes, uint8[count, page_bytes]."""
         self._trim_file = -(-units * 8 // BLOCK) * BLOCK
         self.trims = self._open(TRIMS, self._trim_file, room=False).view(np.uint64)[:units]
@@ -76,10 +85,10 @@ class CacheFile:
 
     def _open(self, name: str, size: int, room: bool = True) -> np.ndarray:
         """Return the memory of a file of ``size`` bytes, uint8[size]."""
-        if name not in self.folder.names():
+        if self.writable and name not in self.folder.names():
             self.folder.create(name, size)
             self.folder.sync()
-        handle = self.folder.open_file(name, os.O_RDWR)
+        handle = self.folder.open_file(name, os.O_RDWR if self.writable else os.O_RDONLY)
         try:
             held = os.fstat(handle).st_size
             if held != size:
@@ -88,9 +97,9 @@ class CacheFile:
                     f"{'truncated' if held < size else 'no file of this store'}"
                 )
             with self.folder.named(name):
-                if room:
+                if room and self.writable:
                     sparse_file.reserve(handle, 0, size)
-                return sparse_file.map_shared(handle, size)
+                return sparse_file.map_shared(handle, size, self.writable)
         finally:
             os.close(handle)
 
@@ -178,9 +187,50 @@ class CacheFile:
         self.trims[self.last_trims()[0]] = 0
 
 
+@dataclass(frozen=True)
+class CacheContents:
+    """What the two files of a store at rest hold."""
+
+    pages: int = 0
+    """Mapping units with whole contents."""
+    broken: int = 0
+    """Entries that were interrupted, or are damaged."""
+    trims: int = 0
+    """Mapping units with a trim."""
+    problem: str = ""
+    """One sentence about a file that is missing, truncated or damaged."""
+
+
+def look(folder: StoreFolder) -> CacheContents:
+    """Return what the files of an open folder hold; nothing if it has none. They do not change."""
+    names, block = folder.names(), folder.superblock
+    if TRIMS not in names:
+        return CacheContents()
+    try:
+        sizes = {name: folder.size(name) for name in (PAGES, TRIMS) if name in names}
+        count = next(
+            (
+                count
+                for count in range(sizes.get(PAGES, 0) // block.page_bytes, -1, -1)
+                if bytes_of(count, block.page_bytes) <= sizes.get(PAGES, 0)
+            ),
+            0,
+        )
+        file = CacheFile(folder, block.page_bytes, count, sizes[TRIMS] // 8, writable=False)
+        pages, broken = file.saved()
+        return CacheContents(len(pages), broken, len(file.last_trims()[0]))
+    except InputError as error:
+        return CacheContents(problem=str(error))
+
+
+def bytes_of(count: int, page_bytes: int) -> int:
+    """Return the size of a file with ``count`` entries, in bytes."""
+    return -(-count * ENTRY.itemsize // BLOCK) * BLOCK + count * page_bytes
+
+
 def seal_of(entry: np.void) -> int:
     """Return the seal of an entry: the CRC-32C of its other fields."""
-    return crc32c(np.frombuffer(entry.tobytes()[: ENTRY.fields["seal"][1]], np.uint8))
+    return crc32c(np.frombuffer(entry.tobytes()[:SEALED], np.uint8))
 
 
 def checked(numbers: np.ndarray, units: np.ndarray) -> np.ndarray:

@@ -29,13 +29,18 @@ from ondie.emu.nand.store_folder import StoreFolder
 CACHED_WRITES = ("write_back", "read_write")
 """Values of ``cache.mode`` with which a write completes in the cache."""
 
+ENTRIES_PER_SLOT = 3
+"""Entries of the file per slot of the cache: for its contents, for those that leave it, and for
+those that wait until flash is synced."""
+
 
 def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder) -> CacheFile:
     """Open or create the files of a drive with power-loss protection. Raises StoreFull,
     InputError."""
     caches = cfg.cache.mode in CACHED_WRITES
     places = cfg.cache.capacity_bytes // geometry.page_bytes if caches else 0
-    return CacheFile(folder, geometry.page_bytes, places, logical_pages(cfg, geometry))
+    count = ENTRIES_PER_SLOT * places + 2 if places else 0
+    return CacheFile(folder, geometry.page_bytes, count, logical_pages(cfg, geometry))
 
 
 class SavedCache:

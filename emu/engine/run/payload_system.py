@@ -19,9 +19,9 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import checkpoint
 from ondie.emu.engine.run.command_system import CommandSystem
-from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
 from ondie.emu.ftl import recovery
@@ -296,8 +296,8 @@ class PayloadSystem(CommandSystem):
         return count
 
     def _hold_up(self) -> None:
-        """Take no commands any more, and write what has completed to flash, and end what flash does,
-        as long as the energy of the capacitors suffices."""
+        """Take no commands any more, write what has completed to flash, and end what flash does, as
+        long as the energy of the capacitors suffices."""
         self._collect()
         completed, cut_ps = int(self.registers[COMPLETED]), self._reached
         for waiting in self._waiting:
