@@ -135,14 +135,12 @@ class Drive(PayloadSystem):
     @property
     def why(self) -> str:
         """One sentence with the reason of :attr:`condition`, of the lack of space while writes end
-        with CAPACITY_EXCEEDED, or of damaged pages in the store; empty if there is nothing to
-        say."""
+        with CAPACITY_EXCEEDED, of damaged pages in the store, or of data that power-loss protection
+        has lost; empty if there is nothing to say."""
         if self.defect is not None:
             return f"{type(self.defect).__name__}: {self.defect}"
         if self.off:
-            return "the power was cut"
-        if self.defect is None and self.lost_at_cut:
-            return self.lost_at_cut
+            return "the power was cut" + (f"; {self.lost_at_cut}" if self.lost_at_cut else "")
         if self._store_error is not None:
             return f"the store is read-only: {self._store_error}"
         if self.arrays.dev.protected[0]:
@@ -151,7 +149,7 @@ class Drive(PayloadSystem):
             return condition.why_full(self.arrays, self.cfg)
         if self._damaged_pages:
             return condition.why_damaged(self._damaged_pages)
-        return ""
+        return self.lost_at_cut
 
     @property
     def _damaged_pages(self) -> list[int]:
@@ -263,8 +261,8 @@ class Drive(PayloadSystem):
 
 def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> tuple[Config, int]:
     """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
-    the size of a logical block. ``stored``: the drive has a store, so that it records trims; so does
-    one with power-loss protection. Raises InputError for an impossible size.
+    the size of a logical block. ``stored``: the drive has a store, so that it records trims, as one
+    with power-loss protection does. Raises InputError for an impossible size.
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     by_sectors = cfg.ftl.partial_pages == "sectors"

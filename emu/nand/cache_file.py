@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.nand import sparse_file
+from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.units import InputError
 from ondie.kernels import native
@@ -150,7 +151,7 @@ class CacheFile:
 
     @property
     def holds_data(self) -> bool:
-        """True if an entry or a trim was written since :meth:`clear`."""
+        """True if an entry or a trim was written since :meth:`clear_after`."""
         return bool(self.entries["sequence"].any()) or bool(len(self.last_trims()[0]))
 
     # --- changes
@@ -181,8 +182,11 @@ class CacheFile:
             finally:
                 os.close(handle)
 
-    def clear(self) -> None:
-        """Forget all entries and trims, which are on flash."""
+    def clear_after(self, flash: PageStore | None) -> None:
+        """Forget all entries and trims: ``flash`` has all that is needed, and is synced first with
+        durability "host". Raises StoreFull, InputError."""
+        if flash is not None and self.folder.durability == "host":
+            flash.sync()
         self.entries["sequence"] = self.entries["seal"] = 0
         self.trims[self.last_trims()[0]] = 0
 

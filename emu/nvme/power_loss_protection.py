@@ -12,6 +12,9 @@ failures take place as usual, and recovery reads ordinary pages. There is no dum
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import stages
@@ -21,10 +24,13 @@ from ondie.emu.engine.core.totals import sum_counters
 from ondie.emu.ftl import padding, trim_maps
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import data_cache, power_cut
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, plural
 from ondie.kernels.jit import njit
 
 FJ_PER_J = 1e15
+EVENTS = 16
+"""Events after which the energy is looked at."""
+NAMES = "mapping unit", "trim map"
 DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
 """Index of the DRAM of device 0 among the stations."""
 
@@ -119,11 +125,51 @@ def check_hold_up(cfg: Config, geometry: Geometry, units: int) -> None:
         )
 
 
-def why_lost(lost: tuple[int, int], used_fj: int, hold_up_fj: int) -> str:
-    """Return one sentence about data that the capacitors did not suffice for. ``lost``: as
-    :func:`unsaved` returns."""
-    return (
-        f"power-loss protection has failed: {lost[0]} mapping units and {lost[1]} trim maps were "
-        f"not written after a power cut ({used_fj / FJ_PER_J:.3g} J used of "
-        f"{hold_up_fj / FJ_PER_J:.3g} J)"
-    )
+@dataclass
+class HeldUp:
+    """What capacitors with ``budget_fj`` have done after a power cut at ``cut_ps``."""
+
+    cut_ps: int
+    budget_fj: int
+    end_ps: int = 0
+    """Time at which the drive had saved everything, or they were empty."""
+    used_fj: int = 0
+    lost: tuple[int, int] = (0, 0)
+    """Mapping units and trim maps that were not saved."""
+
+    def __post_init__(self) -> None:
+        self.end_ps = self.cut_ps
+
+    @property
+    def used_j(self) -> float:
+        """Energy that they have given, J."""
+        return self.used_fj / FJ_PER_J
+
+    @property
+    def why(self) -> str:
+        """One sentence about what was lost; empty: nothing."""
+        if not any(self.lost):
+            return ""
+        units, maps = (plural(n, what) for n, what in zip(self.lost, NAMES, strict=True))
+        return (
+            f"power-loss protection has failed: {units} and {maps} were not written after a power "
+            f"cut ({self.used_j:.3g} J of {self.budget_fj / FJ_PER_J:.3g} J used)"
+        )
+
+
+def hold_up(
+    found: HeldUp, cfg: Config, arrays: Arrays, geometry: Geometry, run: Callable[[int], int]
+) -> None:
+    """Take no commands any more, write what has completed to flash, and end the operations of the
+    arrays, as long as the energy suffices. ``run``: handle this number of events, return theirs."""
+    before = quantities(arrays, geometry, found.cut_ps)
+    stop_commands(arrays)
+    start_saving(arrays.handle(), 0)
+    found.lost = unsaved(arrays)
+    while any(found.lost) or has_operation(arrays, found.cut_ps):
+        if found.used_fj >= found.budget_fj or run(EVENTS) == 0:
+            return
+        found.end_ps = max(found.cut_ps, int(arrays.reg.now[0]))
+        done = quantities(arrays, geometry, found.end_ps)
+        found.used_fj = energy_fj(cfg, done, before)
+        found.lost = unsaved(arrays)

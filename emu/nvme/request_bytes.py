@@ -19,6 +19,7 @@ from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, anonymous
 from ondie.emu.nand.store_folder import StoreFull
+from ondie.emu.nvme.command import FLUSH, READ
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 from ondie.kernels import native
@@ -116,6 +117,19 @@ class RequestBytes:
             raise Imbalance(f"all {file.count} entries of the cache file are in use")
         self._kept["free_entries"][:count] = self._kept["left_entries"][:count]
         record.free_count, record.left_count = count, 0
+
+    def sync_completed(self, requests: np.ndarray) -> None:
+        """Make durable what the completion of ``requests`` (REQ[n]) promises with durability
+        "host": that of FLUSH and FUA, with power-loss protection of all but reads. Raises
+        InputError."""
+        files, kept = self.store.files, self.cache_file
+        assert files is not None
+        if kept is not None and (requests["op"] != READ).any():
+            kept.sync()
+        flushes = (requests["op"] == FLUSH) | (requests["fua"] != 0)
+        if (flushes if kept is None else requests["op"] != READ).any():
+            if kept is None or not kept.count:  # else the cache has it
+                files.sync()
 
     def tables(self) -> dict[str, np.ndarray]:
         """Return the memory of the data cache by name, for a checkpoint."""

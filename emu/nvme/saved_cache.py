@@ -13,18 +13,22 @@ flash that is older than the last trim is dead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
+from ondie.emu.ftl.recovery import Recovered
 from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.cache_file import CacheFile, SavedPage
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.nvme.command import WRITE
+from ondie.emu.nvme.status import Status
+from ondie.emu.units import InputError
 
 CACHED_WRITES = ("write_back", "read_write")
 """Values of ``cache.mode`` with which a write completes in the cache."""
@@ -91,6 +95,36 @@ class SavedCache:
         spare = self._store.spare(entry - 1)
         assert isinstance(spare, Spare)
         return spare.sequence - spare.slot
+
+    def restore(
+        self,
+        found: Recovered,
+        limits: np.record,
+        write: Callable[[int, int, np.ndarray], Status],
+        save_all: Callable[[], None],
+    ) -> None:
+        """Write :attr:`pages` to flash, as capacitors would have done, and count in ``found``; then
+        clear the files, which stay as they are until then.
+
+        ``write``: run a command (operation, byte offset, bytes); ``save_all``: write all that is
+        only in the cache to flash; ``limits``: of commands. Raises InputError if a write fails.
+        """
+        block, limits["block"] = int(limits["block"]), SECTOR_BYTES
+        found.restored, found.restored_trims = len(self.pages), self.trimmed
+        found.broken_entries, unit_bytes = self.broken, self._store.page_bytes
+        for page in self.pages:
+            for offset, data in self.writes(page, unit_bytes):
+                status = write(WRITE, offset, data)
+                if status != Status.SUCCESS:
+                    raise InputError(
+                        f"{self._store.where}: mapping unit {page.lpn} of the cache file cannot be "
+                        f"written: status 0x{status:x}"
+                    )
+        limits["block"] = block
+        if self.pages or self.trimmed:
+            save_all()
+            found.time_ps = max(found.time_ps, int(self._arrays.reg.now[0]))
+        self.file.clear_after(self._store)
 
     def writes(self, page: SavedPage, unit_bytes: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (byte offset, bytes) of the writes that bring ``page`` back."""

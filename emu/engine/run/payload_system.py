@@ -19,10 +19,9 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import checkpoint
 from ondie.emu.engine.run.command_system import CommandSystem
-from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
+from ondie.emu.engine.run.driver import COMPLETED, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
 from ondie.emu.ftl import recovery
 from ondie.emu.ftl.tables import spare_blocks
@@ -31,15 +30,14 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
 from ondie.emu.nvme import condition, power_cut, power_loss_protection, saved_cache, submission
-from ondie.emu.nvme.command import COMMAND, FLUSH, READ, WRITE
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ
+from ondie.emu.nvme.power_loss_protection import FJ_PER_J, HeldUp
 from ondie.emu.nvme.request_bytes import RequestBytes
 from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
 
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
-HOLD_UP_EVENTS = 16
-"""Events after which the energy of the capacitors is looked at."""
 MOST_HELD = 64
 """Number of arrays of commands in flight from which a drive looks for some to release."""
 
@@ -98,11 +96,10 @@ class PayloadSystem(CommandSystem):
                 self.store = PageStore(geometry.page_bytes, folder, pages)
                 if folder is not None and cfg.cache.power_loss_protection:
                     self._cache_file = saved_cache.open_file(cfg, geometry, folder)
-            self.hold_up_j = cfg.cache.hold_up_fj / power_loss_protection.FJ_PER_J
+            self.hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
             """Energy of the capacitors of power-loss protection (J); less when they have aged."""
-            self.lost_at_cut = ""
-            """One sentence about what they did not suffice for at the last power cut, or empty."""
-            self._lost = (0, 0)
+            self.held_up: HeldUp | None = None
+            """What they have done at the last power cut; None: there was none."""
             self._buffer: np.ndarray | None = None
             self._closed = False
             self._power_up(cfg)
@@ -153,7 +150,8 @@ class PayloadSystem(CommandSystem):
                     self.arrays, self.geometry, cfg, self.store, every_page,
                     None if saved is None else saved.settle,
                 )  # fmt: skip
-                self.recovered.lost = self._lost
+                if self.held_up is not None:
+                    self.recovered.lost = self.held_up.lost
                 number = self.recovered.sequence if saved is None else saved.sequence
                 number = max(number, self.recovered.sequence)
                 self._bytes.continue_from(number, self.recovered.programs)
@@ -165,33 +163,8 @@ class PayloadSystem(CommandSystem):
             self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
         if self._bytes is not None and self._cache_file is not None:
             if saved is not None and self.recovered is not None:
-                self._restore(saved)
+                saved.restore(self.recovered, self._limits[0], self._run_command, self._save_all)
             self._bytes.save_cache()
-
-    def _restore(self, saved: SavedCache) -> None:
-        """Write what a store had kept of the cache to flash, as the capacitors would have done.
-
-        The files stay as they are until all is on flash.
-        """
-        assert self.recovered is not None and self.store is not None
-        found, block = self.recovered, int(self._limits["block"][0])
-        found.restored, found.restored_trims = len(saved.pages), saved.trimmed
-        found.broken_entries = saved.broken
-        self._limits["block"] = SECTOR_BYTES
-        for page in saved.pages:
-            for offset, memory in saved.writes(page, self.unit_bytes):
-                status = self._run_command(WRITE, offset, memory)
-                if status != Status.SUCCESS:
-                    raise InputError(
-                        f"{self.store.where}: mapping unit {page.lpn} of the cache file cannot be "
-                        f"written: status 0x{status:x}; {condition.why_full(self.arrays, self.cfg)}"
-                    )
-        self._limits["block"] = block
-        if saved.pages or saved.trimmed:
-            self._save_all()
-            found.time_ps = self._reached
-        self.store.sync()
-        saved.file.clear()
 
     def _save_all(self) -> None:
         """Write all that a power cut would lose to flash, until no work is left."""
@@ -236,9 +209,7 @@ class PayloadSystem(CommandSystem):
             and not self.arrays.dev.unsaved.any()
         )
         if done and self._cache_file is not None and self._store_error is None:
-            assert self.store is not None
-            self.store.sync()
-            self._cache_file.clear()
+            self._cache_file.clear_after(self.store)
         return done
 
     def power_on(self) -> None:
@@ -290,41 +261,28 @@ class PayloadSystem(CommandSystem):
             self._reached = max(self._reached, int(rng.integers(super().now, self.next_event)))
         if self._bytes is not None and self.defect is None and self._store_error is None:
             power_cut.tear(self.arrays, self._reached, self._bytes, rng)
-            if self._cache_file is not None and self.store is not None:
-                self.store.sync()
-                self._cache_file.clear()
+            if self._cache_file is not None:
+                self._cache_file.clear_after(self.store)
         return count
 
     def _hold_up(self) -> None:
-        """Take no commands any more, write what has completed to flash, and end what flash does, as
-        long as the energy of the capacitors suffices."""
+        """Let the capacitors save what has completed (nvme/power_loss_protection.py)."""
         self._collect()
-        completed, cut_ps = int(self.registers[COMPLETED]), self._reached
+        completed = int(self.registers[COMPLETED])
         for waiting in self._waiting:
             waiting.clear()
-        protection, arrays, geometry = power_loss_protection, self.arrays, self.geometry
-        before = protection.quantities(arrays, geometry, cut_ps)
-        protection.stop_commands(arrays)
-        protection.start_saving(self.state, 0)
-        used, budget = 0, round(self.hold_up_j * protection.FJ_PER_J)
+        found = HeldUp(self._reached, round(self.hold_up_j * FJ_PER_J))
         try:
-            while any(protection.unsaved(arrays)) or protection.has_operation(arrays, cut_ps):
-                if self._run_events(NEVER - 1, HOLD_UP_EVENTS, NEVER) == 0:
-                    break
-                self._reached = max(cut_ps, int(self.registers[NOW]))
-                done = protection.quantities(arrays, geometry, self._reached)
-                used = protection.energy_fj(self.cfg, done, before)
-                if used >= budget:
-                    break
+            power_loss_protection.hold_up(
+                found, self.cfg, self.arrays, self.geometry,
+                lambda count: self._run_events(NEVER - 1, count, NEVER),
+            )  # fmt: skip
         except Exception as error:
             if self.strict:
                 raise
             self._go_offline(error)
         self.registers[COMPLETED] = completed  # nobody has seen the others
-        self._lost, self.hold_up_used_j = protection.unsaved(arrays), used / protection.FJ_PER_J
-        self.lost_at_cut = ""
-        if any(self._lost):
-            self.lost_at_cut = protection.why_lost(self._lost, used, budget)
+        self._reached, self.held_up = found.end_ps, found
 
     def check_power(self) -> None:
         """Raise InputError if the power has been cut or the drive is closed."""
@@ -374,6 +332,12 @@ class PayloadSystem(CommandSystem):
         return True
 
     # --- memory of commands
+
+    @property
+    def lost_at_cut(self) -> str:
+        """One sentence about what power-loss protection did not save at the last power cut; empty:
+        nothing was lost."""
+        return "" if self.held_up is None else self.held_up.why
 
     @property
     def buffer(self) -> np.ndarray | None:
@@ -426,8 +390,7 @@ class PayloadSystem(CommandSystem):
         """Return which of the completions that are next to be taken are not in the store though
         they should be, bool[n]; None: none, or without a store in files.
 
-        With durability "host", sync the files if any of them is a FLUSH or a write with FUA, and
-        with power-loss protection if any of them changes data.
+        With durability "host", sync first what they have promised.
         """
         files = None if self.store is None else self.store.files
         if files is None:
@@ -436,17 +399,11 @@ class PayloadSystem(CommandSystem):
         taken = np.arange(self._taken, int(self.registers[COMPLETED]))
         requests = self.arrays.req[done[taken & (len(done) - 1)]]
         if self._store_error is None and files.folder.durability == "host":
-            durable = (requests["op"] == FLUSH) | (requests["fua"] != 0)
-            if self._cache_file is not None:
-                durable |= requests["op"] != READ
-            if durable.any():
-                try:
-                    if self._cache_file is not None:
-                        self._cache_file.sync()
-                    if self._cache_file is None or not self._cache_file.count:
-                        files.sync()
-                except InputError as error:
-                    self._stop_storing(error, self._taken)
+            try:
+                assert self._bytes is not None
+                self._bytes.sync_completed(requests)
+            except InputError as error:
+                self._stop_storing(error, self._taken)
         if self._store_error is None:
             return None
         return (requests["op"] != READ) & (taken >= self._stored_until)
