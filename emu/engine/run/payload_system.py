@@ -144,7 +144,8 @@ class PayloadSystem(CommandSystem):
             saved = None
             if self._cache_file is not None:
                 saved = SavedCache(self._cache_file, self.store, self.arrays)
-            if not self._load_checkpoint() and self.store.segments_on_disk():
+            kept = saved is not None and saved.file.holds_data
+            if not self._load_checkpoint() and (kept or self.store.segments_on_disk()):
                 every_page = self.store.may_have_lost_syncs()
                 self.recovered = recovery.recover(
                     self.arrays, self.geometry, cfg, self.store, every_page,
