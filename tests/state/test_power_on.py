@@ -10,7 +10,10 @@ from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
 from ondie.emu.ftl import recovery
+from ondie.emu.nand.cache_file import CacheFile
+from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
+from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import CriticalWarning
 from ondie.emu.units import InputError
 from tests.state import small
@@ -62,6 +65,7 @@ SAFE = {"cache__power_loss_protection": "true", "cache__hold_up": "1 J"}
 PROTECTED = {
     "write back": {},
     "read and write": {"cache__mode": "read_write"},
+    "small cache": {"cache__capacity": "4 KiB"},
     "all of these": {},
     "several trim maps": CACHE,
     "plain": {},
@@ -189,6 +193,65 @@ def test_kills_with_protection(tmp_path, name, durability, counts):
                 assert found.broken_entries == 0
         held.drive.close()
     assert trims > 0 and (restored > 0 or name == "plain")
+
+
+def trims_not_in_the_file(monkeypatch):
+    monkeypatch.setattr(CacheFile, "record_trim", lambda *args: None)
+
+
+def entries_forgotten(monkeypatch):
+    """Some of the cached pages are not written at the start."""
+    restore = SavedCache.restore
+
+    def most(saved, *args):
+        del saved.pages[::2]
+        restore(saved, *args)
+
+    monkeypatch.setattr(SavedCache, "restore", most)
+
+
+def stale_entries_win(monkeypatch):
+    monkeypatch.setattr(SavedCache, "_number", lambda *args: 0)
+
+
+def numbers_of_programs_compared(monkeypatch):
+    """A program counts as newer than what was written while it was in progress."""
+    spare = PageStore.spare
+    monkeypatch.setattr(PageStore, "spare", lambda *args: spare(*args)._replace(slot=0))
+
+
+def files_cleared_early(monkeypatch):
+    """Before the contents are on flash; the drive is then killed."""
+    settle = SavedCache.settle
+
+    def clear(saved):
+        settle(saved)
+        saved.file.clear_after(None)
+        saved.pages, saved.trimmed = [], 0
+
+    monkeypatch.setattr(SavedCache, "settle", clear)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        trims_not_in_the_file,
+        entries_forgotten,
+        stale_entries_win,
+        numbers_of_programs_compared,
+        files_cleared_early,
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_what_the_kills_catch(tmp_path, monkeypatch, break_it):
+    """Each of these mistakes breaks the contract within a few histories."""
+    break_it(monkeypatch)
+    with pytest.raises((AssertionError, InputError)):
+        for seed in range(40):
+            rng, folder = np.random.default_rng((seed, 23)), tmp_path / str(seed)
+            held = versions("small cache", 0, SAFE | PROTECTED["small cache"], store=folder)
+            for _ in history_of_kills(held, rng, 25, folder):
+                pass
 
 
 def flash_left(held):
