@@ -340,7 +340,9 @@ enum ondie_applied {
     ONDIE_NO_ROOM = 6,     /* the file system must first reserve room for page `missing` */
     ONDIE_FILE_ERASE = 7,  /* the caller erases pages in files */
     ONDIE_DAMAGED = 8,     /* applied; page `missing` has a wrong checksum */
-    ONDIE_STATUSES = 9
+    ONDIE_NO_ENTRY = 9,    /* the caller must first give entries of the cache file free */
+    ONDIE_FILE_TRIM = 10,  /* the caller records a trim in a file */
+    ONDIE_STATUSES = 11
 };
 
 /* State of the room of a run of run_pages pages in files. */
@@ -352,6 +354,13 @@ enum ondie_room {
 
 /* Bits of a segment's mark. */
 enum ondie_mark { ONDIE_USED = 1, ONDIE_CHANGED_FILE = 2 };
+
+/* Entry of the cache file: dtype ENTRY of nand/cache_file.py. Its page has the same index. */
+typedef struct {
+    int64_t lpn, sequence, sectors; /* sectors: bit mask of those that hold data */
+    uint32_t checksum;              /* of the page's bytes */
+    uint32_t seal;                  /* of the other fields */
+} ondie_entry;
 
 /* Memory of one drive. Pages lie in segments of segment_pages pages. */
 typedef struct {
@@ -376,7 +385,19 @@ typedef struct {
     int64_t *map_composed;    /* of each translation page: number of the first program that it does
                                  not know */
     const ondie_transfer *transfers; /* of each request in the rings of the queue pairs */
+    /* With power-loss protection and a store, the contents of slots are also in a file: */
+    ondie_entry *entries; /* null: they are not */
+    uint8_t *entry_pages;
+    int64_t *entry;        /* 1 + entry of the contents of each slot, or 0 */
+    int64_t *leaving;      /* the same of its contents on their way to flash */
+    int64_t *content;      /* number of these contents */
+    int64_t *free_entries; /* entries that may be overwritten */
+    int64_t *left_entries; /* entries that are not needed once the segments are synced */
+    int64_t free_count, left_count;
 } ondie_payload;
+
+/* Return the seal of an entry: the CRC-32C of its other fields. */
+uint32_t ondie_entry_seal(int isa, const ondie_entry *entry);
 
 /* Apply records first to count - 1 of a log. Return the index of the record at which it stopped
  * (`status` says why), or count.

@@ -123,15 +123,17 @@ static void begin_program(page to) {
     barrier();
 }
 
-/* Write the out-of-band data of a page whose bytes are in place, and end its program. */
+/* Write the out-of-band data of a page whose bytes are in place, and end its program. `age`: how
+ * many numbers were given since the contents left the cache, if the cache is in a file.
+ */
 static void write_spare(ondie_payload *p, page to, const ondie_record *r, int64_t lpn,
-                        int64_t sequence, uint32_t checksum) {
+                        int64_t sequence, uint32_t age, uint32_t checksum) {
     ondie_spare *spare = to.spare;
     spare->lpn = lpn;
     spare->sequence = sequence;
     spare->step = ++p->programs;
     spare->sectors = r->held;
-    spare->slot = 0;
+    spare->slot = age;
     spare->stream = (uint32_t)r->stream;
     spare->erases = (uint32_t)r->erases;
     spare->checksum = checksum;
@@ -194,6 +196,38 @@ static const uint8_t *landing_contents(const ondie_payload *p, const ondie_recor
     return found;
 }
 
+uint32_t ondie_entry_seal(int isa, const ondie_entry *entry) {
+    return ondie_crc32c(isa, 0, (const uint8_t *)entry, offsetof(ondie_entry, seal));
+}
+
+/* Let go of an entry of the cache file (1 + its index, or 0), whose contents are on flash or dead. */
+static void leave_entry(ondie_payload *p, int64_t *entry) {
+    if (*entry) p->left_entries[p->left_count++] = *entry - 1;
+    *entry = 0;
+}
+
+/* Put the contents of the slot of a record, which have just changed, into a free entry of the cache
+ * file; r->held: the sectors that the slot holds. The entry of the earlier contents stays whole
+ * until the new one is sealed.
+ */
+static void save_slot(ondie_payload *p, const ondie_record *r) {
+    const int64_t at = p->free_entries[--p->free_count], place = r->place - 1;
+    ondie_entry *to = p->entries + at;
+    uint8_t *bytes = p->entry_pages + at * p->page_bytes;
+    to->seal = ~ondie_entry_seal(p->isa, to);
+    barrier();
+    memcpy(bytes, p->cached + place * p->page_bytes, (size_t)p->page_bytes);
+    to->lpn = r->lpn;
+    to->sequence = ++p->sequence;
+    to->sectors = r->held;
+    to->checksum = checksum_of(p, bytes);
+    const uint32_t seal = ondie_entry_seal(p->isa, to);
+    barrier();
+    to->seal = seal;
+    leave_entry(p, p->entry + place);
+    p->entry[place] = at + 1;
+}
+
 /* Leave a page as a failed program does: it reads neither as blank nor as valid. */
 static void fail_program(const ondie_payload *p, page to) {
     to.spare->lpn = 0;
@@ -225,24 +259,24 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     }
     if (r->what == ONDIE_LOG_TRIM_MAP) {
         memcpy(to.data, p->trim_bits + (r->place - 1) * p->page_bytes, (size_t)p->page_bytes);
-        write_spare(p, to, r, lpn, p->trim_sequence[r->place - 1], checksum_of(p, to.data));
+        write_spare(p, to, r, lpn, p->trim_sequence[r->place - 1], 0, checksum_of(p, to.data));
         return ONDIE_OK;
     }
     if (r->what == ONDIE_LOG_MAP_PAGE) {
         memset(to.data, 0, (size_t)p->page_bytes);
-        write_spare(p, to, r, lpn, p->map_composed[r->place - 1], checksum_of(p, to.data));
+        write_spare(p, to, r, lpn, p->map_composed[r->place - 1], 0, checksum_of(p, to.data));
         return ONDIE_OK;
     }
     if (r->what == ONDIE_LOG_PADDING) {
         memset(to.data, 0, (size_t)p->page_bytes);
-        write_spare(p, to, r, ONDIE_PADDING, 0, checksum_of(p, to.data));
+        write_spare(p, to, r, ONDIE_PADDING, 0, 0, checksum_of(p, to.data));
         return ONDIE_OK;
     }
     if (r->what == ONDIE_LOG_MOVE) {
         const page from = page_at(p, r->old);
         memcpy(to.data, from.data, (size_t)p->page_bytes);
         /* The data are as old as they were, and a damaged page stays detectable. */
-        write_spare(p, to, r, lpn, from.spare->sequence, from.spare->checksum);
+        write_spare(p, to, r, lpn, from.spare->sequence, from.spare->slot, from.spare->checksum);
         return ONDIE_OK;
     }
     if (r->what == ONDIE_LOG_PROGRAM) {
@@ -258,7 +292,11 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     const int64_t sequence = r->what == ONDIE_LOG_LOST ? 0 : ++p->sequence;
     const int takes = r->old >= 0 && (page_at(p, r->old).spare->sectors & ~r->sectors) != 0;
     const uint32_t damage = takes && verify(p, r->old, 1) != ONDIE_OK ? 1 : 0;
-    write_spare(p, to, r, lpn, sequence, checksum_of(p, to.data) ^ damage);
+    const int landed = p->entries && r->what != ONDIE_LOG_PROGRAM;
+    uint32_t age = 0;
+    if (landed && sequence) age = (uint32_t)(sequence - p->content[r->place - 1]);
+    write_spare(p, to, r, lpn, sequence, age, checksum_of(p, to.data) ^ damage);
+    if (landed) leave_entry(p, p->leaving + r->place - 1);
     return ONDIE_OK;
 }
 
@@ -361,8 +399,18 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     case ONDIE_LOG_SERVE:
         to_host(p, r, r->lpn, p->cached + (r->place - 1) * p->page_bytes);
         break;
-    case ONDIE_LOG_STORE: from_host(p, r, r->lpn, slot_to_change(p, r)); break;
-    case ONDIE_LOG_DESTAGE: p->state[r->place - 1] = ONDIE_FLYING; break;
+    case ONDIE_LOG_STORE:
+        if (p->entries && !p->free_count) return ONDIE_NO_ENTRY;
+        from_host(p, r, r->lpn, slot_to_change(p, r));
+        if (p->entries) save_slot(p, r);
+        break;
+    case ONDIE_LOG_DESTAGE:
+        p->state[r->place - 1] = ONDIE_FLYING;
+        if (!p->entries) break;
+        p->leaving[r->place - 1] = p->entry[r->place - 1];
+        p->entry[r->place - 1] = 0;
+        p->content[r->place - 1] = ++p->sequence;
+        break;
     case ONDIE_LOG_FILL:
         copy_held(slot_to_change(p, r), page_at(p, r->ppn), 0, p->page_bytes, r->sectors);
         status = verify(p, r->ppn, 1);
@@ -385,8 +433,10 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
         break;
     case ONDIE_LOG_TRIM_COPY: p->trim_sequence[r->old] = ++p->sequence; break;
     case ONDIE_LOG_MAP_COPY: p->map_composed[r->place - 1] = p->programs + 1; break;
-    case ONDIE_LOG_DROP:
-    case ONDIE_LOG_TRIM: break;
+    case ONDIE_LOG_TRIM:
+        if (p->entries) return ONDIE_FILE_TRIM;
+        break;
+    case ONDIE_LOG_DROP: break;
     default: status = ONDIE_NOT_APPLIED;
     }
     return status;

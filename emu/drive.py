@@ -212,8 +212,9 @@ class Drive(PayloadSystem):
     @property
     def why(self) -> str:
         """One sentence with the reason of :attr:`condition`, of the lack of space while writes end
-        with CAPACITY_EXCEEDED, or of damaged pages in the store; after a recovery, otherwise what
-        it has found; empty if there is nothing to say."""
+        with CAPACITY_EXCEEDED, of damaged pages in the store, or of data that power-loss protection
+        has lost; after a recovery, otherwise what it has found; empty if there is nothing to
+        say."""
         if self._reason or self.recovered is None:
             return self._reason
         return condition.why_recovered(self.recovered)
@@ -224,7 +225,7 @@ class Drive(PayloadSystem):
         if self.defect is not None:
             return f"{type(self.defect).__name__}: {self.defect}"
         if self.off:
-            return "the power was cut"
+            return "the power was cut" + (f"; {self.lost_at_cut}" if self.lost_at_cut else "")
         if self._store_error is not None:
             return f"the store is read-only: {self._store_error}"
         if self.arrays.dev.protected[0]:
@@ -233,7 +234,7 @@ class Drive(PayloadSystem):
             return condition.why_full(self.arrays, self.cfg)
         if self._damaged_pages:
             return condition.why_damaged(self._damaged_pages)
-        return ""
+        return self.lost_at_cut
 
     @property
     def _damaged_pages(self) -> list[int]:
@@ -245,7 +246,7 @@ class Drive(PayloadSystem):
     def critical_warning(self) -> CriticalWarning:
         """Critical warnings as in the SMART / Health Information log page."""
         failed = self.defect is not None or bool(self._damaged_pages)
-        return condition.critical_warning(self.arrays, failed)
+        return condition.critical_warning(self.arrays, failed, bool(self.lost_at_cut))
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the drive's state as JSON to ``path``, complete or not at all: the defect,
@@ -350,8 +351,8 @@ class Drive(PayloadSystem):
 
 def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> tuple[Config, int]:
     """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
-    the size of a logical block. ``stored``: the drive has a store, so that it records trims. Raises
-    InputError for an impossible size.
+    the size of a logical block. ``stored``: the drive has a store, so that it records trims, as one
+    with power-loss protection does. Raises InputError for an impossible size.
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     by_sectors = cfg.ftl.partial_pages == "sectors"
@@ -366,7 +367,7 @@ def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> t
     changes: dict[str, int | str] = {}
     if size < unit and not by_sectors:
         changes["ftl.partial_pages"] = "sectors"
-    if stored and cfg.ftl.map_update == "programmed":
+    if (stored or cfg.cache.power_loss_protection) and cfg.ftl.map_update == "programmed":
         changes["ftl.trim_maps"] = True
     if cfg.system.devices != 1:
         changes["system.devices"] = 1

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.counters import PROGRAMMED as PROGRAMMED
+from ondie.emu.engine.core.counters import SENSED as SENSED
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.statement import Work
@@ -119,20 +121,6 @@ def times(totals: Totals, work: Work) -> Times:
     isp_rest = totals.busy_sum_ps.get("ISP", 0) - isp_training
     busy = rest if work.average_power else min(cpu, rest)
     return Times(training, rest, busy, isp_training, isp_rest)
-
-
-SENSED = (
-    "read_pages", "gc_read_pages", "merge_read_pages", "map_read_pages", "bpr_pages",
-    "reservoir_read_pages", "retry_read_pages", "soft_read_pages", "fold_read_pages",
-    "beside_pages", "lifted_pages", "scrub_read_pages", "refresh_read_pages",
-)  # fmt: skip
-"""Counters of pages that are sensed (read) from the flash array."""
-PROGRAMMED = (
-    "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
-    "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
-    "landed_pages", "remerged_pages", "refresh_program_pages",
-)  # fmt: skip
-"""Counters of pages that are programmed into the flash array."""
 
 
 def coded_bytes(counters: Mapping[str, int], page_bytes: int) -> int:

@@ -231,7 +231,8 @@ def pad_for_cache(st, dev):
     """
     dev_rec = st.dev[dev]
     cached = st.cache[dev]
-    if cached.flush_first == 0 and dev_rec.pressing == 0 or cached.flying > dev_rec.joined:
+    waits = cached.flush_first > 0 or dev_rec.pressing != 0 or dev_rec.saving != 0
+    if not waits or cached.flying > dev_rec.joined:
         return
     more = cached.first > 0 and st.cpage[cached.first - 1].epoch <= cached.flushed
     if more and cached.flying < st.cfg[0].cache_flights:

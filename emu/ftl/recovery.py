@@ -28,7 +28,7 @@ do not know all of it are written back (translation_pages.queue_stale); the cach
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -90,6 +90,15 @@ class Recovered:
     """Mapping units whose data on flash had been trimmed."""
     time_ps: int = 0
     """Simulated time of the recovery, ps."""
+    restored: int = 0
+    """Mapping units that were only in the cache file of a store (power-loss protection), and that
+    recovery has written to flash."""
+    restored_trims: int = 0
+    """Mapping units whose trims were only in such a file."""
+    broken_entries: int = 0
+    """Entries of the cache file that were interrupted or are damaged."""
+    lost: tuple[int, int] = (0, 0)
+    """Mapping units and trim maps that power-loss protection could not save at the cut before."""
     checked_stripes: int = CHECKED_STRIPES
     """Number of the newest stripes of a block whose pages were read whole."""
     stripe: int = 1
@@ -148,14 +157,19 @@ def check_supported(cfg: Config, what: str) -> None:
 
 
 def recover(
-    arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash, every_page: bool = False
+    arrays: Arrays,
+    geometry: Geometry,
+    cfg: Config,
+    store: Flash,
+    every_page: bool = False,
+    settle: Callable[[], None] | None = None,
 ) -> Recovered:
     """Build the tables of the FTL in ``arrays``, which are those of a new drive, from the pages in
     ``store``.
 
     Pages that may be torn are overwritten in ``store``. ``every_page``: read every page whole, not
-    only the newest ones. Raises InputError if the store cannot be
-    read, or holds a mapping unit that the drive has not.
+    only the newest ones. ``settle`` is called when units are mapped and may unmap some. Raises
+    InputError if the store cannot be read, or holds a mapping unit that the drive has not.
     """
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]
@@ -173,6 +187,8 @@ def recover(
         _scan_blocks(scan, arrays, first, records)
     found = scan.found
     _apply_trim_maps(scan, arrays)
+    if settle is not None:
+        settle()
     if table.tpages > 0:
         found.stale_maps = queue_stale(arrays, scan.newest)
     count_valid(arrays, geometry)

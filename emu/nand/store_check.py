@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ondie.emu.nand.cache_file import CacheContents, look
 from ondie.emu.nand.page_store import ERASED, OOB, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import READS_VALID, read_spares
 from ondie.emu.nand.segment_files import LEAST_OPEN, SegmentFiles
@@ -50,6 +51,8 @@ class StoreCheck:
     """Pages whose out-of-band record has an invalid state or a wrong seal."""
     pages_listed: list[int] = field(default_factory=list)
     records_listed: list[int] = field(default_factory=list)
+    cached: CacheContents = field(default_factory=CacheContents)
+    """What power-loss protection has kept; its interrupted entries are not a damage."""
     problems: list[str] = field(default_factory=list)
     """Files that are missing, truncated or cannot be read, one sentence each."""
 
@@ -68,6 +71,9 @@ class StoreCheck:
             "torn_pages": self.torn_pages,
             "damaged_pages": {"count": self.damaged_pages, "listed": self.pages_listed},
             "damaged_records": {"count": self.damaged_records, "listed": self.records_listed},
+            "cached_pages": self.cached.pages,
+            "broken_entries": self.cached.broken,
+            "trimmed_units": self.cached.trims,
             "problems": self.problems,
         }
 
@@ -81,6 +87,11 @@ class StoreCheck:
             f"  damaged pages     {_listed(self.damaged_pages, self.pages_listed)}",
             f"  damaged records   {_listed(self.damaged_records, self.records_listed)}",
         ]
+        if self.cached != CacheContents():
+            found += [
+                f"  cached pages      {self.cached.pages:,}, {self.cached.broken:,} broken entries",
+                f"  trimmed units     {self.cached.trims:,}",
+            ]
         return found + [f"  {problem}" for problem in self.problems]
 
 
@@ -102,6 +113,9 @@ def check_store(path: str | os.PathLike[str], progress: Progress | None = None) 
         files, report = files_of(folder), StoreCheck(str(Path(path)))
         numbers = files.numbers()
         report.segments = len(numbers)
+        report.cached = look(folder)
+        if report.cached.problem:
+            report.problems.append(report.cached.problem)
         block = folder.superblock
         if block.clean and block.segments != len(numbers):
             report.problems.append(
@@ -171,6 +185,8 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
             "segments_of_the_drive": files.segments,
             "programmed_pages": programmed,
             "programmed_bytes": programmed * block.page_bytes,
+            "cached_pages": (cached := look(folder)).pages,
+            "trimmed_units": cached.trims,
             "disk_bytes": folder.disk_bytes(),
         }
     finally:

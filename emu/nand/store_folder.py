@@ -218,6 +218,11 @@ class StoreFolder:
         with os.fdopen(self.open_file(name), "rb") as file:
             return file.read(LARGEST)
 
+    def size(self, name: str) -> int:
+        """Return the size of a file in bytes. Raises InputError."""
+        with self.named(name):
+            return os.stat(name, dir_fd=self._handle, follow_symlinks=False).st_size
+
     def create(self, name: str, size: int) -> None:
         """Create a file of ``size`` zeros without room, or leave nothing. Raises StoreFull,
         InputError."""

@@ -62,14 +62,15 @@ def why_damaged(pages: list[int]) -> str:
     )
 
 
-def critical_warning(arrays: Arrays, failed: bool) -> CriticalWarning:
+def critical_warning(arrays: Arrays, failed: bool, backup_failed: bool = False) -> CriticalWarning:
     """Return the critical warnings of device 0.
 
     SPARE_BELOW_THRESHOLD: fewer than SPARE_THRESHOLD of the spare blocks of the start are left.
     RELIABILITY_DEGRADED: a read or write has ended with a media error, or ``failed``: the engine
     has a defect, or the store has damaged pages.
     VOLATILE_MEMORY_BACKUP_FAILED: the data cache holds acknowledged data for which flash has no
-    space, so that a power cut would lose them.
+    space, so that a power cut would lose them; or ``backup_failed``: a power cut has lost some in
+    spite of power-loss protection.
     """
     dev, found = arrays.dev[0], CriticalWarning.NONE
     threshold = SPARE_THRESHOLD * max(dev.spare_at_start, 0)
@@ -79,6 +80,7 @@ def critical_warning(arrays: Arrays, failed: bool) -> CriticalWarning:
         found |= CriticalWarning.RELIABILITY_DEGRADED
     if dev.protected:
         found |= CriticalWarning.READ_ONLY
-    if dev.full and arrays.cache.contents[0] and not arrays.cfg.cache_through[0]:
+    unsafe = dev.full and arrays.cache.contents[0] and not arrays.cfg.cache_through[0]
+    if backup_failed or unsafe:
         found |= CriticalWarning.VOLATILE_MEMORY_BACKUP_FAILED
     return found

@@ -40,6 +40,7 @@ from ondie.emu.engine.core.payload_log import (
     LOG_STORE,
     log,
     log_cached,
+    log_held,
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
@@ -155,7 +156,9 @@ def accept(st, tid, behind):
     page.have |= sectors
     page.stream = txn.stream
     log_cached(st, LOG_STORE, tid, txn.lpn, -1, -1, place, sectors)
-    if cfg.cache_through == 0 and not has_fua(st, tid):
+    if cfg.cache_safe != 0:
+        log_held(st, page.have)
+    if cfg.cache_through == 0 and (cfg.cache_safe != 0 or not has_fua(st, tid)):
         go(st, tid, PART_DONE)
         return True
     txn.next = page.waiting - 1

@@ -15,15 +15,18 @@ from ondie.emu.engine.core.events import ROW
 from ondie.emu.engine.core.payload_log import LOG_BAD, LOG_FILL, LOG_READ, LogEntry
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.nand import bit_errors
+from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, anonymous
 from ondie.emu.nand.store_folder import StoreFull
+from ondie.emu.nvme.command import FLUSH, READ
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 from ondie.kernels import native
 
 IN_FILES = () if native.lib is None else (
     native.lib.ONDIE_NO_SEGMENT, native.lib.ONDIE_NO_ROOM, native.lib.ONDIE_FILE_ERASE,
+    native.lib.ONDIE_NO_ENTRY, native.lib.ONDIE_FILE_TRIM,
 )  # fmt: skip
 """Reasons for which ondie_apply stops that concern the memory of pages."""
 
@@ -32,7 +35,8 @@ class RequestBytes:
     """Bytes of one drive. :meth:`apply` moves them as the engine's log says.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. ``store``: pages on flash. Raises InputError if the C extension is not built.
+    move. ``store``: pages on flash. ``cache_file``: files for what is not on flash yet, used from
+    :meth:`save_cache` on. Raises InputError if the C extension is not built.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class RequestBytes:
         geometry: Geometry,
         transfers: np.ndarray,
         store: PageStore,
+        cache_file: CacheFile | None = None,
     ) -> None:
         if native.lib is None:
             raise InputError("payload: needs the C extension of the package, which is not built")
@@ -49,6 +54,7 @@ class RequestBytes:
         """Pages on flash."""
         self.full: StoreFull | None = None
         """The error of the file system that has no room; what follows is kept in memory."""
+        self.cache_file = cache_file
         self.damaged: set[int] = set()
         """Physical pages that were read and whose checksum in the store is wrong."""
         self._arrays, self._transfers = arrays, transfers
@@ -74,10 +80,57 @@ class RequestBytes:
             record.verify = 1
             record.run_pages = files.run_pages
             self._kept |= {"room": files.room_at, "marks": files.marks}
+        if cache_file is not None:
+            one = max(places, 1)
+            for name in ("entry", "leaving", "content"):
+                self._kept[name] = np.zeros(one, np.int64)
+            for name in ("free_entries", "left_entries"):
+                self._kept[name] = np.zeros(max(cache_file.count, 1), np.int64)
         for name, array in self._kept.items():
             setattr(record, name, native.ffi.cast("void *", array.ctypes.data))
         self._record, self._log = record, arrays.log.view(np.ndarray)
         self._address = native.ffi.cast("ondie_record *", arrays.log.ctypes.data)
+
+    def save_cache(self) -> None:
+        """Keep the contents of the cache, and trims, in their files from now on. All entries are
+        free; the first is given when the clean flag of the store has been cleared."""
+        assert self.cache_file is not None
+        record, file = self._record, self.cache_file
+        self._kept["left_entries"][: file.count] = np.arange(file.count)
+        record.free_count, record.left_count = 0, file.count
+        for name in ("entry", "leaving"):
+            self._kept[name][:] = 0
+        held = file.entries if file.count else self._kept["content"]
+        record.entries = native.ffi.cast("ondie_entry *", held.ctypes.data)
+        record.entry_pages = native.ffi.cast("uint8_t *", file.pages.ctypes.data)
+
+    def _free_entries(self) -> None:
+        """Let entries that are not needed any more be overwritten. With durability "host", what has
+        replaced them is synced first. Raises StoreFull."""
+        record, file = self._record, self.cache_file
+        assert file is not None and self.store.files is not None
+        file.folder.begin_writing()
+        if file.folder.durability == "host":
+            self.store.sync()
+            file.sync()
+        count = int(record.left_count)
+        if count == 0:
+            raise Imbalance(f"all {file.count} entries of the cache file are in use")
+        self._kept["free_entries"][:count] = self._kept["left_entries"][:count]
+        record.free_count, record.left_count = count, 0
+
+    def sync_completed(self, requests: np.ndarray) -> None:
+        """Make durable what the completion of ``requests`` (REQ[n]) promises with durability
+        "host": that of FLUSH and FUA, with power-loss protection of all but reads. Raises
+        InputError."""
+        files, kept = self.store.files, self.cache_file
+        assert files is not None
+        if kept is not None and (requests["op"] != READ).any():
+            kept.sync()
+        flushes = (requests["op"] == FLUSH) | (requests["fua"] != 0)
+        if (flushes if kept is None else requests["op"] != READ).any():
+            if kept is None or not kept.count:  # else the cache has it
+                files.sync()
 
     def tables(self) -> dict[str, np.ndarray]:
         """Return the memory of the data cache by name, for a checkpoint."""
@@ -112,6 +165,7 @@ class RequestBytes:
                 except StoreFull as error:
                     self.full = error
                     self.store.keep_in_memory()
+                    record.entries = native.ffi.NULL  # they stay as they are
                 except InputError:
                     if entry["what"] not in (LOG_READ, LOG_FILL):
                         raise
@@ -141,6 +195,14 @@ class RequestBytes:
             case native.lib.ONDIE_NO_SEGMENT:
                 reads = entry["what"] in (LOG_READ, LOG_FILL)
                 self.store.open_segment(missing, create=not reads)
+            case native.lib.ONDIE_NO_ENTRY:
+                self._free_entries()
+            case native.lib.ONDIE_FILE_TRIM:
+                assert self.cache_file is not None
+                self.cache_file.folder.begin_writing()
+                first, count = int(entry["lpn"]), int(entry["n"])
+                self.cache_file.record_trim(first, count, int(self._record.sequence))
+                return 1
             case native.lib.ONDIE_NO_ROOM:
                 self.store.reserve(missing)
             case native.lib.ONDIE_FILE_ERASE:

@@ -13,7 +13,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import records
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nvme import data_cache, mqsim_cache
+from ondie.emu.nvme import data_cache, mqsim_cache, power_loss_protection
 from ondie.emu.nvme.queue_pair import PAIR, REQ
 from ondie.emu.units import InputError
 
@@ -41,6 +41,7 @@ def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     configuration.
     """
     mode = cfg.cache.mode
+    table.cache_safe = cfg.cache.power_loss_protection
     table.dram_row = cfg.dram.row_bytes
     table.dram_open = cfg.dram.t_rcd_ps + cfg.dram.t_cl_ps
     table.dram_close = cfg.dram.t_rp_ps
@@ -61,6 +62,9 @@ def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     flights = min(cfg.cache.destage_pages * geometry.slots, int(table["cache_pages"][0]))
     table.cache_flights = flights or usual
     table.cache_idle = cfg.cache.destage_idle
+    if cfg.cache.power_loss_protection:
+        pages = int(table["cache_pages"][0]) if mode in ("write_back", "read_write") else 0
+        power_loss_protection.check_hold_up(cfg, geometry, pages)
 
 
 def cache_records(n: int) -> np.recarray:

@@ -26,7 +26,11 @@ from tests.state import small
 MODES = {
     "no cache": {},
     "write back": {"cache__mode": "write_back", "cache__capacity": "32 KiB"},
-}
+    "protected": {
+        "cache__mode": "write_back", "cache__capacity": "32 KiB",
+        "cache__power_loss_protection": "true", "cache__hold_up": "1 J",
+    },
+}  # fmt: skip
 DONE, FLUSHED = 0, 1
 
 
@@ -76,10 +80,10 @@ def allowed(seed, mode, units, found, first, told):
     """Numbers of the batches whose contents each unit may have (-1: zeros). ``found``: those it had
     before batch ``first``."""
     may = {unit: {found[unit]} for unit in range(units)}
-    sure = told[DONE] if mode == "no cache" else told[FLUSHED]
+    sure = told[FLUSHED] if mode == "write back" else told[DONE]
     for number in range(first, int(told[DONE]) + 2):  # the last one was in flight
         op, own = batch(seed, number, units)
-        safe = number <= (told[FLUSHED] if op == TRIM else sure)
+        safe = number <= (told[FLUSHED] if op == TRIM and mode != "protected" else sure)
         for unit in own.tolist():
             contents = {-1 if op == TRIM else number}
             may[unit] = contents if safe else may[unit] | contents
@@ -111,7 +115,7 @@ def main(folder, mode, durability, kills, seed):
     found[0] = -1
     drive.close()
     rng = np.random.default_rng(seed)
-    number, starts, batches = 0, [], 0
+    number, starts, batches, restored = 0, [], 0, 0
     for turn in range(kills):
         told = np.frombuffer(mmap.mmap(-1, 4096), np.int64)
         told[:2] = number - 1
@@ -128,6 +132,8 @@ def main(folder, mode, durability, kills, seed):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         drive = opened(folder, mode, durability)
         starts.append(drive.started)
+        if drive.recovered is not None:
+            restored += drive.recovered.restored + drive.recovered.restored_trims
         found = look(drive, seed, mode, found, number, told)
         batches += int(told[DONE]) + 1 - number
         number = int(told[DONE]) + 2
@@ -136,7 +142,7 @@ def main(folder, mode, durability, kills, seed):
         else:  # as if this process had been killed, too
             drive.store.close()
     recovered = sum(start is Start.RECOVERY for start in starts)
-    print(f"kills {kills} recovered {recovered} batches {batches}")
+    print(f"kills {kills} recovered {recovered} batches {batches} restored {restored}")
 
 
 if __name__ == "__main__":

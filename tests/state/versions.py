@@ -15,9 +15,11 @@ from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 class Versions:
     """A drive, and the versions of its units."""
 
-    def __init__(self, drive: Drive, cached: bool, checks: bool = True):
+    def __init__(self, drive: Drive, cached: bool, checks: bool = True, protected: bool = False):
         self.drive, self.cached = drive, cached
         """Whether a completed write may be lost until a FLUSH."""
+        self.protected = protected
+        """Whether no completed command may be lost, trims included (VWC = 0)."""
         self.checks = checks
         size = drive.unit_bytes
         self.held = np.zeros((drive.units, size), np.uint8)
@@ -101,7 +103,7 @@ class Versions:
             for unit, contents in new.items():
                 self.held[unit] = np.frombuffer(contents, np.uint8)
                 self.later.setdefault(unit, []).append(contents)
-                if op == WRITE and (not self.cached or fua):
+                if self.protected or (op == WRITE and (not self.cached or fua)):
                     self.sure[unit] = contents
                     self.later.pop(unit)
             flushed |= op == FLUSH

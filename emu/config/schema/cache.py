@@ -37,6 +37,16 @@ class Cache:
     destage_idle: Annotated[
         bool, Spec("dirty data are also written to flash while no command is outstanding")
     ]
+    power_loss_protection: Annotated[
+        bool,
+        Spec(
+            "capacitors write what has completed to flash when the power is cut: the drive has no "
+            "volatile write cache (VWC = 0)"
+        ),
+    ]
+    hold_up_fj: Annotated[
+        int, Spec("energy of these capacitors that the drive can use after a power cut")
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,3 +143,16 @@ MOVE_READS = (GC_READ_PAGES, FOLD_READ_PAGES, REFRESH_READ_PAGES)
 MOVE_PROGRAMS = (GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES, REFRESH_PROGRAM_PAGES)
 MOVE_DROPS = (GC_DROPPED, FOLD_DROPPED, REFRESH_DROPPED)
 """Counters of moved blocks and their pages by cause: garbage collection, folding, refresh."""
+
+SENSED = (
+    "read_pages", "gc_read_pages", "merge_read_pages", "map_read_pages", "bpr_pages",
+    "reservoir_read_pages", "retry_read_pages", "soft_read_pages", "fold_read_pages",
+    "beside_pages", "lifted_pages", "scrub_read_pages", "refresh_read_pages",
+)  # fmt: skip
+"""Counters of pages that are sensed (read) from the flash array."""
+PROGRAMMED = (
+    "program_pages", "gc_program_pages", "failed_pages", "bpp_pages", "map_program_pages",
+    "padding_pages", "second_pass_pages", "fold_program_pages", "stored_pages", "kept_pages",
+    "landed_pages", "remerged_pages", "refresh_program_pages",
+)  # fmt: skip
+"""Counters of pages that are programmed into the flash array."""

@@ -113,6 +113,13 @@ def log_sectors(st, sectors):
 
 
 @cold
+def log_held(st, sectors):
+    """Add to the last entry of the log which ``sectors`` its slot of the cache holds."""
+    if st.reg[0].log_on != 0:
+        st.log[st.reg[0].logged - 1].held = sectors
+
+
+@cold
 def note_log(st, what, tid, lpn, ppn, old, count, dev, die):
     """Append a record to the log of moved bytes."""
     reg = st.reg[0]

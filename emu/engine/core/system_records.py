@@ -34,6 +34,7 @@ CFG = record_type(
     cache_pages="i8", cache_writes="i8", cache_through="i8", cache_fills="i8",
     cache_dirty="i8",  # dirty pages above which pages are destaged
     cache_flights="i8", cache_idle="i8",
+    cache_safe="i8",  # 1: power-loss protection: what has completed survives a power cut
     buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
     buffer_close="f8", buffer_strays="i8",  # of a destage buffer
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
@@ -170,6 +171,7 @@ DEV = record_type(
     refused_pages="i8", refused_bytes="i8",  # of writes that ended before they were stored, sent
     faults="i8",  # writes that ended with a write fault
     trims="i8",  # number of trims, if they are recorded (ftl/trim_maps.py)
+    saving="i8",  # 1: all that a power cut would lose is on its way to flash
     trims_wanted="i8",  # trims up to this number are to be written to flash
     unsaved="i8",  # trim maps with trims that are not on flash
     trim_flights="i8",  # trim maps that are being programmed

@@ -25,12 +25,15 @@ from ondie.emu.engine.run.driver import COMPLETED, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
 from ondie.emu.ftl import recovery
 from ondie.emu.ftl.tables import spare_blocks
+from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
-from ondie.emu.nvme import condition, power_cut, submission
+from ondie.emu.nvme import condition, power_cut, power_loss_protection, saved_cache, submission
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ
+from ondie.emu.nvme.power_loss_protection import FJ_PER_J, HeldUp
 from ondie.emu.nvme.request_bytes import RequestBytes
+from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, plural, whole_number
 
@@ -92,9 +95,16 @@ class PayloadSystem(CommandSystem):
         geometry = Geometry.of(cfg)
         try:
             self.store: PageStore | None = None
+            self._cache_file: CacheFile | None = None
             if payload:
                 pages = geometry.physical_pages
                 self.store = PageStore(geometry.page_bytes, folder, pages)
+                if folder is not None and cfg.cache.power_loss_protection:
+                    self._cache_file = saved_cache.open_file(cfg, geometry, folder)
+            self.hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
+            """Energy of the capacitors of power-loss protection (J); less when they have aged."""
+            self.held_up: HeldUp | None = None
+            """What they have done at the last power cut; None: there was none."""
             self._buffer: np.ndarray | None = None
             self._closed = False
             self._power_up(cfg)
@@ -140,13 +150,24 @@ class PayloadSystem(CommandSystem):
         """What recovery has found; None: there was none."""
         self._bytes: RequestBytes | None = None
         if self.store is not None:
-            self._bytes = RequestBytes(self.arrays, self.geometry, self._transfers, self.store)
-            if not self._load_checkpoint() and self.store.segments_on_disk():
+            self._bytes = RequestBytes(
+                self.arrays, self.geometry, self._transfers, self.store, self._cache_file
+            )
+            saved = None
+            if self._cache_file is not None:
+                saved = SavedCache(self._cache_file, self.store, self.arrays)
+            kept = saved is not None and saved.file.holds_data
+            if not self._load_checkpoint() and (kept or self.store.segments_on_disk()):
                 every_page = self.store.may_have_lost_syncs()
                 self.recovered = recovery.recover(
-                    self.arrays, self.geometry, cfg, self.store, every_page
-                )
-                self._bytes.continue_from(self.recovered.sequence, self.recovered.programs)
+                    self.arrays, self.geometry, cfg, self.store, every_page,
+                    None if saved is None else saved.settle,
+                )  # fmt: skip
+                if self.held_up is not None:
+                    self.recovered.lost = self.held_up.lost
+                number = self.recovered.sequence if saved is None else saved.sequence
+                number = max(number, self.recovered.sequence)
+                self._bytes.continue_from(number, self.recovered.programs)
                 self.recovered.time_ps = recovery_ps(cfg, self.geometry, self.recovered)
                 self._reached = self.recovered.time_ps
                 self.started = Start.RECOVERY
@@ -155,6 +176,16 @@ class PayloadSystem(CommandSystem):
             self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
         self._loaded_units = int(self.requested[1])
         """Mapping units whose writes had been loaded before the start."""
+        if self._bytes is not None and self._cache_file is not None:
+            if saved is not None and self.recovered is not None:
+                saved.restore(self.recovered, self._limits[0], self._run_command, self._save_all)
+            self._bytes.save_cache()
+
+    def _save_all(self) -> None:
+        """Write all that a power cut would lose to flash, until no work is left."""
+        power_loss_protection.start_saving(self.state, 0)
+        self.run_until()
+        power_loss_protection.end_saving(self.arrays)
 
     # --- the end, and the next start
 
@@ -176,8 +207,12 @@ class PayloadSystem(CommandSystem):
                     self.run()  # a FLUSH does not wait for writes that have not completed
                 if self.defect is None:
                     status = self._run_command(FLUSH, 0, np.zeros(0, np.uint8))
+                if self._cache_file is not None and self.defect is None:
+                    self._save_all()
                 lost = self._unsaved()
-                if not lost and self.defect is None and self._store_error is None and self.idle:
+                if not lost and self._store_error is None and self._all_on_flash():
+                    if self._cache_file is not None:
+                        self._cache_file.clear_after(self.store)
                     saved = self._checkpoint()
         finally:
             self._closed = True
@@ -190,11 +225,17 @@ class PayloadSystem(CommandSystem):
         lost = []
         if self.outstanding:
             lost.append(f"{plural(self.outstanding, 'command')} in flight")
-        if cached := int(self.arrays.cache.contents[0]):
+        cached = int(self.arrays.cache.contents[0])
+        if cached and self._cache_file is None:
             lost.append(f"{plural(cached, 'mapping unit')} in the data cache")
         if self._store_error is not None and self.requested[1] > self._loaded_units:
             lost.append("what was written since the store cannot be changed")
         return f"lost: {', '.join(lost)}" if lost else ""
+
+    def _all_on_flash(self) -> bool:
+        """Return True if the drive is idle, and all data and trims are on flash."""
+        volatile = self.arrays.cache.contents.any() or self.arrays.dev.unsaved.any()
+        return bool(self.defect is None and self.outstanding == 0 and self.idle and not volatile)
 
     def power_on(self) -> None:
         """Switch the power on again after a power cut. The tables are recovered from flash. The
@@ -235,14 +276,38 @@ class PayloadSystem(CommandSystem):
         with suppress(PowerCut):
             self.run_until()
         self.off = True
+        count = self.events - before
         self._reached = max(self._reached, super().now)
+        if self.cfg.cache.power_loss_protection and self._bytes is not None and not self.defect:
+            self._hold_up()
         rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
         self._cuts += 1
         if self.next_event < NEVER:
             self._reached = max(self._reached, int(rng.integers(super().now, self.next_event)))
         if self._bytes is not None and self.defect is None and self._store_error is None:
             power_cut.tear(self.arrays, self._reached, self._bytes, rng)
-        return self.events - before
+            if self._cache_file is not None:
+                self._cache_file.clear_after(self.store)
+        return count
+
+    def _hold_up(self) -> None:
+        """Let the capacitors save what has completed (nvme/power_loss_protection.py)."""
+        self._collect()
+        completed = int(self.registers[COMPLETED])
+        for waiting in self._waiting:
+            waiting.clear()
+        found = HeldUp(self._reached, round(self.hold_up_j * FJ_PER_J))
+        try:
+            power_loss_protection.hold_up(
+                found, self.cfg, self.arrays, self.geometry,
+                lambda count: self._run_events(NEVER - 1, count, NEVER),
+            )  # fmt: skip
+        except Exception as error:
+            if self.strict:
+                raise
+            self._go_offline(error)
+        self.registers[COMPLETED] = completed  # nobody has seen the others
+        self._reached, self.held_up = found.end_ps, found
 
     def check_power(self) -> None:
         """Raise InputError if the power has been cut or the drive is closed."""
@@ -298,6 +363,12 @@ class PayloadSystem(CommandSystem):
     # --- memory of commands
 
     @property
+    def lost_at_cut(self) -> str:
+        """One sentence about what power-loss protection did not save at the last power cut; empty:
+        nothing was lost."""
+        return "" if self.held_up is None else self.held_up.why
+
+    @property
     def buffer(self) -> np.ndarray | None:
         """The caller's memory for the bytes of commands, contiguous; None without any."""
         return self._buffer
@@ -349,7 +420,7 @@ class PayloadSystem(CommandSystem):
         """Return which of the completions that are next to be taken are not in the store though
         they should be, bool[n]; None: none, or without a store in files.
 
-        With durability "host", sync the files if any of them is a FLUSH or a write with FUA.
+        With durability "host", sync first what they have promised.
         """
         files = None if self.store is None else self.store.files
         if files is None:
@@ -358,11 +429,11 @@ class PayloadSystem(CommandSystem):
         taken = np.arange(self._taken, int(self.registers[COMPLETED]))
         requests = self.arrays.req[done[taken & (len(done) - 1)]]
         if self._store_error is None and files.folder.durability == "host":
-            if ((requests["op"] == FLUSH) | (requests["fua"] != 0)).any():
-                try:
-                    files.sync()
-                except InputError as error:
-                    self._stop_storing(error, self._taken)
+            try:
+                assert self._bytes is not None
+                self._bytes.sync_completed(requests)
+            except InputError as error:
+                self._stop_storing(error, self._taken)
         if self._store_error is None:
             return None
         return (requests["op"] != READ) & (taken >= self._stored_until)

@@ -99,14 +99,15 @@ def execute_command(st, tid):
             return stages.FETCHED
         command_split.cut_write(st, tid, stages.WRITE_FETCHED)
     elif txn.role != Role.TRIMMING:
-        if cfg.trim_maps != 0:
+        if cfg.trim_maps != 0 and cfg.cache_safe == 0:
             command_split.flush_trims(st, tid)
         if cfg.cache_writes != 0:
             if st.dev[dev].full != 0 and write_errors.fail_flush(st, tid):
                 return stages.FINISHED
-            command_split.flush(st, tid)
-            if cfg.line > 1:
-                padding.pad_for_cache(st, dev)
+            if cfg.cache_safe == 0:
+                command_split.flush(st, tid)
+                if cfg.line > 1:
+                    padding.pad_for_cache(st, dev)
     else:
         command_split.cut_trim(st, tid)
         if cfg.static == 0:

@@ -1,0 +1,249 @@
+"""Files of a store for power-loss protection: cached pages, and trims, that are not on flash yet.
+
+Owns the two files, their records, and what they hold when a store is opened. Does not own the
+entries of a running drive (csrc/payload.c), which entries are still needed
+(nvme/request_bytes.py), or what is done with what they hold (engine/run/payload_system.py).
+Source: this project (docs/store.md); capacitors of a drive give it time, a kill gives none.
+
+`cache.pages` has a number of entries, each a sealed record and a page. An entry is written while
+the earlier contents of its mapping unit are still whole in another one. `cache.trims` has 8 bytes
+for each mapping unit: the number of the unit's last trim, and a check of 16 bits. Numbers are those
+of programs: contents with a larger number are newer.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.nand import sparse_file
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.units import InputError
+from ondie.kernels import native
+from ondie.kernels.crc import crc32c
+
+PAGES, TRIMS = "cache.pages", "cache.trims"
+ENTRY = np.dtype(
+    [
+        ("lpn", "i8"),
+        ("sequence", "i8"),  # number of the contents
+        ("sectors", "i8"),  # bit mask of the sectors that hold data
+        ("checksum", "u4"),  # of the page's bytes
+        ("seal", "u4"),  # of the other fields
+    ]
+)
+"""Record of an entry, ondie_entry of csrc/ondie.h."""
+SEALED = ENTRY.itemsize - 4
+"""Bytes of a record that its seal covers."""
+BLOCK = 4096
+"""Unit in which room of files is reserved, in bytes."""
+NUMBER_BITS = 48
+
+
+@dataclass(frozen=True)
+class SavedPage:
+    """Contents of a mapping unit that had been in the cache."""
+
+    lpn: int
+    sequence: int
+    sectors: int
+    data: np.ndarray
+    """uint8[page_bytes]"""
+
+
+class CacheFile:
+    """The two files of a drive with ``units`` mapping units in an open folder, with ``count``
+    entries. If ``writable``, they are created if they are missing, and room for all pages is
+    reserved.
+
+    Raises StoreFull if the file system has no room, InputError if a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: StoreFolder,
+        page_bytes: int,
+        count: int,
+        units: int,
+        writable: bool = True,
+    ) -> None:
+        self.folder, self.writable = folder, writable
+        self.count = count
+        """Number of entries."""
+        self._units = units
+        raw = self._open(PAGES, bytes_of(count, page_bytes)) if count else np.zeros(0, np.uint8)
+        self.entries = raw[: count * ENTRY.itemsize].view(ENTRY)
+        """Records, ENTRY[count]."""
+        self.pages = raw[len(raw) - count * page_bytes :].reshape(count, page_bytes)
+        """Bytes, uint8[count, page_bytes]."""
+        self._trim_file = -(-units * 8 // BLOCK) * BLOCK
+        self.trims = self._open(TRIMS, self._trim_file, room=False).view(np.uint64)[:units]
+        """Last trim of each unit with its check, uint64[units]; 0: none."""
+        self._room = np.zeros(self._trim_file // BLOCK, bool)
+
+    def _open(self, name: str, size: int, room: bool = True) -> np.ndarray:
+        """Return the memory of a file of ``size`` bytes, uint8[size]."""
+        if self.writable and name not in self.folder.names():
+            self.folder.create(name, size)
+            self.folder.sync()
+        handle = self.folder.open_file(name, os.O_RDWR if self.writable else os.O_RDONLY)
+        try:
+            held = os.fstat(handle).st_size
+            if held != size:
+                raise InputError(
+                    f"{self.folder.path / name}: has {held} bytes, not {size}: it is "
+                    f"{'truncated' if held < size else 'no file of this store'}"
+                )
+            with self.folder.named(name):
+                if room and self.writable:
+                    sparse_file.reserve(handle, 0, size)
+                return sparse_file.map_shared(handle, size, self.writable)
+        finally:
+            os.close(handle)
+
+    # --- what the files hold
+
+    def saved(self) -> tuple[list[SavedPage], int]:
+        """Return the newest contents of each mapping unit in the entries, and the number of entries
+        that are neither blank nor whole (interrupted, or damaged)."""
+        blank = (self.entries["sequence"] == 0) & (self.entries["seal"] == 0)
+        newest: dict[int, SavedPage] = {}
+        broken = 0
+        for at in np.flatnonzero(~blank).tolist():
+            entry, data = self.entries[at], self.pages[at]
+            if seal_of(entry) != entry["seal"] or crc32c(data) != entry["checksum"]:
+                broken += 1
+                continue
+            lpn, sequence = int(entry["lpn"]), int(entry["sequence"])
+            if not 0 <= lpn < self._units:
+                raise InputError(
+                    f"{self.folder.path / PAGES}: holds mapping unit {lpn}; the drive has "
+                    f"{self._units}"
+                )
+            if lpn not in newest or newest[lpn].sequence < sequence:
+                newest[lpn] = SavedPage(lpn, sequence, int(entry["sectors"]), data.copy())
+        return [newest[lpn] for lpn in sorted(newest)], broken
+
+    def last_trims(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mapping units that have been trimmed and the number of the last trim of each,
+        int64[n] both. Raises InputError if a record is damaged."""
+        handle = self.folder.open_file(TRIMS)
+        parts = [np.zeros(0, np.int64)]
+        try:
+            for start, end in sparse_file.data_extents(handle, self._trim_file):
+                first, stop = start // 8, min(-(-end // 8), self._units)
+                parts.append(first + np.flatnonzero(self.trims[first:stop]))
+        finally:
+            os.close(handle)
+        units = np.unique(np.concatenate(parts)).astype(np.int64)
+        held = self.trims[units]
+        numbers = held & np.uint64((1 << NUMBER_BITS) - 1)
+        wrong = np.flatnonzero(checked(numbers, units) != held)
+        if len(wrong):
+            raise InputError(
+                f"{self.folder.path / TRIMS}: the record of mapping unit {units[wrong[0]]} is "
+                "damaged, so that trimmed data cannot be told from others"
+            )
+        return units, numbers.astype(np.int64)
+
+    @property
+    def holds_data(self) -> bool:
+        """True if an entry or a trim was written since :meth:`clear_after`."""
+        return bool(self.entries["sequence"].any()) or bool(len(self.last_trims()[0]))
+
+    # --- changes
+
+    def record_trim(self, first: int, count: int, number: int) -> None:
+        """Record trim ``number`` of ``count`` mapping units from ``first`` on. Raises StoreFull."""
+        if count == 0:
+            return
+        begin, end = first * 8 // BLOCK, ((first + count) * 8 - 1) // BLOCK + 1
+        if not self._room[begin:end].all():
+            handle = self.folder.open_file(TRIMS, os.O_RDWR)
+            try:
+                with self.folder.named(TRIMS):
+                    sparse_file.reserve(handle, begin * BLOCK, (end - begin) * BLOCK)
+            finally:
+                os.close(handle)
+            self._room[begin:end] = True
+        units = np.arange(first, first + count)
+        self.trims[first : first + count] = checked(np.full(count, number, np.uint64), units)
+
+    def sync(self) -> None:
+        """Make all changes durable (fdatasync). Raises StoreFull, InputError."""
+        for name in (PAGES, TRIMS) if self.count else (TRIMS,):
+            handle = self.folder.open_file(name, os.O_RDWR)
+            try:
+                with self.folder.named(name, "cannot be synced"):
+                    os.fdatasync(handle)
+            finally:
+                os.close(handle)
+
+    def clear_after(self, flash: PageStore | None) -> None:
+        """Forget all entries and trims: ``flash`` has all that is needed, and is synced first with
+        durability "host". Raises StoreFull, InputError."""
+        if flash is not None and self.folder.durability == "host":
+            flash.sync()
+        self.entries["sequence"] = self.entries["seal"] = 0
+        self.trims[self.last_trims()[0]] = 0
+
+
+@dataclass(frozen=True)
+class CacheContents:
+    """What the two files of a store at rest hold."""
+
+    pages: int = 0
+    """Mapping units with whole contents."""
+    broken: int = 0
+    """Entries that were interrupted, or are damaged."""
+    trims: int = 0
+    """Mapping units with a trim."""
+    problem: str = ""
+    """One sentence about a file that is missing, truncated or damaged."""
+
+
+def look(folder: StoreFolder) -> CacheContents:
+    """Return what the files of an open folder hold; nothing if it has none. They do not change."""
+    names, block = folder.names(), folder.superblock
+    if TRIMS not in names:
+        return CacheContents()
+    try:
+        sizes = {name: folder.size(name) for name in (PAGES, TRIMS) if name in names}
+        count = next(
+            (
+                count
+                for count in range(sizes.get(PAGES, 0) // block.page_bytes, -1, -1)
+                if bytes_of(count, block.page_bytes) <= sizes.get(PAGES, 0)
+            ),
+            0,
+        )
+        file = CacheFile(folder, block.page_bytes, count, sizes[TRIMS] // 8, writable=False)
+        pages, broken = file.saved()
+        return CacheContents(len(pages), broken, len(file.last_trims()[0]))
+    except InputError as error:
+        return CacheContents(problem=str(error))
+
+
+def bytes_of(count: int, page_bytes: int) -> int:
+    """Return the size of a file with ``count`` entries, in bytes."""
+    return -(-count * ENTRY.itemsize // BLOCK) * BLOCK + count * page_bytes
+
+
+def seal_of(entry: np.void) -> int:
+    """Return the seal of an entry: the CRC-32C of its other fields."""
+    return crc32c(np.frombuffer(entry.tobytes()[:SEALED], np.uint8))
+
+
+def checked(numbers: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Return records of trims: ``numbers`` (below 2^48) with a check of number and unit above them,
+    uint64[n]."""
+    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= (units.astype(np.uint64) + np.uint64(1)) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed *= np.uint64(0xD6E8FEB86659FD93)
+    return numbers.astype(np.uint64) | mixed >> np.uint64(48) << np.uint64(48)
+
+
+assert native.lib is None or native.ffi.sizeof("ondie_entry") == ENTRY.itemsize

@@ -1,0 +1,175 @@
+"""Power-loss protection: capacitors hold the drive up while it writes what has completed to flash.
+
+Owns the start of this writing, what is left to write, its energy, and the least energy that the
+cache of a configuration needs. Does not own the cut (engine/run/payload_system.py), the writes
+themselves (data_cache.py, ftl/trim_maps.py) or what a store keeps over a kill (nand/cache_file.py).
+Source: NVMe base specification (volatile write cache, FLUSH, FUA); data sheets of PM9A3 and Micron
+7450, whose capacitors protect the write cache.
+
+The writing is ordinary destaging, as for a FLUSH: merges with flash, collection, word lines and
+failures take place as usual, and recovery reads ordinary pages. There is no dump area.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.counters import PROGRAMMED, SENSED
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.totals import sum_counters
+from ondie.emu.ftl import padding, trim_maps
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import data_cache, power_cut
+from ondie.emu.units import InputError, plural
+from ondie.kernels.jit import njit
+
+FJ_PER_J = 1e15
+EVENTS = 16
+"""Events after which the energy is looked at."""
+NAMES = "mapping unit", "trim map"
+DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
+"""Index of the DRAM of device 0 among the stations."""
+
+
+@njit
+def start_saving(st, dev):
+    """Start the programs of all data that are only in the cache, and of all unsaved trims."""
+    dev_rec = st.dev[dev]
+    dev_rec.saving = 1
+    if st.cfg[0].cache_writes != 0:
+        st.cache[dev].flushed = NEVER
+        data_cache.schedule_deferred(st, dev)
+    if st.cfg[0].trim_maps != 0:
+        trim_maps.want(st, dev, dev_rec.trims)
+    if st.cfg[0].line > 1:
+        padding.pad_for_cache(st, dev)
+
+
+def end_saving(arrays: Arrays) -> None:
+    """Let device 0, which has nothing left to save, destage as usual again."""
+    arrays.dev["saving"] = 0
+    arrays.cache["flushed"] = arrays.cache["epoch"] - 1
+
+
+def stop_commands(arrays: Arrays) -> None:
+    """Let the queue pairs issue nothing any more. Commands that have not begun end without effect,
+    and so do data that have not reached the DRAM. Nothing of this is reported."""
+    arrays.pair["stop"] = -1
+    arrays.stage[stages.FETCHED] = arrays.stage[stages.FINISHED]
+    arrays.stage[stages.DOWN_DONE] = arrays.stage[stages.PART_DONE]
+
+
+def unsaved(arrays: Arrays) -> tuple[int, int]:
+    """Return the numbers of mapping units whose newest data are not on flash, and of trim maps that
+    are not, of device 0."""
+    slots = arrays.cpage[: int(arrays.cache.used[0])]
+    waits = (slots["dirty"] != 0) | ((slots["flying"] != 0) & (slots["stale"] == 0))
+    written = bool(arrays.cfg.cache_writes[0]) and not arrays.cfg.cache_through[0]
+    return int(waits.sum()) if written else 0, int(arrays.dev.unsaved[0])
+
+
+def has_operation(arrays: Arrays, cut_ps: int) -> bool:
+    """Return True if an array operation that had begun by ``cut_ps`` is still in progress."""
+    return any(True for _ in power_cut.operations(arrays, cut_ps))
+
+
+def quantities(arrays: Arrays, geometry: Geometry, ps: int) -> dict[str, int]:
+    """Return what device 0 has done since its start, by energy constant: bits, and ``ps`` (the time
+    for which the controller is charged)."""
+    counters = sum_counters(arrays.count)
+    page = geometry.page_bytes * 8
+    coded = counters["ecc_decoded_pages"] + counters["ecc_encoded_pages"]
+    return {
+        "nand_read_fj_per_bit": sum(counters[name] for name in SENSED) * page,
+        "nand_program_fj_per_bit": sum(counters[name] for name in PROGRAMMED) * page,
+        "nand_erase_fj_per_bit": counters["erased_blocks"]
+        * geometry.pages * geometry.slots * page,
+        "channel_fj_per_bit": 8 * int(arrays.bus.size_in.sum() + arrays.bus.size_out.sum()),
+        "dram_fj_per_bit": 8 * int(arrays.fifo["size"][DRAM_STATION]),
+        "ecc_fj_per_bit": coded * page,
+        "controller_mw": ps,
+    }  # fmt: skip
+
+
+def energy_fj(cfg: Config, amounts: dict[str, int], before: dict[str, int]) -> int:
+    """Return the energy (fJ) of ``amounts`` less ``before``, both of :func:`quantities`."""
+    return sum(
+        getattr(cfg.energy, name) * (amount - before[name]) for name, amount in amounts.items()
+    )
+
+
+def least_energy_fj(cfg: Config, geometry: Geometry, units: int) -> int:
+    """Return the least energy (fJ) that programs of ``units`` mapping units take: cells, channels,
+    DRAM and encoding, and the controller during one of them."""
+    energy, bits = cfg.energy, units * geometry.page_bytes * 8
+    per_bit = (
+        energy.nand_program_fj_per_bit + energy.channel_fj_per_bit + energy.dram_fj_per_bit
+        + energy.ecc_fj_per_bit
+    )  # fmt: skip
+    return bits * per_bit + energy.controller_mw * cfg.flash.t_program_ps
+
+
+def check_hold_up(cfg: Config, geometry: Geometry, units: int) -> None:
+    """Raise InputError if capacitors of ``cache.hold_up`` can never save a cache of ``units`` dirty
+    mapping units."""
+    least = least_energy_fj(cfg, geometry, units)
+    if cfg.cache.hold_up_fj < least:
+        raise InputError(
+            f"cache.hold_up = {cfg.cache.hold_up_fj / FJ_PER_J:g} J: the programs of the "
+            f"{units} pages of the cache take at least {least / FJ_PER_J:.3g} J "
+            "(cache.power_loss_protection)"
+        )
+
+
+@dataclass
+class HeldUp:
+    """What capacitors with ``budget_fj`` have done after a power cut at ``cut_ps``."""
+
+    cut_ps: int
+    budget_fj: int
+    end_ps: int = 0
+    """Time at which the drive had saved everything, or they were empty."""
+    used_fj: int = 0
+    lost: tuple[int, int] = (0, 0)
+    """Mapping units and trim maps that were not saved."""
+
+    def __post_init__(self) -> None:
+        self.end_ps = self.cut_ps
+
+    @property
+    def used_j(self) -> float:
+        """Energy that they have given, J."""
+        return self.used_fj / FJ_PER_J
+
+    @property
+    def why(self) -> str:
+        """One sentence about what was lost; empty: nothing."""
+        if not any(self.lost):
+            return ""
+        units, maps = (plural(n, what) for n, what in zip(self.lost, NAMES, strict=True))
+        return (
+            f"power-loss protection has failed: {units} and {maps} were not written after a power "
+            f"cut ({self.used_j:.3g} J of {self.budget_fj / FJ_PER_J:.3g} J used)"
+        )
+
+
+def hold_up(
+    found: HeldUp, cfg: Config, arrays: Arrays, geometry: Geometry, run: Callable[[int], int]
+) -> None:
+    """Take no commands any more, write what has completed to flash, and end the operations of the
+    arrays, as long as the energy suffices. ``run``: handle this number of events, return theirs."""
+    before = quantities(arrays, geometry, found.cut_ps)
+    stop_commands(arrays)
+    start_saving(arrays.handle(), 0)
+    found.lost = unsaved(arrays)
+    while any(found.lost) or has_operation(arrays, found.cut_ps):
+        if found.used_fj >= found.budget_fj or run(EVENTS) == 0:
+            return
+        found.end_ps = max(found.cut_ps, int(arrays.reg.now[0]))
+        done = quantities(arrays, geometry, found.end_ps)
+        found.used_fj = energy_fj(cfg, done, before)
+        found.lost = unsaved(arrays)

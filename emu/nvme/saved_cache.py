@@ -1,0 +1,142 @@
+"""What a store has kept of a protected cache over a kill, and what of it is still needed.
+
+Owns the comparison with flash and the writes that bring contents back. Does not own the files
+(nand/cache_file.py), the scan of flash (ftl/recovery.py) or the execution of the writes
+(engine/run/payload_system.py).
+Source: this project (docs/store.md).
+
+Programs, cached contents and trims have numbers from one sequence. A page that came from the cache
+says in its out-of-band data when its contents left the cache: its number less ``slot``. Contents
+in the file are needed if they are newer than that and than the last trim of their unit. A page on
+flash that is older than the last trim is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
+from ondie.emu.ftl.recovery import Recovered
+from ondie.emu.ftl.tables import logical_pages
+from ondie.emu.nand.cache_file import CacheFile, SavedPage
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.page_store import PageStore, Spare
+from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.nvme.command import WRITE
+from ondie.emu.nvme.status import Status
+from ondie.emu.units import InputError
+
+CACHED_WRITES = ("write_back", "read_write")
+"""Values of ``cache.mode`` with which a write completes in the cache."""
+
+ENTRIES_PER_SLOT = 3
+"""Entries of the file per slot of the cache: for its contents, for those that leave it, and for
+those that wait until flash is synced."""
+
+
+def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder) -> CacheFile:
+    """Open or create the files of a drive with power-loss protection. Raises StoreFull,
+    InputError."""
+    caches = cfg.cache.mode in CACHED_WRITES
+    places = cfg.cache.capacity_bytes // geometry.page_bytes if caches else 0
+    count = ENTRIES_PER_SLOT * places + 2 if places else 0
+    return CacheFile(folder, geometry.page_bytes, count, logical_pages(cfg, geometry))
+
+
+class SavedCache:
+    """What ``file`` has kept. :meth:`settle` compares it with flash."""
+
+    def __init__(self, file: CacheFile, store: PageStore, arrays: Arrays) -> None:
+        self.file, self._store, self._arrays = file, store, arrays
+        self.pages: list[SavedPage] = []
+        """Contents that are newer than those on flash, by mapping unit."""
+        self.trimmed = 0
+        """Mapping units that :meth:`settle` has unmapped."""
+        self.broken = 0
+        """Entries that are neither blank nor whole."""
+        self.sequence = 0
+        """Largest number in the files."""
+
+    def settle(self) -> None:
+        """Unmap units that have been trimmed since, and find the contents that are needed. The trim
+        maps of the former become unsaved. Raises InputError for a damaged file."""
+        arrays = self._arrays
+        l2p, table, dev = arrays.l2p[0], arrays.cfg[0], arrays.dev[0]
+        kept, self.broken = self.file.saved()
+        units, numbers = self.file.last_trims()
+        trims = dict(zip(units.tolist(), numbers.tolist(), strict=True))
+        for unit, number in trims.items():
+            if l2p[unit] == 0 or self._number(unit) > number:
+                continue
+            l2p[unit] = 0
+            if table.partial:
+                arrays.sectors[0, unit] = 0
+            record = arrays.trim_map[unit // int(table.trim_span)]
+            dev.unsaved += int(record.since == 0)
+            record.since = dev.trims = 1
+            self.trimmed += 1
+        self.pages = [
+            page
+            for page in kept
+            if page.sequence > max(trims.get(page.lpn, 0), self._number(page.lpn))
+        ]
+        self.sequence = max([0, *trims.values(), *(page.sequence for page in kept)])
+
+    def _number(self, unit: int) -> int:
+        """Return the number that the contents of a unit on flash had when they left the cache; 0 if
+        the unit is not mapped."""
+        entry = int(self._arrays.l2p[0, unit])
+        if entry == 0:
+            return 0
+        spare = self._store.spare(entry - 1)
+        assert isinstance(spare, Spare)
+        return spare.sequence - spare.slot
+
+    def restore(
+        self,
+        found: Recovered,
+        limits: np.record,
+        write: Callable[[int, int, np.ndarray], Status],
+        save_all: Callable[[], None],
+    ) -> None:
+        """Write :attr:`pages` to flash, as capacitors would have done, and count in ``found``; then
+        clear the files, which stay as they are until then.
+
+        ``write``: run a command (operation, byte offset, bytes); ``save_all``: write all that is
+        only in the cache to flash; ``limits``: of commands. Raises InputError if a write fails.
+        """
+        block, limits["block"] = int(limits["block"]), SECTOR_BYTES
+        found.restored, found.restored_trims = len(self.pages), self.trimmed
+        found.broken_entries, unit_bytes = self.broken, self._store.page_bytes
+        for page in self.pages:
+            for offset, data in self.writes(page, unit_bytes):
+                status = write(WRITE, offset, data)
+                if status != Status.SUCCESS:
+                    raise InputError(
+                        f"{self._store.where}: mapping unit {page.lpn} of the cache file cannot be "
+                        f"written: status 0x{status:x}"
+                    )
+        limits["block"] = block
+        if self.pages or self.trimmed:
+            save_all()
+            found.time_ps = max(found.time_ps, int(self._arrays.reg.now[0]))
+        self.file.clear_after(self._store)
+
+    def writes(self, page: SavedPage, unit_bytes: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (byte offset, bytes) of the writes that bring ``page`` back."""
+        sectors = unit_bytes // SECTOR_BYTES
+        for first, count in sector_runs(page.sectors, sectors):
+            start, end = first * SECTOR_BYTES, (first + count) * SECTOR_BYTES
+            yield page.lpn * unit_bytes + start, page.data[start:end].copy()
+
+
+def sector_runs(mask: int, sectors: int) -> Iterator[tuple[int, int]]:
+    """Yield (first sector, number of sectors) of each run of set bits; ``sectors`` of a unit."""
+    bits = np.array([mask >> at & 1 for at in range(sectors)] if mask != -1 else [1] * sectors)
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], bits, [0]))))
+    for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        yield first, end - first
