@@ -2,7 +2,7 @@
 
 Owns the interface of a single drive: single reads and writes, its condition, and the checks of its
 books. Does not own the commands and their clock (engine/run/command_system.py), bytes, store and
-power (engine/run/payload_system.py), the statuses with which commands end (nvme/status.py,
+power (engine/run/power_system.py), the statuses with which commands end (nvme/status.py,
 nvme/write_errors.py), the execution of commands inside the drive (engine, nvme, ftl, nand) or the
 plans of paths (engine/run/system.py), which may run beside commands on a drive without payload.
 Source: this project's command record (nvme/command.py).
@@ -23,7 +23,7 @@ from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
-from ondie.emu.engine.run.payload_system import PayloadSystem
+from ondie.emu.engine.run.power_system import PowerSystem
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
@@ -50,7 +50,7 @@ class MediaError(CommandError):
     """Error: a page could not be corrected, so its bytes are not known."""
 
 
-class Drive(PayloadSystem):
+class Drive(PowerSystem):
     """One drive with configuration ``cfg`` and its host, with a separate simulation clock.
 
     ``cfg``: a configuration, the name of a preset, or a TOML file.

@@ -2,7 +2,7 @@
 
 Owns the two files, their records, and what they hold when a store is opened. Does not own the
 entries of a running drive (csrc/payload.c), which entries are still needed
-(nvme/request_bytes.py), or what is done with what they hold (engine/run/payload_system.py).
+(nvme/request_bytes.py), or what is done with what they hold (engine/run/power_system.py).
 Source: this project (docs/store.md); capacitors of a drive give it time, a kill gives none.
 
 `cache.pages` has a number of entries, each a sealed record and a page. An entry is written while

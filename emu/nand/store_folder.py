@@ -71,7 +71,7 @@ class Superblock:
     holes: bool
     """The file system can give the room of erased pages back."""
     checkpoint: int | None
-    """CRC-32C of the checkpoint (engine/run/checkpoint.py); None: there is none, or the pages have
+    """CRC-32C of the checkpoint (nand/checkpoint.py); None: there is none, or the pages have
     changed since."""
 
 

@@ -1,7 +1,7 @@
 """Power-loss protection: capacitors hold the drive up while it writes what has completed to flash.
 
 Owns the start of this writing, what is left to write, its energy, and the least energy that the
-cache of a configuration needs. Does not own the cut (engine/run/payload_system.py), the writes
+cache of a configuration needs. Does not own the cut (engine/run/power_system.py), the writes
 themselves (data_cache.py, ftl/trim_maps.py) or what a store keeps over a kill (nand/cache_file.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); data sheets of PM9A3 and Micron
 7450, whose capacitors protect the write cache.

@@ -2,7 +2,7 @@
 
 Owns the comparison with flash and the writes that bring contents back. Does not own the files
 (nand/cache_file.py), the scan of flash (ftl/recovery.py) or the execution of the writes
-(engine/run/payload_system.py).
+(engine/run/power_system.py).
 Source: this project (docs/store.md).
 
 Programs, cached contents and trims have numbers from one sequence. A page that came from the cache

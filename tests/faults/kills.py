@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ondie.emu.drive import Drive
-from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from tests.state import small
 

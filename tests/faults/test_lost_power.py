@@ -12,7 +12,7 @@ import pytest
 
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
-from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.page_store import OOB
 from ondie.emu.nand.store_check import check_store

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive, MediaError
-from ondie.emu.engine.run import checkpoint
-from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.engine.run.power_system import Start
+from ondie.emu.nand import checkpoint
 from ondie.emu.nand.page_store import OOB
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.nvme.status import CriticalWarning, Status

@@ -10,7 +10,7 @@ import ondie
 from ondie.emu.drive import CommandError, Drive
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.errors import SimulationError
-from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nvme.command import COMMAND, WRITE
 from ondie.emu.nvme.status import Condition, Status
 from tests.state import small

@@ -10,7 +10,7 @@ from ondie.emu.drive import Drive
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
-from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import recovered_blocks, recovery
 from ondie.emu.ftl.cached_entries import KEPT
 from ondie.emu.ftl.page_map import FREE

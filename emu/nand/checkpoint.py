@@ -1,7 +1,7 @@
 """Checkpoint of a drive at rest: all tables of its engine and FTL, in one file of its store.
 
 Owns the file: which tables it holds, their encoding, and the check before it is used. Does not own
-the decision to write or use it (payload_system.py) or the folder (nand/store_folder.py).
+the decision to write or use it (engine/run/power_system.py) or the folder (store_folder.py).
 Source: this project (docs/store.md).
 
 The file is one line of JSON (numbers, and for each table its name, type, shape, the ranges of bytes

@@ -1,0 +1,339 @@
+"""System of one drive with a power supply: the store, power cuts, and every start of the drive.
+
+Owns the opening and closing of the store, power cuts, and the start of a drive from a checkpoint or
+by recovery. Does not own the bytes of commands (payload_system.py), files (nand/store_folder.py),
+recovery (ftl/recovery.py, recovery_time.py), what power-loss protection saves
+(nvme/power_loss_protection.py) or what is left of an interrupted operation (nand/torn_pages.py,
+nvme/power_cut.py).
+Source: NVMe base specification (shutdown).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.run.driver import COMPLETED, PowerCut
+from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
+from ondie.emu.engine.run.recovery_time import recovery_ps
+from ondie.emu.ftl import recovery
+from ondie.emu.ftl.tables import spare_blocks
+from ondie.emu.nand import checkpoint
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand.store_folder import StoreFolder, StoreFull
+from ondie.emu.nvme import power_cut, power_loss_protection, saved_cache
+from ondie.emu.nvme.command import FLUSH
+from ondie.emu.nvme.power_loss_protection import FJ_PER_J, HeldUp
+from ondie.emu.nvme.saved_cache import SavedCache
+from ondie.emu.nvme.status import Status
+from ondie.emu.units import InputError, plural, whole_number
+
+
+class Start(Enum):
+    """How a drive has got its tables when its power was switched on."""
+
+    NEW = "new"
+    """Nothing had been written."""
+    CHECKPOINT = "checkpoint"
+    """The drive had been closed: all tables, also of the engine, are as they were then."""
+    RECOVERY = "recovery"
+    """The tables come from the out-of-band data of the pages on flash."""
+
+
+class PowerSystem(PayloadSystem):
+    """A PayloadSystem whose pages are in memory if ``payload``, or in the folder ``store`` with the
+    given ``durability``, whose files do not change if ``read_only``.
+
+    The other arguments are those of CommandSystem. Raises InputError for a folder that cannot be
+    used, or for a store of a drive whose tables cannot be recovered.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        *,
+        queues: int,
+        queue_depth: int | None,
+        block_bytes: int,
+        payload: bool,
+        seed: int,
+        strict: bool,
+        store: str | os.PathLike[str] | None,
+        durability: str | None,
+        read_only: bool,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "queues": queues, "queue_depth": queue_depth, "block_bytes": block_bytes,
+            "payload": payload, "seed": seed, "strict": strict,
+        }  # fmt: skip
+        self._seed, self._cuts = seed, 0
+        folder = None
+        if store is not None:
+            if not payload:
+                raise InputError(f"store = {store}: {NO_PAYLOAD}")
+            recovery.check_supported(cfg, f"store = {store}")
+            folder = StoreFolder.create_or_open(store, cfg, seed=seed, durability=durability)
+        elif durability is not None:
+            raise InputError(f"durability = {durability!r}: only a drive with a store has one")
+        elif read_only:
+            raise InputError("read_only = True: only a drive with a store can be read-only")
+        self._read_only = read_only
+        geometry = Geometry.of(cfg)
+        try:
+            self.store, self._cache_file = None, None
+            if payload:
+                pages = geometry.physical_pages
+                self.store = PageStore(geometry.page_bytes, folder, pages)
+                if folder is not None and cfg.cache.power_loss_protection:
+                    self._cache_file = saved_cache.open_file(cfg, geometry, folder)
+            self.hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
+            """Energy of the capacitors of power-loss protection (J); less when they have aged."""
+            self.held_up: HeldUp | None = None
+            """What they have done at the last power cut; None: there was none."""
+            self._power_up(cfg)
+        except BaseException:
+            if folder is not None:
+                folder.close()
+            raise
+
+    def _power_up(self, cfg: Config) -> None:
+        """Build the engine, and its tables from what is on flash. If the store has no room for what
+        recovery overwrites, or must not be changed, keep changes in memory; the drive is then
+        read-only."""
+        if self._read_only:
+            assert self.store is not None
+            self.store.keep_in_memory()
+            self._build(cfg)
+            self._stop_storing(InputError("the drive was opened with read_only"), 0)
+            return
+        try:
+            self._build(cfg)
+        except StoreFull as error:
+            assert self.store is not None
+            self.store.keep_in_memory()
+            self._build(cfg)
+            self._stop_storing(error, 0)
+
+    def _build(self, cfg: Config) -> None:
+        """Build the engine, and its tables from what is on flash."""
+        super().__init__(cfg, store=self.store, cache_file=self._cache_file, **self._options)
+        self.started = Start.NEW
+        """Where the tables of the drive come from."""
+        self.recovered: recovery.Recovered | None = None
+        """What recovery has found; None: there was none."""
+        if self.store is not None:
+            assert self._bytes is not None
+            saved = None
+            if self._cache_file is not None:
+                saved = SavedCache(self._cache_file, self.store, self.arrays)
+            kept = saved is not None and saved.file.holds_data
+            if not self._load_checkpoint() and (kept or self.store.segments_on_disk()):
+                every_page = self.store.may_have_lost_syncs()
+                self.recovered = recovery.recover(
+                    self.arrays, self.geometry, cfg, self.store, every_page,
+                    None if saved is None else saved.settle,
+                )  # fmt: skip
+                if self.held_up is not None:
+                    self.recovered.lost = self.held_up.lost
+                number = self.recovered.sequence if saved is None else saved.sequence
+                number = max(number, self.recovered.sequence)
+                self._bytes.continue_from(number, self.recovered.programs)
+                self.recovered.time_ps = recovery_ps(cfg, self.geometry, self.recovered)
+                self._reached = self.recovered.time_ps
+                self.started = Start.RECOVERY
+        if self.started is not Start.CHECKPOINT:
+            spare = spare_blocks(cfg, self.geometry, self.arrays)
+            self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
+        self._loaded_units = int(self.requested[1])
+        """Mapping units whose writes had been loaded before the start."""
+        if self._bytes is not None and self._cache_file is not None:
+            if saved is not None and self.recovered is not None:
+                saved.restore(self.recovered, self._limits[0], self._run_command, self._save_all)
+            self._bytes.save_cache()
+
+    def _save_all(self) -> None:
+        """Write all that a power cut would lose to flash, until no work is left."""
+        power_loss_protection.start_saving(self.state, 0)
+        self.run_until()
+        power_loss_protection.end_saving(self.arrays)
+
+    # --- the end, and the next start
+
+    def _close(self) -> tuple[Status, str]:
+        """Flush the data cache, write a checkpoint, and close the store. Return the status of the
+        FLUSH and what is lost; "": nothing.
+
+        The store is then clean, and the next start continues as if the drive had not been closed.
+        After a power cut or a defect, and while no data can be stored, the next start is a
+        recovery. What a power cut has taken does not count as lost. Raises StoreFull or InputError
+        if the store cannot be synced.
+        """
+        status, lost, saved = Status.SUCCESS, "", None
+        if self._closed:
+            return status, lost
+        try:
+            if self.store is not None and self.store.files is not None and not self.off:
+                if self.outstanding:
+                    self.run()  # a FLUSH does not wait for writes that have not completed
+                if self.defect is None:
+                    status = self._run_command(FLUSH, 0, np.zeros(0, np.uint8))
+                if self._cache_file is not None and self.defect is None:
+                    self._save_all()
+                lost = self._unsaved()
+                if not lost and self._store_error is None and self._all_on_flash():
+                    if self._cache_file is not None:
+                        self._cache_file.clear_after(self.store)
+                    saved = self._checkpoint()
+        finally:
+            self._closed = True
+            if self.store is not None:
+                self.store.close(checkpoint=saved)
+        return status if self.defect is None else Status.INTERNAL_ERROR, lost
+
+    def _unsaved(self) -> str:
+        """Return what is lost if the drive is closed now; "": nothing."""
+        lost = []
+        if self.outstanding:
+            lost.append(f"{plural(self.outstanding, 'command')} in flight")
+        cached = int(self.arrays.cache.contents[0])
+        if cached and self._cache_file is None:
+            lost.append(f"{plural(cached, 'mapping unit')} in the data cache")
+        if self._store_error is not None and self.requested[1] > self._loaded_units:
+            lost.append("what was written since the store cannot be changed")
+        return f"lost: {', '.join(lost)}" if lost else ""
+
+    def _all_on_flash(self) -> bool:
+        """Return True if the drive is idle, and all data and trims are on flash."""
+        volatile = self.arrays.cache.contents.any() or self.arrays.dev.unsaved.any()
+        return bool(self.defect is None and self.outstanding == 0 and self.idle and not volatile)
+
+    def power_on(self) -> None:
+        """Switch the power on again after a power cut. The tables are recovered from flash. The
+        clock starts at 0, and recovery takes its time (Recovered.time_ps).
+
+        Raises InputError if the power is on or the drive is closed, without payload, and for a
+        configuration whose tables cannot be recovered.
+        """
+        self._check_open()
+        if not self.off:
+            raise InputError("the power is on")
+        if self.store is None:
+            raise InputError(NO_PAYLOAD)
+        recovery.check_supported(self.cfg, "power_on")
+        error = self._store_error
+        try:
+            self._power_up(self.cfg)
+        except BaseException:
+            self.off = True  # its tables are not whole
+            raise
+        if error is not None:
+            self._stop_storing(error, 0)
+        if self._buffer is not None:
+            self.buffer = self._buffer
+
+    def power_cut(self, after_events: int) -> int:
+        """Run ``after_events`` events, then cut the power at some time before the next event;
+        afterwards the drive handles no commands until :meth:`power_on`.
+
+        Commands that have not completed and data that is only in the data cache are lost.
+        Finished programs remain on flash. A page whose program, and a block whose erase, is in
+        progress has arbitrary contents (nand/torn_pages.py). Returns the number of events handled,
+        which is smaller than ``after_events`` if no work was left.
+        """
+        self.check_power()
+        before = self.events
+        self.events_left = whole_number("after_events", after_events, 0, NEVER)
+        with suppress(PowerCut):
+            self.run_until()
+        self.off = True
+        count = self.events - before
+        self._reached = max(self._reached, super().now)
+        if self.cfg.cache.power_loss_protection and self._bytes is not None and not self.defect:
+            self._hold_up()
+        rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
+        self._cuts += 1
+        if self.next_event < NEVER:
+            self._reached = max(self._reached, int(rng.integers(super().now, self.next_event)))
+        if self._bytes is not None and self.defect is None and self._store_error is None:
+            power_cut.tear(self.arrays, self._reached, self._bytes, rng)
+            if self._cache_file is not None:
+                self._cache_file.clear_after(self.store)
+        return count
+
+    def _hold_up(self) -> None:
+        """Let the capacitors save what has completed (nvme/power_loss_protection.py)."""
+        self._collect()
+        completed = int(self.registers[COMPLETED])
+        for waiting in self._waiting:
+            waiting.clear()
+        found = HeldUp(self._reached, round(self.hold_up_j * FJ_PER_J))
+        try:
+            power_loss_protection.hold_up(
+                found, self.cfg, self.arrays, self.geometry,
+                lambda count: self._run_events(NEVER - 1, count, NEVER),
+            )  # fmt: skip
+        except Exception as error:
+            if self.strict:
+                raise
+            self._go_offline(error)
+        self.registers[COMPLETED] = completed  # nobody has seen the others
+        self._reached, self.held_up = found.end_ps, found
+
+    def check_power(self) -> None:
+        """Raise InputError if the power has been cut or the drive is closed."""
+        self._check_open()
+        super().check_power()
+
+    # --- checkpoint
+
+    _KEPT = ("_reached", "_accepted", "_taken", "_ended", "_settled", "planned_commands")
+    """Numbers of CommandSystem that a checkpoint keeps."""
+
+    def _tables(self) -> dict[str, np.ndarray]:
+        """Return the arrays that a checkpoint keeps, by name."""
+        assert self._bytes is not None
+        return checkpoint.of_engine(self.arrays) | {
+            "requested": self.requested,
+            "earliest": self._earliest,
+            **self._bytes.tables(),
+        }
+
+    def _checkpoint(self) -> int:
+        """Write a checkpoint of the idle drive to the store. Return its checksum."""
+        assert self.store is not None and self.store.files is not None and self._bytes is not None
+        self._collect()
+        numbers = {name: int(getattr(self, name)) for name in self._KEPT}
+        numbers |= dict(zip(("sequence", "programs"), self._bytes.counters, strict=True))
+        return checkpoint.save(self.store.files.folder, self._tables(), numbers)
+
+    def _load_checkpoint(self) -> bool:
+        """Take the tables of a checkpoint, if the store is clean and the checkpoint is of a drive
+        with the same queue pairs. Return True if it was taken."""
+        assert self._bytes is not None
+        files = None if self.store is None else self.store.files
+        if files is None or files.folder.superblock.checkpoint is None:
+            return False
+        files.check_count()
+        numbers = checkpoint.load(files.folder, self._tables())
+        if numbers is None:
+            return False
+        for name in self._KEPT:
+            setattr(self, name, numbers[name])
+        self._bytes.continue_from(numbers["sequence"], numbers["programs"])
+        self.arrays.dev["ends"] = not self.strict
+        self.arrays.pair["depth"] = self.arrays.cfg["queue_depth"]
+        self.started = Start.CHECKPOINT
+        return True
+
+    @property
+    def lost_at_cut(self) -> str:
+        """One sentence about what power-loss protection did not save at the last power cut; empty:
+        nothing was lost."""
+        return "" if self.held_up is None else self.held_up.why
