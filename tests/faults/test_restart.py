@@ -13,6 +13,7 @@ from ondie.emu.drive import Drive, MediaError
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nand import checkpoint
 from ondie.emu.nand.page_store import OOB
+from ondie.emu.nand.store_check import check_store, describe_store
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.nvme.status import CriticalWarning, Status
 from ondie.emu.units import InputError
@@ -224,3 +225,70 @@ def test_a_drive_that_cannot_be_recovered_has_no_store(tmp_path, changes, key):
     with pytest.raises(InputError, match=key):
         Drive(small.config(**changes), True, store=tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """(folder, configuration): the store of a protected drive after a kill. Units 0 to 9 were
+    written again, only in the cache; 10 and 11 were on flash and have been trimmed."""
+    cfg = small.config(ftl__gc_low_blocks=1, flash__blocks_per_plane=16, **MODES["protected"])
+    drive = Drive(cfg, True, store=tmp_path / "store", strict=True)
+    for unit in range(12):
+        drive.write(unit * small.PAGE, np.full(small.PAGE, unit + 1, np.uint8))
+    drive.close()
+    drive = Drive(cfg, True, store=tmp_path / "store", strict=True)
+    assert drive.started is Start.CHECKPOINT
+    trim = np.zeros(1, COMMAND)
+    trim["op"], trim["offset"], trim["size"], trim["data"] = TRIM, 10 * small.PAGE, 1024, -1
+    trim["arrival"] = drive.earliest_arrival
+    drive.submit(trim)
+    drive.run()
+    for unit in range(10):
+        drive.write(unit * small.PAGE, np.full(small.PAGE, unit + 101, np.uint8))
+    drive.store.close()
+    return tmp_path / "store", cfg
+
+
+def started(folder, cfg):
+    drive = Drive(cfg, True, store=folder, strict=True)
+    return drive, [int(drive.read(unit * small.PAGE, small.PAGE)[0]) for unit in range(12)]
+
+
+def test_what_a_kill_leaves_of_a_protected_cache(kept):
+    """It is there although the store had a checkpoint, a second start finds it on flash, and `ondie
+    store` knows it."""
+    folder, cfg = kept
+    report = check_store(folder)
+    assert report.intact and (report.cached.pages, report.cached.trims) == (10, 2)
+    assert "cached pages      10, 0 broken entries" in "\n".join(report.lines())
+    assert describe_store(folder)["cached_pages"] == 10
+    drive, found = started(folder, cfg)
+    assert found == [*range(101, 111), 0, 0]
+    assert (drive.recovered.restored, drive.recovered.restored_trims) == (10, 2)
+    first = drive.recovered.time_ps
+    drive.store.close()
+    assert check_store(folder).cached.pages == 0
+    drive, found = started(folder, cfg)
+    assert found == [*range(101, 111), 0, 0] and drive.recovered.restored == 0
+    assert drive.recovered.time_ps < first, "the writes of the first start have taken time"
+
+
+def test_damaged_files_of_a_protected_cache(kept):
+    folder, cfg = kept
+    path = folder / "cache.trims"
+    good = path.read_bytes()
+    path.write_bytes(good[:80] + bytes([good[80] ^ 4]) + good[81:])
+    assert "mapping unit 10 is damaged" in check_store(folder).problems[0]
+    with pytest.raises(InputError, match="mapping unit 10 is damaged"):
+        Drive(cfg, True, store=folder)
+    path.write_bytes(good[:-4096])
+    with pytest.raises(InputError, match="truncated"):
+        Drive(cfg, True, store=folder)
+    path.write_bytes(good)
+    path = folder / "cache.pages"
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(bytes([101]) * 64)] ^= 1
+    path.write_bytes(raw)
+    assert check_store(folder).cached.broken == 1
+    drive, found = started(folder, cfg)
+    assert drive.recovered.broken_entries == 1 and found == [1, *range(102, 111), 0, 0]

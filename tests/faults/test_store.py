@@ -447,7 +447,8 @@ def test_a_flipped_byte_is_found_by_page(written, rng, counts):
     assert check_store(path).data() == {
         "store": str(path), "intact": True, "segments": 2, "programmed_pages": 40,
         "torn_pages": 0, "damaged_pages": {"count": 0, "listed": []},
-        "damaged_records": {"count": 0, "listed": []}, "problems": [],
+        "damaged_records": {"count": 0, "listed": []},
+        "cached_pages": 0, "broken_entries": 0, "trimmed_units": 0, "problems": [],
     }  # fmt: skip
     record = page_store.OOB.itemsize
     places = [("oob", at) for at in range(record)]

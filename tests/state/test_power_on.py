@@ -290,23 +290,23 @@ def files_cleared_early(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "break_it",
+    ("break_it", "name"),
     [
-        trims_not_in_the_file,
-        entries_forgotten,
-        stale_entries_win,
-        numbers_of_programs_compared,
-        files_cleared_early,
+        (trims_not_in_the_file, "write back"),
+        (entries_forgotten, "write back"),
+        (stale_entries_win, "small cache"),
+        (numbers_of_programs_compared, "write back"),
+        (files_cleared_early, "write back"),
     ],
-    ids=lambda each: each.__name__,
+    ids=lambda each: getattr(each, "__name__", each),
 )
-def test_what_the_kills_catch(tmp_path, monkeypatch, break_it):
+def test_what_the_kills_catch(tmp_path, monkeypatch, break_it, name):
     """Each of these mistakes breaks the contract within a few histories."""
     break_it(monkeypatch)
     with pytest.raises((AssertionError, InputError)):
         for seed in range(40):
             rng, folder = np.random.default_rng((seed, 23)), tmp_path / str(seed)
-            held = versions("small cache", 0, SAFE | PROTECTED["small cache"], store=folder)
+            held = versions(name, 0, SAFE | PROTECTED[name], store=folder)
             for _ in history_of_kills(held, rng, 25, folder):
                 pass
 
