@@ -370,16 +370,17 @@ def test_a_page_after_its_first_pass_is_neither_blank_nor_valid():
     assert not (drive.store.records(0)["lpn"] == FIRST_PASS).any()
 
 
-def test_a_cut_in_recovery_changes_nothing(monkeypatch):
+@pytest.mark.parametrize(("name", "seeds"), [("plain", 6), ("two passes", 4), ("pSLC", 4)])
+def test_a_cut_in_recovery_changes_nothing(monkeypatch, name, seeds):
     """Recovery overwrites pages. If it is cut at any of them, the next one finds the same."""
 
     class Cut(Exception):
         pass
 
     pages = 0
-    for seed in range(6):
+    for seed in range(seeds):
         rng = np.random.default_rng((seed, 18))
-        held = versions("plain", seed)
+        held = versions(name, seed)
         for _ in history(held, rng, 12):
             pass
         chosen = held.batch(some(rng, held.drive))
@@ -406,7 +407,7 @@ def test_a_cut_in_recovery_changes_nothing(monkeypatch):
             finally:
                 monkeypatch.undo()
         held.look()
-    assert pages > 20
+    assert pages > 3 * seeds
 
 
 def test_what_a_recovery_has_found_stays(rng):
