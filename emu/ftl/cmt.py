@@ -49,6 +49,7 @@ from ondie.emu.ftl.cached_entries import (
 from ondie.emu.ftl.translation_pages import (
     keep_without_write_back,
     next_turn,
+    start_write_backs,
     unit_in_turn,
     units_in_turn,
     wait_for_page,
@@ -213,6 +214,8 @@ def look_up(st, dev, lpn, writes):
     if entry > 0:
         return False
     cfg = st.cfg[0]
+    if st.maps[dev].first > 0 and st.maps[dev].writing == 0:  # queued by a recovery
+        start_write_backs(st, dev)
     tpage = page_of(st, dev, lpn)
     # Held in DRAM during a write-back, or never written.
     held = st.tpage[tpage].state >= HELD and (cfg.map_writes > 0 or st.tpage[tpage].asked == 0)

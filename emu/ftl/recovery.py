@@ -111,7 +111,7 @@ class Recovered:
     """Mapping units with data."""
     stale_maps: int = 0
     """Translation pages that are missing on flash or do not know the newest data; they are written
-    back before the first read of a translation page."""
+    back from the first miss of the map cache on."""
 
 
 @dataclass

@@ -69,8 +69,6 @@ def wait_for_page(st, tid):
     else:
         maps.miss_first = tpage + 1
     maps.miss_last = tpage + 1
-    if maps.writing == 0:  # a recovery has left translation pages to write back
-        start_write_backs(st, dev)
 
 
 @inline
@@ -270,7 +268,7 @@ def queue_stale(arrays: Arrays, newest: np.ndarray) -> int:
     sequence number of a translation page is the number of the first program that it does not know.
     It is stale if a page of its span, or a trim map of that span, has been programmed since.
     Without write-backs (ftl.map_writes = 0) no translation page is on flash, and none is queued.
-    The queue starts with the first read of a translation page.
+    The write-backs start with the first miss.
     """
     cfg = arrays.cfg[0]
     lpns, tpages, span = int(cfg.lpns), int(cfg.tpages), int(cfg.map_span)

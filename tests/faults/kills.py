@@ -22,6 +22,7 @@ from ondie.emu.drive import Drive
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from tests.state import small
+from tests.state.test_power_on import DRIVES
 
 MODES = {
     "no cache": {},
@@ -30,12 +31,16 @@ MODES = {
         "cache__mode": "write_back", "cache__capacity": "32 KiB",
         "cache__power_loss_protection": "true", "cache__hold_up": "1 J",
     },
+    "pSLC": DRIVES["pSLC"],
+    "cached map, word lines": DRIVES["cached map, word lines"],
 }  # fmt: skip
+WRITE_BACK = ("write back", "cached map, word lines")
+"""Modes in which a write that has completed may be lost until a FLUSH."""
 DONE, FLUSHED = 0, 1
 
 
 def opened(folder, mode, durability):
-    cfg = small.config(ftl__gc_low_blocks=1, flash__blocks_per_plane=16, **MODES[mode])
+    cfg = small.config(**{"ftl__gc_low_blocks": 1, "flash__blocks_per_plane": 16} | MODES[mode])
     return Drive(cfg, True, store=folder, durability=durability, strict=True)
 
 
@@ -80,7 +85,7 @@ def allowed(seed, mode, units, found, first, told):
     """Numbers of the batches whose contents each unit may have (-1: zeros). ``found``: those it had
     before batch ``first``."""
     may = {unit: {found[unit]} for unit in range(units)}
-    sure = told[FLUSHED] if mode == "write back" else told[DONE]
+    sure = told[FLUSHED] if mode in WRITE_BACK else told[DONE]
     for number in range(first, int(told[DONE]) + 2):  # the last one was in flight
         op, own = batch(seed, number, units)
         safe = number <= (told[FLUSHED] if op == TRIM and mode != "protected" else sure)

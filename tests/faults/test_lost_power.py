@@ -21,7 +21,7 @@ from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from ondie.emu.nvme.status import Condition, Status
 from ondie.emu.units import InputError
 from tests.state import small
-from tests.state.test_power_on import some, versions
+from tests.state.test_power_on import history, some, versions
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,14 @@ def test_a_torn_program_has_the_contents_of_its_own_slot():
         held.settle(chosen, drive.completions())
         drive.power_on()
         held.look()
+
+
+def test_a_cut_while_the_next_event_is_due():
+    """Between two events of one instant."""
+    held = versions("plain", 1050)
+    for _ in history(held, np.random.default_rng((1050, 17)), 30):
+        pass
+    assert held.cuts > 5
 
 
 def test_a_drive_without_room_stays_read_only_after_a_cut(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import recovered_blocks, recovery
-from ondie.emu.ftl.cached_entries import KEPT
+from ondie.emu.ftl.cached_entries import DUE, KEPT
 from ondie.emu.ftl.page_map import FREE
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.page_store import FIRST_PASS, PageStore
@@ -569,6 +569,35 @@ def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch):
         cut_in_second_passes(held, np.random.default_rng(0))
 
 
+def test_stale_translation_pages_are_written_back():
+    """By the first read that misses, timed and counted; then nothing is stale until a trim."""
+    held = versions("cached map")
+    drive, size = held.drive, held.drive.unit_bytes
+    pages = int(drive.arrays.cfg.tpages[0])
+    units = range(0, drive.units, 40)
+    reads = [(READ, unit * size, size, 0) for unit in units]
+    held.run([(WRITE, unit * size, size, 0) for unit in units], queues=4)
+    held.cut([], 0)
+    stale = drive.recovered.stale_maps
+    assert 0 < stale <= pages and (drive.arrays.tpage["state"] == DUE).sum() == stale
+    assert small.counter(drive, small.MAP_PROGRAM_PAGES) == 0
+    start = drive.now
+    held.run(reads)
+    assert small.counter(drive, small.MAP_PROGRAM_PAGES) == stale
+    assert (drive.arrays.tpage["state"] == KEPT).all()
+    assert drive.now - start > drive.cfg.flash.t_program_ps
+    held.cut([], 0)
+    assert drive.recovered.stale_maps == 0
+    held.run([(TRIM, 0, size, 0)])
+    held.run([(FLUSH, 0, 0, 0)])
+    held.cut([], 0)
+    assert drive.recovered.stale_maps > 0 and drive.arrays.tpage["state"][0] == DUE
+    held.run(reads)
+    held.cut([], 0)
+    assert drive.recovered.stale_maps == 0
+    assert drive.arrays.l2p[0, 0] == 0
+
+
 def test_a_page_after_its_first_pass_is_neither_blank_nor_valid():
     """Until the second pass has ended, also after a kill of the process."""
     held = versions("one die")
@@ -583,16 +612,17 @@ def test_a_page_after_its_first_pass_is_neither_blank_nor_valid():
     assert not (drive.store.records(0)["lpn"] == FIRST_PASS).any()
 
 
-def test_a_cut_in_recovery_changes_nothing(monkeypatch):
+@pytest.mark.parametrize(("name", "seeds"), [("plain", 6), ("two passes", 4), ("pSLC", 4)])
+def test_a_cut_in_recovery_changes_nothing(monkeypatch, name, seeds):
     """Recovery overwrites pages. If it is cut at any of them, the next one finds the same."""
 
     class Cut(Exception):
         pass
 
     pages = 0
-    for seed in range(6):
+    for seed in range(seeds):
         rng = np.random.default_rng((seed, 18))
-        held = versions("plain", seed)
+        held = versions(name, seed)
         for _ in history(held, rng, 12):
             pass
         chosen = held.batch(some(rng, held.drive))
@@ -619,7 +649,7 @@ def test_a_cut_in_recovery_changes_nothing(monkeypatch):
             finally:
                 monkeypatch.undo()
         held.look()
-    assert pages > 20
+    assert pages > 3 * seeds
 
 
 def test_what_a_recovery_has_found_stays(rng):

@@ -260,7 +260,8 @@ class PowerSystem(PayloadSystem):
         rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
         self._cuts += 1
         if self.next_event < NEVER:
-            self._reached = max(self._reached, int(rng.integers(super().now, self.next_event)))
+            end = max(self.next_event, super().now + 1)  # the next event may be due now
+            self._reached = max(self._reached, int(rng.integers(super().now, end)))
         if self._bytes is not None and self.defect is None and self._store_error is None:
             power_cut.tear(self.arrays, self._reached, self._bytes, rng)
             if self._cache_file is not None:
