@@ -405,9 +405,9 @@ void ondie_ring(ondie_doorbell *bell, uint64_t count);
 
 /* Wait until the number of rings is not `seen` (ONDIE_RUNG), until deadline_ns (ONDIE_TIMEOUT), or
  * until a signal (ONDIE_INTERRUPTED). Poll for the first poll_ns and for last_ns before the
- * deadline, and sleep otherwise. other: doorbell of the thread that rings; null: any. A client, which
- * names it, does not poll on the processor that this thread needs; of all clients, one less than
- * there are processors poll at a time.
+ * deadline, and sleep otherwise. other: doorbell of the thread that rings; null: any. A client,
+ * which names it, does not poll on the processor that this thread needs; of all clients, one less
+ * than there are processors poll at a time.
  */
 int ondie_await(ondie_doorbell *bell, uint64_t seen, int64_t poll_ns, int64_t last_ns,
                 int64_t deadline_ns, const ondie_doorbell *other);

@@ -48,9 +48,9 @@ class Service:
     end, or later if the simulation is slower (:attr:`lag`). Nobody else may use the drive
     meanwhile.
 
-    With the clock ``real``, the simulation runs up to AHEAD_NS ahead of wall time while commands are
-    in flight, so that a completion is at hand when its time has come. A batch that is handed over
-    meanwhile arrives as much later, which counts as lag.
+    With the clock ``real``, the simulation runs up to AHEAD_NS of wall time ahead while commands
+    are in flight, so that a completion is at hand when its time has come. A batch that is handed
+    over meanwhile arrives as much later, which counts as lag.
 
     Raises InputError for an unknown clock, a scale that is not positive and finite, a scale with
     the clock ``virtual``, a drive with commands in flight or completions that were not taken, or
@@ -328,16 +328,17 @@ class Service:
     ) -> None:
         """Hand ``ready`` to the clients when the wall clock has reached ``end_ps``. Count the lag
         of completions that were due at simulated times ``due`` (ps)."""
+        due_ns = [self._wall_ns(end) for end in due]
+        at_ns, seen = self._wall_ns(end_ps), self._bell.rung
+        next_ns = self._wall_ns(self.drive.next_event) - self._ahead_ns
+        stay_until_ns = min(max(at_ns, time.perf_counter_ns()) + POLL_NS, next_ns)
         clients: dict[Doorbell, int] = {}
         for batch, done in ready:
             if isinstance(batch, Ticket):
                 batch.keep(done)
                 clients[batch.client.bell] = clients.get(batch.client.bell, 0) + 1
-        due_ns = [self._wall_ns(end) for end in due]
-        at_ns, seen, stay_until_ns = self._wall_ns(end_ps), self._bell.rung, 0
-        if sum(clients.values()) == len(ready) and not self._inbox:
-            next_ns = self._wall_ns(self.drive.next_event) - self._ahead_ns
-            stay_until_ns = min(max(at_ns, time.perf_counter_ns()) + POLL_NS, next_ns)
+        if self._inbox or sum(clients.values()) < len(ready):
+            stay_until_ns = 0
         self._delivery.deliver(at_ns, clients, due_ns, seen, stay_until_ns)
         for batch, done in ready:
             if not isinstance(batch, Ticket):

@@ -14,6 +14,8 @@ NEVER_NS = (1 << 63) - 1
 POLL_NS = 100_000
 """Time after its last work for which a thread polls before it sleeps, ns: to wake a thread that
 sleeps takes up to as long."""
+CLIENT_POLL_NS = 200_000
+"""Time for which a client polls before it sleeps, ns: twice the latency of a read of flash."""
 LAST_NS = 100_000
 """Time before a deadline from which a thread polls the clock, ns: a sleep may end as much later."""
 SIGNAL_NS = 100_000_000
@@ -66,7 +68,9 @@ class Doorbell:
     def ring_and_wait(self, other: "Doorbell", seen: int, deadline_ns: int = NEVER_NS) -> bool:
         """Ring ``other`` and wait as a client does, without Python's lock in between."""
         deadline_ns = min(deadline_ns, native.lib.ondie_now() + SIGNAL_NS)
-        found = native.lib.ondie_ring_and_await(other._bell, self._bell, seen, POLL_NS, deadline_ns)
+        found = native.lib.ondie_ring_and_await(
+            other._bell, self._bell, seen, CLIENT_POLL_NS, deadline_ns
+        )
         return bool(found == native.lib.ONDIE_RUNG)
 
 
@@ -83,6 +87,14 @@ class Delivery:
         self._own = own
         self._lag: Any = native.ffi.new("ondie_lag *")
         self._lag.late_ns = LATE_NS
+        self._reserve(64)
+
+    def _reserve(self, count: int) -> None:
+        """Make room for ``count`` clients and completions."""
+        self._room = count
+        self._bells = native.ffi.new("ondie_doorbell *[]", count)
+        self._counts = native.ffi.new("uint64_t[]", count)
+        self._due_ns = native.ffi.new("int64_t[]", count)
 
     def deliver(
         self, at_ns: int, clients: dict[Doorbell, int], due_ns: list[int], seen: int,
@@ -94,12 +106,14 @@ class Delivery:
         Then, if there are any, leave Python's lock to them until the number of rings of the own
         doorbell is not ``seen``, or until ``stay_until_ns``.
         """
-        ffi, bells = native.ffi, [each._bell for each in clients]
+        if max(len(clients), len(due_ns)) > self._room:
+            self._reserve(2 * max(len(clients), len(due_ns)))
+        for at, (bell, count) in enumerate(clients.items()):
+            self._bells[at], self._counts[at] = bell._bell, count
+        self._due_ns[0 : len(due_ns)] = due_ns
         native.lib.ondie_deliver(
-            at_ns, LAST_NS,
-            ffi.new("ondie_doorbell *[]", bells), ffi.new("uint64_t[]", list(clients.values())),
-            len(bells), ffi.new("int64_t[]", due_ns), len(due_ns), self._lag,
-            self._own._bell, seen, stay_until_ns,
+            at_ns, LAST_NS, self._bells, self._counts, len(clients), self._due_ns, len(due_ns),
+            self._lag, self._own._bell, seen, stay_until_ns,
         )  # fmt: skip
 
     def lag(self) -> tuple[list[int], int, float, int]:

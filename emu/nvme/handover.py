@@ -21,7 +21,7 @@ import numpy as np
 from ondie.emu.nvme.submission import as_commands
 from ondie.emu.units import InputError
 from ondie.kernels import doorbell
-from ondie.kernels.doorbell import NEVER_NS, Doorbell
+from ondie.kernels.doorbell import CLIENT_POLL_NS, NEVER_NS, Doorbell
 
 MOST_COMMANDS = 1 << 20
 """Largest number of commands in a batch."""
@@ -135,14 +135,17 @@ class Ticket(Batch):
         Raises TimeoutError, the InputError of a batch that breaks a rule, or the error that has
         ended the service; InputError in the thread of the service.
         """
-        deadline_ns = self.client.deadline(timeout)
+        return self.wait_until(self.client.deadline(timeout))
+
+    def wait_until(self, deadline_ns: int) -> np.ndarray:
+        """Wait as :meth:`wait` does, until ``deadline_ns`` (time.perf_counter_ns)."""
         while True:
             rung = self.client.bell.rung
             if self.ended(rung):
                 return self._take()
             if deadline_ns <= time.perf_counter_ns():
-                raise TimeoutError(f"{self.left or 'the'} commands are not done in {timeout} s")
-            self.client.bell.wait(rung, deadline_ns=deadline_ns, other=self.client.service)
+                raise TimeoutError("the batch is not done; its ticket can be waited for again")
+            self.client.bell.wait(rung, CLIENT_POLL_NS, deadline_ns, other=self.client.service)
 
     def _take(self) -> np.ndarray:
         self.taken = True
@@ -169,7 +172,7 @@ class Connection:
     """One client of a service: hands over batches, and waits for them in C, without Python's lock.
 
     Any thread may use it. Completions come sooner than through futures, since a thread that waits
-    polls before it sleeps, for up to 0.1 ms, and is awake when its completion is due.
+    polls before it sleeps, for up to 0.2 ms, and is awake when its completion is due.
     """
 
     def __init__(
@@ -201,7 +204,7 @@ class Connection:
         deadline_ns, rung = self.deadline(timeout), self.bell.rung
         ticket = self._ticket(commands, buffer, handed_ns)
         self.bell.ring_and_wait(self.service, rung, deadline_ns)
-        return ticket.wait(timeout)
+        return ticket.wait_until(deadline_ns)
 
     def next(self, timeout: float | None = None) -> Ticket:
         """Wait for up to ``timeout`` seconds until a batch is done, and return the ticket of the
@@ -220,7 +223,7 @@ class Connection:
                         return ticket
             if deadline_ns <= time.perf_counter_ns():
                 raise TimeoutError(f"no batch is done in {timeout} s")
-            self.bell.wait(rung, deadline_ns=deadline_ns, other=self.service)
+            self.bell.wait(rung, CLIENT_POLL_NS, deadline_ns, other=self.service)
 
     def deadline(self, timeout: float | None) -> int:
         """Return the wall time in ns at which ``timeout`` seconds are over. Raises InputError for a
