@@ -131,6 +131,21 @@ def test_next_returns_batches_in_the_order_in_which_they_end():
             client.next(0.01)
 
 
+def test_a_ticket_is_not_done_before_its_time(monkeypatch):
+    """Although the simulation is up to 20 ms ahead, and the client looks all the time."""
+    monkeypatch.setattr("ondie.emu.service.AHEAD_NS", 20_000_000)
+    drive, scale = a_drive(), 0.01
+    with Service(drive, "real", scale) as service:
+        client = service.connect()
+        for _ in range(5):
+            begin = time.perf_counter()
+            ticket = client.submit(writes(drive, 1))
+            while not ticket.done:
+                time.sleep(1e-4)
+            elapsed, done = time.perf_counter() - begin, ticket.wait(0)
+            assert elapsed >= int(done["end"][0] - done["arrival"][0]) / 1e12 / scale
+
+
 def test_timeouts_and_errors_of_a_batch():
     drive = a_drive()
     with Service(drive, "real", 0.001) as service:  # a write takes 0.1 s or more
