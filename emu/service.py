@@ -111,7 +111,7 @@ class Service:
 
     def connect(self) -> Connection:
         """Return a connection for a client that waits in a thread of its own; see Connection."""
-        return Connection(self._hand_over, self._bell, lambda: self._thread.ident)
+        return Connection(self._hand_over, self._bell, lambda: self._thread)
 
     def idle(self, seconds: float) -> Future[np.ndarray]:
         """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),

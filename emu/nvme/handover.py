@@ -179,10 +179,10 @@ class Connection:
         self,
         hand_over: Callable[[Batch], None],
         service: Doorbell,
-        thread: Callable[[], int | None],
+        thread: Callable[[], threading.Thread],
     ) -> None:
         """``hand_over``: takes a batch without ringing. ``service``: doorbell of the service.
-        ``thread``: returns the identity of its thread."""
+        ``thread``: returns its thread."""
         self.bell = Doorbell()
         self.service = service
         self._hand_over, self._thread = hand_over, thread
@@ -228,7 +228,7 @@ class Connection:
     def deadline(self, timeout: float | None) -> int:
         """Return the wall time in ns at which ``timeout`` seconds are over. Raises InputError for a
         negative timeout or NaN, and in the thread of the service, which would wait for itself."""
-        if threading.get_ident() == self._thread():
+        if threading.current_thread() is self._thread():
             raise InputError("wait: the thread of the service must not wait for itself")
         if timeout is None:
             return NEVER_NS
