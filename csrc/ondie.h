@@ -404,4 +404,64 @@ uint32_t ondie_entry_seal(int isa, const ondie_entry *entry);
  */
 int64_t ondie_apply(ondie_payload *payload, const ondie_record *log, int64_t first, int64_t count);
 
+/* --- hand-over between threads ---
+ *
+ * Times are of CLOCK_MONOTONIC in nanoseconds; INT64_MAX is never. Waits hold no lock of Python.
+ */
+
+/* An event count: threads ring it, and wait until it has been rung. */
+typedef struct {
+    uint64_t rung;     /* number of rings */
+    uint32_t word;     /* changes with each ring, and when ondie_deliver wakes in advance */
+    uint32_t sleepers; /* threads that sleep, or are about to */
+    int32_t processor; /* on which the last thread other than a client has waited for it */
+    int32_t apart[27]; /* other data do not share its cache lines */
+} ondie_doorbell;
+
+enum ondie_awaited { ONDIE_RUNG = 0, ONDIE_TIMEOUT = 1, ONDIE_INTERRUPTED = 2 };
+
+int64_t ondie_now(void);
+
+/* From now on, sleeps of this thread end as early as the kernel can end them. */
+void ondie_sleep_exactly(void);
+
+/* Return the number of rings so far. What was written before a ring is visible. */
+uint64_t ondie_rung(const ondie_doorbell *bell);
+
+/* Ring `count` times, and wake all who wait. */
+void ondie_ring(ondie_doorbell *bell, uint64_t count);
+
+/* Wait until the number of rings is not `seen` (ONDIE_RUNG), until deadline_ns (ONDIE_TIMEOUT), or
+ * until a signal (ONDIE_INTERRUPTED). Poll for the first poll_ns and for last_ns before the
+ * deadline, and sleep otherwise. other: doorbell of the thread that rings; null: any. A client,
+ * which names it, does not poll on the processor that this thread needs; of all clients, one less
+ * than there are processors poll at a time.
+ */
+int ondie_await(ondie_doorbell *bell, uint64_t seen, int64_t poll_ns, int64_t last_ns,
+                int64_t deadline_ns, const ondie_doorbell *other);
+
+/* Ring `rung` once, then wait for `bell` as a client does. */
+int ondie_ring_and_await(ondie_doorbell *rung, ondie_doorbell *bell, uint64_t seen, int64_t poll_ns,
+                         int64_t deadline_ns);
+
+enum { ONDIE_LAG_BUCKETS = 64 };
+
+/* Lag of completions (emu/nvme/handover.py). */
+typedef struct {
+    uint64_t histogram[64]; /* by the number of bits of the lag in nanoseconds */
+    uint64_t late;          /* lags of late_ns or more */
+    int64_t late_ns;
+    int64_t max_ns;
+    double sum_ns;
+} ondie_lag;
+
+/* Wait until at_ns, sleeping until last_ns before. Then count the lag of `due` completions that
+ * were due at due_ns, and ring client i counts[i] times. Clients that sleep are woken in advance,
+ * so that they poll at at_ns. If there are clients, stay until the rings of `own` are not `seen`,
+ * or until stay_until_ns: the clients may need a lock that the caller takes afterwards.
+ */
+void ondie_deliver(int64_t at_ns, int64_t last_ns, ondie_doorbell *const *clients,
+                   const uint64_t *counts, size_t count, const int64_t *due_ns, size_t due,
+                   ondie_lag *lag, ondie_doorbell *own, uint64_t seen, int64_t stay_until_ns);
+
 #endif

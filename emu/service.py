@@ -1,88 +1,46 @@
 """Service of one drive: a thread that owns engine and clock, to which clients hand batches.
 
-Owns the thread, the clock (virtual, or real time with a scale), the assignment of completions to
-clients, and the lag behind the wall clock. Does not own the drive (drive.py), the rules of commands
-(nvme/submission.py) or sockets.
+Owns the thread, the clock (virtual, or real time with a scale), and the assignment of completions
+to batches. Does not own the drive (drive.py), the hand-over to and from clients (nvme/handover.py),
+the rules of commands (nvme/submission.py) or sockets.
 Source: NVMeVirt and FEMU, which complete a command when the wall clock reaches its modeled end.
 """
 
 from __future__ import annotations
 
 import math
-import queue
-import select
 import threading
 import time
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import deque
+from concurrent.futures import Future
 from typing import Self
 
 import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.drive import Drive
-from ondie.emu.nvme.submission import as_commands
+from ondie.emu.nvme.handover import (
+    MOST_COMMANDS,
+    Batch,
+    Connection,
+    FutureBatch,
+    Lag,
+    Ticket,
+    checked,
+)
 from ondie.emu.units import InputError, quoted, real_number
+from ondie.kernels import native
+from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbell, sleep_exactly
 
 CLOCKS = ("virtual", "real")
-MOST_COMMANDS = 1 << 20
-"""Largest number of commands in a batch."""
 _SHIFT = MOST_COMMANDS.bit_length() - 1
-AWAKE_S = 3e-4
-"""Time before a deadline from which the thread does not sleep, in seconds: an ordinary sleep
-ends up to this much late."""
-AHEAD_S = 5e-5
-"""Wall time by which the simulation may run ahead while commands are in flight, in seconds."""
+AHEAD_NS = 50_000
+"""Wall time by which the simulation may run ahead while commands are in flight, in ns."""
 MOST_SCALE = 1e6
 """Largest scale of the clock ``real``, simulated seconds per second."""
 NOBODY = -1
 """Number of no thread."""
-LATE_S = 1e-4
-"""Lag from which a completion counts as late, in seconds."""
 PS = 10**12
-_BUCKETS = 64
-
-
-@dataclass(frozen=True)
-class Lag:
-    """How far completions were delivered behind the wall clock: the wall time of the delivery minus
-    that of the modeled end. The clock ``virtual`` has no lag."""
-
-    completions: int
-    late: int
-    """Completions with a lag of at least LATE_S."""
-    mean_s: float
-    max_s: float
-    histogram: tuple[int, ...]
-    """Number of completions by the binary logarithm of their lag in nanoseconds: element ``i``
-    counts lags from 2**(i - 1) to below 2**i ns."""
-
-    def percentile(self, share: float) -> float:
-        """Return the lag in seconds that at least ``share`` (0 to 1) of the completions do not
-        exceed, rounded up to the next power of two in nanoseconds; 0 without completions."""
-        if not self.completions:
-            return 0.0
-        within = np.cumsum(self.histogram) >= math.ceil(share * self.completions)
-        return float(2.0 ** int(np.argmax(within)) / 1e9)
-
-
-@dataclass
-class _Batch:
-    """Commands of a client (COMMAND[n], or None for idle time), their memory, and their future."""
-
-    commands: np.ndarray | None
-    future: Future[np.ndarray]
-    handed_ns: int = 0
-    """Wall time of the hand-over, time.perf_counter_ns."""
-    moved_ps: int = 0
-    """Simulated time from the hand-over to the arrival."""
-    idle_ps: int = 0
-    buffer: np.ndarray | None = None
-    tags: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Tags of the commands, int64[n]."""
-    done: list[np.ndarray] = field(default_factory=list)
-    left: int = 0
 
 
 class Service:
@@ -95,13 +53,14 @@ class Service:
     drive belongs to it: other users of the drive get InputError. Do not use the drive in a callback
     of a future either.
 
-    With the clock ``real``, the simulation runs up to AHEAD_S of wall time ahead while commands are
-    in flight, so that a completion is at hand when its time has come. A batch that is handed over
-    meanwhile arrives as much later, which counts as lag.
+    With the clock ``real``, the simulation runs up to AHEAD_NS of wall time ahead while commands
+    are in flight, so that a completion is at hand when its time has come. A batch that is handed
+    over meanwhile arrives as much later, which counts as lag.
 
     Raises InputError for an unknown clock, a scale that is not above 0 and at most MOST_SCALE, or a
     scale with the clock ``virtual``; for a drive that is closed, has no power, belongs to another
-    service, or has commands in flight or completions that were not taken.
+    service, or has commands in flight or completions that were not taken; without the C
+    extension.
     """
 
     def __init__(self, drive: Drive, clock: str = "virtual", scale: float = 1.0) -> None:
@@ -119,18 +78,23 @@ class Service:
                 f"drive: {drive.outstanding} commands are in flight, or completions were not "
                 "taken; run it until none are, and take them"
             )
+        if native.lib is None:
+            raise InputError("a service needs the C extension of the package; it is not built")
         self.drive = drive
         self.clock = clock
-        self._ps_per_s = scale * PS
-        self._inbox: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
-        self._batches: dict[int, _Batch] = {}
-        self._idle: list[_Batch] = []
+        self._ps_per_ns = scale * PS / 1e9
+        self._bell = Doorbell()
+        """What clients ring after a hand-over."""
+        self._inbox: deque[Batch] = deque()
+        self._batches: dict[int, Batch] = {}
+        self._idle: list[FutureBatch] = []
         self._next = 0
         self._closing = False
         self._ended: str | None = None
         self._lock = threading.Lock()
-        self._lags = [0] * _BUCKETS
-        self._late, self._lag_sum, self._lag_max = 0, 0.0, 0.0
+        self._delivery = Delivery(self._bell)
+        self._worked_ns = 0
+        """Wall time of the last hand-over or delivery."""
         drive.warm_up()  # raises InputError if another service owns the drive
         self._sim0, self._wall0 = drive.now, time.perf_counter_ns()
         self._thread = threading.Thread(target=self._serve, name="ondie service", daemon=True)
@@ -149,10 +113,15 @@ class Service:
         breaks a rule of nvme/submission.py has no effect, and its future raises InputError. Raises
         InputError for anything but commands, too many, or after the end of the service.
         """
-        given = as_commands(commands)
-        if not 0 < len(given) <= MOST_COMMANDS:
-            raise InputError(f"commands: {len(given)}: must be from 1 to {MOST_COMMANDS}")
-        return self._hand_over(_Batch(given, Future(), time.perf_counter_ns(), buffer=buffer))
+        handed_ns = time.perf_counter_ns()
+        batch = FutureBatch(checked(commands), handed_ns, buffer)
+        self._hand_over(batch)
+        self._bell.ring()
+        return batch.future
+
+    def connect(self) -> Connection:
+        """Return a connection for a client that waits in a thread of its own; see Connection."""
+        return Connection(self._hand_over, self._bell, lambda: self._thread)
 
     def idle(self, seconds: float) -> Future[np.ndarray]:
         """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),
@@ -166,21 +135,23 @@ class Service:
         seconds = real_number("idle", seconds)
         if not 0 <= seconds * PS < NEVER:
             raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS:.3g} s")
-        return self._hand_over(_Batch(None, Future(), idle_ps=round(seconds * PS)))
+        batch = FutureBatch(None, idle_ps=round(seconds * PS))
+        self._hand_over(batch)
+        self._bell.ring()
+        return batch.future
 
-    def _hand_over(self, batch: _Batch) -> Future[np.ndarray]:
+    def _hand_over(self, batch: Batch) -> None:
+        """Take a batch. The caller rings the doorbell."""
         with self._lock:
             if self._ended is not None or self._closing:
                 raise InputError(f"the service has ended{self._ended or ''}")
-            self._inbox.put(batch)
-        return batch.future
+            self._inbox.append(batch)
 
     def close(self) -> None:
         """Complete what has been handed over, and end the thread."""
         with self._lock:
-            if not self._closing:
-                self._closing = True
-                self._inbox.put(None)
+            self._closing = True
+        self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -192,15 +163,14 @@ class Service:
 
     @property
     def lag(self) -> Lag:
-        """Lag of the completions so far. Exact once the futures of all batches are done."""
-        count = sum(self._lags)
-        mean = self._lag_sum / count if count else 0.0
-        return Lag(count, self._late, mean, self._lag_max, tuple(self._lags))
+        """Lag of the completions so far. A completion counts before its client sees it."""
+        return Lag.of(self._delivery)
 
     # --- the thread
 
     def _serve(self) -> None:
         self.drive.owner = threading.get_ident()
+        sleep_exactly()
         try:
             while self._turn():
                 pass
@@ -213,52 +183,48 @@ class Service:
             self.drive.owner = None
 
     def _end(self, why: str, error: BaseException) -> None:
-        """End the service: no batch is accepted any more, and the futures that are left raise
-        ``error``."""
+        """End the service: no batch is accepted any more, and the clients of those that are left
+        get ``error``."""
         with self._lock:
             self._ended = why
-        left = [*self._batches.values(), *self._idle]
-        with suppress(queue.Empty):
-            while True:
-                batch = self._inbox.get_nowait()
-                left += [] if batch is None else [batch]
-        for batch in left:
-            with suppress(InvalidStateError):  # cancelled
-                batch.future.set_exception(error)
+        for batch in (*self._batches.values(), *self._idle, *self._inbox):
+            batch.fail(error)
 
     def _turn(self) -> bool:
         """Take batches, advance the clock, deliver completions. Return False at the end."""
-        busy = bool(self._batches or self._idle)
         if self.clock == "virtual":
-            self._take(None if not busy and not self._closing else 0.0)
+            seen = self._bell.rung
+            if not (self._take() or self._batches or self._idle or self._closing):
+                self._bell.wait(seen, self._poll_ns())
+                self._take()
             self._advance()
         else:
             self._wait()
             self._follow()
-        return not self._closing or bool(self._batches or self._idle) or not self._inbox.empty()
+        return not self._closing or bool(self._batches or self._idle or self._inbox)
 
-    def _take(self, timeout: float | None) -> bool:
-        """Submit all batches of the inbox; wait up to ``timeout`` seconds for the first (None:
-        until there is one). Return True if there was any."""
-        try:
-            batch = self._inbox.get(timeout=timeout) if timeout != 0 else self._inbox.get_nowait()
-        except queue.Empty:
+    def _poll_ns(self) -> int:
+        """Return for how long (ns) the thread polls before it sleeps: until POLL_NS after its last
+        work."""
+        return max(self._worked_ns + POLL_NS - time.perf_counter_ns(), 0)
+
+    def _take(self) -> bool:
+        """Submit all batches of the inbox. Return True if there was any."""
+        if not self._inbox:
             return False
-        while True:
-            if batch is not None:
-                self._accept(batch)
-            try:
-                batch = self._inbox.get_nowait()
-            except queue.Empty:
-                return True
+        while self._inbox:
+            self._accept(self._inbox.popleft())
+        self._worked_ns = time.perf_counter_ns()
+        return True
 
-    def _accept(self, batch: _Batch) -> None:
+    def _accept(self, batch: Batch) -> None:
         """Submit a batch; its commands arrive now."""
-        if not batch.future.set_running_or_notify_cancel():
+        if not batch.start():
             return
-        if batch.commands is None:
+        if isinstance(batch, FutureBatch) and batch.commands is None:
             self._idle.append(batch)
             return
+        assert batch.commands is not None
         commands, number = batch.commands, self._next
         batch.tags = commands["tag"].copy()
         arrival = self.drive.earliest_arrival
@@ -267,14 +233,16 @@ class Service:
             batch.moved_ps = max(arrival - handed, 0)
             arrival = handed + batch.moved_ps
         commands["arrival"] = arrival
-        commands["tag"] = (number << _SHIFT) + np.arange(len(commands))
+        commands["tag"] = number << _SHIFT
+        if len(commands) > 1:
+            commands["tag"] += np.arange(len(commands))
         batch.left = len(commands)
         self._next, self._batches[number] = number + 1, batch
         try:
             self.drive.submit(commands, batch.buffer)
         except InputError as error:
             del self._batches[number]
-            batch.future.set_exception(error)
+            batch.fail(error)
 
     def _advance(self) -> None:
         """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
@@ -285,10 +253,10 @@ class Service:
             batch, now = self._idle[0], self.drive.now
             if now + batch.idle_ps < NEVER:
                 self.drive.run_until(now + batch.idle_ps)
-                batch.future.set_result(self.drive.completions())
+                batch.succeed(self.drive.completions())
             else:
                 wrong = f"idle = {batch.idle_ps / PS:g} s: {now / PS:g} s have passed, and"
-                batch.future.set_exception(InputError(f"{wrong} a clock ends at {NEVER / PS:g} s"))
+                batch.fail(InputError(f"{wrong} a clock ends at {NEVER / PS:g} s"))
             del self._idle[0]
 
     def _deliver(self) -> None:
@@ -296,7 +264,7 @@ class Service:
         their time has come."""
         found = self.drive.completions()
         ends, tags = found["end"].tolist(), found["tag"].tolist()
-        ready: list[tuple[_Batch, np.ndarray]] = []
+        ready: list[tuple[Batch, np.ndarray]] = []
         due: list[int] = []
         first = 0
         for at, tag in enumerate(tags):  # runs of completions of one batch
@@ -305,72 +273,88 @@ class Service:
             due.append(ends[at] - batch.moved_ps)
             if at + 1 < len(tags) and tags[at + 1] >> _SHIFT == number:
                 continue
-            batch.done.append(found[first : at + 1])
+            batch.parts.append(found[first : at + 1])
             batch.left -= at + 1 - first
             first = at + 1
             if batch.left == 0:
                 del self._batches[number]
-                done = batch.done[0] if len(batch.done) == 1 else np.concatenate(batch.done)
-                done["tag"] = batch.tags[done["tag"] & MOST_COMMANDS - 1]
+                done = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts)
+                one = len(done) == 1
+                done["tag"] = batch.tags if one else batch.tags[done["tag"] & MOST_COMMANDS - 1]
                 ready.append((batch, done))
         if self.clock == "real":
-            while self._target() < ends[-1]:
-                select.select((), (), (), 0)
-            self._count_lag(due)
-        for batch, done in ready:
-            batch.future.set_result(done)
+            self._deliver_at(ends[-1], due, ready)
+        else:
+            for batch, done in ready:
+                batch.succeed(done)
+        self._worked_ns = time.perf_counter_ns()
 
     # --- wall clock
 
     def _at(self, wall_ns: int) -> int:
         """Return the simulated time (ps) at wall time ``wall_ns``."""
-        return self._sim0 + int((wall_ns - self._wall0) * self._ps_per_s / 1e9)
+        return self._sim0 + int((wall_ns - self._wall0) * self._ps_per_ns)
+
+    def _wall_ns(self, time_ps: int) -> int:
+        """Return the wall time (ns) at which the simulated time is ``time_ps`` or later."""
+        wall_ns = self._wall0 + math.ceil((time_ps - self._sim0) / self._ps_per_ns)
+        return min(wall_ns, NEVER_NS)
 
     def _target(self) -> int:
         """Return the simulated time (ps) that the wall clock has reached."""
         return min(self._at(time.perf_counter_ns()), NEVER - 1)
 
     @property
-    def _ahead_s(self) -> float:
-        """Wall time by which the simulation may run ahead now, s."""
-        return AHEAD_S if self._batches else 0.0
+    def _ahead_ns(self) -> int:
+        """Wall time by which the simulation may run ahead now, ns."""
+        return AHEAD_NS if self._batches else 0
 
     def _wait(self) -> None:
         """Wait for a batch or for the wall time of the drive's next event, and submit batches.
 
-        The thread does not sleep during the last AWAKE_S.
+        The thread polls for a while after its last work, and before an event if commands are in
+        flight; otherwise it sleeps.
         """
-        self._take(0.0)  # also if events are always due
         while True:
+            seen = self._bell.rung
+            if self._take() or (self._closing and not self._batches):
+                return
             event = min(self.drive.next_event, self.drive.next_upkeep)
-            left = math.inf
+            deadline_ns = NEVER_NS
             if event < NEVER:
-                left = (event - self._target()) / self._ps_per_s - self._ahead_s
-            if left <= 0 or (self._closing and not self._batches):
-                return
-            if left <= AWAKE_S:
-                if self._take(0.0):
+                deadline_ns = self._wall_ns(event) - self._ahead_ns
+                if deadline_ns <= time.perf_counter_ns():
                     return
-                select.select((), (), (), 0)  # lets other threads run; time.sleep(0) takes 80 us
-            elif self._take(None if left == math.inf else left - AWAKE_S):
-                return
+            last_ns = LAST_NS if self._batches else 0
+            self._bell.wait(seen, self._poll_ns(), deadline_ns, last_ns=last_ns)
 
     def _follow(self) -> None:
         """Advance the drive to the time of the wall clock, or ahead of it to the next completion,
         and deliver what has completed."""
         drive = self.drive
-        until = min(self._target() + int(self._ahead_s * self._ps_per_s), NEVER - 1)
+        until = min(self._target() + int(self._ahead_ns * self._ps_per_ns), NEVER - 1)
         if until > drive.now:
             drive.run_until(until, completions=int(bool(self._batches)))
         if drive.has_completions:
             self._deliver()
 
-    def _count_lag(self, due: list[int]) -> None:
-        """Count the lag of completions that were due at simulated times ``due`` (ps)."""
-        target = self._target()
-        for end in due:
-            lag_s = (target - end) / self._ps_per_s
-            self._lags[min(max(int(lag_s * 1e9), 0).bit_length(), _BUCKETS - 1)] += 1
-            self._late += lag_s >= LATE_S
-            self._lag_sum += lag_s
-            self._lag_max = max(self._lag_max, lag_s)
+    def _deliver_at(
+        self, end_ps: int, due: list[int], ready: list[tuple[Batch, np.ndarray]]
+    ) -> None:
+        """Hand ``ready`` to the clients when the wall clock has reached ``end_ps``. Count the lag
+        of completions that were due at simulated times ``due`` (ps)."""
+        due_ns = [self._wall_ns(end) for end in due]
+        at_ns, seen = self._wall_ns(end_ps), self._bell.rung
+        next_ns = self._wall_ns(self.drive.next_event) - self._ahead_ns
+        stay_until_ns = min(max(at_ns, time.perf_counter_ns()) + POLL_NS, next_ns)
+        clients: dict[Doorbell, int] = {}
+        for batch, done in ready:
+            if isinstance(batch, Ticket):
+                batch.keep(done)
+                clients[batch.client.bell] = clients.get(batch.client.bell, 0) + 1
+        if self._inbox or sum(clients.values()) < len(ready):
+            stay_until_ns = 0
+        self._delivery.deliver(at_ns, clients, due_ns, seen, stay_until_ns)
+        for batch, done in ready:
+            if not isinstance(batch, Ticket):
+                batch.succeed(done)

@@ -169,6 +169,10 @@ def as_commands(commands: np.ndarray) -> np.ndarray:
             f"commands: {what} in {plural(given.ndim, 'dimension')}: "
             "must be a one-dimensional array of nvme.command.COMMAND"
         )
+    if given.flags.c_contiguous:
+        return (
+            given.view(np.uint8).copy().view(COMMAND)
+        )  # a copy of records takes five times longer
     return given.copy()
 
 

@@ -46,13 +46,28 @@ def test_the_engine_alone_reads_flash():
 
 def test_the_null_client_waits_for_the_modeled_latency():
     """On an idle drive, every read of a mapped page takes equally long; no wait is shorter."""
-    seen, modeled = service.null_client(load_preset("gen4-tlc"), 20)
+    seen, modeled, bare = service.null_client(load_preset("gen4-tlc"), 50)
     assert (seen >= modeled).all() and len(set(modeled)) == 1
-    assert service.bare_timer(1e-3) >= 0
+    assert (bare >= 0).all() and len(bare) == 50
+
+
+def test_rows_of_waits():
+    """Medians 115 us - 85 us and 2 us: 28 us above the bare timer, 1.4 of the target."""
+    modeled = np.full(100, 85e-6)
+    seen = modeled + np.where(np.arange(100) < 50, 20e-6, 40e-6)
+    bare = np.where(np.arange(100) < 98, 2e-6, 3e-3)
+    found = {row.name: row for row in service.wait_rows(seen, modeled, bare)}
+    assert found["wall clock beyond it, served, median"].value == pytest.approx(30)
+    assert found["wall clock beyond it, served, 99 %"].value == pytest.approx(40)
+    assert found["wall clock beyond it, bare timer, median"].value == pytest.approx(2)
+    assert found["wall clock beyond it, bare timer, 99 %"].value > 1000
+    above = found["served above the bare timer, median"]
+    assert above.value == pytest.approx(28) and above.ratio == pytest.approx(1.4)
+    assert above.anchor == "target 20 us"
 
 
 def test_rows_of_the_wall_clock():
     rows = service.wall_clock(load_preset("gen4-tlc"), 20)
-    latency, bare, served, hour = rows
+    latency, *_, idle, hour = rows
     assert latency.value == pytest.approx(85.0, abs=1) and hour.unit == "s"
-    assert served.ratio == pytest.approx(served.value / (bare.value + 20))
+    assert 0 <= idle.ratio < 0.5  # a thread that polls uses a whole processor

@@ -1,0 +1,260 @@
+"""Hand-over of batches between the clients of a served drive and the thread that owns it.
+
+Owns batches, their futures and tickets, the connections of clients, and the lag of completions.
+Does not own the thread and its clock (service.py) or the waits in C (kernels/doorbell.py).
+Source: NVMe base specification: queues in memory, and a doorbell for each side.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ondie.emu.nvme.submission import as_commands
+from ondie.emu.units import InputError
+from ondie.kernels import doorbell
+from ondie.kernels.doorbell import CLIENT_POLL_NS, NEVER_NS, Doorbell
+
+MOST_COMMANDS = 1 << 20
+"""Largest number of commands in a batch."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far completions were delivered behind the wall clock: the wall time of the delivery minus
+    that of the modeled end. The clock ``virtual`` has no lag."""
+
+    completions: int
+    late: int
+    """Completions with a lag of at least kernels.doorbell.LATE_NS."""
+    mean_s: float
+    max_s: float
+    histogram: tuple[int, ...]
+    """Number of completions by the binary logarithm of their lag in nanoseconds: element ``i``
+    counts lags from 2**(i - 1) to below 2**i ns."""
+
+    @classmethod
+    def of(cls, delivery: doorbell.Delivery) -> Lag:
+        """Return the lag of the completions that ``delivery`` has delivered so far."""
+        histogram, late, sum_ns, max_ns = delivery.lag()
+        count = sum(histogram)
+        mean_s = sum_ns / count / 1e9 if count else 0.0
+        return cls(count, late, mean_s, max_ns / 1e9, tuple(histogram))
+
+    def percentile(self, share: float) -> float:
+        """Return the lag in seconds that at least ``share`` (0 to 1) of the completions do not
+        exceed, rounded up to the next power of two in nanoseconds; 0 without completions."""
+        if not self.completions:
+            return 0.0
+        within = np.cumsum(self.histogram) >= math.ceil(share * self.completions)
+        return float(2.0 ** int(np.argmax(within)) / 1e9)
+
+
+@dataclass(eq=False)
+class Batch:
+    """Commands of a client (COMMAND[n], or None for idle time) and their memory."""
+
+    commands: np.ndarray | None
+    handed_ns: int = 0
+    """Wall time of the hand-over, time.perf_counter_ns."""
+    buffer: np.ndarray | None = None
+    idle_ps: int = 0
+    moved_ps: int = 0
+    """Simulated time from the hand-over to the arrival."""
+    tags: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Tags of the commands, int64[n]."""
+    parts: list[np.ndarray] = field(default_factory=list)
+    """Completions so far, COMPLETION[n] each."""
+    left: int = 0
+
+    def start(self) -> bool:
+        """Return True if the batch is to be submitted, False if it was cancelled."""
+        return True
+
+    def succeed(self, done: np.ndarray) -> None:
+        """Hand ``done`` (COMPLETION[n]) to the client."""
+        raise NotImplementedError
+
+    def fail(self, error: BaseException) -> None:
+        """Hand ``error`` to the client."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class FutureBatch(Batch):
+    """A batch whose client has a future."""
+
+    future: Future[np.ndarray] = field(default_factory=Future)
+
+    def start(self) -> bool:
+        return self.future.set_running_or_notify_cancel()
+
+    def succeed(self, done: np.ndarray) -> None:
+        self.future.set_result(done)
+
+    def fail(self, error: BaseException) -> None:
+        with suppress(InvalidStateError):  # cancelled
+            self.future.set_exception(error)
+
+
+class Ticket(Batch):
+    """A batch that a client has handed over through a connection; :meth:`wait` returns its
+    completions."""
+
+    def __init__(
+        self, client: Connection, commands: np.ndarray, handed_ns: int, buffer: np.ndarray | None
+    ) -> None:
+        super().__init__(commands, handed_ns, buffer)
+        self.client = client
+        self.number = 0
+        """Position among the batches of the connection in the order in which they end, from 1."""
+        self.result: np.ndarray | BaseException | None = None
+        self.taken = False
+
+    def ended(self, rung: int) -> bool:
+        """Return True if the batch was among the first ``rung`` that have ended."""
+        return self.result is not None and self.number <= rung
+
+    @property
+    def done(self) -> bool:
+        """True if the batch has ended, so that :meth:`wait` returns at once."""
+        return self.ended(self.client.bell.rung)
+
+    def wait(self, timeout: float | None = None) -> np.ndarray:
+        """Wait until the batch is done, for up to ``timeout`` seconds. Return COMPLETION[n] in the
+        order in which the commands completed, with the tags of the batch.
+
+        Raises TimeoutError, the InputError of a batch that breaks a rule, or the error that has
+        ended the service; InputError in the thread of the service.
+        """
+        return self.wait_until(self.client.deadline(timeout))
+
+    def wait_until(self, deadline_ns: int) -> np.ndarray:
+        """Wait as :meth:`wait` does, until ``deadline_ns`` (time.perf_counter_ns)."""
+        while True:
+            rung = self.client.bell.rung
+            if self.ended(rung):
+                return self._take()
+            if deadline_ns <= time.perf_counter_ns():
+                raise TimeoutError("the batch is not done; its ticket can be waited for again")
+            self.client.bell.wait(rung, CLIENT_POLL_NS, deadline_ns, other=self.client.service)
+
+    def _take(self) -> np.ndarray:
+        self.taken = True
+        if isinstance(self.result, BaseException):
+            raise self.result
+        assert self.result is not None
+        return self.result
+
+    def keep(self, result: np.ndarray | BaseException) -> None:
+        """Keep the result; the client sees it when the connection's doorbell rings."""
+        self.client.append(self)
+        self.result = result
+
+    def succeed(self, done: np.ndarray) -> None:
+        self.keep(done)
+        self.client.bell.ring()
+
+    def fail(self, error: BaseException) -> None:
+        self.keep(error)
+        self.client.bell.ring()
+
+
+class Connection:
+    """One client of a service: hands over batches, and waits for them in C, without Python's lock.
+
+    Any thread may use it. Completions come sooner than through futures, since a thread that waits
+    polls before it sleeps, for up to 0.2 ms, and is awake when its completion is due.
+    """
+
+    def __init__(
+        self,
+        hand_over: Callable[[Batch], None],
+        service: Doorbell,
+        thread: Callable[[], threading.Thread],
+    ) -> None:
+        """``hand_over``: takes a batch without ringing. ``service``: doorbell of the service.
+        ``thread``: returns its thread."""
+        self.bell = Doorbell()
+        self.service = service
+        self._hand_over, self._thread = hand_over, thread
+        self._ended: deque[Ticket] = deque()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Ticket:
+        """Hand over a batch of commands, COMMAND[n], as Service.submit does; return its ticket."""
+        ticket = self._ticket(commands, buffer, time.perf_counter_ns())
+        self.service.ring()
+        return ticket
+
+    def run(
+        self, commands: np.ndarray, buffer: np.ndarray | None = None, timeout: float | None = None
+    ) -> np.ndarray:
+        """Hand over a batch and wait for it: :meth:`submit` and Ticket.wait, with one call of C."""
+        handed_ns = time.perf_counter_ns()
+        deadline_ns, rung = self.deadline(timeout), self.bell.rung
+        ticket = self._ticket(commands, buffer, handed_ns)
+        self.bell.ring_and_wait(self.service, rung, deadline_ns)
+        return ticket.wait_until(deadline_ns)
+
+    def next(self, timeout: float | None = None) -> Ticket:
+        """Wait for up to ``timeout`` seconds until a batch is done, and return the ticket of the
+        first that was and that neither this method has returned nor Ticket.wait waited for.
+
+        Raises TimeoutError, and InputError in the thread of the service.
+        """
+        deadline_ns = self.deadline(timeout)
+        while True:
+            rung = self.bell.rung
+            with self._lock:
+                while self._ended and self._ended[0].ended(rung):
+                    ticket = self._ended.popleft()
+                    if not ticket.taken:
+                        ticket.taken = True
+                        return ticket
+            if deadline_ns <= time.perf_counter_ns():
+                raise TimeoutError(f"no batch is done in {timeout} s")
+            self.bell.wait(rung, CLIENT_POLL_NS, deadline_ns, other=self.service)
+
+    def deadline(self, timeout: float | None) -> int:
+        """Return the wall time in ns at which ``timeout`` seconds are over. Raises InputError for a
+        negative timeout or NaN, and in the thread of the service, which would wait for itself."""
+        if threading.current_thread() is self._thread():
+            raise InputError("wait: the thread of the service must not wait for itself")
+        if timeout is None:
+            return NEVER_NS
+        if not timeout >= 0:
+            raise InputError(f"timeout = {timeout:g} s: must not be negative")
+        return min(time.perf_counter_ns() + int(min(timeout, 1e9) * 1e9), NEVER_NS)
+
+    def append(self, ticket: Ticket) -> None:
+        """Give ``ticket`` its number; only the thread of the service calls this."""
+        self._count += 1
+        ticket.number = self._count
+        with self._lock:
+            while self._ended and self._ended[0].taken:
+                self._ended.popleft()
+            self._ended.append(ticket)
+
+    def _ticket(self, commands: np.ndarray, buffer: np.ndarray | None, handed_ns: int) -> Ticket:
+        ticket = Ticket(self, checked(commands), handed_ns, buffer)
+        self._hand_over(ticket)
+        return ticket
+
+
+def checked(commands: np.ndarray) -> np.ndarray:
+    """Return a copy of ``commands``, COMMAND[n]. Raises InputError for anything but commands, none,
+    or more than MOST_COMMANDS."""
+    given = as_commands(commands)
+    if not 0 < len(given) <= MOST_COMMANDS:
+        raise InputError(f"commands: {len(given)}: must be from 1 to {MOST_COMMANDS}")
+    return given
