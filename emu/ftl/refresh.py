@@ -10,8 +10,8 @@ al., Proc. IEEE 105(9), 2017, section 4 (refresh by age or by the errors found);
 
 This work has no event: it must not keep a drive busy for ever. The time of the next look is
 ``reg.upkeep``, and the event loop calls ``start_due`` when it would let that time pass, because
-later events or the caller (``run_until`` a time, ``Service.idle``) advance the clock. Without
-those, no time passes and nothing ages.
+commands or the caller (``run_until`` a time, ``Service.idle``) advance the clock. Without those,
+no more upkeep begins: a run until no work is left ends, although upkeep takes time itself.
 
 A unit refreshes one block at a time, the oldest first. From ``refresh_lead`` before its age limit
 on, a block is refreshed if no host command is outstanding at one of LOOKS looks; at the limit, also
@@ -89,13 +89,14 @@ def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
 @cold
 def start_due(st, until):
     """Do the upkeep that is due before the next event. Return False if none is due up to ``until``
-    ps, or if no event and no caller lets time pass until then.
+    ps, or if neither the host nor the caller lets time pass until then.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
     if reg.upkeep > until:
         return False
-    if reg.upkeep > reg.now and until >= NEVER - 1 and st.key[1] >= NEVER:
+    if until >= NEVER - 1 and not host_has_work(st):
+        reg.until = until
         return False
     reg.now = max(reg.now, reg.upkeep)
     following = NEVER
@@ -116,6 +117,17 @@ def start_due(st, until):
     reg.upkeep = following
     reg.until = min(until, following)
     return True
+
+
+@cold
+def host_has_work(st):
+    """Return True if requests, commands or plan rows are loaded that are not complete."""
+    if st.reg[0].tail != st.reg[0].next_row:
+        return True
+    for queue in range(st.pair.shape[0]):
+        if st.pair[queue].outstanding > 0 or st.pair[queue].next < st.pair[queue].loaded:
+            return True
+    return False
 
 
 # --- refresh
