@@ -137,15 +137,16 @@ def host_has_work(st):
 def due_time(st, bid):
     """Return the time (ps) at which the data of block ``bid`` reach their age limit.
 
-    It is -1 if scrubbing has found too many bit errors in the block, NEVER without an age limit.
+    It is negative, and still in order of age, if scrubbing has found too many bit errors in the
+    block; NEVER without an age limit.
     """
     cfg = st.cfg[0]
     quality = st.quality[bid]
+    since = quality.since
     if quality.weak != 0:
-        return -1
+        return max(since, 0) - NEVER
     if cfg.refresh_age == 0:
         return NEVER
-    since = quality.since
     if since == 0:
         if quality.first != 1:
             return cfg.refresh_first
