@@ -10,8 +10,8 @@ al., Proc. IEEE 105(9), 2017, section 4 (refresh by age or by the errors found);
 
 This work has no event: it must not keep a drive busy for ever. The time of the next look is
 ``reg.upkeep``, and the event loop calls ``start_due`` when it would let that time pass, because
-later events or the caller (``run_until`` a time, ``Service.idle``) advance the clock. Without
-those, no time passes and nothing ages.
+commands or the caller (``run_until`` a time, ``Service.idle``) advance the clock. Without those,
+no more upkeep begins: a run until no work is left ends, although upkeep takes time itself.
 
 A unit refreshes one block at a time, the oldest first. From ``refresh_lead`` before its age limit
 on, a block is refreshed if no host command is outstanding at one of LOOKS looks; at the limit, also
@@ -89,13 +89,14 @@ def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
 @cold
 def start_due(st, until):
     """Do the upkeep that is due before the next event. Return False if none is due up to ``until``
-    ps, or if no event and no caller lets time pass until then.
+    ps, or if neither the host nor the caller lets time pass until then.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
     if reg.upkeep > until:
         return False
-    if reg.upkeep > reg.now and until >= NEVER - 1 and st.key[1] >= NEVER:
+    if until >= NEVER - 1 and not host_has_work(st):
+        reg.until = until
         return False
     reg.now = max(reg.now, reg.upkeep)
     following = NEVER
@@ -118,6 +119,17 @@ def start_due(st, until):
     return True
 
 
+@cold
+def host_has_work(st):
+    """Return True if requests, commands or plan rows are loaded that are not complete."""
+    if st.reg[0].tail != st.reg[0].next_row:
+        return True
+    for queue in range(st.pair.shape[0]):
+        if st.pair[queue].outstanding > 0 or st.pair[queue].next < st.pair[queue].loaded:
+            return True
+    return False
+
+
 # --- refresh
 
 
@@ -125,15 +137,16 @@ def start_due(st, until):
 def due_time(st, bid):
     """Return the time (ps) at which the data of block ``bid`` reach their age limit.
 
-    It is -1 if scrubbing has found too many bit errors in the block, NEVER without an age limit.
+    It is negative, and still in order of age, if scrubbing has found too many bit errors in the
+    block; NEVER without an age limit.
     """
     cfg = st.cfg[0]
     quality = st.quality[bid]
+    since = quality.since
     if quality.weak != 0:
-        return -1
+        return max(since, 0) - NEVER
     if cfg.refresh_age == 0:
         return NEVER
-    since = quality.since
     if since == 0:
         if quality.first != 1:
             return cfg.refresh_first

@@ -45,6 +45,10 @@ MANAGED: dict[str, dict[str, str]] = {
         "ecc.soft_decode": "40 us", "ecc.retry_gain": "0.5",
         "ftl.reclaim_retries": "4",
     },
+    "upkeep": {
+        "errors.kind": "model", "errors.floor": "1e-4", "ftl.refresh_age": "2 ms",
+        "ftl.scrub_interval": "1 ms",
+    },
     "suspension": {"flash.suspend": "program_erase", "flash.max_suspends": "4"},
     "data cache": {"cache.mode": "read_write", "cache.capacity": "2 MiB"},
     "large data cache": {
@@ -77,7 +81,7 @@ UNSEEN = {
         "cache_fill_pages", "beside_pages", "padded_at_flush", "padded_at_rest", "padded_in_time",
         "gathered_most", "pslc_pages", "direct_pages", "folds", "pslc_erased_blocks",
         "overruled_victims", "bare_corrected_bits", "turned_pages", "program_suspensions",
-        "erase_suspensions",
+        "erase_suspensions", "refreshed_blocks",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
@@ -235,7 +239,8 @@ def test_what_energy_is_paid_for_is_what_was_moved(runs):
     for t in runs:
         c = t.counters
         twice = c["host_read_bytes"] + c["host_write_bytes"] + c["reservoir_up_bytes"]
-        moved = c["gc_read_pages"] + c["fold_read_pages"] - c["copyback_pages"]
+        moved = c["gc_read_pages"] + c["fold_read_pages"] + c["refresh_read_pages"]
+        moved -= c["copyback_pages"]
         twice += moved * t.page_bytes
         once = c["down_bytes"] + c["up_bytes"] + c["load_bytes"] + c["scan_bytes"]
         isp = c["isp_read_bytes"] + c["isp_write_bytes"]

@@ -17,6 +17,8 @@ from ondie.emu.units import InputError, quoted
 
 LONGEST_PS = 10**15
 """Maximum of every time in a configuration (ps); the clock of the engine ends after 53 days."""
+BACKGROUND = ("ftl.refresh_age", "ftl.scrub_interval")
+"""Times between background work, which may be as long as int64 allows: 106 days."""
 
 RULES: tuple[Rule, ...] = (
     *ftl.RULES,
@@ -48,5 +50,7 @@ def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
     check_absent(config, leaves, where)
     _check_rules(PROCESSOR_RULES, config, leaves, where)
     for key, leaf in leaves.items():
+        if key in BACKGROUND:
+            continue
         if leaf.unit == "ps" and isinstance(leaf.value, int) and leaf.value > LONGEST_PS:
             raise InputError(f"{where}: {key} = {quoted(leaf.text)}: must be at most 1000 s")

@@ -305,10 +305,7 @@ class CommandSystem(System):
 
     def _has_work(self, t_ps: int) -> bool:
         """Return True if an event is pending up to ``t_ps``, or upkeep is due until then."""
-        if self.next_event <= t_ps:
-            return True
-        last = t_ps if t_ps < NEVER - 1 else int(self.registers[NOW])
-        return self.next_upkeep <= last
+        return self.next_event <= t_ps or self.next_upkeep <= t_ps < NEVER - 1
 
     def _end_waiting(self, certain: bool) -> bool:
         """End the commands that wait for space, if no collection can free any. Return True if the

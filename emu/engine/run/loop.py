@@ -436,11 +436,12 @@ def run(st, until, max_events, want_room):
         leaf = st.tree[1]
         time = st.key[1]
         if time > reg.until or time >= NEVER:
-            if upkeep == 0 or not refresh.start_due(st, until):
+            if upkeep != 0 and refresh.start_due(st, until):
+                count += 1
+                tid = -1
+                continue
+            if time > until or time >= NEVER:
                 break
-            count += 1
-            tid = -1
-            continue
         if time < reg.now:
             fail(st, E_TIME, leaf, time)
             break
