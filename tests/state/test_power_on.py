@@ -13,7 +13,7 @@ from ondie.emu.engine.run import build
 from ondie.emu.engine.run.payload_system import Start
 from ondie.emu.ftl import recovered_blocks, recovery
 from ondie.emu.ftl.cached_entries import DUE, KEPT
-from ondie.emu.ftl.page_map import FREE
+from ondie.emu.ftl.page_map import FREE, VICTIM
 from ondie.emu.nand.page_store import FIRST_PASS
 from ondie.emu.nand.sealed_records import (
     READS_BLANK,
@@ -21,6 +21,7 @@ from ondie.emu.nand.sealed_records import (
     READS_VALID,
     read_spares,
 )
+from ondie.emu.nvme import power_cut
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
@@ -242,6 +243,23 @@ def stale_map_kept(monkeypatch, held):
     monkeypatch.setattr(recovery, "queue_stale", lambda *args: 0)
 
 
+def fold_erases_too_early(monkeypatch, held):
+    """The source of a fold is erased before its pages are programmed elsewhere."""
+    tear = power_cut.tear
+
+    def early(arrays, now, payload, rng):
+        victims = (arrays.block["state"] == VICTIM) & (
+            arrays.block["stream"] == arrays.cfg["pslc_stream"]
+        )
+        pages = held.drive.geometry.block_pages
+        for block in np.flatnonzero(victims).tolist():
+            if arrays.valid[block] > 0:
+                payload.store.erase(block * pages, pages)
+        tear(arrays, now, payload, rng)
+
+    monkeypatch.setattr(power_cut, "tear", early)
+
+
 def mode_ignored(monkeypatch, held):
     """Recovery takes all blocks for native ones."""
     set_blocks = recovery.set_blocks
@@ -284,6 +302,7 @@ def erase_does_not_wait(monkeypatch, held):
         (trims_not_recorded, "plain"),
         (torn_pages_taken, "plain"),
         (block_not_closed, "plain"),
+        (fold_erases_too_early, "pSLC"),
         (mode_ignored, "pSLC"),
         (stale_map_kept, "cached map"),
         (flush_answered_early, "write back"),
