@@ -9,7 +9,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
-from ondie.emu.engine.run.payload_system import Start
+from ondie.emu.engine.run.power_system import Start
 
 PRESETS = {"970-evo": "pslc_pages", "p4320": "second_pass_pages", "sn750": "pslc_pages"}
 

@@ -36,7 +36,10 @@ def some(drive, rng, count=60):
     return found
 
 
-@pytest.mark.parametrize("name", ["plain", "write back", "sectors", "all of these", "wear"])
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "write back", "sectors", "all of these", "wear", "pSLC", "cached map, word lines"],
+)
 def test_a_clean_stop_changes_nothing(tmp_path, name, counts):
     """The same completions, to the picosecond, and the same bytes as without the stop."""
     cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES[name])

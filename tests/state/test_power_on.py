@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
-from ondie.emu.engine.core import stages
-from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import recovered_blocks, recovery
-from ondie.emu.ftl.cached_entries import DUE, KEPT
-from ondie.emu.ftl.page_map import FREE
+from ondie.emu.ftl.cached_entries import KEPT
+from ondie.emu.ftl.page_map import FREE, VICTIM
 from ondie.emu.nand.cache_file import CacheFile
-from ondie.emu.nand.page_store import FIRST_PASS, PageStore
+from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.sealed_records import (
     READS_BLANK,
-    READS_DAMAGED,
     READS_VALID,
     read_spares,
 )
+from ondie.emu.nvme import power_cut
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import CriticalWarning
@@ -455,6 +453,23 @@ def stale_map_kept(monkeypatch, held):
     monkeypatch.setattr(recovery, "queue_stale", lambda *args: 0)
 
 
+def fold_erases_too_early(monkeypatch, held):
+    """The source of a fold is erased before its pages are programmed elsewhere."""
+    tear = power_cut.tear
+
+    def early(arrays, now, payload, rng):
+        victims = (arrays.block["state"] == VICTIM) & (
+            arrays.block["stream"] == arrays.cfg["pslc_stream"]
+        )
+        pages = held.drive.geometry.block_pages
+        for block in np.flatnonzero(victims).tolist():
+            if arrays.valid[block] > 0:
+                payload.store.erase(block * pages, pages)
+        tear(arrays, now, payload, rng)
+
+    monkeypatch.setattr(power_cut, "tear", early)
+
+
 def mode_ignored(monkeypatch, held):
     """Recovery takes all blocks for native ones."""
     set_blocks = recovery.set_blocks
@@ -497,6 +512,7 @@ def erase_does_not_wait(monkeypatch, held):
         (trims_not_recorded, "plain"),
         (torn_pages_taken, "plain"),
         (block_not_closed, "plain"),
+        (fold_erases_too_early, "pSLC"),
         (mode_ignored, "pSLC"),
         (stale_map_kept, "cached map"),
         (flush_answered_early, "write back"),
@@ -520,96 +536,6 @@ def test_what_the_histories_catch(monkeypatch, break_it, name):
             return
         monkeypatch.undo()
     pytest.fail("never caught")
-
-
-def cut_in_second_passes(held, rng, turns=6):
-    """Write many units to one die, and cut the power in a second pass, while many lines have had
-    their first one."""
-    drive, refused = held.drive, 0
-    for _ in range(turns):
-        units = rng.permutation(drive.units)[:60].tolist()
-        size = drive.unit_bytes
-        chosen = held.batch([(WRITE, unit * size, size, 0) for unit in units], queues=4)
-        passes, last = int(rng.integers(1, 9)), -1
-        while passes:
-            drive.run_until(max_events=1)
-            tid = int(drive.arrays.die["arr"][0])
-            if tid >= 0 and tid != last and drive.arrays.txn["step"][tid] == stages.PASSED:
-                last, passes = tid, passes - 1
-        drive.power_cut(0)
-        held.settle(chosen, drive.completions())
-        drive.power_on()
-        held.look()
-        refused += drive.recovered.refused_pages
-    return refused
-
-
-def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch):
-    """The torn line is the last one with valid pages, not the last visible one."""
-    assert sum(cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
-               for seed in range(2)) > 10  # fmt: skip
-    check = recovery._check_newest
-
-    def newest_visible(scan, *args):
-        scan.two_pass = False
-        check(scan, *args)
-
-    monkeypatch.setattr(recovery, "_check_newest", newest_visible)
-    with pytest.raises(AssertionError, match="is none of"):
-        for seed in range(6):
-            cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
-    monkeypatch.undo()
-    held, read = versions("one die"), recovery.read_spares
-
-    def half_taken(records):
-        return np.where(records["lpn"] == FIRST_PASS, READS_VALID, read(records))
-
-    monkeypatch.setattr(recovery, "read_spares", half_taken)
-    with pytest.raises(AssertionError, match="is none of"):
-        cut_in_second_passes(held, np.random.default_rng(0))
-
-
-def test_stale_translation_pages_are_written_back():
-    """By the first read that misses, timed and counted; then nothing is stale until a trim."""
-    held = versions("cached map")
-    drive, size = held.drive, held.drive.unit_bytes
-    pages = int(drive.arrays.cfg.tpages[0])
-    units = range(0, drive.units, 40)
-    reads = [(READ, unit * size, size, 0) for unit in units]
-    held.run([(WRITE, unit * size, size, 0) for unit in units], queues=4)
-    held.cut([], 0)
-    stale = drive.recovered.stale_maps
-    assert 0 < stale <= pages and (drive.arrays.tpage["state"] == DUE).sum() == stale
-    assert small.counter(drive, small.MAP_PROGRAM_PAGES) == 0
-    start = drive.now
-    held.run(reads)
-    assert small.counter(drive, small.MAP_PROGRAM_PAGES) == stale
-    assert (drive.arrays.tpage["state"] == KEPT).all()
-    assert drive.now - start > drive.cfg.flash.t_program_ps
-    held.cut([], 0)
-    assert drive.recovered.stale_maps == 0
-    held.run([(TRIM, 0, size, 0)])
-    held.run([(FLUSH, 0, 0, 0)])
-    held.cut([], 0)
-    assert drive.recovered.stale_maps > 0 and drive.arrays.tpage["state"][0] == DUE
-    held.run(reads)
-    held.cut([], 0)
-    assert drive.recovered.stale_maps == 0
-    assert drive.arrays.l2p[0, 0] == 0
-
-
-def test_a_page_after_its_first_pass_is_neither_blank_nor_valid():
-    """Until the second pass has ended, also after a kill of the process."""
-    held = versions("one die")
-    drive, size = held.drive, held.drive.unit_bytes
-    held.batch([(WRITE, unit * size, size, 0) for unit in range(60)], queues=4)
-    while not drive.arrays.count[0, COUNTERS.index("second_pass_pages")]:
-        drive.run_until(max_events=1)
-    records = drive.store.records(0)
-    half = records["lpn"] == FIRST_PASS
-    assert half.sum() >= 12 and (read_spares(records)[half] == READS_DAMAGED).all()
-    drive.run()
-    assert not (drive.store.records(0)["lpn"] == FIRST_PASS).any()
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("plain", 6), ("two passes", 4), ("pSLC", 4)])
