@@ -386,8 +386,8 @@ typedef struct {
                                  not know */
     const ondie_transfer *transfers; /* of each request in the rings of the queue pairs */
     /* With power-loss protection and a store, the contents of slots are also in a file: */
-    ondie_entry *entries; /* null: they are not */
-    uint8_t *entry_pages;
+    ondie_entry *entries; /* null: they and trims are not */
+    uint8_t *entry_pages; /* null: only trims are, because no write completes in the cache */
     int64_t *entry;        /* 1 + entry of the contents of each slot, or 0 */
     int64_t *leaving;      /* the same of its contents on their way to flash */
     int64_t *content;      /* number of these contents */

@@ -400,9 +400,9 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
         to_host(p, r, r->lpn, p->cached + (r->place - 1) * p->page_bytes);
         break;
     case ONDIE_LOG_STORE:
-        if (p->entries && !p->free_count) return ONDIE_NO_ENTRY;
+        if (p->entry_pages && !p->free_count) return ONDIE_NO_ENTRY;
         from_host(p, r, r->lpn, slot_to_change(p, r));
-        if (p->entries) save_slot(p, r);
+        if (p->entry_pages) save_slot(p, r);
         break;
     case ONDIE_LOG_DESTAGE:
         p->state[r->place - 1] = ONDIE_FLYING;

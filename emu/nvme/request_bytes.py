@@ -102,7 +102,8 @@ class RequestBytes:
             self._kept[name][:] = 0
         held = file.entries if file.count else self._kept["content"]
         record.entries = native.ffi.cast("ondie_entry *", held.ctypes.data)
-        record.entry_pages = native.ffi.cast("uint8_t *", file.pages.ctypes.data)
+        if file.count:
+            record.entry_pages = native.ffi.cast("uint8_t *", file.pages.ctypes.data)
 
     def _free_entries(self) -> None:
         """Let entries that are not needed any more be overwritten. With durability "host", what has
@@ -165,7 +166,7 @@ class RequestBytes:
                 except StoreFull as error:
                     self.full = error
                     self.store.keep_in_memory()
-                    record.entries = native.ffi.NULL  # they stay as they are
+                    record.entries = record.entry_pages = native.ffi.NULL  # they stay as they are
                 except InputError:
                     if entry["what"] not in (LOG_READ, LOG_FILL):
                         raise
