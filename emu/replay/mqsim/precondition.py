@@ -44,10 +44,11 @@ def laid(
         parameters = flow.parameters
         if not isinstance(parameters, Synthetic):
             return _nothing(arrays)
-        wanted = int(parameters.initial_occupancy_percentage / 100 * flow_pages)
         first = int(arrays.zone["first_lpn"][i])
         sectors = arrays.sectors[0, first : first + flow_pages]
         skew = int(arrays.zone["skew"][i]) // SECTOR_BYTES
+        held = -(-flow.range.sectors // page) if skew else flow_pages
+        wanted = int(parameters.initial_occupancy_percentage / 100 * held)
         if not touched(flow, parameters, page, wanted, sectors, quirks, skew):
             return _nothing(arrays)
         found.append((parameters, np.flatnonzero(sectors)))
