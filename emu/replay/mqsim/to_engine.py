@@ -350,12 +350,16 @@ def _filled(
     pages: Sequence[int],
     quirks: frozenset[str],
 ) -> None:
-    """Fill the drive with the pages that its flows hold before the run."""
+    """Fill the drive with the pages that its flows hold before the run. The data cache treats them
+    as programmed.
+    """
     if not precondition.laid(arrays, cfg, drive, flows, pages, quirks):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
         policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}
         per_stream.occupy(arrays, cfg.replace(policy, ref="MQSim"), held, free, seed=drive.seed)
+    if len(arrays.recent) >= int(arrays.cfg.lpns[0]):
+        arrays.recent[np.flatnonzero(arrays.l2p[0, : int(arrays.cfg.lpns[0])])] |= 1
 
 
 def _zones(
