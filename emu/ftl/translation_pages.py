@@ -217,7 +217,8 @@ def unit_in_turn(st, dev, tvpn, i):
     cfg = st.cfg[0]
     if cfg.map_streams > 1:
         zone = st.zone[page_map.zone_of(st, tvpn * cfg.map_span)]
-        at = tvpn - zone.first_lpn // cfg.map_span + i
+        second = int(zone.skew > 0)  # its page 0 is the second of its logical pages
+        at = tvpn - (zone.first_lpn + second) // cfg.map_span + i + second
         return dev * cfg.units + st.turn[zone.turn + at % zone.units]
     first = tvpn if cfg.static != 0 else st.maps[dev].cursor
     return dev * cfg.units + st.turn[(first + i) % st.turn.shape[0]]

@@ -67,7 +67,7 @@ def submit(st, queue):
     read.
     """
     if queue == Q_MAP_READ:
-        st.reg[0].submissions += 1
+        look_again(st)
     else:
         st.reg[0].submitted = 1
 

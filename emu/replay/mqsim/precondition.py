@@ -2,8 +2,9 @@
 
 Owns the decision whether the flows can be placed in this way, and their order. Does not own the
 draws (precondition_draws.py), the distributions (precondition_blocks.py) or the steady state of
-initial_occupancy.py, which is used if MQSim cannot fill the drive as configured.
-Source: MQSim's preconditioning. Quirks reproduced: nine_tenths, one_sector.
+initial_occupancy.py, which is used if MQSim cannot fill the drive as configured, or the entries of
+the mapping cache (map_warm_up.py).
+Source: MQSim's preconditioning. Quirks reproduced: nine_tenths, one_sector, warm_map.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl.precondition.apply import whole_pages
-from ondie.emu.replay.mqsim import precondition_blocks
+from ondie.emu.replay.mqsim import map_warm_up, precondition_blocks
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.precondition_draws import distribution, touched
 from ondie.emu.replay.mqsim.ssdconfig import Drive
@@ -39,17 +40,22 @@ def laid(
     pages or more than fit, or if too few blocks would stay free for host writes.
     """
     found: list[tuple[Synthetic, np.ndarray]] = []
+    orders: list[np.ndarray] = []
+    warm = "warm_map" in quirks and not drive.ideal_mapping_table
     page = drive.page_capacity_bytes // SECTOR_BYTES
     for i, (flow, flow_pages) in enumerate(zip(flows, pages, strict=True)):
         parameters = flow.parameters
         if not isinstance(parameters, Synthetic):
             return _nothing(arrays)
-        wanted = int(parameters.initial_occupancy_percentage / 100 * flow_pages)
         first = int(arrays.zone["first_lpn"][i])
         sectors = arrays.sectors[0, first : first + flow_pages]
         skew = int(arrays.zone["skew"][i]) // SECTOR_BYTES
-        if not touched(flow, parameters, page, wanted, sectors, quirks, skew):
+        held = -(-flow.range.sectors // page) if skew else flow_pages
+        wanted = int(parameters.initial_occupancy_percentage / 100 * held)
+        order = np.zeros(flow_pages + 1 if warm else 0, np.int64)
+        if not touched(flow, parameters, page, wanted, sectors, quirks, skew, order):
             return _nothing(arrays)
+        orders.append(order[1 : 1 + order[0]] if warm else order)
         found.append((parameters, np.flatnonzero(sectors)))
     planes: list[precondition_blocks.Plane] = []
     listed = Counter(plane for flow in flows for plane in flow.parameters.planes)
@@ -80,6 +86,8 @@ def laid(
     arrays.sectors[0, marked[~held]] = 0  # pages without room in their plane
     if "one_sector" not in quirks:
         whole_pages(arrays, marked[held])
+    if warm:
+        map_warm_up.fill(arrays, drive, flows, orders)
     return True
 
 

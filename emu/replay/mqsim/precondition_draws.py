@@ -84,6 +84,7 @@ def touched(
     sectors: I64,
     quirks: frozenset[str],
     skew: int = 0,
+    order: I64 | None = None,
 ) -> bool:
     """Draw the logical pages that a flow holds before the run, and mark their sectors.
 
@@ -93,6 +94,8 @@ def touched(
     every page that it touches. Page 0 contains the first sector of the flow; with the quirk
     one_sector, page 0 begins at the first aligned sector of the flow. ``skew``: sector of page 0 at
     which the flow begins, if pages are numbered from there (command_split.first_piece_is_skewed).
+    ``order``: int64[pages of the flow + 1] that receives the number of marked pages, and the pages
+    in the order of their marks, each times 2, plus 1 for a hot page; None: not wanted.
 
     Returns False, with nothing marked, if ``wanted`` is nearly all pages of the range. With the
     quirk nine_tenths, nine tenths of the range are marked instead.
@@ -108,6 +111,7 @@ def touched(
     )
     hot_top = hot_last // page - 1
     whole = False
+    begin = space.last - space.first + 1  # a stream begins in the range before it is widened
     if kind == "RANDOM_HOTCOLD":
         whole = hot_top - space.base < wanted
         if space.top - hot_top < CROWDED * (wanted - (hot_top - space.base)):
@@ -131,22 +135,27 @@ def touched(
         hot_last,
     )
     header["distribution"] = synthetic_flow.DISTRIBUTIONS[kind]
+    header["next"] = begin
     start = flow.range.base(page)
     if "one_sector" in quirks:
         start += space.first - flow.range.first - (page - skew if skew else 0)
-    _draw(shape, parameters, wanted, whole, _Pages(page, start, skew, sectors))
+    hot_end = space.first - 1 if kind != "RANDOM_HOTCOLD" else hot_last
+    order = np.zeros(0, np.int64) if order is None else order
+    _draw(shape, parameters, wanted, whole, _Pages(page, start, skew, sectors, hot_end, order))
     return True
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pages:
-    """Pages of a flow: sectors per page, sector at which page 0 begins, and the arguments ``skew``
-    and ``sectors`` of `touched`."""
+    """Pages of a flow: sectors per page, sector at which page 0 begins, last sector of the hot
+    addresses, and the arguments ``skew``, ``sectors`` and ``order`` of `touched`."""
 
     sectors_of_page: int
     start: int
     skew: int
     sectors: I64
+    hot_end: int
+    order: I64
 
     def mark(self, requests: np.ndarray, count: int, wanted: int) -> int:
         """Mark the sectors of ``requests``, REQUEST[n]; return the number of marked pages.
@@ -154,21 +163,25 @@ class _Pages:
         Calls the function of this name in the module, which describes the arguments.
         """
         page = self.sectors_of_page
-        return int(mark(self.sectors, requests, self.start, page, self.skew, count, wanted))
+        before = int(np.count_nonzero(self.sectors)) if len(self.order) else 0
+        found = mark(
+            self.sectors, requests, self.start, page, self.skew, count, wanted, self.order,
+            self.hot_end, before,
+        )  # fmt: skip
+        return int(found)
 
 
 def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, pages: _Pages) -> None:
     """Mark the pages that generated requests touch, until ``wanted`` pages are marked.
 
-    ``hot``: take all hot pages in order and draw only the cold ones.
+    A stream begins in the first ``shape["next"]`` sectors of the range. ``hot``: take all hot pages in order and draw only the cold ones.
     """
     header = shape[0]
     first = int(header["first"])
     rng, spare = synthetic_flow.generators(parameters), np.zeros(1)
     if header["distribution"] == synthetic_flow.STREAMING:
-        header["next"] = first + int(
-            mrg32k3a.below(rng[synthetic_flow.ADDRESS], int(header["last"]) - first + 1)
-        )
+        begin = mrg32k3a.below(rng[synthetic_flow.ADDRESS], int(header["next"]))
+        header["next"] = first + int(begin)
     count = 0
     out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
     if hot:
@@ -187,18 +200,21 @@ def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, page
 
 
 @njit
-def mark(sectors, requests, first, page, skew, count, wanted):
+def mark(sectors, requests, first, page, skew, count, wanted, order, hot_end, marked):
     """Mark the sectors of requests until ``wanted`` pages are marked; return the number of pages.
 
     ``requests``: REQUEST[n]. ``first``: sector at which page 0 begins. ``page``: sectors per page.
     ``skew``: if above 0, the last ``skew`` sectors of a page have the bits from 0 on, and its other
     sectors the bits from ``page`` on. ``count``: number of pages marked before. All pages of the
     last request are marked. Pages beyond the end of ``sectors`` are counted, but not marked.
+    ``order``: see `touched`; empty if not wanted. ``hot_end``: last sector of the hot addresses.
+    ``marked``: number of pages in ``order`` before.
     """
     for i in range(requests.shape[0]):
         if count >= wanted:
             return count
         at = requests[i]["offset"] // SECTOR_BYTES - first
+        hot = int(at + first <= hot_end)
         left = requests[i]["size"] // SECTOR_BYTES
         while left > 0:
             lpn = at // page
@@ -210,7 +226,12 @@ def mark(sectors, requests, first, page, skew, count, wanted):
                 bit = inside
                 if skew > 0:
                     bit = inside + skew - page if inside >= page - skew else inside + page
-                count += int(sectors[lpn] == 0)
+                if sectors[lpn] == 0:
+                    count += 1
+                    if order.shape[0] > 0:
+                        marked += 1
+                        order[0] = marked
+                        order[marked] = 2 * lpn + hot
                 sectors[lpn] |= 1 << bit
             at += part
             left -= part

@@ -383,6 +383,12 @@ QUIRKS: tuple[Quirk, ...] = (
         lambda d, s: d.enabled_preconditioning,
     ),
     Quirk(
+        "warm_map", ("Enabled_Preconditioning", "CMT_Capacity"),
+        "fills the mapping cache with entries of the pages that the flows hold",
+        "an empty mapping cache at the start", ASKED,
+        lambda d, s: d.enabled_preconditioning and not d.ideal_mapping_table,
+    ),
+    Quirk(
         "preconditioning", ("Enabled_Preconditioning", "Initial_Occupancy_Percentage"),
         "can leave so few free blocks that no write can be placed", "the steady state of the "
         "stated occupancy", NAMED, lambda d, s: d.enabled_preconditioning,

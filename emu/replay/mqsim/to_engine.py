@@ -230,7 +230,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         flow.range.pages(sectors) + (inside > 0)
         for flow, inside in zip(streams, skews, strict=True)
     ]
-    first = _first_pages(drive, pages)
+    first = _first_pages(drive, pages, skews)
     arrays = build.build(
         cfg,
         devices=1,
@@ -256,7 +256,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.lots[gc_policies.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, streams, pages, first)
     arrays.zone["skew"] = skews
-    _frontiers(arrays, drive, unused, pages)
+    _frontiers(arrays, drive, unused, [numbered(drive, f, s) for f, s in zip(streams, skews)])
     if drive.enabled_preconditioning:
         _filled(cfg, arrays, drive, streams, pages, quirks)
     data_cache.divide(arrays, streams)
@@ -269,16 +269,18 @@ def _per_translation_page(drive: Drive) -> int:
     return drive.page_capacity_bytes // entry
 
 
-def _first_pages(drive: Drive, pages: Sequence[int]) -> list[int]:
+def _first_pages(drive: Drive, pages: Sequence[int], skews: Sequence[int]) -> list[int]:
     """Return the number of the first logical page of each flow.
 
     With a cached mapping table, each flow begins at the boundary of a translation page, because
-    the flows of MQSim have separate translation pages.
+    the flows of MQSim have separate translation pages. A flow with a skew (:func:`skew`) has its
+    page 0 there, the second of its logical pages.
     """
     step = 1 if drive.ideal_mapping_table else _per_translation_page(drive)
     first = [0]
-    for of_flow in pages[:-1]:
-        first.append(-(-(first[-1] + of_flow) // step) * step)
+    for of_flow, inside in zip(pages[:-1], skews[1:], strict=True):
+        second = int(inside > 0)
+        first.append(-(-(first[-1] + of_flow + second) // step) * step - second)
     return first
 
 
@@ -312,6 +314,14 @@ def skew(drive: Drive, flow: Flow, quirks: frozenset[str]) -> int:
     return flow.range.first * 512 % drive.page_capacity_bytes
 
 
+def numbered(drive: Drive, flow: Flow, inside: int) -> int:
+    """Return the number of pages that MQSim numbers in a flow with skew ``inside`` (:func:`skew`),
+    or the number of pages that a flow without skew overlaps.
+    """
+    sectors = drive.page_sectors
+    return -(-flow.range.sectors // sectors) if inside else flow.range.pages(sectors)
+
+
 def outstanding(flows: Sequence[Flow], sectors: int) -> int:
     """Return the number of transactions that the requests of open loops can need at the same time.
 
@@ -340,12 +350,16 @@ def _filled(
     pages: Sequence[int],
     quirks: frozenset[str],
 ) -> None:
-    """Fill the drive with the pages that its flows hold before the run."""
+    """Fill the drive with the pages that its flows hold before the run. The data cache treats them
+    as programmed.
+    """
     if not precondition.laid(arrays, cfg, drive, flows, pages, quirks):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
         policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}
         per_stream.occupy(arrays, cfg.replace(policy, ref="MQSim"), held, free, seed=drive.seed)
+    if len(arrays.recent) >= int(arrays.cfg.lpns[0]):
+        arrays.recent[np.flatnonzero(arrays.l2p[0, : int(arrays.cfg.lpns[0])])] |= 1
 
 
 def _zones(
@@ -395,7 +409,7 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
     units, blocks = arrays.free.shape
     held = np.zeros((streams, units), np.int64)  # translation pages of each stream in each plane
     for i, zone in enumerate(arrays.zone):
-        laid = np.arange(pages[i] // per_page)
+        laid = np.arange(pages[i] // per_page) + int(zone.skew > 0)
         at = arrays.turn[int(zone.turn) + laid % int(zone.units)]
         np.add.at(held[i], at, 1)
     mapped = int(arrays.cfg.map_stream[0])
@@ -417,7 +431,8 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
     if mapped >= 0:
         for i, zone in enumerate(arrays.zone):
             whole = pages[i] // per_page * per_page  # a last one that is not full is not laid down
-            if cmt.fill_translation_pages(arrays.handle(), 0, int(zone.first_lpn), whole):
+            begin = int(zone.first_lpn) + int(zone.skew > 0)
+            if cmt.fill_translation_pages(arrays.handle(), 0, begin, whole):
                 raise drive.bad(
                     "block_no_per_plane", "there is no room for translation pages; use more blocks"
                 )
