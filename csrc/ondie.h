@@ -366,7 +366,7 @@ typedef struct {
     uint8_t *flying;          /* contents on their way to flash, of slots that changed meanwhile */
     uint8_t *state;           /* enum ondie_slot of each slot */
     const uint8_t *zeros;     /* one page */
-    const uint8_t *trim_bits; /* buffers of trim maps, a page each */
+    uint8_t *trim_bits; /* buffers of trim maps and metadata pages, a page each */
     int64_t *trim_sequence;   /* sequence number of each buffer's contents */
     const ondie_transfer *transfers; /* of each request in the rings of the queue pairs */
 } ondie_payload;

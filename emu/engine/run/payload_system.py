@@ -21,9 +21,9 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run import checkpoint
 from ondie.emu.engine.run.command_system import CommandSystem
-from ondie.emu.engine.run.driver import COMPLETED, PowerCut
+from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
-from ondie.emu.ftl import recovery
+from ondie.emu.ftl import map_checkpoint, recovery, recovery_from_checkpoint
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
@@ -131,7 +131,7 @@ class PayloadSystem(CommandSystem):
             self._bytes = RequestBytes(self.arrays, self.geometry, self._transfers, self.store)
             if not self._load_checkpoint() and self.store.segments_on_disk():
                 every_page = self.store.may_have_lost_syncs()
-                self.recovered = recovery.recover(
+                self.recovered = recovery_from_checkpoint.recover(
                     self.arrays, self.geometry, cfg, self.store, every_page
                 )
                 self._bytes.continue_from(self.recovered.sequence, self.recovered.programs)
@@ -141,6 +141,22 @@ class PayloadSystem(CommandSystem):
         if self.started is not Start.CHECKPOINT:
             spare = spare_blocks(cfg, self.geometry, self.arrays)
             self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
+        if self.arrays.cfg.meta_maps[0]:
+            self._start_epoch()
+
+    def _start_epoch(self) -> None:
+        """Write the root of the last checkpoint with the next fencing epoch. Commands arrive when
+        it is on flash."""
+        dev, found = self.arrays.dev, self.recovered
+        self.registers[NOW] = self._reached = max(self._reached, super().now)
+        if found is not None:
+            dev["epoch"] = found.epoch
+        map_checkpoint.begin_start(self.state, 0)
+        self.run()
+        if found is not None:
+            found.time_ps = self._reached
+            if not found.checkpoint:
+                dev["meta_since"] = self.arrays.cfg.meta_every
 
     # --- the end, and the next start
 
