@@ -133,7 +133,7 @@ def queue_of(st, txn):
     they have separate blocks."""
     cfg = st.cfg[0]
     is_map = txn.lpn >= cfg.lpns and (cfg.trim_maps == 0 or txn.lpn >= cfg.meta_first)
-    return Q_MAP_WRITE if is_map else st.cfg[0].q_gc_write
+    return Q_MAP_WRITE if is_map else cfg.q_gc_write
 
 
 @apart

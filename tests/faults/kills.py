@@ -26,7 +26,10 @@ from tests.state import small
 MODES = {
     "no cache": {},
     "write back": {"cache__mode": "write_back", "cache__capacity": "32 KiB"},
+    "checkpoints": {"ftl__trim_maps": "true", "ftl__map_checkpoint": "4 KiB"},
 }
+CACHED = ("write back",)
+"""Modes in which a completed write may be lost until a FLUSH."""
 DONE, FLUSHED = 0, 1
 
 
@@ -76,7 +79,7 @@ def allowed(seed, mode, units, found, first, told):
     """Numbers of the batches whose contents each unit may have (-1: zeros). ``found``: those it had
     before batch ``first``."""
     may = {unit: {found[unit]} for unit in range(units)}
-    sure = told[DONE] if mode == "no cache" else told[FLUSHED]
+    sure = told[FLUSHED] if mode in CACHED else told[DONE]
     for number in range(first, int(told[DONE]) + 2):  # the last one was in flight
         op, own = batch(seed, number, units)
         safe = number <= (told[FLUSHED] if op == TRIM else sure)
@@ -111,7 +114,7 @@ def main(folder, mode, durability, kills, seed):
     found[0] = -1
     drive.close()
     rng = np.random.default_rng(seed)
-    number, starts, batches = 0, [], 0
+    number, starts, batches, used = 0, [], 0, 0
     for turn in range(kills):
         told = np.frombuffer(mmap.mmap(-1, 4096), np.int64)
         told[:2] = number - 1
@@ -128,6 +131,8 @@ def main(folder, mode, durability, kills, seed):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         drive = opened(folder, mode, durability)
         starts.append(drive.started)
+        used += drive.recovered is not None and drive.recovered.checkpoint > 0
+        assert drive.recovered is None or not drive.recovered.fallback or durability == "host"
         found = look(drive, seed, mode, found, number, told)
         batches += int(told[DONE]) + 1 - number
         number = int(told[DONE]) + 2
@@ -136,7 +141,7 @@ def main(folder, mode, durability, kills, seed):
         else:  # as if this process had been killed, too
             drive.store.close()
     recovered = sum(start is Start.RECOVERY for start in starts)
-    print(f"kills {kills} recovered {recovered} batches {batches}")
+    print(f"kills {kills} recovered {recovered} batches {batches} checkpoints {used}")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,8 @@ def test_kills_of_a_writing_process(tmp_path, root, mode, counts):
         assert done.returncode == 0, done.stderr[-2000:]
         told = done.stdout.split()
         assert int(told[3]) > 0 and int(told[5]) > kills * share / 2, done.stdout
+        checkpoints = mode == "checkpoints" and durability == "process"
+        assert (int(told[7]) > 0) == checkpoints, done.stdout
 
 
 @pytest.fixture

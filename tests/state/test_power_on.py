@@ -45,6 +45,9 @@ DRIVES = {
     "static": SHAPE | {"ftl__placement": "static"},
     "streams": SHAPE | {"ftl__write_streams": 2, "ftl__gc_streams": "each",
                         "ftl__open_blocks": "ahead"},
+    "checkpoints": {"ftl__map_checkpoint": "8 KiB", "flash__blocks_per_plane": 16},
+    "all of these, checkpoints": SHAPE | LINES | CACHE | UNITS | SECTORS
+                                 | {"ftl__map_checkpoint": "64 KiB"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
 }  # fmt: skip
 
