@@ -54,6 +54,7 @@ class _Found:
         """Flash, and the number of the first metadata page."""
         self.maps, self.pages = int(table.meta_maps), int(table.meta_pages)
         """Number of map pages, and of all metadata pages."""
+        self.partial = bool(table.partial)
         self.epoch = 0
         """Largest fencing epoch that is known."""
         self.copies: dict[int, list[tuple[int, int, int, int]]] = {}
@@ -237,7 +238,7 @@ def _newest_root(arrays: Arrays, metadata: _Found) -> np.ndarray | None:
 def _map(arrays: Arrays, metadata: _Found, at: int, ppn: int) -> None:
     """Map metadata page ``at`` to physical page ``ppn``."""
     arrays.l2p[0, metadata.first + at] = ppn + 1
-    if arrays.cfg.partial[0]:
+    if metadata.partial:
         arrays.sectors[0, metadata.first + at] = -1
 
 
@@ -272,6 +273,7 @@ def _load_map(arrays: Arrays, metadata: _Found, root: np.ndarray) -> np.ndarray:
     span, width, first = int(table.meta_span), int(table.meta_words), int(table.meta_first)
     base = np.full(int(table.meta_maps), int(root[map_checkpoint.SEQUENCE]), np.int64)
     arrays.meta_dirty[:] = 0
+    l2p = arrays.l2p[0]
     for at in sorted(lpn - first for lpn in metadata.copies if lpn - first < len(base)):
         ppn, sequence = metadata.choose(at)
         if ppn < 0:
@@ -280,8 +282,8 @@ def _load_map(arrays: Arrays, metadata: _Found, root: np.ndarray) -> np.ndarray:
         entries = metadata.words(ppn, MAP, at)[HEAD:]
         own = slice(at * span, min((at + 1) * span, first))
         count = own.stop - own.start
-        arrays.l2p[0, own] = entries[: count * width : width]
-        if table.partial:
+        l2p[own] = entries[: count * width : width]
+        if metadata.partial:
             arrays.sectors[0, own] = entries[1 : count * width : width]
         _map(arrays, metadata, at, ppn)
     return base
