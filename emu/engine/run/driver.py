@@ -183,7 +183,6 @@ class Driver:
                 self.take_log(logged)
             finally:
                 self.registers[LOGGED] = 0
-        self.registers[PAUSE] = 0
         if self.registers[ERROR]:
             raise_error(self.arrays, self.cfg)
 
