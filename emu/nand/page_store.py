@@ -236,8 +236,7 @@ class PageStore:
 
     def page_records(self, ppns: np.ndarray) -> np.ndarray:
         """Return copies of the out-of-band data of pages ``ppns`` (int64[n]), OOB[n]."""
-        found = np.zeros(len(ppns), OOB)
-        numbers, at = np.divmod(ppns, self._per_segment)
+        found, (numbers, at) = np.zeros(len(ppns), OOB), np.divmod(ppns, self._per_segment)
         for number in np.intersect1d(numbers, self.segments_on_disk()).tolist():
             own = np.flatnonzero(numbers == number)
             found[own] = self.records(int(number))[at[own]]
