@@ -380,7 +380,7 @@ typedef struct {
     uint8_t *flying;          /* contents on their way to flash, of slots that changed meanwhile */
     uint8_t *state;           /* enum ondie_slot of each slot */
     const uint8_t *zeros;     /* one page */
-    const uint8_t *trim_bits; /* buffers of trim maps, a page each */
+    uint8_t *trim_bits; /* buffers of trim maps and metadata pages, a page each */
     int64_t *trim_sequence;   /* sequence number of each buffer's contents */
     int64_t *map_composed;    /* of each translation page: number of the first program that it does
                                  not know */

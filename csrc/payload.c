@@ -431,7 +431,13 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
         if (p->room) return ONDIE_FILE_ERASE;
         erase(p, r);
         break;
-    case ONDIE_LOG_TRIM_COPY: p->trim_sequence[r->old] = ++p->sequence; break;
+    case ONDIE_LOG_TRIM_COPY:
+        p->trim_sequence[r->old] = ++p->sequence;
+        if (r->place) { /* a checkpoint begins: its root says how much has been programmed */
+            const int64_t reached[2] = {p->sequence, p->programs};
+            memcpy(p->trim_bits + r->old * p->page_bytes + r->place, reached, sizeof reached);
+        }
+        break;
     case ONDIE_LOG_MAP_COPY: p->map_composed[r->place - 1] = p->programs + 1; break;
     case ONDIE_LOG_TRIM:
         if (p->entries) return ONDIE_FILE_TRIM;

@@ -232,6 +232,8 @@ class Drive(PowerSystem):
             return condition.why_read_only(self.arrays)
         if self.arrays.dev.full[0]:
             return condition.why_full(self.arrays, self.cfg)
+        if self.recovered is not None and self.recovered.fallback:
+            return f"the checkpoint of the mapping table was not used: {self.recovered.fallback}"
         if self._damaged_pages:
             return condition.why_damaged(self._damaged_pages)
         return self.lost_at_cut
@@ -241,6 +243,13 @@ class Drive(PowerSystem):
         """Physical pages of the store that recovery or a read has found to be damaged, sorted."""
         found = set() if self.recovered is None else set(self.recovered.damaged)
         return sorted(found | (set() if self._bytes is None else self._bytes.damaged))
+
+    @property
+    def epoch(self) -> int:
+        """Fencing epoch: the number of starts of the drive, each of which was on flash before the
+        first command completed. 0 without checkpoints of the mapping table
+        (ftl.map_checkpoint)."""
+        return int(self.arrays.dev.epoch[0])
 
     @property
     def critical_warning(self) -> CriticalWarning:

@@ -9,6 +9,7 @@ below a threshold.
 
 from __future__ import annotations
 
+from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import idle
 from ondie.emu.engine.core.counters import (
     ARRAY_READS,
@@ -177,8 +178,9 @@ def die_of_block(st, block):
 def queue_of(st, txn):
     """Return the die queue for a program of the FTL; translation pages have a separate queue, as
     they have separate blocks."""
-    is_map = 0 <= txn.lpn - st.cfg[0].lpns < st.cfg[0].tpages
-    return Q_MAP_WRITE if is_map else st.cfg[0].q_gc_write
+    cfg = st.cfg[0]
+    is_map = 0 <= txn.lpn - cfg.lpns < cfg.tpages or 0 < cfg.meta_maps and txn.lpn >= cfg.meta_first
+    return Q_MAP_WRITE if is_map else cfg.q_gc_write
 
 
 @apart
@@ -360,6 +362,7 @@ def free_or_retire(st, dev, unit, bid):
         if pslc.is_pslc(st, bid):
             st.slc[unit].lent -= 1
         st.count[dev, BAD_BLOCKS] += 1
+        st.dev[dev].meta_since = NEVER // 2  # a checkpoint records the block at once
         if block.retire == page_map.FAILED_PROGRAM:
             st.pool[unit].retiring -= 1
     elif pslc.is_pslc(st, bid):

@@ -393,6 +393,9 @@ def join_word_line(st, tid):
         if dev_rec.trim_joining == 0:
             end = st.cfg[0].collected + st.cfg[0].collected_streams
             pad_streams(st, dev, st.cfg[0].collected, end, PADDED_AT_FLUSH)
+            if st.cfg[0].meta_maps != 0:
+                stream = st.cfg[0].map_stream
+                pad_streams(st, dev, stream, stream + 1, PADDED_AT_FLUSH)
     elif has_fua(st, tid):
         dev_rec.fua -= txn.n
         if dev_rec.fua == 0:

@@ -184,6 +184,8 @@ def unmap(st, dev, lpn):
         st.valid[block_at(st, dev, to_signed(old) - 1)] -= 1
         st.l2p[dev, lpn] = 0
         st.dev[dev].mapped -= 1
+        if st.cfg[0].meta_maps != 0:
+            note_change(st, dev, lpn)
 
 
 @inline
@@ -200,6 +202,17 @@ def map_page(st, dev, lpn, ppn):
     st.p2l[dev, ppn] = lpn + 1
     st.valid[block_at(st, dev, ppn)] += 1
     st.dev[dev].mapped += 1
+    if st.cfg[0].meta_maps != 0:
+        note_change(st, dev, lpn)
+
+
+@cold
+def note_change(st, dev, lpn):
+    """Note that the map page of logical page ``lpn`` has changed since the last checkpoint
+    (map_checkpoint.py)."""
+    cfg = st.cfg[0]
+    if lpn < cfg.meta_first:
+        st.meta_dirty[dev * cfg.meta_maps + lpn // cfg.meta_span] = 1
 
 
 @inline

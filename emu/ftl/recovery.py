@@ -60,6 +60,7 @@ class Flash(Protocol):
     @property
     def where(self) -> str: ...
     def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]: ...
+    def page_records(self, ppns: np.ndarray) -> np.ndarray: ...
     def intact(self, ppn: int) -> bool: ...
     def read(self, ppn: int) -> np.ndarray: ...
     def spoil(self, ppn: int, done: bool = True) -> None: ...
@@ -112,10 +113,24 @@ class Recovered:
     stale_maps: int = 0
     """Translation pages that are missing on flash or do not know the newest data; they are written
     back from the first miss of the map cache on."""
+    checkpoint: int = 0
+    """Number of the checkpoint of the mapping table that was used; 0: all pages were scanned."""
+    epoch: int = 0
+    """Fencing epoch on flash."""
+    fallback: str = ""
+    """Why the checkpoint on flash was not used; empty: it was, or there is none."""
+    scanned_blocks: int = 0
+    """Blocks whose pages were all scanned."""
+    scanned: np.ndarray | None = field(default=None, repr=False)
+    """Which blocks these are, bool[blocks]; of others, the first pages were read. None: all."""
+    read_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """Physical pages that were also read whole: metadata pages, int64[n]."""
+    queried_pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """Physical pages whose out-of-band data were also read, int64[n]."""
 
 
 @dataclass
-class _Scan:
+class Scan:
     """State of a scan."""
 
     store: Flash
@@ -131,6 +146,8 @@ class _Scan:
     """Number of the newest stripes of a block whose pages are read whole."""
     two_pass: bool
     """Whether a page cannot be read until a second pass has ended."""
+    metadata: int = 0
+    """Number of metadata pages (map_checkpoint.py) behind the units."""
     found: Recovered = field(default_factory=Recovered)
 
 
@@ -171,31 +188,49 @@ def recover(
     only the newest ones. ``settle`` is called when units are mapped and may unmap some. Raises
     InputError if the store cannot be read, or holds a mapping unit that the drive has not.
     """
+    scan = start_scan(arrays, geometry, cfg, store, every_page)
+    for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
+        map_pages(scan, arrays, first, *scan_blocks(scan, arrays, first, records))
+        scan.found.scanned_blocks += len(records)
+    _apply_trim_maps(scan, arrays)
+    return set_tables(scan, arrays, cfg, settle)
+
+
+def start_scan(
+    arrays: Arrays, geometry: Geometry, cfg: Config, store: Flash, every_page: bool
+) -> Scan:
+    """Return the state of a scan that has found nothing yet. Raises InputError for a drive that
+    cannot be recovered."""
     check_supported(cfg, str(store.where))
     table = arrays.cfg[0]
     blocks = geometry.units * geometry.all_blocks
     units = int(table.lpns + table.tpages + table.trim_maps)
-    scan = _Scan(
+    return Scan(
         store, geometry, max(int(table.stripe), int(table.together)), units,
         map_table((units, 2), np.int64),
         arrays.sectors[0] if table.partial else None,
         Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
         geometry.block_pages if every_page else CHECKED_STRIPES,
         int(table.passes) == 2,
+        int(table.meta_pages),
     )  # fmt: skip
-    for first, records in store.block_records(geometry.block_pages, geometry.physical_pages):
-        _scan_blocks(scan, arrays, first, records)
+
+
+def set_tables(
+    scan: Scan, arrays: Arrays, cfg: Config, settle: Callable[[], None] | None
+) -> Recovered:
+    """Set what follows from the mapping table and from the scanned blocks. Return what the scan
+    has found. ``settle``: see :func:`recover`."""
     found = scan.found
-    _apply_trim_maps(scan, arrays)
     if settle is not None:
         settle()
-    if table.tpages > 0:
+    if int(arrays.cfg.tpages[0]) > 0:
         found.stale_maps = queue_stale(arrays, scan.newest)
-    count_valid(arrays, geometry)
-    found.continued_blocks = set_blocks(scan.blocks, scan.stripe, arrays, geometry, cfg)
+    count_valid(arrays, scan.geometry)
+    found.continued_blocks = set_blocks(scan.blocks, scan.stripe, arrays, scan.geometry, cfg)
     found.mapped = int(arrays.dev.mapped[0])
     found.stripe, found.visible_stripes = scan.stripe, scan.blocks.visible
-    found.block_pages = scan.blocks.pages(arrays, geometry)
+    found.block_pages = scan.blocks.pages(arrays, scan.geometry)
     found.checked_stripes = scan.checked_stripes
     return found
 
@@ -203,9 +238,11 @@ def recover(
 # --- pages
 
 
-def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -> None:
+def scan_blocks(
+    scan: Scan, arrays: Arrays, first: int, records: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Scan blocks whose out-of-band data are ``records`` (OOB[blocks, pages]), from page ``first``
-    on, and map their pages."""
+    on. Return the records as OOB[pages], and what they read as, uint8[pages]."""
     block_pages, found, blocks = scan.geometry.block_pages, scan.found, scan.blocks
     number = first // block_pages
     flat = as_records(records.reshape(-1))
@@ -226,11 +263,20 @@ def _scan_blocks(scan: _Scan, arrays: Arrays, first: int, records: np.ndarray) -
     for at in np.flatnonzero(blocks.visible[own]).tolist():
         pages = reads[at * block_pages : at * block_pages + int(used[at])]
         _check_newest(scan, first + at * block_pages, pages, int(blocks.visible[number + at]))
+    return flat, reads
+
+
+def map_pages(
+    scan: Scan, arrays: Arrays, first: int, flat: np.ndarray, reads: np.ndarray
+) -> None:  # fmt: skip
+    """Map pages with out-of-band data ``flat`` (OOB[pages]), from page ``first`` on, that are newer
+    than those mapped so far. ``reads``: what they read as, uint8[pages]."""
+    found = scan.found
     sectors = np.zeros(1, np.int64) if scan.sectors is None else scan.sectors
     table = arrays.cfg[0]
     maps = int(table.lpns), int(table.lpns + table.tpages)
     wrong_unit, newest_sequence = _map_newest(
-        flat, reads, first, scan.units, maps, scan.newest, arrays.l2p[0], sectors
+        flat, reads, first, scan.units, scan.metadata, maps, scan.newest, arrays.l2p[0], sectors
     )
     found.sequence = max(found.sequence, int(newest_sequence))
     if wrong_unit >= 0:
@@ -268,7 +314,7 @@ def _summarize(records, reads, block_pages, stripe, visible, programs, erases, s
 
 
 @njit
-def _map_newest(records, reads, first, units, maps, newest, l2p, sectors):
+def _map_newest(records, reads, first, units, metadata, maps, newest, l2p, sectors):
     """Map the logical page of each valid page with data, the first of which is physical page
     ``first``, if it is the newest one so far. Return (a logical page that the drive has not, or -1;
     largest sequence number).
@@ -276,6 +322,7 @@ def _map_newest(records, reads, first, units, maps, newest, l2p, sectors):
     ``newest``: (sequence number, number of the program) of each logical page, int64[units, 2].
     ``maps``: the first translation page and the page behind the last one, which have numbers of
     programs as sequence numbers.
+    ``metadata``: number of metadata pages behind the ``units``, which are not mapped.
     """
     largest = 0
     partial = sectors.shape[0] > 1
@@ -287,10 +334,12 @@ def _map_newest(records, reads, first, units, maps, newest, l2p, sectors):
         lpn = record.lpn
         if sequence <= 0:
             continue
-        if lpn < 0 or lpn >= units:
+        if lpn < 0 or lpn >= units + metadata:
             return lpn, largest
         if lpn < maps[0] or lpn >= maps[1]:
             largest = max(largest, sequence)
+        if lpn >= units:
+            continue
         held = newest[lpn, 0]
         if sequence > held or (sequence == held and record.step > newest[lpn, 1]):
             newest[lpn, 0] = sequence
@@ -301,7 +350,7 @@ def _map_newest(records, reads, first, units, maps, newest, l2p, sectors):
     return -1, largest
 
 
-def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> None:
+def _check_newest(scan: Scan, first: int, reads: np.ndarray, visible: int) -> None:
     """Read the newest stripes of the block with page ``first`` whole, and overwrite pages that may
     be torn. ``reads``: what the pages that it uses read as, uint8[pages]; changed for damaged
     pages. ``visible``: number of stripes up to the last visible one.
@@ -329,7 +378,7 @@ def _check_newest(scan: _Scan, first: int, reads: np.ndarray, visible: int) -> N
             found.overwritten_pages += 1
 
 
-def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
+def _apply_trim_maps(scan: Scan, arrays: Arrays) -> None:
     """Unmap the units that the newest trim maps do not have, unless they were written later."""
     table = arrays.cfg[0]
     units, span = int(table.lpns), int(table.trim_span)
@@ -339,15 +388,21 @@ def _apply_trim_maps(scan: _Scan, arrays: Arrays) -> None:
         entry = int(l2p[first + at])
         if entry == 0:
             continue
-        if not scan.store.intact(entry - 1):
-            raise InputError(
-                f"{scan.store.where}: trim map {at} in physical page {entry - 1} is damaged, so "
-                "that trimmed data cannot be told from others"
-            )
         own = slice(at * span, min((at + 1) * span, units))
-        bits = np.unpackbits(scan.store.read(entry - 1), bitorder="little")[: own.stop - own.start]
+        bits = trim_map_bits(scan, at, entry - 1)[: own.stop - own.start]
         dead = (bits == 0) & (sequences[own] <= sequences[first + at]) & (l2p[own] != 0)
         l2p[own][dead] = 0
         if scan.sectors is not None:
             scan.sectors[own][dead] = 0
         scan.found.trimmed += int(dead.sum())
+
+
+def trim_map_bits(scan: Scan, at: int, ppn: int) -> np.ndarray:
+    """Return the bits of trim map ``at`` in physical page ``ppn``, uint8[units of a trim map].
+    Raises InputError if it is damaged."""
+    if not scan.store.intact(ppn):
+        raise InputError(
+            f"{scan.store.where}: trim map {at} in physical page {ppn} is damaged, so that trimmed "
+            "data cannot be told from others"
+        )
+    return np.unpackbits(scan.store.read(ppn), bitorder="little")

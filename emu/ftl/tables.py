@@ -16,6 +16,7 @@ from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, records
 from ondie.emu.ftl import (
     cmt,
+    map_checkpoint,
     page_map,
     pslc,
     read_retry,
@@ -124,8 +125,13 @@ def set_cached_map(
     table.trim_span = 8 * geometry.page_bytes
     table.trim_maps = -(-lpns // int(table["trim_span"][0])) if cfg.ftl.trim_maps else 0
     following = int(table["collected"][0] + table["collected_streams"][0])
-    table.map_stream = following if entries else -1
-    table.map_streams = streams if entries else 0
+    map_checkpoint.set_sizes(cfg, geometry, table)
+    table.meta_slot = trim_maps.FLIGHTS
+    if table["meta_maps"][0]:
+        streams = 1
+    kept = entries or table["meta_maps"][0]
+    table.map_stream = following if kept else -1
+    table.map_streams = streams if kept else 0
     table.map_caches = caches
     if table["pslc"][0] != pslc.OFF:
         following += int(table["map_streams"][0])
@@ -160,10 +166,14 @@ def check_spare(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     )
 
 
+_PAGES = ("lpns", "tpages", "trim_maps", "meta_pages")
+"""Names of the numbers of pages that the mapping table can map."""
+
+
 def _mapped_pages(table: np.recarray) -> int:
-    """Return the number of pages that the mapping table can map: logical and translation pages and
-    trim maps."""
-    return sum(int(table[name][0]) for name in ("lpns", "tpages", "trim_maps"))
+    """Return the number of pages that the mapping table can map: logical and translation pages,
+    trim maps and metadata pages."""
+    return sum(int(table[name][0]) for name in _PAGES)
 
 
 def _blocks_in_use(cfg: Config, table: np.recarray) -> tuple[int, int]:
@@ -183,7 +193,11 @@ def spare_blocks(cfg: Config, geometry: Geometry, arrays: Arrays) -> int:
     table = arrays.cfg
     pages = _mapped_pages(table)
     in_use = _blocks_in_use(cfg, table)[1] * geometry.units
-    return int((native != page_map.BAD).sum()) - -(-pages // geometry.block_pages) - in_use
+    failing = arrays.block.retire[: geometry.units * geometry.all_blocks]
+    failing = np.isin(failing, (page_map.FAILED_PROGRAM, page_map.FAILED_ERASE))
+    failing = failing.reshape(geometry.units, -1)[:, : geometry.native_blocks]
+    good = int(((native != page_map.BAD) & ~failing).sum())
+    return good - -(-pages // geometry.block_pages) - in_use
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:
@@ -312,16 +326,20 @@ def tables(
     caches = int(table.map_caches)
     width = map_dtype(geometry.physical_pages)
     stripes = geometry.block_pages // int(table.stripe)
+    mapped = sum(int(table[name]) for name in _PAGES)
+    rows = map_checkpoint.buffers(table, trim_maps.FLIGHTS)
+    bits = np.zeros((rows, geometry.page_bytes), np.uint8)
     return {
-        "l2p": map_table((n, lpns + tpages + int(table.trim_maps)), width),
+        "l2p": map_table((n, mapped), width),
         "p2l": map_table((n, geometry.physical_pages), width),
         "rewrites": np.zeros((n, REWRITES if table.partial else 1), np.int64),
-        "sectors": map_table(
-            (n, lpns + tpages + int(table.trim_maps) if table.partial else 1), np.int64
-        ),
+        "sectors": map_table((n, mapped if table.partial else 1), np.int64),
         "trim_map": records(trim_maps.TRIM_MAP, max(n * int(table.trim_maps), 1)),
         "trim_slot": np.zeros(n * trim_maps.FLIGHTS, np.int8),
-        "trim_bits": np.zeros((trim_maps.FLIGHTS, geometry.page_bytes), np.uint8),
+        "trim_bits": bits,
+        "meta_words": bits.view(np.int64),
+        "meta_dirty": np.zeros(max(n * int(table.meta_maps), 1), np.int8),
+        "meta_open": np.zeros(units * geometry.all_blocks if table.meta_maps else 1, np.int8),
         "valid": np.zeros(units * geometry.all_blocks, np.int32),
         "block": block_records(cfg, geometry, units, lanes, stripes),
         "free": np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),

@@ -26,7 +26,7 @@ from ondie.emu.engine.core.events import OWN, give_txn, go, take_txn
 from ondie.emu.engine.core.payload_log import LOG_TRIM_COPY, LOG_TRIM_MAP, log
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.ftl import block_manager, page_map, write_frontier
+from ondie.emu.ftl import block_manager, map_checkpoint, page_map, write_frontier
 from ondie.emu.ftl.transfers import start_program
 from ondie.kernels.jit import cold, inline, njit
 
@@ -207,7 +207,8 @@ def record_of(st, tid):
 
 @inline
 def is_trim_map(st, tid):
-    """Return True if transaction ``tid`` programs a trim map."""
+    """Return True if transaction ``tid`` programs a trim map, or a page of map_checkpoint.py,
+    which has the same role."""
     txn = st.txn[tid]
     return st.cfg[0].trim_maps != 0 and txn.kind == OWN and txn.role == Role.TRIM_MAP
 
@@ -216,6 +217,9 @@ def is_trim_map(st, tid):
 def on_programmed(st, tid):
     """Complete the program of trim map ``tid``, and the FLUSHes that have waited for it."""
     cfg = st.cfg[0]
+    if map_checkpoint.is_metadata(st, tid):
+        map_checkpoint.on_programmed(st, tid)
+        return
     txn = st.txn[tid]
     dev = txn.dev
     dev_rec = st.dev[dev]
@@ -245,6 +249,9 @@ def end_flight(st, tid, record):
 @cold
 def program_again(st, tid):
     """Compose trim map ``tid``, whose program has failed, again."""
+    if map_checkpoint.is_metadata(st, tid):
+        map_checkpoint.program_again(st, tid)
+        return
     record = record_of(st, tid)
     record.since = record.flying
     end_flight(st, tid, record)

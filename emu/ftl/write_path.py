@@ -23,6 +23,7 @@ from ondie.emu.engine.core.transaction import bus_bytes, child
 from ondie.emu.ftl import (
     block_manager,
     cmt,
+    map_checkpoint,
     page_map,
     pslc,
     pslc_folding,
@@ -326,6 +327,8 @@ def retry_internal(st, dev, unit):
         retry_map(st, dev)
     if st.cfg[0].trim_maps != 0:
         trim_maps.start(st, dev)
+    if st.cfg[0].meta_maps != 0:
+        map_checkpoint.advance(st, dev)
 
 
 @njit

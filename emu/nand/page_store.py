@@ -235,6 +235,14 @@ class PageStore:
         if self.files is not None and not self.files.in_memory:
             self.files.sync()
 
+    def page_records(self, ppns: np.ndarray) -> np.ndarray:
+        """Return copies of the out-of-band data of pages ``ppns`` (int64[n]), OOB[n]."""
+        found, (numbers, at) = np.zeros(len(ppns), OOB), np.divmod(ppns, self._per_segment)
+        for number in np.intersect1d(numbers, self.segments_on_disk()).tolist():
+            own = np.flatnonzero(numbers == number)
+            found[own] = self.records(int(number))[at[own]]
+        return found
+
     def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first page, OOB[blocks, block_pages]) of blocks of ``block_pages`` pages, in
         order: of all blocks with a page in a segment that exists. ``pages``: pages of the drive."""

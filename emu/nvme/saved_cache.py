@@ -75,6 +75,8 @@ class SavedCache:
             l2p[unit] = 0
             if table.partial:
                 arrays.sectors[0, unit] = 0
+            if table.meta_maps:
+                arrays.meta_dirty[unit // int(table.meta_span)] = 1
             record = arrays.trim_map[unit // int(table.trim_span)]
             dev.unsaved += int(record.since == 0)
             record.since = dev.trims = 1

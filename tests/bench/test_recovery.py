@@ -25,18 +25,49 @@ def test_every_unit_is_found(at_random):
     assert found.refused_pages == 0 and not found.damaged
 
 
+@pytest.mark.parametrize("at_random", [False, True])
+def test_a_checkpoint_has_every_unit(at_random):
+    """Those written after it are found in the blocks behind it, nearer to the end of the drive."""
+    cfg = load_preset("gen4-tlc", [*SMALL, *recovery.CHECKPOINTS])
+    rate, _, found = recovery.scan(cfg, at_random)
+    geometry = Geometry.of(cfg)
+    units = int(geometry.native_pages * (1 - cfg.ftl.over_provisioning))
+    entries = geometry.page_bytes // 8 - 8
+    metadata = -(-(units + -(-units // 8 // geometry.page_bytes)) // entries) + 2
+    assert rate > 0 and found.mapped == units + metadata and found.checkpoint == 1
+    assert len(found.read_pages) == metadata
+    assert found.scanned_blocks < 0.3 * geometry.units * geometry.all_blocks
+    both = {}
+    for name, changes in (("with", found), ("without", recovery.scan(
+        load_preset("gen4-tlc", SMALL), at_random)[2])):  # fmt: skip
+        both[name] = recovery_ps(cfg, geometry, changes)
+    assert 0 < both["with"] < both["without"]
+
+
 def test_the_command_writes_rows(capsys, tmp_path, monkeypatch):
     found = Recovered(mapped=7_000_000, visible_stripes=np.zeros(4, np.int64))
-    monkeypatch.setattr(recovery, "scan", lambda cfg, at_random: (8e6, 64e6, found))
-    monkeypatch.setattr(recovery, "recovery_ps", lambda cfg, geometry, found: 3 * 10**12)
+    monkeypatch.setattr(
+        recovery,
+        "scan",
+        lambda cfg, at_random: (8e6, 0 if cfg.ftl.map_checkpoint_bytes else 64e6, found),
+    )
+    monkeypatch.setattr(
+        recovery,
+        "recovery_ps",
+        lambda cfg, geometry, found: (1 if cfg.ftl.map_checkpoint_bytes else 3) * 10**12,
+    )
     done = here(capsys, "bench", "recovery", "--quick", "--json", tmp_path / "a.json")
     assert done.code == 0 and "scaled by pages to 3.84 TB" in done.out
     assert files(tmp_path) == ["a.json"]
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
-    ratios = {(row["name"].split()[-1], row["anchor"]): row["ratio"] for row in rows}
+    ratios = {
+        (row["name"].partition(",")[0].split()[-1], row["anchor"]): row["ratio"] for row in rows
+    }
     assert ratios["order", "copies of their records"] == pytest.approx(1 / 8)
     assert ratios["random", "target 5 M/s"] == pytest.approx(1.6)
-    assert rows[-2]["value"] == 3 and rows[-1]["value"] == pytest.approx(240)
+    times = [row for row in rows if row["unit"] == "s"]
+    assert [row["value"] for row in times] == pytest.approx([3, 240, 1, 80])
+    assert times[-1]["anchor"] == "all pages" and times[-1]["ratio"] == pytest.approx(1 / 3)
 
 
 def test_the_capacity_is_the_one_asked_for():

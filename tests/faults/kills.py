@@ -33,6 +33,7 @@ MODES = {
     },
     "pSLC": DRIVES["pSLC"],
     "cached map, word lines": DRIVES["cached map, word lines"],
+    "checkpoints": {"ftl__trim_maps": "true", "ftl__map_checkpoint": "4 KiB"},
 }  # fmt: skip
 WRITE_BACK = ("write back", "cached map, word lines")
 """Modes in which a write that has completed may be lost until a FLUSH."""
@@ -120,7 +121,7 @@ def main(folder, mode, durability, kills, seed):
     found[0] = -1
     drive.close()
     rng = np.random.default_rng(seed)
-    number, starts, batches, restored = 0, [], 0, 0
+    number, starts, batches, restored, used = 0, [], 0, 0, 0
     for turn in range(kills):
         told = np.frombuffer(mmap.mmap(-1, 4096), np.int64)
         told[:2] = number - 1
@@ -139,6 +140,8 @@ def main(folder, mode, durability, kills, seed):
         starts.append(drive.started)
         if drive.recovered is not None:
             restored += drive.recovered.restored + drive.recovered.restored_trims
+        used += drive.recovered is not None and drive.recovered.checkpoint > 0
+        assert drive.recovered is None or not drive.recovered.fallback or durability == "host"
         found = look(drive, seed, mode, found, number, told)
         batches += int(told[DONE]) + 1 - number
         number = int(told[DONE]) + 2
@@ -147,7 +150,8 @@ def main(folder, mode, durability, kills, seed):
         else:  # as if this process had been killed, too
             drive.store.close()
     recovered = sum(start is Start.RECOVERY for start in starts)
-    print(f"kills {kills} recovered {recovered} batches {batches} restored {restored}")
+    print(f"kills {kills} recovered {recovered} batches {batches} restored {restored} "
+          f"checkpoints {used}")  # fmt: skip
 
 
 if __name__ == "__main__":

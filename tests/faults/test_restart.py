@@ -81,6 +81,8 @@ def test_kills_of_a_writing_process(tmp_path, root, mode, counts):
         told = done.stdout.split()
         assert int(told[3]) > 0 and int(told[5]) > kills * share / 2, done.stdout
         assert (int(told[7]) > 0) == (mode == "protected"), done.stdout
+        checkpoints = mode == "checkpoints" and durability == "process"
+        assert (int(told[9]) > 0) == checkpoints, done.stdout
 
 
 @pytest.fixture

@@ -71,6 +71,9 @@ DRIVES = {
     "pSLC": SHAPE | PSLC,
     "pSLC region": SHAPE | PSLC | CACHE | UNITS | {"ftl__pslc": "static", "ftl__pslc_full": "wait",
                                                    "ftl__fold_idle": "1 ms"},
+    "checkpoints": {"ftl__map_checkpoint": "8 KiB", "flash__blocks_per_plane": 16},
+    "all of these, checkpoints": SHAPE | LINES | CACHE | UNITS | SECTORS
+                                 | {"ftl__map_checkpoint": "64 KiB"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
 }  # fmt: skip
 SAFE = {"cache__power_loss_protection": "true", "cache__hold_up": "1 J"}
@@ -173,7 +176,7 @@ def check_modes(drive):
                 assert (read[int(cfg.pslc_pages) :] == READS_BLANK).all()
 
 
-@pytest.mark.parametrize("name", DRIVES)
+@pytest.mark.parametrize("name", [name for name in DRIVES if "checkpoints" not in name])
 def test_histories_with_cuts(name, counts):
     """2,000 of them at full counts."""
     refused = trimmed = cuts = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ondie.emu.config.rules.conditions import (
     ERRORS,
+    MAP_CHECKPOINTS,
     MAPPED_BY_PROGRAM,
     RESERVOIR,
     SUB_PAGES,
@@ -19,6 +20,7 @@ from ondie.emu.config.rules.conditions import (
     below_one,
     equal,
     only_if,
+    other_than,
     requires,
 )
 from ondie.emu.config.rules.rule import (
@@ -84,6 +86,37 @@ RULES: tuple[Rule, ...] = (
         "512 B to flash.page, or 0 for one page",
     ),
     requires(TRIM_MAPS, MAPPED_BY_PROGRAM, "a trim map says which programmed data are mapped"),
+    requires(
+        MAP_CHECKPOINTS,
+        equal("ftl.map_cache", 0),
+        "checkpoints do not record translation pages",
+    ),
+    requires(
+        MAP_CHECKPOINTS,
+        TRIM_MAPS,
+        "a checkpoint of the mapping table does not say which later trims are on flash",
+    ),
+    requires(
+        MAP_CHECKPOINTS,
+        equal("ftl.gc_copyback", False),
+        "copy-back programs pages of a block in any order, so that its first page does not tell "
+        "when the block was written",
+    ),
+    requires(
+        MAP_CHECKPOINTS,
+        equal("ftl.pslc", "off"),
+        "checkpoints do not record pSLC blocks",
+    ),
+    requires(
+        MAP_CHECKPOINTS,
+        other_than("flash.programming", "two_pass"),
+        "a page is on flash only after its second pass, which checkpoints do not follow",
+    ),
+    requires(
+        MAP_CHECKPOINTS,
+        equal("ftl.unwritten", "zeros"),
+        "pages that were never written have no out-of-band data",
+    ),
     requires(
         SUB_PAGES, MAPPED_BY_PROGRAM, "mapping units are gathered until their page is programmed"
     ),

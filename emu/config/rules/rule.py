@@ -58,6 +58,7 @@ def gathered_bytes(config: Tree) -> int:
     flash, ftl = config.flash, config.ftl
     collected = ftl.write_streams if ftl.gc_streams == "each" else 1
     streams = ftl.write_streams + collected + (ftl.map_cache_bytes > 0)
+    streams += ftl.map_checkpoint_bytes > 0
     planes = flash.channels * flash.dies_per_channel * flash.planes_per_die
     lines = 3 if flash.programming == "two_pass" else 1
     pages = 1 if flash.programming == "page" else WORD_LINE[flash.cell]

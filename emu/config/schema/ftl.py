@@ -141,6 +141,13 @@ class Ftl:
             "flash, so that trims survive a power loss; erases wait for it"
         ),
     ]
+    map_checkpoint_bytes: Annotated[
+        int,
+        Spec(
+            "bytes of host writes between two checkpoints of the mapping table on flash, which "
+            "shorten the recovery after a power loss; 0: no checkpoints"
+        ),
+    ]
     victim_pages: Annotated[
         str,
         Spec(

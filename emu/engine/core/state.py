@@ -53,6 +53,9 @@ FIELDS = (
     "trim_map",  # records[devices x maps]: trims that are not on flash (ftl/trim_maps.py)
     "trim_slot",  # int8[devices x FLIGHTS]: buffers of trim maps in use (ftl/trim_maps.py)
     "trim_bits",  # uint8[FLIGHTS, page bytes]: their contents, for payload (ftl/trim_maps.py)
+    "meta_words",  # int64[buffers, words of a page]: the memory of trim_bits
+    "meta_dirty",  # int8[devices x map pages]: changed since the last checkpoint
+    "meta_open",  # int8[blocks]: open at its begin (1), at that of the next one (2)
     "rewrites",  # int64[devices, REWRITES]: writes that have ended, by page (ftl/write_path.py)
     "valid",  # int32[blocks of all units]: mapped pages (reservoir: super-pages) of each block
     "block",  # records[blocks of all units] (ftl/page_map.py)

@@ -70,6 +70,11 @@ def _check_request(
             "pages that "
             "are mapped before their program have no bytes to read"
         )
+    if payload and cfg.ftl.map_checkpoint_bytes and not pairs:
+        raise InputError(
+            f"ftl.map_checkpoint = {cfg.ftl.map_checkpoint_bytes} B: must be 0 for plans with "
+            "payload, whose stores keep no metadata"
+        )
     if cfg.frontend.transfer == "command" and not pairs:
         raise InputError(
             'frontend.transfer = "command": must be "page" for rows of a plan and for commands '
@@ -264,7 +269,7 @@ def _transactions(table: np.record, devices: int) -> int:
     if table.cache != 0:  # also hits and misses of one page, and destages
         rows += 3 * table.budget + devices * table.cache_flights
     if table.trim_maps > 0:
-        rows += devices * FLIGHTS
+        rows += devices * (FLIGHTS + table.meta_flights)
     if table.scrub_step > 0:
         rows += devices * table.units
     fronts = open_blocks(table)

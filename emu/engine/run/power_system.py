@@ -19,10 +19,10 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.engine.run.driver import COMPLETED, PowerCut
+from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
 from ondie.emu.engine.run.recovery_time import recovery_ps
-from ondie.emu.ftl import recovery
+from ondie.emu.ftl import map_checkpoint, recovery, recovery_from_checkpoint
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand import checkpoint
 from ondie.emu.nand.geometry import Geometry
@@ -136,7 +136,7 @@ class PowerSystem(PayloadSystem):
             kept = saved is not None and saved.file.holds_data
             if not self._load_checkpoint() and (kept or self.store.segments_on_disk()):
                 every_page = self.store.may_have_lost_syncs()
-                self.recovered = recovery.recover(
+                self.recovered = recovery_from_checkpoint.recover(
                     self.arrays, self.geometry, cfg, self.store, every_page,
                     None if saved is None else saved.settle,
                 )  # fmt: skip
@@ -151,12 +151,28 @@ class PowerSystem(PayloadSystem):
         if self.started is not Start.CHECKPOINT:
             spare = spare_blocks(cfg, self.geometry, self.arrays)
             self.arrays.dev["spare_at_start"] = self.arrays.dev["spare"] = spare
-        self._loaded_units = int(self.requested[1])
-        """Mapping units whose writes had been loaded before the start."""
+        if self.arrays.cfg.meta_maps[0]:
+            self._start_epoch()
         if self._bytes is not None and self._cache_file is not None:
             if saved is not None and self.recovered is not None:
                 saved.restore(self.recovered, self._limits[0], self._run_command, self._save_all)
             self._bytes.save_cache()
+        self._loaded_units = int(self.requested[1])
+        """Mapping units whose writes had been loaded before the start."""
+
+    def _start_epoch(self) -> None:
+        """Write the root of the last checkpoint with the next fencing epoch. Commands arrive when
+        it is on flash."""
+        dev, found = self.arrays.dev, self.recovered
+        self.registers[NOW] = self._reached = max(self._reached, super().now)
+        if found is not None:
+            dev["epoch"] = found.epoch
+        map_checkpoint.begin_start(self.state, 0)
+        self.run()
+        if found is not None:
+            found.time_ps = self._reached
+            if not found.checkpoint:
+                dev["meta_since"] = self.arrays.cfg.meta_every
 
     def _save_all(self) -> None:
         """Write all that a power cut would lose to flash, until no work is left."""

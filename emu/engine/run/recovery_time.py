@@ -30,7 +30,9 @@ def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
     Of each block, the out-of-band data of all pages up to the last visible one are read (of a blank
     block, those of the first page), then the newest stripes whole; the stripe behind them is
     overwritten. Pages with the same offset in all planes of a unit are read together. Pages of
-    blocks in pSLC mode take the times of that mode.
+    blocks in pSLC mode take the times of that mode. With a checkpoint of the mapping table, that
+    holds for scanned blocks; of others, the first page is read, and the metadata pages are read
+    whole.
     """
     together = geometry.unit_planes * geometry.slots
     offsets = np.maximum(found.visible_stripes * found.stripe // together, 1)
@@ -38,6 +40,9 @@ def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
     written = np.where(found.visible_stripes > 0, found.stripe // together, 0)
     room = found.block_pages // together - offsets
     written = np.minimum(written, room)
+    if found.scanned is not None:
+        offsets = np.where(found.scanned, offsets, 1)
+        checked, written = checked * found.scanned, written * found.scanned
     blocks = np.arange(len(offsets))
     counts = np.stack([offsets, checked, written], axis=1).reshape(-1)
     kinds = np.tile([0, 1, 2], len(offsets)).repeat(counts)
@@ -47,6 +52,11 @@ def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
         [kinds == 1, kinds == 2], [(offsets - checked)[block], offsets[block]], 0
     )
     page += (found.block_pages < geometry.block_pages)[block] * geometry.pages  # in pSLC mode
+    for kind, ppns in ((3, found.read_pages), (0, found.queried_pages)):
+        of_block, at = np.divmod(ppns, geometry.block_pages)
+        more = np.unique(np.stack([of_block, at // together], axis=1), axis=0)
+        block, page = np.append(block, more[:, 0]), np.append(page, more[:, 1])
+        kinds = np.append(kinds, np.full(len(more), kind))
     if geometry.slots > 1:  # whole pages are read
         cfg = replace(cfg, ftl=replace(cfg.ftl, mapping_unit_bytes=0))
     arrays = build.build(cfg, devices=1, phases=1, jobs=len(kinds))

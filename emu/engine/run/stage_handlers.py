@@ -19,7 +19,7 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import OWN, ROW, enter
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import child, has_fua
-from ondie.emu.ftl import cmt, padding, refresh, reservoir
+from ondie.emu.ftl import cmt, map_checkpoint, padding, refresh, reservoir
 from ondie.emu.ftl.gc import maybe_start_gc, queue_of
 from ondie.emu.ftl.transfers import next_piece, send_off
 from ondie.emu.ftl.write_path import check_for_collection, place_or_wait
@@ -93,6 +93,8 @@ def execute_command(st, tid):
         command_split.cut_read(st, tid)
     elif txn.op == timing.PROGRAM:
         st.count[dev, HOST_WRITE_BYTES] += txn.size
+        if cfg.meta_maps != 0:
+            map_checkpoint.on_host_write(st, dev, txn.size)
         if cfg.line > 1:
             padding.count_fua_pages(st, tid)
         if cfg.whole_commands != 0:

@@ -1,9 +1,11 @@
 """Speed of the recovery of a full drive on this machine, and the time that the drive takes for it.
 
 Owns the workload of `ondie bench recovery`: flash whose out-of-band data are made as they are read.
-Does not own recovery (ftl/recovery.py) or its simulated time (engine/run/recovery_time.py).
+Does not own recovery (ftl/recovery.py, recovery_from_checkpoint.py) or its simulated time
+(engine/run/recovery_time.py).
 Source: none. Every mapping unit of the drive has been written once, in order or at random, and no
-page is torn.
+page is torn. With checkpoints, the last one has ended after that, and as much has been written
+again since then as there is between two checkpoints: the power is lost when recovery takes longest.
 """
 
 from __future__ import annotations
@@ -16,19 +18,23 @@ import numpy as np
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.recovery_time import recovery_ps
-from ondie.emu.ftl import recovery
+from ondie.emu.ftl import map_checkpoint, recovery, recovery_from_checkpoint
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import OOB, PROGRAMMED
 from ondie.emu.nand.sealed_records import seal_records
 from ondie.emu.units import InputError
 from ondie.kernels.bench import run as bench
 from ondie.kernels.bench.run import Row
+from ondie.kernels.crc import crc32c
 
 PRESET = "gen4-tlc"
 CAPACITY, LARGER = 480e9, 3.84e12
 """Bytes of the drive that is recovered, and of the one to which its time is scaled by pages."""
 TARGETS = {"in order": 20e6, "at random": 5e6}
 """Mapping units per second of a quiet machine, by the order in which they were written."""
+BETWEEN = "1 GiB"
+"""Host writes between two checkpoints of the mapping table."""
+CHECKPOINTS = ["ftl.trim_maps=true", f"ftl.map_checkpoint={BETWEEN}"]
 BLOCKS_AT_ONCE = 16
 
 
@@ -63,6 +69,10 @@ class WrittenFlash:
             self.making_s += end - begin
             yield first, records.reshape(-1, block_pages)
 
+    def page_records(self, ppns: np.ndarray) -> np.ndarray:
+        """Raise InputError: there is no checkpoint."""
+        raise InputError("this flash has no checkpoint")
+
     def intact(self, ppn: int) -> bool:
         """Return True: no page is torn."""
         return True
@@ -73,6 +83,87 @@ class WrittenFlash:
 
     def spoil(self, ppn: int, done: bool = True) -> None:
         """Do nothing: pages behind the last one are overwritten."""
+
+
+class CheckpointedFlash(WrittenFlash):
+    """The same with a checkpoint of the mapping table in the blocks behind, and ``later`` units in
+    those behind it, which were written after the checkpoint. ``table``: constants of the drive.
+    Blocks are filled on each unit of the drive in turn."""
+
+    def __init__(
+        self, geometry: Geometry, table: np.record, order: np.ndarray | None, later: np.ndarray
+    ) -> None:
+        units, pages = int(table.lpns), geometry.block_pages
+        super().__init__(geometry, units, order)
+        self._table, self._later = table, later
+        self._place = np.arange(units)
+        """Page of each unit, in the order of programs."""
+        if order is not None:
+            self._place[order] = np.arange(units)
+        self._made = -1, np.zeros(0, np.uint8)
+        """The last metadata page that was made, with its number."""
+        self._first = -(-units // pages) * pages
+        """First page with metadata."""
+        self._behind = self._first + -(-int(table.meta_pages) // pages) * pages
+        """First page that was written after the checkpoint."""
+
+    def _turned(self, ppns: np.ndarray, across: int, along: int) -> np.ndarray:
+        """Return pages with blocks counted along units instead of across them, or the reverse."""
+        block, at = np.divmod(ppns, self._geometry.block_pages)
+        outer, inner = np.divmod(block, across)
+        return (inner * along + outer) * self._geometry.block_pages + at
+
+    def page_records(self, ppns: np.ndarray) -> np.ndarray:
+        """Return the records of pages as PageStore does, made anew."""
+        begin = time.thread_time()
+        found, table = np.zeros(len(ppns), OOB), self._table
+        ppns = self._turned(ppns, self._geometry.all_blocks, self._geometry.units)
+        data = np.flatnonzero(ppns < self._units)
+        found["lpn"][data] = ppns[data] if self._order is None else self._order[ppns[data]]
+        at = ppns - self._first
+        metadata = np.flatnonzero((at >= 0) & (at < int(table.meta_pages)))
+        found["lpn"][metadata] = at[metadata] + int(table.meta_first)
+        found["stream"][metadata] = int(table.map_stream)
+        at = ppns - self._behind
+        later = np.flatnonzero((at >= 0) & (at < len(self._later)))
+        found["lpn"][later] = self._later[at[later]]
+        for own in (data, metadata, later):
+            found["sequence"][own] = found["step"][own] = ppns[own] + 1
+            found["sectors"][own], found["written"][own] = -1, PROGRAMMED
+        seal_records(found)
+        self.making_s += time.thread_time() - begin
+        return found
+
+    def intact(self, ppn: int) -> bool:
+        """Compute the checksum of a metadata page, and return True."""
+        crc32c(self.read(ppn))
+        return True
+
+    def read(self, ppn: int) -> np.ndarray:
+        """Return the bytes of a metadata page, uint8[page_bytes]."""
+        if ppn == self._made[0]:
+            return self._made[1]
+        begin = time.thread_time()
+        table, geometry = self._table, self._geometry
+        turned = self._turned(np.array([ppn]), geometry.all_blocks, geometry.units)
+        at = int(turned[0]) - self._first
+        words = np.zeros(int(table.page_bytes) // 8, np.int64)
+        entries = words[map_checkpoint.HEAD :]
+        maps, kind = int(table.meta_maps), map_checkpoint.MAP
+        if at < maps:
+            own = self._place[at * len(entries) : (at + 1) * len(entries)]
+            entries[: len(own)] = self._turned(own, geometry.units, geometry.all_blocks) + 1
+        elif at < int(table.meta_pages) - 1:
+            kind, at = map_checkpoint.TABLE, at - maps
+            entries[:] = map_checkpoint.IS_WRITTEN
+        else:
+            kind, at = map_checkpoint.ROOT, 1
+            words[map_checkpoint.SEQUENCE] = words[map_checkpoint.PROGRAMS] = self._units
+        words[map_checkpoint.KIND] = map_checkpoint.MAGIC + kind
+        words[map_checkpoint.NUMBER], words[map_checkpoint.EPOCH] = at, 1
+        self._made = ppn, words.view(np.uint8)
+        self.making_s += time.thread_time() - begin
+        return self._made[1]
 
 
 def of_capacity(size: float) -> Config:
@@ -87,34 +178,46 @@ def of_capacity(size: float) -> Config:
 
 def run(quick: bool, progress: Callable[[str], object]) -> bench.Bench:
     """Recover a full drive of CAPACITY bytes (``quick``: of a tenth) that was written in order, and
-    one at random; return the rates, and the simulated time."""
+    one at random, without and with checkpoints; return the rates, and the simulated times."""
     size = CAPACITY / 10 if quick else CAPACITY
     cfg = of_capacity(size)
     rows: list[Row] = []
-    for order, target in TARGETS.items():
-        progress(f"written {order}")
-        rate, copies, found = scan(cfg, order == "at random")
-        name = f"recovery of {found.mapped / 1e6:.0f} M mapping units written {order}"
-        rows += [
-            Row(name, rate / 1e6, "M/s", "copies of their records", rate / copies),
-            Row(name, rate / 1e6, "M/s", f"target {target / 1e6:g} M/s", rate / target),
-        ]
-    progress("the time of the drive")
-    taken = recovery_ps(cfg, Geometry.of(cfg), found) / 1e12
-    rows.append(Row(f"simulated time, {size / 1e9:g} GB", taken, "s", "itself", 1))
-    times = LARGER / size
-    rows.append(Row(f"scaled by pages to {LARGER / 1e12:g} TB", taken * times, "s", "itself", 1))
+    whole = 0.0
+    for how, changes in (("", []), (f", checkpoint each {BETWEEN}", CHECKPOINTS)):
+        drive = cfg.replace(dict(each.split("=") for each in changes), ref="a bench")
+        for order, target in TARGETS.items():
+            progress(f"written {order}{how}")
+            rate, copies, found = scan(drive, order == "at random")
+            name = f"recovery of {found.mapped / 1e6:.0f} M mapping units written {order}{how}"
+            if copies:
+                row = Row(name, rate / 1e6, "M/s", "copies of their records", rate / copies)
+                rows.append(row)
+            rows.append(Row(name, rate / 1e6, "M/s", f"target {target / 1e6:g} M/s", rate / target))
+        progress("the time of the drive")
+        taken = recovery_ps(drive, Geometry.of(drive), found) / 1e12
+        whole = whole or taken
+        for name, times in (
+            (f"simulated time, {size / 1e9:g} GB", 1.0),
+            (f"scaled by pages to {LARGER / 1e12:g} TB", LARGER / size),
+        ):
+            against = "all pages" if how else "itself"
+            rows.append(Row(name + how, taken * times, "s", against, taken / whole))
     return bench.Bench(rows, bench.machine(1))
 
 
 def scan(cfg: Config, at_random: bool) -> tuple[float, float, recovery.Recovered]:
     """Recover the tables of a full drive. Return the mapping units per second of processor time of
-    the recovery, the records per second of copies of the out-of-band data, and what was found."""
+    the recovery, the records per second of copies of the out-of-band data (0: not all of them were
+    read), and what was found."""
     geometry = Geometry.of(cfg)
-    _recover(load_preset(PRESET, ["flash.blocks_per_plane=12"]), at_random)  # compiles
+    _recover(cfg.replace({"flash.blocks_per_plane": 12}, ref="a bench"), at_random)  # compiles
     flash, found, took = _recover(cfg, at_random)
+    rate = found.mapped / (took - flash.making_s)
+    if cfg.ftl.map_checkpoint_bytes:
+        assert found.checkpoint == 1 and found.scanned_pages < found.mapped
+        return rate, 0.0, found
     assert found.mapped == found.scanned_pages <= geometry.native_pages
-    return found.mapped / (took - flash.making_s), found.mapped / flash.copying_s, found
+    return rate, found.mapped / flash.copying_s, found
 
 
 def _recover(cfg: Config, at_random: bool) -> tuple[WrittenFlash, recovery.Recovered, float]:
@@ -123,6 +226,10 @@ def _recover(cfg: Config, at_random: bool) -> tuple[WrittenFlash, recovery.Recov
     units = int(arrays.cfg.lpns[0])
     order = np.random.default_rng(0).permutation(units) if at_random else None
     flash = WrittenFlash(geometry, units, order)
+    if cfg.ftl.map_checkpoint_bytes:
+        count = min(cfg.ftl.map_checkpoint_bytes // geometry.page_bytes, units // 64)
+        later = np.arange(count) if order is None else order[:count]
+        flash = CheckpointedFlash(geometry, arrays.cfg[0], order, later)
     begin = time.thread_time()
-    found = recovery.recover(arrays, geometry, cfg, flash)
+    found = recovery_from_checkpoint.recover(arrays, geometry, cfg, flash)
     return flash, found, time.thread_time() - begin
