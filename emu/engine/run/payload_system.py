@@ -23,7 +23,7 @@ from ondie.emu.engine.run import checkpoint
 from ondie.emu.engine.run.command_system import CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.recovery_time import recovery_ps
-from ondie.emu.ftl import map_checkpoint, recovery, recovery_from_checkpoint
+from ondie.emu.ftl import map_checkpoint, recovery, recovery_from_checkpoint, trim_maps
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
@@ -371,6 +371,8 @@ class PayloadSystem(CommandSystem):
         if self._bytes is None:
             return
         self._bytes.apply(count)
+        slots = self.arrays.trim_slot
+        slots[slots == trim_maps.LOGGED] = trim_maps.FREE
         if self._bytes.full is not None and self._store_error is None:
             self._stop_storing(self._bytes.full, self._settled)
             if self.strict:
