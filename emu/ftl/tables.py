@@ -126,7 +126,7 @@ def set_cached_map(
     table.trim_maps = -(-lpns // int(table["trim_span"][0])) if cfg.ftl.trim_maps else 0
     following = int(table["collected"][0] + table["collected_streams"][0])
     map_checkpoint.set_sizes(cfg, geometry, table)
-    table.meta_slot = trim_maps.FLIGHTS
+    table.meta_slot = trim_maps.SLOTS
     if table["meta_maps"][0]:
         streams = 1
     kept = entries or table["meta_maps"][0]
@@ -327,7 +327,7 @@ def tables(
     width = map_dtype(geometry.physical_pages)
     stripes = geometry.block_pages // int(table.stripe)
     mapped = sum(int(table[name]) for name in _PAGES)
-    rows = map_checkpoint.buffers(table, trim_maps.FLIGHTS)
+    rows = map_checkpoint.buffers(table, trim_maps.SLOTS)
     bits = np.zeros((rows, geometry.page_bytes), np.uint8)
     return {
         "l2p": map_table((n, mapped), width),
@@ -335,7 +335,7 @@ def tables(
         "rewrites": np.zeros((n, REWRITES if table.partial else 1), np.int64),
         "sectors": map_table((n, mapped if table.partial else 1), np.int64),
         "trim_map": records(trim_maps.TRIM_MAP, max(n * int(table.trim_maps), 1)),
-        "trim_slot": np.zeros(n * trim_maps.FLIGHTS, np.int8),
+        "trim_slot": np.zeros(n * trim_maps.SLOTS, np.int8),
         "trim_bits": bits,
         "meta_words": bits.view(np.int64),
         "meta_dirty": np.zeros(max(n * int(table.meta_maps), 1), np.int8),

@@ -32,6 +32,11 @@ from ondie.kernels.jit import cold, inline, njit
 
 FLIGHTS = 8
 """Largest number of trim maps that are programmed at a time."""
+SLOTS = 2 * FLIGHTS
+"""Buffers of trim maps: also those of programs that have ended, until the log has been applied."""
+FREE, IN_USE, LOGGED = range(3)
+"""States of a buffer. LOGGED: its program has ended, and the run pauses so that the log is applied
+before the buffer is used again."""
 TRIM_MAP = record_type(
     since="i8",  # number of its first unsaved trim; 0: none
     flying="i8",  # the same of the copy that is being programmed; 0: none is
@@ -136,16 +141,16 @@ def start(st, dev):
         record.flying = record.since
         record.since = 0
         dev_rec.trim_flights += 1
-        st.trim_slot[dev * FLIGHTS + txn.src_ppn] = 1
+        st.trim_slot[dev * SLOTS + txn.src_ppn] = IN_USE
         compose(st, dev, at - first, txn.src_ppn)
         log(st, LOG_TRIM_COPY, -1, txn.lpn, -1, txn.src_ppn, 1, dev, -1)
 
 
 @njit
 def free_slot(st, dev):
-    """Return the number of a buffer that no trim map in flight uses."""
+    """Return the number of a free buffer."""
     slot = 0
-    while st.trim_slot[dev * FLIGHTS + slot] != 0:
+    while st.trim_slot[dev * SLOTS + slot] != FREE:
         slot += 1
     return slot
 
@@ -241,7 +246,11 @@ def end_flight(st, tid, record):
     dev = st.txn[tid].dev
     record.flying = 0
     st.dev[dev].trim_flights -= 1
-    st.trim_slot[dev * FLIGHTS + st.txn[tid].src_ppn] = 0
+    slot = dev * SLOTS + st.txn[tid].src_ppn
+    st.trim_slot[slot] = FREE
+    if st.reg[0].log_on != 0:
+        st.trim_slot[slot] = LOGGED
+        st.reg[0].pause = 1
     give_txn(st, tid)
     start(st, dev)
 

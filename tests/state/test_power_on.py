@@ -9,7 +9,7 @@ import pytest
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.power_system import Start
-from ondie.emu.ftl import recovered_blocks, recovery
+from ondie.emu.ftl import recovered_blocks, recovery, trim_maps
 from ondie.emu.ftl.cached_entries import KEPT
 from ondie.emu.ftl.page_map import FREE, VICTIM
 from ondie.emu.nand.cache_file import CacheFile
@@ -626,6 +626,29 @@ def test_times_of_a_flush_after_trims():
     assert flush() > short + drive.cfg.flash.t_program_ps
     assert flush() == short
     assert small.counter(drive, small.MAP_PROGRAM_PAGES) == 2
+
+
+def test_more_trim_maps_than_are_programmed_at_a_time():
+    """Each has the bits of its own units."""
+    cfg = small.config(
+        ftl__trim_maps="true", flash__blocks_per_plane=400, flash__pages_per_block=24
+    )
+    drive = Drive(cfg, True, strict=True)
+    maps, span = int(drive.arrays.cfg.trim_maps[0]), int(drive.arrays.cfg.trim_span[0])
+    assert maps > trim_maps.FLIGHTS
+    for at in range(maps):
+        count = (2 + at % 5) * small.PAGE
+        drive.write(at * span * small.PAGE, np.ones(count, np.uint8))
+    trims = np.zeros(maps, COMMAND)
+    trims["op"], trims["size"], trims["data"] = TRIM, small.PAGE, -1
+    trims["offset"], trims["arrival"] = np.arange(maps) * span * small.PAGE, drive.earliest_arrival
+    drive.submit(trims)
+    drive.run()
+    drive.flush()
+    for at in range(maps):
+        page = drive.store.read(int(drive.arrays.l2p[0, drive.units + at]) - 1)
+        held = drive.arrays.l2p[0, at * span : min((at + 1) * span, drive.units)] != 0
+        assert (np.unpackbits(page, bitorder="little")[: len(held)] == held).all()
 
 
 def test_power_on_is_refused():

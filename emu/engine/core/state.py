@@ -51,8 +51,8 @@ FIELDS = (
     "p2l",  # uint32/uint64[devices, ppns]: lpn + 1
     "sectors",  # int64[devices, lpns]: sectors that hold data, where pages may be partial
     "trim_map",  # records[devices x maps]: trims that are not on flash (ftl/trim_maps.py)
-    "trim_slot",  # int8[devices x FLIGHTS]: buffers of trim maps in use (ftl/trim_maps.py)
-    "trim_bits",  # uint8[FLIGHTS, page bytes]: their contents, for payload (ftl/trim_maps.py)
+    "trim_slot",  # int8[devices x SLOTS]: states of the buffers of trim maps (ftl/trim_maps.py)
+    "trim_bits",  # uint8[buffers, page bytes]: their contents, for payload (ftl/trim_maps.py)
     "meta_words",  # int64[buffers, words of a page]: the memory of trim_bits
     "meta_dirty",  # int8[devices x map pages]: changed since the last checkpoint
     "meta_open",  # int8[blocks]: open at its begin (1), at that of the next one (2)

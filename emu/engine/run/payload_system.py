@@ -16,6 +16,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run.command_system import CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED
+from ondie.emu.ftl import trim_maps
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import condition, submission
@@ -150,6 +151,8 @@ class PayloadSystem(CommandSystem):
         if self._bytes is None:
             return
         self._bytes.apply(count)
+        slots = self.arrays.trim_slot
+        slots[slots == trim_maps.LOGGED] = trim_maps.FREE
         if self._bytes.full is not None and self._store_error is None:
             self._stop_storing(self._bytes.full, self._settled)
             if self.strict:
