@@ -37,26 +37,16 @@ DRIVES = {
     "word lines, write back": SHAPE | LINES | CACHE,
     "sectors": SHAPE | SECTORS,
     "all of these": SHAPE | LINES | CACHE | UNITS | SECTORS,
-    "failures": SHAPE
-    | {
-        "ftl__program_failures": 0.01,
-        "ftl__erase_failures": 0.005,
-        "ftl__erase": "collected",
-        "ftl__bad_blocks": 0.02,
-    },
-    "planes": SHAPE
-    | {
-        "ftl__block_unit": "plane",
-        "ftl__gc_parallel": 2,
-        "flash__suspend": "program_erase",
-        "ftl__gc_copyback": "true",
-    },
+    "failures": SHAPE | {"ftl__program_failures": 0.01, "ftl__erase_failures": 0.005,
+                         "ftl__erase": "collected", "ftl__bad_blocks": 0.02},
+    "planes": SHAPE | {"ftl__block_unit": "plane", "ftl__gc_parallel": 2,
+                       "flash__suspend": "program_erase", "ftl__gc_copyback": "true"},
     "wear": SHAPE | {"ftl__erase": "collected", "ftl__wear_static_cycles": 3},
     "static": SHAPE | {"ftl__placement": "static"},
-    "streams": SHAPE
-    | {"ftl__write_streams": 2, "ftl__gc_streams": "each", "ftl__open_blocks": "ahead"},
+    "streams": SHAPE | {"ftl__write_streams": 2, "ftl__gc_streams": "each",
+                        "ftl__open_blocks": "ahead"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
