@@ -200,7 +200,9 @@ def shape_of(
     shape["mean_size"] = mean
     normal = parameters.request_size_distribution == "NORMAL"
     shape["deviation"] = parameters.variance_request_size_bytes // SECTOR_BYTES if normal else -1
-    shape["mean_interval"] = 0.0 if parameters.closed_loop else interval_ns(parameters, quirks, where)
+    shape["mean_interval"] = (
+        0.0 if parameters.closed_loop else interval_ns(parameters, quirks, where)
+    )
     shape["distribution"] = DISTRIBUTIONS[parameters.address_distribution]
     shape["first"], shape["last"], shape["end"] = first, last, end
     shape["hot_last"], shape["unit"], shape["stream"] = hot_last, unit, stream
