@@ -32,7 +32,7 @@ from ondie.emu.ftl.cached_entries import (
     page_of,
     touch,
 )
-from ondie.emu.nand import channel
+from ondie.emu.nand import phase_end
 from ondie.emu.nand.die import Q_MAP_READ
 from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nand.scheduler_statistics import on_map_write
@@ -105,7 +105,7 @@ def read(st, dev, tpage, role, size):
     page_map.count_pending_read(st, dev, txn.ppn)
     push(st, die, tid, Q_MAP_READ)
     if cfg.ordered != 0:  # in MQSim it starts before the transactions of the request
-        channel.grant_alone(st, txn.die)
+        phase_end.grant_alone(st, txn.die)
 
 
 @njit

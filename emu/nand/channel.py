@@ -482,24 +482,6 @@ def grant_now(st, channel):
     set_leaf(st, channel, next_event_ps(st, channel))
 
 
-@cold
-def grant_alone(st, die):
-    """Grant the channel of die record ``die`` to that record before the others that request it."""
-    channel = int(st.die[die].bus)
-    bus = st.bus[channel]
-    if bus.phase != NONE:
-        return
-    others = ~(1 << st.die[die].at)
-    commands = bus.ask_command & others
-    data = bus.ask_in & others
-    bus.ask_command &= ~others
-    bus.ask_in &= ~others
-    grant(st, channel)
-    bus.ask_command |= commands
-    bus.ask_in |= data
-    set_leaf(st, channel, next_event_ps(st, channel))
-
-
 @inline
 def finish_event(st):
     """Finish an event: grant every touched channel and set the next event time of each."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.events import (
     line,
+    set_leaf,
 )
-from ondie.emu.nand import polling
+from ondie.emu.nand import channel, polling
 from ondie.emu.nand.array import array_end, array_ps, begin_array, release_die
 from ondie.emu.nand.die import (
     IN,
@@ -146,3 +147,21 @@ def second_stage(st, die, tid):
         return -1
     array_end(st, die, tid)
     return tid
+
+
+@cold
+def grant_alone(st, die):
+    """Grant the channel of die record ``die`` to that record before the others that request it."""
+    at = int(st.die[die].bus)
+    bus = st.bus[at]
+    if bus.phase != NONE:
+        return
+    others = ~(1 << st.die[die].at)
+    commands = bus.ask_command & others
+    data = bus.ask_in & others
+    bus.ask_command &= ~others
+    bus.ask_in &= ~others
+    channel.grant(st, at)
+    bus.ask_command |= commands
+    bus.ask_in |= data
+    set_leaf(st, at, channel.next_event_ps(st, at))

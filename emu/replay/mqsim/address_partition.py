@@ -40,6 +40,11 @@ class Range:
         """Return the number of pages of ``page`` sectors that overlap the range."""
         return self.last // page - self.first // page + 1
 
+    def numbered(self, page: int) -> int:
+        """Return the number of pages of ``page`` sectors that MQSim numbers, from the first sector
+        of the range on."""
+        return -(-self.sectors // page)
+
 
 def ranges(drive: Drive, flows: Sequence[FlowParameters]) -> list[Range]:
     """Return the range of sectors of each flow on the drive."""

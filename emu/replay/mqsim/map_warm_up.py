@@ -34,19 +34,21 @@ def fill(arrays: Arrays, drive: Drive, flows: Sequence[Flow], orders: Sequence[I
     ``orders``: for each flow, its pages (int64[n], page of the flow * 2 + 1 if the page is hot) in
     the order in which preconditioning touched them.
     """
-    rates = [_rate(drive, flow.parameters) for flow in flows]
+    known = [flow.parameters for flow in flows if isinstance(flow.parameters, Synthetic)]
+    rates = [_rate(drive, parameters) for parameters in known]
     rng = mrg32k3a.start(drive.seed)
     entries = map_entries(drive)
-    for i, (flow, order) in enumerate(zip(flows, orders, strict=True)):
+    for i, (parameters, order) in enumerate(zip(known, orders, strict=True)):
+        pages = _pages(drive, flows[i], parameters)
         if drive.cmt_sharing_mode == "EQUAL_PARTITIONING":
-            wanted = min(int(1.0 / len(flows) * entries), _pages(drive, flow))
+            wanted = min(int(1.0 / len(flows) * entries), pages)
         else:
             wanted = int(rates[i] / sum(rates) * entries)
         first = int(arrays.zone["first_lpn"][i]) + int(arrays.zone["skew"][i] > 0)
         order = order - 2 * int(arrays.zone["skew"][i] > 0)  # MQSim's page 0 is the second one
-        if distribution(flow.parameters) != "STREAMING":  # only the pages of the working set
-            order = order[order >> 1 < _pages(drive, flow)]
-        lpns = first + chosen(flow.parameters, order, wanted, rng)
+        if distribution(parameters) != "STREAMING":  # only the pages of the working set
+            order = order[order >> 1 < pages]
+        lpns = first + chosen(parameters, order, wanted, rng)
         insert_all(arrays.handle(), lpns[arrays.l2p[0, lpns] != 0])
 
 
@@ -114,10 +116,10 @@ def insert_all(st, lpns):
             cmt.insert(st, 0, lpn)
 
 
-def _pages(drive: Drive, flow: Flow) -> int:
+def _pages(drive: Drive, flow: Flow, parameters: Synthetic) -> int:
     """Return the number of pages from the first to the last of the flow's working set."""
     first, last = flow.range.first, flow.range.last
-    share = flow.parameters.working_set_percentage / 100
+    share = parameters.working_set_percentage / 100
     last = first + int(float(last - first) * share)
     return last // drive.page_sectors - first // drive.page_sectors + 1
 

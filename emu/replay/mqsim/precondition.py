@@ -50,7 +50,7 @@ def laid(
         first = int(arrays.zone["first_lpn"][i])
         sectors = arrays.sectors[0, first : first + flow_pages]
         skew = int(arrays.zone["skew"][i]) // SECTOR_BYTES
-        held = -(-flow.range.sectors // page) if skew else flow_pages
+        held = flow.range.numbered(page) if skew else flow_pages
         wanted = int(parameters.initial_occupancy_percentage / 100 * held)
         order = np.zeros(flow_pages + 1 if warm else 0, np.int64)
         if not touched(flow, parameters, page, wanted, sectors, quirks, skew, order):

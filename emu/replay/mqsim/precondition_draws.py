@@ -174,7 +174,8 @@ class _Pages:
 def _draw(shape: np.ndarray, parameters: Synthetic, wanted: int, hot: bool, pages: _Pages) -> None:
     """Mark the pages that generated requests touch, until ``wanted`` pages are marked.
 
-    A stream begins in the first ``shape["next"]`` sectors of the range. ``hot``: take all hot pages in order and draw only the cold ones.
+    A stream begins in the first ``shape["next"]`` sectors of the range. ``hot``: take all hot pages
+    in order and draw only the cold ones.
     """
     header = shape[0]
     first = int(header["first"])

@@ -209,7 +209,7 @@ QUIRKS: tuple[Quirk, ...] = (
         "splits the requests of a flow that begins inside a page at the drive's page "
         "boundaries, but "
         "numbers pages from the flow's first sector, so that parts of two pages that a request "
-        "crosses share a number; not reproduced here with a data cache or pages of 32 KiB",
+        "crosses share a number; not reproduced here for pages of 32 KiB",
         "a separate number for each page of the drive", ASKED,
         _inside_a_page,
     ),

@@ -8,7 +8,6 @@ tWPSTH 15 ns.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -256,7 +255,9 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.lots[gc_policies.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, streams, pages, first)
     arrays.zone["skew"] = skews
-    _frontiers(arrays, drive, unused, [numbered(drive, f, s) for f, s in zip(streams, skews)])
+    both = zip(streams, skews, strict=True)
+    numbered = [f.range.numbered(sectors) if s else f.range.pages(sectors) for f, s in both]
+    _frontiers(arrays, drive, unused, numbered)
     if drive.enabled_preconditioning:
         _filled(cfg, arrays, drive, streams, pages, quirks)
     data_cache.divide(arrays, streams)
@@ -314,14 +315,6 @@ def skew(drive: Drive, flow: Flow, quirks: frozenset[str]) -> int:
     return flow.range.first * 512 % drive.page_capacity_bytes
 
 
-def numbered(drive: Drive, flow: Flow, inside: int) -> int:
-    """Return the number of pages that MQSim numbers in a flow with skew ``inside`` (:func:`skew`),
-    or the number of pages that a flow without skew overlaps.
-    """
-    sectors = drive.page_sectors
-    return -(-flow.range.sectors // sectors) if inside else flow.range.pages(sectors)
-
-
 def outstanding(flows: Sequence[Flow], sectors: int) -> int:
     """Return the number of transactions that the requests of open loops can need at the same time.
 
@@ -350,9 +343,8 @@ def _filled(
     pages: Sequence[int],
     quirks: frozenset[str],
 ) -> None:
-    """Fill the drive with the pages that its flows hold before the run. The data cache treats them
-    as programmed.
-    """
+    """Fill the drive with the pages that its flows hold before the run, which count as programmed
+    in the data cache."""
     if not precondition.laid(arrays, cfg, drive, flows, pages, quirks):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
@@ -495,17 +487,13 @@ def watched(
         for i, flow in enumerate(flows)
     ]
     # Of simultaneous events, the event of the flow that comes first in this order is the first.
-    order = list(range(len(flows)))[::-1]
-    if "start_order" in quirks:
-        order = start_order(drive, flows)
+    last_first = list(range(len(flows)))[::-1]
+    order = start_order(drive, flows) if "start_order" in quirks else last_first
     done = Player(arrays, cfg, [sources[i] for i in order]).run(
         half_way(flows), progress, may_stall="stalled_writes" in quirks
     )
     device = device_statistics.read(arrays, drive.flash_channel_count, int(arrays.reg.now[0]))
-    places = [order.index(i) for i in range(len(flows))]
-    done = dataclasses.replace(
-        done,
-        requests=[done.requests[at] for at in places],
-        unserved=[done.unserved[at] for at in places],
-    )
+    at = [order.index(i) for i in range(len(flows))]
+    done.requests[:] = [done.requests[i] for i in at]
+    done.unserved[:] = [done.unserved[i] for i in at]
     return done, device
