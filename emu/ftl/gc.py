@@ -29,7 +29,7 @@ from ondie.emu.ftl import (
     policies,
     pslc,
     pslc_folding,
-    subpage_sense,
+    read_path,
     trim_maps,
     write_frontier,
 )
@@ -236,7 +236,7 @@ def pick_up_page(st, dev, tid):
         other_txn.array = st.page_ps[0, other_txn.page]
         st.count[dev, pslc.counter_of_moves(st, bid, MOVE_READS)] += 1
         if other != tid:
-            subpage_sense.append_read(st, tid, other)
+            read_path.append_read(st, tid, other)
         lpn, ppn = gc_victims.next_of_page(st, dev, bid)
         if lpn < 0:
             break
@@ -245,7 +245,7 @@ def pick_up_page(st, dev, tid):
             set_up_move(st, other, dev, lpn, ppn, bid)
             block.moving += 1
             block.unseen -= 1
-    subpage_sense.queue_command(st, txn.die, tid, cfg.q_gc_read)
+    read_path.queue_command(st, txn.die, tid, cfg.q_gc_read)
 
 
 @inline

@@ -43,7 +43,7 @@ from ondie.emu.engine.core.rng import absorb, page_key
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.engine.core.transaction import sibling
-from ondie.emu.ftl import page_health, subpage_sense
+from ondie.emu.ftl import page_health, read_path
 from ondie.emu.ftl.page_map import block_at, count_pending_read, set_place
 from ondie.emu.nand import ecc, rber
 from ondie.emu.nand.die_scheduler import push
@@ -282,7 +282,7 @@ def read_again(st, tid):
         txn.bus = cfg.page_bytes  # soft decision takes whole code words
     st.count[txn.dev, UNASKED_OUT_BYTES] += cfg.page_bytes - txn.bus
     die = set_place(st, txn.dev, tid)
-    subpage_sense.count_command(st, tid)
+    read_path.count_command(st, tid)
     if cfg.slots == 1:
         st.block[block_at(st, txn.dev, txn.ppn)].reads += 1
     txn.array = st.page_ps[0, txn.page]

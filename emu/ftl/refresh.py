@@ -35,8 +35,8 @@ from ondie.emu.ftl import (
     padding,
     page_map,
     pslc,
+    read_path,
     read_retry,
-    subpage_sense,
     write_frontier,
 )
 from ondie.emu.nand import ecc, timing
@@ -299,7 +299,7 @@ def read(st, dev, ppn):
     txn.array = st.page_ps[0, txn.page]
     page_map.count_pending_read(st, dev, ppn)
     st.count[dev, SCRUB_READ_PAGES] += 1
-    subpage_sense.count_command(st, tid)
+    read_path.count_command(st, tid)
     push(st, die, tid, cfg.q_gc_read)
 
 

@@ -17,7 +17,7 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import MAP_DECODED
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
-from ondie.emu.ftl import page_map, subpage_sense, write_frontier
+from ondie.emu.ftl import page_map, read_path, write_frontier
 from ondie.emu.ftl.cached_entries import (
     ASKED,
     DIRTY,
@@ -100,7 +100,7 @@ def read(st, dev, tpage, role, size):
     st.count[dev, MAP_READ_PAGES] += 1
     st.count[dev, UNASKED_OUT_BYTES] += cfg.page_bytes - txn.bus
     die = page_map.set_place(st, dev, tid)
-    subpage_sense.count_command(st, tid)
+    read_path.count_command(st, tid)
     txn.array = st.page_ps[0, txn.page]
     page_map.count_pending_read(st, dev, txn.ppn)
     push(st, die, tid, Q_MAP_READ)

@@ -28,7 +28,6 @@ from ondie.emu.ftl import (
     pslc,
     pslc_folding,
     read_path,
-    subpage_sense,
     translation_pages,
     trim_maps,
     word_lines,
@@ -309,7 +308,7 @@ def read_rest(st, tid, ppn, missing):
     st.count[txn.dev, MERGE_READ_PAGES] += 1
     txn.array = 0
     die = page_map.set_place(st, txn.dev, tid)
-    subpage_sense.count_command(st, tid)
+    read_path.count_command(st, tid)
     txn.array = st.page_ps[0, txn.page]
     if st.cfg[0].probe != 0 and st.cfg[0].placed != 0:
         scheduler_statistics.on_merge(st, tid, die)

@@ -3,8 +3,7 @@
 Owns page contents in segments of 64 MiB of address space, in anonymous memory or in files of a
 store. Memory is committed only for pages that are written. Does not own the files
 (segment_files.py), addresses (ftl/page_map.py) or time (channel.py).
-Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum with every page; in the
-optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
+Source: NAND spare areas as FTLs use them; the reservoir's slot and step: OptimStore (HPCA 2023).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the split of a read on a drive whose flash pages hold several mapping units (slots). All slots
 of a flash page that one command reads share one array operation. Does not own the split of other
-commands (command_split.py) or the array operation (ftl/subpage_sense.py).
+commands (command_split.py) or the array operation (ftl/read_path.py).
 Source: a flash page is sensed as a whole, so further slots of the page only cost channel time.
 
 The array operations of a command are kept in a list, linked by ``next`` of the first transaction of
@@ -12,7 +12,7 @@ they are not adjacent in the command.
 
 from __future__ import annotations
 
-from ondie.emu.ftl import page_map, subpage_sense
+from ondie.emu.ftl import page_map, read_path
 from ondie.emu.ftl.read_path import locate, return_zeros
 from ondie.emu.nand import timing
 from ondie.emu.nand.die import Q_READ
@@ -79,8 +79,8 @@ def join_or_start(st, part):
     reg = st.reg[0]
     tid = reg.cut_first - 1
     while tid >= 0:
-        if subpage_sense.can_share(st, tid, part):
-            subpage_sense.append_read(st, tid, part)
+        if read_path.can_share(st, tid, part):
+            read_path.append_read(st, tid, part)
             return
         tid = st.txn[tid].next
     st.txn[part].next = -1
@@ -99,5 +99,5 @@ def send(st):
     reg.cut_first = 0
     while tid >= 0:
         following = st.txn[tid].next
-        subpage_sense.queue_command(st, st.txn[tid].die, tid, Q_READ)
+        read_path.queue_command(st, st.txn[tid].die, tid, Q_READ)
         tid = following
