@@ -51,6 +51,8 @@ def maybe_start_gc(st, dev, unit):
             block = choose_overdue_block(st, unit)
         if block < 0:
             block = choose_victim(st, dev, unit)
+            if block >= 0 and st.cfg[0].upkeep != 0:
+                st.upkeep[unit].yields = 0
         if block < 0:
             return
         st.count[dev, pslc.counter_of_moves(st, block, MOVE_STARTS)] += 1
@@ -113,6 +115,7 @@ def choose_overdue_block(st, unit):
         return -1
     gc_victims.make_victim(st, unit, block)
     upkeep.moving = block + 1
+    upkeep.yields = 1
     return block
 
 
@@ -121,11 +124,16 @@ def may_refresh(st, unit, block):
     """Return True if unit ``unit`` may start to refresh the full block ``block`` now.
 
     A refresh frees as many blocks as it takes, so it may use those that only collection may open,
-    unless a failure may cost one of them.
+    unless a failure may cost one of them. While a unit is short of free blocks and the host has
+    commands, a collection follows each refresh: else the host would wait for ever if all blocks
+    are overdue.
     """
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.victims >= cfg.gc_parallel or st.upkeep[unit].moving != 0:
+        return False
+    short = pool.free_n <= cfg.gc_low and not idle.no_command(st, unit // cfg.units)
+    if st.upkeep[unit].yields != 0 and short:
         return False
     if cfg.program_failures + cfg.erase_failures > 0.0 and pool.free_n <= cfg.gc_reserve:
         return False
@@ -141,6 +149,7 @@ def start_refresh(st, dev, unit, block):
     """
     gc_victims.make_victim(st, unit, block)
     st.upkeep[unit].moving = block + 1
+    st.upkeep[unit].yields = 1
     st.count[dev, REFRESHED_BLOCKS] += 1
     if start_moving(st, dev, unit, block):
         maybe_start_gc(st, dev, unit)

@@ -83,6 +83,7 @@ UPKEEP = record_type(
     due="i8",  # time of the next look for blocks to be refreshed (ps)
     moving="i8",  # 1 + the block that is being refreshed; 0 = none
     late="i8",  # 1 + a block that is overdue and waits for the end of a collection; 0 = none
+    yields="i8",  # 1: a refresh has begun and no collection since
     scrubbing="i8",  # 1 + the block of which a page is being read for scrubbing; 0 = none
     turn="i8",  # blocks that scrubbing has begun so far
     part="i8",  # next part of that block to be sampled

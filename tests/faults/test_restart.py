@@ -219,13 +219,7 @@ def test_a_write_of_a_part_of_a_damaged_page_leaves_it_damaged(tmp_path):
     assert drive.read(0, 4096).all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"ftl__map_cache": "1 KiB"}, "ftl.map_cache"),
-        ({"ftl__map_update": "placed"}, "ftl.map_update"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "key"), [({"ftl__map_update": "placed"}, "ftl.map_update")])
 def test_a_drive_that_cannot_be_recovered_has_no_store(tmp_path, changes, key):
     with pytest.raises(InputError, match=key):
         Drive(small.config(**changes), True, store=tmp_path / "store")
