@@ -165,6 +165,11 @@ def first_leaf(st, time):
     half = st.key.shape[0] >> 1
     best = st.tree[1]
     first = NEVER
+    node = half + best
+    while node > 1 and st.key[node ^ 1] != time:
+        node >>= 1
+    if node <= 1:
+        return best  # no other event at this time
     for leaf in range(reg.gather0):
         if st.key[half + leaf] == time:
             if leaf < reg.station0:

@@ -26,6 +26,9 @@ from ondie.emu.replay.mqsim.flows import flows as make_flows
 from ondie.emu.replay.mqsim.run import read_pair
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
 
+NO_ORDER = np.zeros(0, np.int64), -1, 0
+"""Arguments of `mark` if the order of the marks is not wanted."""
+
 
 def mean(share):
     return float((share * np.arange(len(share))).sum() / (len(share) - 1))
@@ -181,12 +184,16 @@ def test_marks(page):
                 bit = 1 << int(sector % page)
                 expected[int(sector // page)] = expected.get(int(sector // page), 0) | bit
         found = np.zeros(100, np.uint64)
-        half = drawn.mark(found.view(np.int64), requests[:150], 5, page, 0, 0, wanted)
-        count = drawn.mark(found.view(np.int64), requests[150:], 5, page, 0, half, wanted)
+        half = drawn.mark(found.view(np.int64), requests[:150], 5, page, 0, 0, wanted, *NO_ORDER)
+        count = drawn.mark(
+            found.view(np.int64), requests[150:], 5, page, 0, half, wanted, *NO_ORDER
+        )
         assert count == len(expected)
         assert {int(p): int(found[p]) for p in np.flatnonzero(found)} == expected
     short = np.zeros(10, np.int64)
-    assert drawn.mark(short, requests[:2], 5, page, 0, 0, 9**9) >= np.count_nonzero(short)
+    assert drawn.mark(short, requests[:2], 5, page, 0, 0, 9**9, *NO_ORDER) >= np.count_nonzero(
+        short
+    )
 
 
 @pytest.mark.parametrize("skew", [1, 3, 7])
@@ -207,7 +214,7 @@ def test_marks_of_a_flow_that_begins_inside_a_page(skew):
                 number = sector // page
                 expected[number] = expected.get(number, 0) | 1 << bit
     found = np.zeros(100, np.uint64)
-    count = drawn.mark(found.view(np.int64), requests, first, page, skew, 0, 10**9)
+    count = drawn.mark(found.view(np.int64), requests, first, page, skew, 0, 10**9, *NO_ORDER)
     assert count == len(expected)
     assert {int(p): int(found[p]) for p in np.flatnonzero(found)} == expected
 
