@@ -85,6 +85,7 @@ UPKEEP = record_type(
     late="i8",  # 1 + a block that is overdue and waits for the end of a collection; 0 = none
     yields="i8",  # 1: a refresh has begun and no collection since
     scrubbing="i8",  # 1 + the block of which a page is being read for scrubbing; 0 = none
+    resume="i8",  # time at which scrubbing reads the next page of that block (ps); 0 = none waits
     turn="i8",  # blocks that scrubbing has begun so far
     part="i8",  # next part of that block to be sampled
 )

@@ -68,6 +68,8 @@ def set_constants(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     table.refresh_wait = min(max(wait, SHORTEST_WAIT), NEVER)
     table.scrub_step = min(max(interval // geometry.blocks, 1), NEVER) if interval > 0 else 0
     table.scrub_pages = cfg.ftl.scrub_pages
+    flash = cfg.flash
+    table.scrub_pause = 3 * (flash.t_read_ps + flash.t_read_middle_ps + flash.t_read_upper_ps)
     if cfg.ftl.refresh_bits > 0:
         code = ecc.code(cfg)[0]
         table.refresh_bits = int(cfg.ftl.refresh_bits * int(code.words) * int(code.limit))
@@ -111,6 +113,13 @@ def start_due(st, until):
                         scrub(st, dev, unit)
             following = min(following, dev_rec.scrub_at)
         for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+            resume = st.upkeep[unit].resume
+            if 0 < resume <= reg.now:
+                st.upkeep[unit].resume = 0
+                scrub(st, dev, unit)
+                resume = st.upkeep[unit].resume
+            if resume > 0:
+                following = min(following, resume)
             if st.upkeep[unit].due <= reg.now:
                 look(st, dev, unit)
             following = min(following, st.upkeep[unit].due)
@@ -235,6 +244,7 @@ def scrub(st, dev, unit):
         if upkeep.scrubbing == 0:
             if upkeep.turn >= st.dev[dev].scrub_turn:
                 return
+            upkeep.turn = max(upkeep.turn, st.dev[dev].scrub_turn - cfg.blocks)
             upkeep.scrubbing = unit * cfg.all_blocks + upkeep.turn % cfg.blocks + 1
             upkeep.turn += 1
             upkeep.part = 0
@@ -285,6 +295,7 @@ def read(st, dev, ppn):
     cfg = st.cfg[0]
     tid = take_txn(st)
     if tid < 0:
+        pause(st, page_map.block_at(st, dev, ppn) // cfg.all_blocks)
         return
     txn = st.txn[tid]
     txn.dev = dev
@@ -320,8 +331,22 @@ def judge(st, tid):
 
 @cold
 def on_scrubbed(st, tid):
-    """Complete a read of scrubbing that has been decoded, and read the next page."""
+    """Complete a read of scrubbing that has been decoded, and read the next page. While the host
+    has commands, the next read waits, so that scrubbing takes at most a quarter of the time of a
+    die, however short its interval."""
     dev = st.txn[tid].dev
     unit = page_map.block_at(st, dev, st.txn[tid].ppn) // st.cfg[0].all_blocks
     give_txn(st, tid)
-    scrub(st, dev, unit)
+    if idle.no_command(st, dev):
+        scrub(st, dev, unit)
+    else:
+        pause(st, unit)
+
+
+@cold
+def pause(st, unit):
+    """Let scrubbing of unit ``unit`` wait for three times the longest read of a page."""
+    reg = st.reg[0]
+    st.upkeep[unit].resume = reg.now + st.cfg[0].scrub_pause
+    reg.upkeep = min(reg.upkeep, st.upkeep[unit].resume)
+    reg.until = min(reg.until, reg.upkeep)

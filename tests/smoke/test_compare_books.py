@@ -46,8 +46,8 @@ MANAGED: dict[str, dict[str, str]] = {
         "ftl.reclaim_retries": "4",
     },
     "upkeep": {
-        "errors.kind": "model", "errors.floor": "1e-4", "ftl.refresh_age": "20 ms",
-        "ftl.scrub_interval": "20 ms",
+        "errors.kind": "model", "errors.floor": "1e-4", "ftl.refresh_age": "2 ms",
+        "ftl.scrub_interval": "1 ms",
     },
     "suspension": {"flash.suspend": "program_erase", "flash.max_suspends": "4"},
     "data cache": {"cache.mode": "read_write", "cache.capacity": "2 MiB"},

@@ -501,3 +501,17 @@ def test_blocks_on_their_way_out_are_not_refreshed_twice():
 
     pass_time(made, made.now + 2 * AGE, look)
     assert most == 1
+
+
+def test_an_interval_that_is_too_short_leaves_the_host_its_dies():
+    """Scrubbing is behind for ever, and takes at most a quarter of the time of a die meanwhile."""
+    made = filled(0.9, ftl__scrub_interval="10 us", ftl__gc_priority="exclusive")
+    start, at = made.now, COUNTERS.index("scrub_read_pages")
+    before = int(made.arrays.count[0, at])
+    writes = np.random.default_rng(4).integers(0, int(made.lpns * 0.9), 2000).tolist()
+    made.submit(small.commands([(WRITE, lpn, 1) for lpn in writes], arrival=start))
+    made.run(max_events=2_000_000)
+    assert made.outstanding == 0
+    reads = int(made.arrays.count[0, at]) - before
+    share = reads * made.cfg.flash.t_read_ps / (made.geometry.dies * (made.now - start))
+    assert 0.05 < share <= 0.25

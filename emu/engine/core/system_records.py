@@ -128,6 +128,7 @@ CFG = record_type(
     refresh_wait="i8",  # time between two looks at a block that cannot be refreshed yet (ps)
     scrub_step="i8",  # time between two blocks of a unit (ps); 0: no scrubbing
     scrub_pages="i8",  # pages of a block that are read; 0: all
+    scrub_pause="i8",  # time between two reads of a unit while the host has commands (ps)
     refresh_bits="i8",  # wrong bits of a page above which its block is refreshed; -1: never
     shield_word="i8",  # code word bytes of the reservoir's on-die ECC; 0: none
     shield_limit="i8",  # bits corrected per such code word
