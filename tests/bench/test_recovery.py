@@ -84,8 +84,11 @@ def test_times_follow_from_the_pages():
     blocks = geometry.units * geometry.all_blocks
     stripe = 3 * geometry.unit_planes * geometry.slots
 
-    def taken(stripes):
-        return recovery_ps(cfg, geometry, Recovered(stripe=stripe, visible_stripes=stripes))
+    pages = np.full(blocks, geometry.block_pages)
+
+    def taken(stripes, **more):
+        found = Recovered(stripe=stripe, visible_stripes=stripes, block_pages=pages, **more)
+        return recovery_ps(cfg, geometry, found)
 
     empty = taken(np.zeros(blocks, np.int64))
     one_each = geometry.all_blocks * cfg.flash.t_read_ps
@@ -93,8 +96,7 @@ def test_times_follow_from_the_pages():
     few, many = (taken(np.full(blocks, n)) for n in (6, 12))
     reads = 6 * 3 * geometry.all_blocks * cfg.flash.t_read_ps
     assert reads < many - few < 1.1 * reads
-    whole = Recovered(stripe=stripe, visible_stripes=np.full(blocks, 12), checked_stripes=12)
-    assert recovery_ps(cfg, geometry, whole) > many + 8 * 3 * geometry.all_blocks * (
+    assert taken(np.full(blocks, 12), checked_stripes=12) > many + 8 * 3 * geometry.all_blocks * (
         cfg.flash.t_read_ps
     )  # with durability "host", every page is read whole
     one_die = np.zeros(blocks, np.int64)

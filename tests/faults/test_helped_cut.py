@@ -97,7 +97,7 @@ def cut_at_random(case, helped, seed, **more):
 @pytest.mark.parametrize("helped", HELPED)
 def test_random_cuts(helped, counts):
     torn_programs = kept = undone = 0
-    for seed in range(counts(3, 25)):
+    for seed in range(counts(6, 25)):
         run = cut_at_random(list(CASES)[seed % len(CASES)], helped, seed)
         run.part()
         for found in run.recoveries:

@@ -66,9 +66,9 @@ def compared(monkeypatch):
 
 @pytest.mark.parametrize("name", ["checkpoints", "all of these, checkpoints"])
 def test_the_same_table_from_fewer_pages(name, compared, counts):
-    """1,000 histories at full counts."""
+    """120 histories at full counts."""
     cuts = 0
-    for seed in range(counts(6, 500)):
+    for seed in range(counts(3, 60)):
         rng = np.random.default_rng((seed, 31))
         held = versions(name, seed)
         epoch = held.drive.epoch
@@ -151,7 +151,7 @@ def test_cuts_of_recovery_and_start(monkeypatch, compared, counts):
     """A recovery is cut at any page that it overwrites, the start at any event of the program of
     the root. The next one finds the same, and the epoch still grows."""
     cuts = 0
-    for seed in range(counts(6, 100)):
+    for seed in range(counts(3, 30)):
         rng = np.random.default_rng((seed, 32))
         held = versions("checkpoints", seed)
         drive = held.drive

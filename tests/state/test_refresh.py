@@ -363,7 +363,7 @@ STORED = {
 @pytest.mark.parametrize("name", STORED)
 def test_bytes_survive_refresh_and_power_cuts(name, counts):
     moved = 0
-    for seed in range(counts(2, 60)):
+    for seed in range(counts(2, 20)):
         rng = np.random.default_rng((seed, 5))
         cfg = small.config(**FLAT | {"errors__floor": 5e-4} | OFTEN | STORED[name])
         drive = Drive(cfg, True, strict=True, seed=seed, queues=2)
