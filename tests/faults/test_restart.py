@@ -39,7 +39,8 @@ def some(drive, rng, count=60):
 @pytest.mark.parametrize(
     "name",
     ["write back", "all of these", "cached map, word lines",
-     *(pytest.param(name, marks=pytest.mark.soak) for name in ("plain", "sectors", "wear", "pSLC"))],
+     *(pytest.param(name, marks=pytest.mark.soak)
+       for name in ("plain", "sectors", "wear", "pSLC"))],
 )  # fmt: skip
 def test_a_clean_stop_changes_nothing(tmp_path, name, counts):
     """The same completions, to the picosecond, and the same bytes as without the stop."""
