@@ -159,7 +159,8 @@ static void erase(const ondie_payload *p, const ondie_record *r) {
 static int64_t verify(ondie_payload *p, int64_t ppn, int64_t n) {
     for (int64_t i = 0; p->verify && i < n; i++) {
         const page at = page_at(p, ppn + i);
-        if (checksum_of(p, at.data) == at.spare->checksum) continue;
+        const int sealed = ondie_seal(p->isa, at.spare) == at.spare->seal;
+        if (sealed && checksum_of(p, at.data) == at.spare->checksum) continue;
         p->missing = ppn + i;
         return ONDIE_DAMAGED;
     }

@@ -27,6 +27,7 @@ from ondie.emu.engine.run.power_system import PowerSystem
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
+from ondie.emu.nand import cache_file
 from ondie.emu.nvme import condition
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
@@ -236,6 +237,8 @@ class Drive(PowerSystem):
             return f"the checkpoint of the mapping table was not used: {self.recovered.fallback}"
         if self._damaged_pages:
             return condition.why_damaged(self._damaged_pages)
+        if self.recovered is not None and self.recovered.damaged_cached:
+            return cache_file.why_damaged(self.recovered.damaged_cached)
         return self.lost_at_cut
 
     @property

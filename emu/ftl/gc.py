@@ -111,7 +111,8 @@ def choose_overdue_block(st, unit):
     upkeep = st.upkeep[unit]
     block = upkeep.late - 1
     upkeep.late = 0
-    if block < 0 or not may_refresh(st, unit, block):
+    saving = st.dev[unit // st.cfg[0].units].saving != 0
+    if block < 0 or saving or not may_refresh(st, unit, block):
         return -1
     gc_victims.make_victim(st, unit, block)
     upkeep.moving = block + 1

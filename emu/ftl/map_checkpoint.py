@@ -100,7 +100,7 @@ def advance(st, dev):
     free for them."""
     cfg = st.cfg[0]
     dev_rec = st.dev[dev]
-    if dev_rec.meta_flying > 0:
+    if dev_rec.meta_flying > 0 or dev_rec.saving != 0:
         return
     if dev_rec.meta_step == IDLE:
         if dev_rec.meta_since < cfg.meta_every:

@@ -42,6 +42,7 @@ from ondie.emu.ftl.word_line_buffer import (
     find,
     insert,
     is_whole,
+    longest_wait,
     send_line,
     start_second_pass,
     unit_of,
@@ -334,11 +335,12 @@ def is_awaited(st, dev):
 
 @cold
 def pad_overdue(st, dev):
-    """Pad word lines whose first page has waited for ``gather_time``, and set the timer for the
-    remaining word lines.
+    """Pad word lines whose first page has waited for :func:`longest_wait`, and set the timer for
+    the remaining word lines.
     """
     cfg = st.cfg[0]
     now = st.reg[0].now
+    wait = longest_wait(st, dev)
     oldest = NEVER
     lacking = NEVER  # oldest time of the word lines that could be padded
     padded_any = False
@@ -348,12 +350,12 @@ def pad_overdue(st, dev):
         tid = st.pool[unit].lines - 1
         while tid >= 0:
             txn = st.txn[tid]
-            if txn.time + cfg.gather <= now:
+            if txn.time + wait <= now:
                 if pad_line(st, tid, PADDED_IN_TIME):
                     padded_any = True
                 else:
                     txn.time = now  # its missing pages are on the way or reserved
-            if txn.time + cfg.gather > now:
+            if txn.time + wait > now:
                 oldest = min(oldest, txn.time)
                 if missing_to(st, tid) >= 0:
                     lacking = min(lacking, txn.time)
@@ -361,7 +363,7 @@ def pad_overdue(st, dev):
     if not padded_any and no_event_pending(st, dev):
         oldest = lacking  # no pages will arrive for the other word lines
     if oldest < NEVER:
-        set_leaf(st, leaf, oldest + cfg.gather)
+        set_leaf(st, leaf, oldest + wait)
 
 
 # --- arrivals
@@ -381,7 +383,7 @@ def join_word_line(st, tid):
     if is_whole(st, head):
         send_line(st, unit_of(st, tid), head, stages.ENCODED)
     elif st.key[(st.key.shape[0] >> 1) + st.reg[0].gather0 + dev] == NEVER:
-        set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + st.cfg[0].gather)
+        set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + longest_wait(st, dev))
     if txn.kind == CACHED:
         dev_rec.joined += 1
         page = st.cpage[lru.find(st.cbucket, st.cpage, dev, txn.lpn) - 1]

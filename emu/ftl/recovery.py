@@ -97,7 +97,9 @@ class Recovered:
     restored_trims: int = 0
     """Mapping units whose trims were only in such a file."""
     broken_entries: int = 0
-    """Entries of the cache file that were interrupted or are damaged."""
+    """Entries of the cache file that were interrupted."""
+    damaged_cached: list[int] = field(default_factory=list)
+    """Mapping units with damaged contents in the cache file: older ones may be mapped."""
     lost: tuple[int, int] = (0, 0)
     """Mapping units and trim maps that power-loss protection could not save at the cut before."""
     checked_stripes: int = CHECKED_STRIPES

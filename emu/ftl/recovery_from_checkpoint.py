@@ -120,8 +120,8 @@ def recover(
             raise Unusable("power loss of the host may have left any page damaged")
         root = _newest_root(arrays, metadata)
         if root is not None:
-            _load(scan, arrays, metadata, root, (blank, step, whole), records)
-            return recovery.set_tables(scan, arrays, cfg, settle)
+            _load(scan, arrays, metadata, root, (blank, step, whole), records, settle)
+            return recovery.set_tables(scan, arrays, cfg, None)
         fallback = ""
     except Unusable as error:
         fallback = str(error)
@@ -142,6 +142,7 @@ def _load(
     root: np.ndarray,
     firsts: tuple[np.ndarray, np.ndarray, np.ndarray],
     records: dict[int, np.ndarray],
+    settle: Callable[[], None] | None,
 ) -> None:
     """Map the units of ``scan`` in ``arrays`` from the checkpoint of ``root``, and set what is
     known of blocks. ``firsts``: see :func:`_first_pages`; ``records``: :func:`_find_metadata`.
@@ -156,6 +157,8 @@ def _load(
     found.programs = started
     _scan_since(scan, arrays, np.flatnonzero(scanned), records, base)
     _apply_trim_maps(scan, arrays, base)
+    if settle is not None:
+        settle()  # may unmap the last units of a block that is to be retired
     _set_known_blocks(scan, arrays, flags, scanned, blank)
     found.checkpoint, found.scanned = int(root[map_checkpoint.NUMBER]), scanned
     found.epoch = metadata.epoch
@@ -339,7 +342,17 @@ def _scan_since(
         flat, reads = recovery.scan_blocks(scan, arrays, block * pages, own)
         kept.append((block * pages, flat, reads))
         asked.append(
-            _note_pages(flat, reads, scan.units, span, base, scan.newest, l2p, arrays.meta_dirty)
+            _note_pages(
+                flat,
+                reads,
+                scan.units,
+                int(arrays.cfg.lpns[0]),
+                span,
+                base,
+                scan.newest,
+                l2p,
+                arrays.meta_dirty,
+            )
         )
     lpns = np.concatenate([np.zeros(0, np.int64), *asked])
     ppns = l2p[lpns].astype(np.int64) - 1
@@ -359,10 +372,13 @@ def _scan_since(
 
 
 @njit
-def _note_pages(records, reads, units, span, base, newest, l2p, dirty):
+def _note_pages(records, reads, units, lpns, span, base, newest, l2p, dirty):
     """Prepare the comparison of scanned pages with the checkpoint: set the numbers from which on a
     page is newer than the entry of its unit. Return the units with an entry and a page that may be
     a copy of it, int64[n]: the numbers of their entries are still unknown.
+
+    A trim map is composed before it is programmed, and may be in flight while the map page with its
+    entry is composed. Trim maps are never unmapped: without an entry, any page counts.
     """
     asked = np.empty(reads.shape[0], np.int64)
     count = 0
@@ -373,6 +389,8 @@ def _note_pages(records, reads, units, span, base, newest, l2p, dirty):
             continue
         page = lpn // span
         dirty[page] = 1
+        if lpn >= lpns and l2p[lpn] == 0:
+            continue
         if newest[lpn, 0] == 0:
             newest[lpn, 0] = base[page]
             newest[lpn, 1] = NEVER

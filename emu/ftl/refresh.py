@@ -91,13 +91,13 @@ def set_recovered_ages(arrays: Arrays, blocks: np.ndarray) -> None:
 @cold
 def start_due(st, until):
     """Do the upkeep that is due before the next event. Return False if none is due up to ``until``
-    ps, or if neither the host nor the caller lets time pass until then.
+    ps, if neither the host nor the caller lets time pass until then, or after a power cut.
     """
     cfg = st.cfg[0]
     reg = st.reg[0]
     if reg.upkeep > until:
         return False
-    if until >= NEVER - 1 and not host_has_work(st):
+    if is_saving(st) or (until >= NEVER - 1 and not host_has_work(st)):
         reg.until = until
         return False
     reg.now = max(reg.now, reg.upkeep)
@@ -126,6 +126,15 @@ def start_due(st, until):
     reg.upkeep = following
     reg.until = min(until, following)
     return True
+
+
+@cold
+def is_saving(st):
+    """Return True if capacitors hold a drive up: their energy is not for upkeep."""
+    for dev in range(st.dev.shape[0]):
+        if st.dev[dev].saving != 0:
+            return True
+    return False
 
 
 @cold

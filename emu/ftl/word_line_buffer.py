@@ -37,6 +37,19 @@ from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
 from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, njit
 
+SAVING_WAIT = 10**8
+"""The longest wait of a word line for pages while capacitors hold the drive up, ps."""
+
+
+@cold
+def longest_wait(st, dev):
+    """Return how long the first page of a word line may wait for others (ps): ``gather_time``, and
+    hardly at all while capacitors hold the drive up."""
+    if st.dev[dev].saving != 0:
+        return min(int(st.cfg[0].gather), SAVING_WAIT)
+    return int(st.cfg[0].gather)
+
+
 # --- buffered lines
 
 
@@ -228,7 +241,7 @@ def on_first_pass_done(st, unit, head):
     elif stripe == st.block[block].last:
         start_second_pass(st, unit, head)
     elif st.key[(st.key.shape[0] >> 1) + st.reg[0].gather0 + dev] == NEVER:
-        set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + cfg.gather)
+        set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + longest_wait(st, dev))
 
 
 @njit

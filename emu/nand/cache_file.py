@@ -1,8 +1,8 @@
 """Files of a store for power-loss protection: cached pages, and trims, that are not on flash yet.
 
 Owns the two files, their records, and what they hold when a store is opened. Does not own the
-entries of a running drive (csrc/payload.c), which entries are still needed
-(nvme/request_bytes.py), or what is done with what they hold (engine/run/power_system.py).
+entries of a running drive (csrc/payload.c, nvme/request_bytes.py), which contents are still needed
+after a kill (nvme/saved_cache.py), or the start of a drive (engine/run/power_system.py).
 Source: this project (docs/store.md); capacitors of a drive give it time, a kill gives none.
 
 `cache.pages` has a number of entries, each a sealed record and a page. An entry is written while
@@ -20,12 +20,14 @@ import numpy as np
 
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nand.store_folder import StoreFolder
-from ondie.emu.units import InputError
+from ondie.emu.nand.store_folder import StoreFolder, leaves_of
+from ondie.emu.units import InputError, plural
 from ondie.kernels import native
 from ondie.kernels.crc import crc32c
 
 PAGES, TRIMS = "cache.pages", "cache.trims"
+CACHED_WRITES = ("write_back", "read_write")
+"""Values of ``cache.mode`` with which a write completes in the cache."""
 ENTRY = np.dtype(
     [
         ("lpn", "i8"),
@@ -86,7 +88,14 @@ class CacheFile:
 
     def _open(self, name: str, size: int, room: bool = True) -> np.ndarray:
         """Return the memory of a file of ``size`` bytes, uint8[size]."""
-        if self.writable and name not in self.folder.names():
+        if name not in self.folder.names():
+            if not self.folder.superblock.clean:
+                raise InputError(
+                    f"{self.folder.path / name}: is missing, and the store was not closed: what "
+                    "had completed may be lost"
+                )
+            if not self.writable:
+                return np.zeros(size, np.uint8)
             self.folder.create(name, size)
             self.folder.sync()
         handle = self.folder.open_file(name, os.O_RDWR if self.writable else os.O_RDONLY)
@@ -106,18 +115,28 @@ class CacheFile:
 
     # --- what the files hold
 
-    def saved(self) -> tuple[list[SavedPage], int]:
-        """Return the newest contents of each mapping unit in the entries, and the number of entries
-        that are neither blank nor whole (interrupted, or damaged)."""
+    def saved(self) -> tuple[list[SavedPage], int, list[int]]:
+        """Return the newest contents of each mapping unit in the entries, the number of entries
+        that were interrupted, and the mapping units with damaged contents.
+
+        The seal of an entry becomes valid when its contents are whole. With durability "host", the
+        contents of an entry that was not synced may be older than its seal: interrupted, too.
+        """
         blank = (self.entries["sequence"] == 0) & (self.entries["seal"] == 0)
         newest: dict[int, SavedPage] = {}
-        broken = 0
+        broken, damaged = 0, set()
         for at in np.flatnonzero(~blank).tolist():
             entry, data = self.entries[at], self.pages[at]
-            if seal_of(entry) != entry["seal"] or crc32c(data) != entry["checksum"]:
+            lpn, sequence = int(entry["lpn"]), int(entry["sequence"])
+            if seal_of(entry) != entry["seal"]:
                 broken += 1
                 continue
-            lpn, sequence = int(entry["lpn"]), int(entry["sequence"])
+            if crc32c(data) != entry["checksum"]:
+                if self.folder.superblock.durability == "host":
+                    broken += 1
+                else:
+                    damaged.add(lpn)
+                continue
             if not 0 <= lpn < self._units:
                 raise InputError(
                     f"{self.folder.path / PAGES}: holds mapping unit {lpn}; the drive has "
@@ -125,7 +144,7 @@ class CacheFile:
                 )
             if lpn not in newest or newest[lpn].sequence < sequence:
                 newest[lpn] = SavedPage(lpn, sequence, int(entry["sectors"]), data.copy())
-        return [newest[lpn] for lpn in sorted(newest)], broken
+        return [newest[lpn] for lpn in sorted(newest)], broken, sorted(damaged)
 
     def last_trims(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mapping units that have been trimmed and the number of the last trim of each,
@@ -184,10 +203,16 @@ class CacheFile:
 
     def clear_after(self, flash: PageStore | None) -> None:
         """Forget all entries and trims: ``flash`` has all that is needed, and is synced first with
-        durability "host". Raises StoreFull, InputError."""
-        if flash is not None and self.folder.durability == "host":
+        durability "host". Nothing is forgotten while ``flash`` keeps changes in memory only. Raises
+        StoreFull, InputError."""
+        if not self.writable or (flash is not None and flash.full):
+            return
+        durable = self.folder.durability == "host"
+        if flash is not None and durable:
             flash.sync()
         self.entries["sequence"] = self.entries["seal"] = 0
+        if durable:
+            self.sync()  # an entry may be older than a trim of its unit
         self.trims[self.last_trims()[0]] = 0
 
 
@@ -198,7 +223,7 @@ class CacheContents:
     pages: int = 0
     """Mapping units with whole contents."""
     broken: int = 0
-    """Entries that were interrupted, or are damaged."""
+    """Entries that were interrupted."""
     trims: int = 0
     """Mapping units with a trim."""
     problem: str = ""
@@ -208,8 +233,14 @@ class CacheContents:
 def look(folder: StoreFolder) -> CacheContents:
     """Return what the files of an open folder hold; nothing if it has none. They do not change."""
     names, block = folder.names(), folder.superblock
-    if TRIMS not in names:
+    value = {key: leaf["value"] for key, leaf in leaves_of(folder.configuration).items()}
+    if not value["cache.power_loss_protection"]:
         return CacheContents()
+    caches = value["cache.mode"] in CACHED_WRITES
+    for name in (PAGES, TRIMS) if caches else (TRIMS,):
+        if name not in names:
+            problem = f"{folder.path / name}: is missing"
+            return CacheContents(problem="" if block.clean else problem)
     try:
         sizes = {name: folder.size(name) for name in (PAGES, TRIMS) if name in names}
         count = next(
@@ -221,10 +252,17 @@ def look(folder: StoreFolder) -> CacheContents:
             0,
         )
         file = CacheFile(folder, block.page_bytes, count, sizes[TRIMS] // 8, writable=False)
-        pages, broken = file.saved()
-        return CacheContents(len(pages), broken, len(file.last_trims()[0]))
+        pages, broken, damaged = file.saved()
+        problem = why_damaged(damaged) if damaged else ""
+        return CacheContents(len(pages), broken, len(file.last_trims()[0]), problem)
     except InputError as error:
         return CacheContents(problem=str(error))
+
+
+def why_damaged(units: list[int]) -> str:
+    """Return one sentence about mapping units whose contents in the file are damaged."""
+    shown = ", ".join(map(str, units[:8])) + (", ..." if len(units) > 8 else "")
+    return f"{PAGES}: damaged contents of {plural(len(units), 'mapping unit')} ({shown})"
 
 
 def bytes_of(count: int, page_bytes: int) -> int:

@@ -327,7 +327,8 @@ class SegmentFiles:
                 erased[part] = selected[part] & (written[first:last] != 0)
         if not erased.any():
             return
-        self.folder.begin_writing()
+        if segment.room is not None:
+            self.folder.begin_writing()
         written[start + np.flatnonzero(erased)] = 0
         self.marks[number] |= CHANGED
         if segment.room is None:

@@ -23,6 +23,8 @@ from ondie.emu.units import InputError
 from ondie.kernels import doorbell
 from ondie.kernels.doorbell import CLIENT_POLL_NS, NEVER_NS, Doorbell
 
+LOOK_NS = 10**8
+"""Time between two looks of a waiting client whether the service has ended, ns."""
 MOST_COMMANDS = 1 << 20
 """Largest number of commands in a batch."""
 
@@ -210,20 +212,25 @@ class Connection:
         """Wait for up to ``timeout`` seconds until a batch is done, and return the ticket of the
         first that was and that neither this method has returned nor Ticket.wait waited for.
 
-        Raises TimeoutError, and InputError in the thread of the service.
+        Raises TimeoutError, and InputError in the thread of the service, or if the service has
+        ended and no ticket is left.
         """
         deadline_ns = self.deadline(timeout)
         while True:
-            rung = self.bell.rung
+            alive, rung = self._thread().is_alive(), self.bell.rung
             with self._lock:
                 while self._ended and self._ended[0].ended(rung):
                     ticket = self._ended.popleft()
                     if not ticket.taken:
                         ticket.taken = True
                         return ticket
-            if deadline_ns <= time.perf_counter_ns():
+            if not alive:
+                raise InputError("the service has ended")
+            now_ns = time.perf_counter_ns()
+            if deadline_ns <= now_ns:
                 raise TimeoutError(f"no batch is done in {timeout} s")
-            self.bell.wait(rung, CLIENT_POLL_NS, deadline_ns, other=self.service)
+            look_ns = min(deadline_ns, now_ns + LOOK_NS)
+            self.bell.wait(rung, CLIENT_POLL_NS, look_ns, other=self.service)
 
     def deadline(self, timeout: float | None) -> int:
         """Return the wall time in ns at which ``timeout`` seconds are over. Raises InputError for a

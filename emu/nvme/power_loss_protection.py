@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import stages
@@ -28,7 +30,7 @@ from ondie.emu.units import InputError, plural
 from ondie.kernels.jit import njit
 
 FJ_PER_J = 1e15
-EVENTS = 16
+EVENTS = 1
 """Events after which the energy is looked at."""
 NAMES = "mapping unit", "trim map"
 DRAM_STATION = stages.HOST_STATIONS + stages.DRAM
@@ -47,6 +49,7 @@ def start_saving(st, dev):
         trim_maps.want(st, dev, dev_rec.trims)
     if st.cfg[0].line > 1:
         padding.pad_for_cache(st, dev)
+        padding.pad_overdue(st, dev)
 
 
 def end_saving(arrays: Arrays) -> None:
@@ -59,14 +62,15 @@ def stop_commands(arrays: Arrays) -> None:
     """Let the queue pairs issue nothing any more. Commands that have not begun end without effect,
     and so do data that have not reached the DRAM. Nothing of this is reported."""
     arrays.pair["stop"] = -1
-    arrays.stage[stages.FETCHED] = arrays.stage[stages.FINISHED]
-    arrays.stage[stages.DOWN_DONE] = arrays.stage[stages.PART_DONE]
+    stage = np.asarray(arrays.stage).view(np.ndarray)
+    stage[stages.FETCHED] = stage[stages.FINISHED]
+    stage[stages.DOWN_DONE] = stage[stages.PART_DONE]
 
 
 def unsaved(arrays: Arrays) -> tuple[int, int]:
     """Return the numbers of mapping units whose newest data are not on flash, and of trim maps that
     are not, of device 0."""
-    slots = arrays.cpage[: int(arrays.cache.used[0])]
+    slots = np.asarray(arrays.cpage).view(np.ndarray)[: int(arrays.cache.used[0])]
     waits = (slots["dirty"] != 0) | ((slots["flying"] != 0) & (slots["stale"] == 0))
     written = bool(arrays.cfg.cache_writes[0]) and not arrays.cfg.cache_through[0]
     return int(waits.sum()) if written else 0, int(arrays.dev.unsaved[0])

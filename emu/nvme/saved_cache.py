@@ -22,7 +22,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl.recovery import Recovered
 from ondie.emu.ftl.tables import logical_pages
-from ondie.emu.nand.cache_file import CacheFile, SavedPage
+from ondie.emu.nand.cache_file import CACHED_WRITES, CacheFile, SavedPage
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.nand.store_folder import StoreFolder
@@ -30,21 +30,18 @@ from ondie.emu.nvme.command import WRITE
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 
-CACHED_WRITES = ("write_back", "read_write")
-"""Values of ``cache.mode`` with which a write completes in the cache."""
-
 ENTRIES_PER_SLOT = 3
 """Entries of the file per slot of the cache: for its contents, for those that leave it, and for
 those that wait until flash is synced."""
 
 
-def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder) -> CacheFile:
+def open_file(cfg: Config, geometry: Geometry, folder: StoreFolder, writable: bool) -> CacheFile:
     """Open or create the files of a drive with power-loss protection. Raises StoreFull,
     InputError."""
     caches = cfg.cache.mode in CACHED_WRITES
     places = cfg.cache.capacity_bytes // geometry.page_bytes if caches else 0
     count = ENTRIES_PER_SLOT * places + 2 if places else 0
-    return CacheFile(folder, geometry.page_bytes, count, logical_pages(cfg, geometry))
+    return CacheFile(folder, geometry.page_bytes, count, logical_pages(cfg, geometry), writable)
 
 
 class SavedCache:
@@ -57,7 +54,11 @@ class SavedCache:
         self.trimmed = 0
         """Mapping units that :meth:`settle` has unmapped."""
         self.broken = 0
-        """Entries that are neither blank nor whole."""
+        """Entries that were interrupted."""
+        self.damaged_records: list[int] = []
+        """Physical pages on flash whose out-of-band data are damaged."""
+        self.damaged: list[int] = []
+        """Mapping units whose contents in the file are damaged."""
         self.sequence = 0
         """Largest number in the files."""
 
@@ -66,7 +67,7 @@ class SavedCache:
         maps of the former become unsaved. Raises InputError for a damaged file."""
         arrays = self._arrays
         l2p, table, dev = arrays.l2p[0], arrays.cfg[0], arrays.dev[0]
-        kept, self.broken = self.file.saved()
+        kept, self.broken, self.damaged = self.file.saved()
         units, numbers = self.file.last_trims()
         trims = dict(zip(units.tolist(), numbers.tolist(), strict=True))
         for unit, number in trims.items():
@@ -95,7 +96,9 @@ class SavedCache:
         if entry == 0:
             return 0
         spare = self._store.spare(entry - 1)
-        assert isinstance(spare, Spare)
+        if not isinstance(spare, Spare):
+            self.damaged_records.append(entry - 1)
+            return 0
         return spare.sequence - spare.slot
 
     def restore(
@@ -114,6 +117,8 @@ class SavedCache:
         block, limits["block"] = int(limits["block"]), SECTOR_BYTES
         found.restored, found.restored_trims = len(self.pages), self.trimmed
         found.broken_entries, unit_bytes = self.broken, self._store.page_bytes
+        found.damaged_cached = self.damaged
+        found.damaged = sorted({*found.damaged, *self.damaged_records})
         for page in self.pages:
             for offset, data in self.writes(page, unit_bytes):
                 status = write(WRITE, offset, data)

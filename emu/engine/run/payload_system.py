@@ -185,9 +185,10 @@ class PayloadSystem(CommandSystem):
                 self._limits[name] = value
         self._in_use.append(memory)
 
-    def _run_command(self, op: int, offset: int, memory: np.ndarray) -> Status:
-        """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle.
-        Return its status; its completion is not reported. Raises InputError without payload.
+    def _run_command(self, op: int, offset: int, memory: np.ndarray, idle: bool = True) -> Status:
+        """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle, or
+        only until the command has completed. Return its status; its completion is not reported.
+        Raises InputError without payload.
         """
         if self._bytes is None:
             raise InputError(NO_PAYLOAD)
@@ -196,7 +197,7 @@ class PayloadSystem(CommandSystem):
         command["offset"] = whole_number("offset", offset, 0, self.capacity - 1)
         command["arrival"] = self.earliest_arrival
         self._submit_from(command, memory, own=1)
-        self.run()
+        self.run_until(completions=0 if idle else 1)
         self._collect()
         own = [each[each["tag"] == submission.OWN_TAG] for each in self._reports]
         others = (each[each["tag"] != submission.OWN_TAG] for each in self._reports)

@@ -33,7 +33,7 @@ from ondie.emu.nvme.command import FLUSH
 from ondie.emu.nvme.power_loss_protection import FJ_PER_J, HeldUp
 from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import Status
-from ondie.emu.units import InputError, plural, whole_number
+from ondie.emu.units import InputError, plural, real_number, whole_number
 
 
 class Start(Enum):
@@ -92,9 +92,8 @@ class PowerSystem(PayloadSystem):
                 pages = geometry.physical_pages
                 self.store = PageStore(geometry.page_bytes, folder, pages)
                 if folder is not None and cfg.cache.power_loss_protection:
-                    self._cache_file = saved_cache.open_file(cfg, geometry, folder)
-            self.hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
-            """Energy of the capacitors of power-loss protection (J); less when they have aged."""
+                    self._cache_file = saved_cache.open_file(cfg, geometry, folder, not read_only)
+            self._hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
             self.held_up: HeldUp | None = None
             """What they have done at the last power cut; None: there was none."""
             self._power_up(cfg)
@@ -155,9 +154,13 @@ class PowerSystem(PayloadSystem):
             self._start_epoch()
         if self._bytes is not None and self._cache_file is not None:
             if saved is not None and self.recovered is not None:
-                saved.restore(self.recovered, self._limits[0], self._run_command, self._save_all)
-            self._bytes.save_cache()
-        self._loaded_units = int(self.requested[1])
+                protected = self.arrays.dev["protected"].copy()
+                self.arrays.dev["protected"] = 0  # what is restored had completed
+                saved.restore(self.recovered, self._limits[0], self._restore, self._save_all)
+                self.arrays.dev["protected"] |= protected
+            if self.store is not None and not self.store.full:
+                self._bytes.save_cache()
+        self._loaded_units = int(self.requested[1]) - int(self.arrays.dev.refused_pages[0])
         """Mapping units whose writes had been loaded before the start."""
 
     def _start_epoch(self) -> None:
@@ -169,10 +172,17 @@ class PowerSystem(PayloadSystem):
             dev["epoch"] = found.epoch
         map_checkpoint.begin_start(self.state, 0)
         self.run()
+        if self.store is not None and self.store.files is not None:
+            if self.store.files.folder.durability == "host":
+                self.store.sync()
         if found is not None:
             found.time_ps = self._reached
             if not found.checkpoint:
                 dev["meta_since"] = self.arrays.cfg.meta_every
+
+    def _restore(self, op: int, offset: int, memory: np.ndarray) -> Status:
+        """Run one command of a restore until it completes, with others behind it."""
+        return self._run_command(op, offset, memory, idle=False)
 
     def _save_all(self) -> None:
         """Write all that a power cut would lose to flash, until no work is left."""
@@ -221,7 +231,8 @@ class PowerSystem(PayloadSystem):
         cached = int(self.arrays.cache.contents[0])
         if cached and self._cache_file is None:
             lost.append(f"{plural(cached, 'mapping unit')} in the data cache")
-        if self._store_error is not None and self.requested[1] > self._loaded_units:
+        stored = int(self.requested[1]) - int(self.arrays.dev.refused_pages[0])
+        if self._store_error is not None and stored > self._loaded_units:
             lost.append("what was written since the store cannot be changed")
         return f"lost: {', '.join(lost)}" if lost else ""
 
@@ -269,20 +280,33 @@ class PowerSystem(PayloadSystem):
         with suppress(PowerCut):
             self.run_until()
         self.off = True
-        count = self.events - before
-        self._reached = max(self._reached, super().now)
+        count, done_ps = self.events - before, int(self.arrays.reg.now[0])
+        self._reached = max(self._reached, done_ps)
         if self.cfg.cache.power_loss_protection and self._bytes is not None and not self.defect:
             self._hold_up()
         rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
         self._cuts += 1
         if self.next_event < NEVER:
-            end = max(self.next_event, super().now + 1)  # the next event may be due now
-            self._reached = max(self._reached, int(rng.integers(super().now, end)))
+            end = max(self.next_event, self._reached + 1)  # the next event may be due now
+            self._reached = int(rng.integers(self._reached, end))
         if self._bytes is not None and self.defect is None and self._store_error is None:
             power_cut.tear(self.arrays, self._reached, self._bytes, rng)
             if self._cache_file is not None:
                 self._cache_file.clear_after(self.store)
         return count
+
+    @property
+    def hold_up_j(self) -> float:
+        """Energy of the capacitors of power-loss protection (J), at most ``cache.hold_up``; less
+        when they have aged."""
+        return self._hold_up_j
+
+    @hold_up_j.setter
+    def hold_up_j(self, energy: float) -> None:
+        energy, most = real_number("hold_up_j", energy), self.cfg.cache.hold_up_fj / FJ_PER_J
+        if not 0 <= energy <= most:
+            raise InputError(f"hold_up_j = {energy:g} J: must be from 0 to {most:g} J")
+        self._hold_up_j = energy
 
     def _hold_up(self) -> None:
         """Let the capacitors save what has completed (nvme/power_loss_protection.py)."""
