@@ -255,6 +255,25 @@ def started(folder, cfg):
     return drive, [int(drive.read(unit * small.PAGE, small.PAGE)[0]) for unit in range(12)]
 
 
+def test_a_read_only_open_leaves_a_protected_cache(kept):
+    folder, cfg = kept
+    held = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with Drive(cfg, True, store=folder, read_only=True) as drive:
+        found = [int(drive.read(unit * small.PAGE, small.PAGE)[0]) for unit in range(12)]
+    assert found == [*range(101, 111), 0, 0]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == held
+    assert started(folder, cfg)[1] == found
+
+
+@pytest.mark.parametrize("name", ["cache.pages", "cache.trims"])
+def test_a_missing_file_of_a_protected_cache_is_said(kept, name):
+    folder, cfg = kept
+    (folder / name).unlink()
+    with pytest.raises(InputError, match=f"{name}: is missing"):
+        Drive(cfg, True, store=folder)
+    assert any(f"{name}: is missing" in problem for problem in check_store(folder).problems)
+
+
 def test_what_a_kill_leaves_of_a_protected_cache(kept):
     """It is there although the store had a checkpoint, a second start finds it on flash, and `ondie
     store` knows it."""

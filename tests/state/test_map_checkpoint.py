@@ -9,7 +9,7 @@ import pytest
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build, power_system
 from ondie.emu.ftl import map_checkpoint, page_map, recovery, recovery_from_checkpoint
-from ondie.emu.nvme.command import FLUSH, TRIM, WRITE
+from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
 from tests.state.test_power_on import few_transactions as few_transactions
@@ -95,8 +95,8 @@ def old_copies_count(monkeypatch):
     """Entries are not compared with scanned pages that may be older versions."""
     note = recovery_from_checkpoint._note_pages
 
-    def forget(records, reads, units, span, base, newest, l2p, dirty):
-        asked = note(records, reads, units, span, base, newest, l2p, dirty)
+    def forget(records, reads, units, lpns, span, base, newest, l2p, dirty):
+        asked = note(records, reads, units, lpns, span, base, newest, l2p, dirty)
         newest[asked] = 0
         return asked[:0]
 
@@ -293,3 +293,29 @@ def test_what_checkpoints_need():
     ):
         with pytest.raises(InputError, match=words):
             small.config(**{"ftl__trim_maps": "true", "ftl__map_checkpoint": "8 KiB"} | changes)
+
+
+def test_a_trim_map_in_flight_is_not_taken_for_an_old_copy():
+    """A map page with the entry of a trim map is composed while the trim map is being programmed:
+    a TRIM that a FLUSH has completed must not be undone."""
+    cfg = small.config(
+        ftl__trim_maps="true", ftl__map_checkpoint="8 KiB", flash__blocks_per_plane=16
+    )
+    for late in range(0, 300, 15):
+        drive = Drive(cfg, True, strict=True)
+        size, span = drive.unit_bytes, int(drive.arrays.cfg.meta_span[0])
+        for page in range(13):  # every map page changes
+            drive.write(page * span * size, bytes([7]) * size)
+        drive.write(size, bytes([9]) * size)
+        batch = np.zeros(3, COMMAND)
+        batch["op"], batch["offset"], batch["size"] = [WRITE, TRIM, FLUSH], [300 * size, 0, 0], size
+        batch["size"][2] = 0
+        batch["data"], batch["tag"] = [0, -1, -1], range(3)
+        batch["arrival"] = drive.earliest_arrival
+        batch["arrival"][1:] += late * 10_000_000
+        drive.submit(batch, np.ones(size, np.uint8))
+        drive.run()
+        assert not drive.completions()["status"].any()
+        drive.power_cut(0)
+        drive.power_on()
+        assert not drive.read(0, size).any(), f"{late * 10} us after the checkpoint begins"

@@ -6,11 +6,12 @@ Source: tests/state/versions.py; docs/store.md.
 import numpy as np
 import pytest
 
+from ondie import preset
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nvme.command import FLUSH, TRIM, WRITE
+from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import CriticalWarning
 from ondie.emu.units import InputError
@@ -228,3 +229,28 @@ def test_a_flush_waits_for_nothing_with_protection():
         ends.append(drive.now - begin)
         assert (drive.arrays.cache.contents[0] > 0) == bool(more)
     assert ends[1] < ends[0] / 2
+
+
+def test_capacitors_do_not_wait_for_whole_word_lines(rng):
+    """The last pages of a cache seldom fill a word line: the rest is padded at once, not after
+    ftl.gather_time. The cut is at the time that has been reached."""
+    cfg = preset("p4320", [
+        "flash.channels=1", "flash.dies_per_channel=1", "flash.blocks_per_plane=40",
+        "flash.pages_per_block=24", "ftl.over_provisioning=0.3", "ftl.trim_maps=true",
+        "cache.power_loss_protection=true", "cache.hold_up=50 J",
+    ])  # fmt: skip
+    drive = Drive(cfg, True)
+    for _ in range(3):
+        batch = np.zeros(250, COMMAND)
+        batch["op"], batch["tag"] = WRITE, np.arange(250)
+        batch["size"] = rng.integers(1, 17, 250) * drive.unit_bytes
+        batch["offset"] = rng.integers(0, drive.units - 16, 250) * drive.unit_bytes
+        batch["arrival"] = drive.earliest_arrival + np.sort(rng.integers(0, 10**9, 250))
+        drive.submit(batch, np.ones(16 * drive.unit_bytes, np.uint8))
+        drive.run_until(drive.now + int(10 ** rng.uniform(8, 12)))
+        reached = drive.now
+        drive.power_cut(0)
+        assert drive.held_up.cut_ps == reached and drive.held_up.lost == (0, 0)
+        assert drive.held_up.end_ps - reached < 5 * 10**12 < cfg.ftl.gather_time_ps
+        drive.completions()
+        drive.power_on()
