@@ -66,9 +66,9 @@ def compared(monkeypatch):
 
 @pytest.mark.parametrize("name", ["checkpoints", "all of these, checkpoints"])
 def test_the_same_table_from_fewer_pages(name, compared, counts):
-    """120 histories at full counts."""
+    """60 histories at full counts."""
     cuts = 0
-    for seed in range(counts(3, 60)):
+    for seed in range(counts(3, 30)):
         rng = np.random.default_rng((seed, 31))
         held = versions(name, seed)
         epoch = held.drive.epoch

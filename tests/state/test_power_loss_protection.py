@@ -38,7 +38,7 @@ PROTECTED = {
 def test_histories_with_protection(name, counts):
     """Every completed command survives, trims included, and a FLUSH waits for nothing."""
     cuts = saved = 0
-    for seed in range(counts(2, 40)):
+    for seed in range(counts(2, 20)):
         rng = np.random.default_rng((seed, 19))
         held = versions(name, seed, SAFE | PROTECTED[name])
         for _ in history(held, rng, 30):
@@ -46,7 +46,7 @@ def test_histories_with_protection(name, counts):
             assert held.drive.held_up.used_j < held.drive.hold_up_j
             saved += held.drive.held_up.used_j > 0
         cuts += held.cuts
-    assert cuts > counts(2, 40) and saved > 0
+    assert cuts > counts(2, 20) and saved > 0
 
 
 def killed(held, folder, **options):
@@ -85,7 +85,7 @@ def test_kills_with_protection(tmp_path, name, durability, counts):
     """Cached bytes and trims are in the store before a command completes, and what a kill has left
     there never wins over something newer on flash."""
     restored = trims = 0
-    for seed in range(counts(2, 20)):
+    for seed in range(counts(2, 10)):
         rng, folder = np.random.default_rng((seed, 23)), tmp_path / str(seed)
         held = versions(name, 0, SAFE | PROTECTED[name], store=folder, durability=durability)
         for found in history_of_kills(held, rng, 25, folder):
