@@ -1,7 +1,7 @@
 /* Doorbells: hand-overs between threads of a process, and waits for them or for a time.
  *
  * This file owns the doorbell, its waits, and the delivery of completions at a time. It does not
- * own what is handed over (emu/nvme/handover.py), and knows no lock of Python.
+ * own what is handed over (emu/nvme/client_queue.py), and knows no lock of Python.
  * Source: Linux, futex(2): an event count, that is a count of events and of threads that sleep.
  */
 #define _GNU_SOURCE

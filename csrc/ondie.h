@@ -446,7 +446,7 @@ int ondie_ring_and_await(ondie_doorbell *rung, ondie_doorbell *bell, uint64_t se
 
 enum { ONDIE_LAG_BUCKETS = 64 };
 
-/* Lag of completions (emu/nvme/handover.py). */
+/* Lag of completions (emu/nvme/client_queue.py). */
 typedef struct {
     uint64_t histogram[64]; /* by the number of bits of the lag in nanoseconds */
     uint64_t late;          /* lags of late_ns or more */

@@ -39,7 +39,7 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
     try:
         for path, data in files.items():
             check_target(path)
-            with _writing(path):
+            with writing(path):
                 _make_folder(path.parent, made)
                 handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
                 staged.append((name, path))
@@ -47,7 +47,7 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
                     file.write(data)
                 os.chmod(name, 0o644)
         while staged:
-            with _writing(staged[0][1]):
+            with writing(staged[0][1]):
                 os.replace(*staged[0])
             del staged[0]
     except BaseException:
@@ -60,7 +60,16 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
+    """Convert an OSError inside this context to an InputError that names the file ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
     """Convert an OSError inside this context to an InputError that names the file ``path``."""
     try:
         yield
@@ -89,7 +98,7 @@ def check_target(path: Path, *read: str | Path) -> None:
     Commands call this before a long run.
     """
     check_apart(path, *read)
-    with _writing(path):
+    with writing(path):
         if path.is_dir():
             raise InputError(f"{path}: cannot be written: it is a folder")
         parent = next(each for each in path.parents if each.exists())

@@ -1,8 +1,8 @@
 """Service of one drive: a thread that owns engine and clock, to which clients hand batches.
 
 Owns the thread, the clock (virtual, or real time with a scale), and the assignment of completions
-to batches. Does not own the drive (drive.py), the hand-over to and from clients (nvme/handover.py),
-the rules of commands (nvme/submission.py) or sockets.
+to batches. Does not own the drive (drive.py), the hand-over to and from clients
+(nvme/client_queue.py), the rules of commands (nvme/submission.py) or sockets.
 Source: NVMeVirt and FEMU, which complete a command when the wall clock reaches its modeled end.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.drive import Drive
-from ondie.emu.nvme.handover import (
+from ondie.emu.nvme.client_queue import (
     MOST_COMMANDS,
     Batch,
     Connection,

@@ -1,7 +1,7 @@
 """Doorbells: hand-overs between threads, and waits for them in C, without Python's lock.
 
 Owns access to the C functions and their limits of time. Does not own what is handed over
-(emu/nvme/handover.py) or the waits themselves (csrc/doorbell.c).
+(emu/nvme/client_queue.py) or the waits themselves (csrc/doorbell.c).
 Source: NVMe base specification, for the name: who hands something over rings a doorbell.
 """
 

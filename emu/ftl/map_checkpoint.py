@@ -1,7 +1,7 @@
 """Checkpoints of the mapping table while a drive runs: metadata pages, and the root that commits.
 
 Owns the marks of changed map pages, the contents of metadata pages, their programs, and the order
-of a checkpoint. Does not own recovery (recovery_from_checkpoint.py), the choice of blocks
+of a checkpoint. Does not own recovery (checkpoint_recovery.py), the choice of blocks
 (write_frontier.py) or trim maps (trim_maps.py), whose completion handlers also serve these pages.
 Source: this project; checkpoints of a page map as in LightNVM's pblk (Bjorling et al., FAST 2017)
 and write-ahead journals of FTLs: what a checkpoint does not have is found by a scan of the blocks
@@ -280,13 +280,31 @@ def place(st, tid, urgent):
             if got == 0:
                 continue
             st.dev[dev].meta_unit = unit - dev * cfg.units
-            st.dev[dev].trim_joining += int(cfg.line > 1)
-            if st.reg[0].filled != 0:
-                st.pool[unit].asked = 1
-                write_frontier.schedule_check(st, unit)
-            start_program(st, tid, ppn)
+            program_at(st, tid, unit, ppn)
             return True
     return False
+
+
+@njit
+def program_at(st, tid, unit, ppn):
+    """Start the program of metadata page or trim map ``tid`` at page ``ppn``, which is allocated in
+    unit ``unit``."""
+    st.dev[st.txn[tid].dev].trim_joining += int(st.cfg[0].line > 1)
+    if st.reg[0].filled != 0:
+        st.pool[unit].asked = 1
+        write_frontier.schedule_check(st, unit)
+    start_program(st, tid, ppn)
+
+
+@njit
+def map_programmed(st, tid):
+    """Count, log and map the page of metadata page or trim map ``tid``, which is on flash."""
+    txn = st.txn[tid]
+    st.count[txn.dev, MAP_PROGRAM_PAGES] += 1
+    page_map.log_program(st, LOG_TRIM_MAP, tid, -1, txn.src_ppn + 1, -1, -1)
+    page_map.map_page(st, txn.dev, txn.lpn, txn.ppn)
+    if st.cfg[0].partial != 0:
+        st.sectors[txn.dev, txn.lpn] = -1
 
 
 @inline
@@ -314,11 +332,7 @@ def on_programmed(st, tid):
     txn = st.txn[tid]
     dev = txn.dev
     dev_rec = st.dev[dev]
-    st.count[dev, MAP_PROGRAM_PAGES] += 1
-    page_map.log_program(st, LOG_TRIM_MAP, tid, -1, txn.src_ppn + 1, -1, -1)
-    page_map.map_page(st, dev, txn.lpn, txn.ppn)
-    if cfg.partial != 0:
-        st.sectors[dev, txn.lpn] = -1
+    map_programmed(st, tid)
     is_root = txn.lpn == cfg.meta_first + cfg.meta_pages - 1
     end_program(st, tid)
     if is_root:

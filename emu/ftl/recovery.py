@@ -1,7 +1,7 @@
 """Recovery of the conventional namespace: mapping table and blocks, from flash alone.
 
 Owns the choice of the newest version of each mapping unit and the check for torn pages. Does not
-own the state of blocks, free rings and write frontiers (recovered_blocks.py), the reading of pages
+own the state of blocks, free rings and write frontiers (block_recovery.py), the reading of pages
 (nand/page_store.py), the reservoir (reservoir_recovery.py) or the power cut itself
 (nvme/power_cut.py).
 Source: out-of-band scans of page-mapped FTLs (Gupta et al., ASPLOS 2009, section on recovery);
@@ -37,7 +37,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, as_records
-from ondie.emu.ftl.recovered_blocks import Blocks, count_valid, set_blocks
+from ondie.emu.ftl.block_recovery import Blocks, count_valid, set_blocks
 from ondie.emu.ftl.translation_pages import queue_stale
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
@@ -391,20 +391,24 @@ def _apply_trim_maps(scan: Scan, arrays: Arrays) -> None:
         if entry == 0:
             continue
         own = slice(at * span, min((at + 1) * span, units))
-        bits = trim_map_bits(scan, at, entry - 1)[: own.stop - own.start]
-        dead = (bits == 0) & (sequences[own] <= sequences[first + at]) & (l2p[own] != 0)
-        l2p[own][dead] = 0
-        if scan.sectors is not None:
-            scan.sectors[own][dead] = 0
-        scan.found.trimmed += int(dead.sum())
+        unmap_dead(scan, l2p, own, at, entry - 1, sequences[own] <= sequences[first + at])
 
 
-def trim_map_bits(scan: Scan, at: int, ppn: int) -> np.ndarray:
-    """Return the bits of trim map ``at`` in physical page ``ppn``, uint8[units of a trim map].
-    Raises InputError if it is damaged."""
+def unmap_dead(
+    scan: Scan, l2p: np.ndarray, own: slice, at: int, ppn: int, older: np.ndarray
+) -> np.ndarray:
+    """Unmap the units ``own`` that trim map ``at`` in physical page ``ppn`` does not have, where
+    ``older`` (bool[n]: than the trim map). Return which these are, bool[n]. Raises InputError if
+    the trim map is damaged."""
     if not scan.store.intact(ppn):
         raise InputError(
             f"{scan.store.where}: trim map {at} in physical page {ppn} is damaged, so that trimmed "
             "data cannot be told from others"
         )
-    return np.unpackbits(scan.store.read(ppn), bitorder="little")
+    bits = np.unpackbits(scan.store.read(ppn), bitorder="little")[: len(older)]
+    dead = (bits == 0) & older & (l2p[own] != 0)
+    l2p[own][dead] = 0
+    if scan.sectors is not None:
+        scan.sectors[own][dead] = 0
+    scan.found.trimmed += int(dead.sum())
+    return dead

@@ -21,13 +21,11 @@ from __future__ import annotations
 
 from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import stages
-from ondie.emu.engine.core.counters import MAP_PROGRAM_PAGES
 from ondie.emu.engine.core.events import OWN, give_txn, go, take_txn
-from ondie.emu.engine.core.payload_log import LOG_TRIM_COPY, LOG_TRIM_MAP, log
+from ondie.emu.engine.core.payload_log import LOG_TRIM_COPY, log
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import block_manager, map_checkpoint, page_map, write_frontier
-from ondie.emu.ftl.transfers import start_program
 from ondie.kernels.jit import cold, inline, njit
 
 FLIGHTS = 8
@@ -194,11 +192,7 @@ def place(st, tid):
     if got == 0:
         return False
     st.dev[dev].trim_cursor = unit - dev * cfg.units
-    st.dev[dev].trim_joining += int(cfg.line > 1)
-    if st.reg[0].filled != 0:
-        st.pool[unit].asked = 1
-        write_frontier.schedule_check(st, unit)
-    start_program(st, tid, ppn)
+    map_checkpoint.program_at(st, tid, unit, ppn)
     return True
 
 
@@ -221,18 +215,13 @@ def is_trim_map(st, tid):
 @cold
 def on_programmed(st, tid):
     """Complete the program of trim map ``tid``, and the FLUSHes that have waited for it."""
-    cfg = st.cfg[0]
     if map_checkpoint.is_metadata(st, tid):
         map_checkpoint.on_programmed(st, tid)
         return
     txn = st.txn[tid]
     dev = txn.dev
     dev_rec = st.dev[dev]
-    st.count[dev, MAP_PROGRAM_PAGES] += 1
-    page_map.log_program(st, LOG_TRIM_MAP, tid, -1, txn.src_ppn + 1, -1, -1)
-    page_map.map_page(st, dev, txn.lpn, txn.ppn)
-    if cfg.partial != 0:
-        st.sectors[dev, txn.lpn] = -1
+    map_checkpoint.map_programmed(st, tid)
     record = record_of(st, tid)
     if record.since == 0:
         dev_rec.unsaved -= 1

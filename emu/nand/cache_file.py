@@ -2,7 +2,7 @@
 
 Owns the two files, their records, and what they hold when a store is opened. Does not own the
 entries of a running drive (csrc/payload.c, nvme/request_bytes.py), which contents are still needed
-after a kill (nvme/saved_cache.py), or the start of a drive (engine/run/power_system.py).
+after a kill (nvme/cache_restore.py), or the start of a drive (engine/run/power_system.py).
 Source: this project (docs/store.md); capacitors of a drive give it time, a kill gives none.
 
 `cache.pages` has a number of entries, each a sealed record and a page. An entry is written while

@@ -285,10 +285,11 @@ class StoreFolder:
         *,
         seed: int = 0,
         durability: str | None = None,
+        create: bool = True,
     ) -> StoreFolder:
-        """Open the store of a drive with configuration ``cfg`` and ``seed``, or create it in a
-        folder that is empty or missing. ``durability``: one of DURABILITIES; None: that of the
-        store, for a new one "process".
+        """Open the store of a drive with configuration ``cfg`` and ``seed``, or if ``create``,
+        create it in a folder that is empty or missing. ``durability``: one of DURABILITIES; None:
+        that of the store, for a new one "process".
 
         Raises InputError: no folder, a symbolic link, in use, not writable, not a store, damaged,
         of another version, or of a drive with another configuration or seed.
@@ -298,7 +299,7 @@ class StoreFolder:
                 f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}"
             )
         place = as_path("store", path)
-        if not os.path.lexists(place):
+        if create and not os.path.lexists(place):
             try:
                 place.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -306,6 +307,8 @@ class StoreFolder:
         folder = cls(place)
         try:
             folder._refuse_others()
+            if not create:
+                folder._require_superblock()
             folder._take_lock(fcntl.LOCK_EX)
             folder.durability = durability or "process"
             if SUPERBLOCK not in folder.names():
@@ -332,13 +335,17 @@ class StoreFolder:
         try:
             if lock:
                 folder._take_lock(fcntl.LOCK_SH)
-            if SUPERBLOCK not in folder.names():
-                raise InputError(f"{folder.path}: is not a store: it has no {SUPERBLOCK}")
+            folder._require_superblock()
             folder._read()
         except BaseException:
             folder.close()
             raise
         return folder
+
+    def _require_superblock(self) -> None:
+        """Raise InputError if the folder is not a store."""
+        if SUPERBLOCK not in self.names():
+            raise InputError(f"{self.path}: is not a store: it has no {SUPERBLOCK}")
 
     def _refuse_others(self) -> None:
         """Raise InputError for a folder without superblock that holds anything but what an

@@ -44,7 +44,7 @@ def why_full(arrays: Arrays, cfg: Config) -> str:
 def why_recovered(found: Recovered) -> str:
     """Return one sentence about what a recovery has found."""
     text = (
-        f"the drive was not shut down: recovery read {plural(found.scanned_pages, 'page')} in "
+        f"the tables were recovered from flash: read {plural(found.scanned_pages, 'page')} in "
         f"{fmt_time(found.time_ps)} and mapped {plural(found.mapped, 'mapping unit')}"
     )
     if found.overwritten_pages:

@@ -25,7 +25,7 @@ from ondie.emu.config.config import Config, restored
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core import counters
 from ondie.emu.engine.core.sparse_table import touched_parts
-from ondie.emu.files import as_path, check_target
+from ondie.emu.files import as_path, check_target, reading, writing
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.store_folder import StoreFolder, leaves_of
 from ondie.emu.nvme import condition
@@ -74,9 +74,11 @@ def export_image(
     finally:
         folder.close()
     begin = time.perf_counter()
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
     drive = Drive(cfg, payload=True, seed=block.seed, store=store, read_only=True)
     with drive, _partial(target, "raw") as raw, _partial(target, image_format) as converted:
-        with _writing(target), raw.open("w+b", buffering=0) as image:
+        with writing(target), raw.open("w+b", buffering=0) as image:
             image.truncate(drive.capacity)
             size = _read_all(drive, image.fileno(), where, progress)
             os.fsync(image.fileno())
@@ -85,7 +87,7 @@ def export_image(
         else:
             done = converted
             _convert(converter, raw, "raw", done, image_format, target)
-        with _writing(target):
+        with writing(target):
             os.replace(done, target)
         lost = drive.recovered
     return {
@@ -172,7 +174,7 @@ def import_image(
     if target.is_symlink() or (target.exists() and not (target.is_dir() and _empty(target))):
         raise InputError(f"{target}: exists and is not an empty folder; name a new folder")
     begin = time.perf_counter()
-    with _writing(target):
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     with _partial(target, "store") as made, _partial(target, "raw") as raw, _image(source) as image:
         if converter is None:
@@ -183,7 +185,7 @@ def import_image(
             _convert(converter, source, image_format, raw, "raw", source)
             with _image(raw) as converted:
                 report = _import(converted, source, made, cfg, seed, durability, progress)
-        with _writing(target):
+        with writing(target):
             os.rename(made, target)
     return {
         "store": str(target),
@@ -252,7 +254,7 @@ def _batches(image: int, size: int, unit: int) -> Iterator[tuple[int, int]]:
 def _read_image(image: int, memory: np.ndarray, offset: int, source: Path) -> None:
     """Read bytes of an image from ``offset`` on; those behind its end stay zeros."""
     at = 0
-    with _reading(source):
+    with reading(source):
         while at < len(memory):
             size = os.preadv(image, [memory[at:].data], offset + at)
             if size == 0:
@@ -297,14 +299,14 @@ def _finish(drive: Drive, left: int, wrong: str) -> None:
 
 
 def _empty(folder: Path) -> bool:
-    with _reading(folder):
+    with reading(folder):
         return not any(folder.iterdir())
 
 
 @contextmanager
 def _image(path: Path) -> Iterator[int]:
     """Open an image, which must be a regular file, inside this context."""
-    with _reading(path):
+    with reading(path):
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -312,22 +314,6 @@ def _image(path: Path) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 @contextmanager

@@ -265,6 +265,15 @@ def test_a_read_only_open_leaves_a_protected_cache(kept):
     assert started(folder, cfg)[1] == found
 
 
+def test_a_read_only_open_creates_nothing(tmp_path):
+    cfg = small.config()
+    with pytest.raises(InputError, match="missing: cannot be opened"):
+        Drive(cfg, True, store=tmp_path / "missing", read_only=True)
+    with pytest.raises(InputError, match="is not a store"):
+        Drive(cfg, True, store=tmp_path, read_only=True)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["cache.pages", "cache.trims"])
 def test_a_missing_file_of_a_protected_cache_is_said(kept, name):
     folder, cfg = kept

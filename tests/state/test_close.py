@@ -107,7 +107,7 @@ def test_why_says_that_the_start_was_a_recovery(tmp_path):
     drive.close()
     again = a_drive(tmp_path / "copy")
     assert again.started is Start.RECOVERY and again.condition is Condition.ONLINE
-    words = r"the drive was not shut down: recovery read [\d,]+ pages in .* mapped 200 "
+    words = r"the tables were recovered from flash: read [\d,]+ pages in .* mapped 200 "
     assert again.recovered is not None and again.recovered.mapped == 200
     assert re.match(words, again.why), again.why
     again.power_cut(0)

@@ -13,8 +13,8 @@ import pytest
 from ondie.emu import service as service_of_drives
 from ondie.emu.clock import NEVER
 from ondie.emu.drive import Drive
+from ondie.emu.nvme.client_queue import FutureBatch
 from ondie.emu.nvme.command import COMMAND, COMPLETION, FLUSH, READ, TRIM, WRITE
-from ondie.emu.nvme.handover import FutureBatch
 from ondie.emu.service import Lag, Service
 from ondie.emu.units import InputError
 from tests.state.test_service import SMALL

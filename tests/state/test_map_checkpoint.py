@@ -8,7 +8,7 @@ import pytest
 
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build, power_system
-from ondie.emu.ftl import map_checkpoint, page_map, recovery, recovery_from_checkpoint
+from ondie.emu.ftl import checkpoint_recovery, map_checkpoint, page_map, recovery
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
@@ -16,7 +16,7 @@ from tests.state.test_power_on import few_transactions as few_transactions
 from tests.state.test_power_on import history, some, versions
 from tests.state.versions import Versions
 
-REAL = recovery_from_checkpoint.recover
+REAL = checkpoint_recovery.recover
 
 
 class ReadOnly:
@@ -60,7 +60,7 @@ class Compared:
 @pytest.fixture
 def compared(monkeypatch):
     made = Compared()
-    monkeypatch.setattr(recovery_from_checkpoint, "recover", made)
+    monkeypatch.setattr(checkpoint_recovery, "recover", made)
     return made
 
 
@@ -83,9 +83,9 @@ def test_the_same_table_from_fewer_pages(name, compared, counts):
 
 
 def open_blocks_not_scanned(monkeypatch):
-    load = recovery_from_checkpoint._load_table
+    load = checkpoint_recovery._load_table
     monkeypatch.setattr(
-        recovery_from_checkpoint,
+        checkpoint_recovery,
         "_load_table",
         lambda *args: load(*args) & ~map_checkpoint.WAS_OPEN,
     )
@@ -93,25 +93,25 @@ def open_blocks_not_scanned(monkeypatch):
 
 def old_copies_count(monkeypatch):
     """Entries are not compared with scanned pages that may be older versions."""
-    note = recovery_from_checkpoint._note_pages
+    note = checkpoint_recovery._note_pages
 
     def forget(records, reads, units, lpns, span, base, newest, l2p, dirty):
         asked = note(records, reads, units, lpns, span, base, newest, l2p, dirty)
         newest[asked] = 0
         return asked[:0]
 
-    monkeypatch.setattr(recovery_from_checkpoint, "_note_pages", forget)
+    monkeypatch.setattr(checkpoint_recovery, "_note_pages", forget)
 
 
 def copies_do_not_count(monkeypatch):
     """Only newer data are taken from scanned pages."""
-    note = recovery_from_checkpoint._note_pages
-    monkeypatch.setattr(recovery_from_checkpoint, "_note_pages", lambda *args: note(*args)[:0])
+    note = checkpoint_recovery._note_pages
+    monkeypatch.setattr(checkpoint_recovery, "_note_pages", lambda *args: note(*args)[:0])
 
 
 def old_map_pages(monkeypatch):
     """Of each map page, the oldest copy is taken."""
-    choose = recovery_from_checkpoint._Found.choose
+    choose = checkpoint_recovery._Found.choose
 
     def oldest(self, at):
         copies = sorted(self.copies.get(self.first + at, ()))
@@ -119,11 +119,11 @@ def old_map_pages(monkeypatch):
             return choose(self, at)
         return copies[0][2], copies[0][0]
 
-    monkeypatch.setattr(recovery_from_checkpoint._Found, "choose", oldest)
+    monkeypatch.setattr(checkpoint_recovery._Found, "choose", oldest)
 
 
 def trim_maps_ignored(monkeypatch):
-    monkeypatch.setattr(recovery_from_checkpoint, "_apply_trim_maps", lambda *args: None)
+    monkeypatch.setattr(checkpoint_recovery, "_apply_trim_maps", lambda *args: None)
 
 
 @pytest.mark.parametrize(

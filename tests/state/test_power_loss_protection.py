@@ -11,8 +11,8 @@ from ondie.emu.drive import Drive
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nvme.cache_restore import SavedCache
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
-from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import CriticalWarning
 from ondie.emu.units import InputError
 from tests.state import small

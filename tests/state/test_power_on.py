@@ -9,7 +9,7 @@ import pytest
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.power_system import Start
-from ondie.emu.ftl import recovered_blocks, recovery, trim_maps
+from ondie.emu.ftl import block_recovery, recovery, trim_maps
 from ondie.emu.ftl.cached_entries import KEPT
 from ondie.emu.ftl.page_map import FREE, VICTIM
 from ondie.emu.nand.sealed_records import (
@@ -229,7 +229,7 @@ def torn_pages_taken(monkeypatch, held):
 
 def block_not_closed(monkeypatch, held):
     """Writes continue right behind the last visible page."""
-    go_on = recovered_blocks.continue_blocks
+    go_on = block_recovery.continue_blocks
 
     def at_once(found, stripe, arrays, geometry):
         continued = go_on(found, stripe, arrays, geometry)
@@ -237,7 +237,7 @@ def block_not_closed(monkeypatch, held):
         arrays.front["next"][moved] -= stripe
         return continued
 
-    monkeypatch.setattr(recovered_blocks, "continue_blocks", at_once)
+    monkeypatch.setattr(block_recovery, "continue_blocks", at_once)
     monkeypatch.setattr(recovery, "_check_newest", lambda *args: None)
 
 

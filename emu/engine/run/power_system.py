@@ -22,16 +22,16 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
 from ondie.emu.engine.run.recovery_time import recovery_ps
-from ondie.emu.ftl import map_checkpoint, recovery, recovery_from_checkpoint
+from ondie.emu.ftl import checkpoint_recovery, map_checkpoint, recovery
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand import checkpoint
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull
-from ondie.emu.nvme import power_cut, power_loss_protection, saved_cache
+from ondie.emu.nvme import cache_restore, power_cut, power_loss_protection
+from ondie.emu.nvme.cache_restore import SavedCache
 from ondie.emu.nvme.command import FLUSH
 from ondie.emu.nvme.power_loss_protection import FJ_PER_J, HeldUp
-from ondie.emu.nvme.saved_cache import SavedCache
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, plural, real_number, whole_number
 
@@ -79,7 +79,9 @@ class PowerSystem(PayloadSystem):
             if not payload:
                 raise InputError(f"store = {store}: {NO_PAYLOAD}")
             recovery.check_supported(cfg, f"store = {store}")
-            folder = StoreFolder.create_or_open(store, cfg, seed=seed, durability=durability)
+            folder = StoreFolder.create_or_open(
+                store, cfg, seed=seed, durability=durability, create=not read_only
+            )
         elif durability is not None:
             raise InputError(f"durability = {durability!r}: only a drive with a store has one")
         elif read_only:
@@ -92,7 +94,7 @@ class PowerSystem(PayloadSystem):
                 pages = geometry.physical_pages
                 self.store = PageStore(geometry.page_bytes, folder, pages)
                 if folder is not None and cfg.cache.power_loss_protection:
-                    self._cache_file = saved_cache.open_file(cfg, geometry, folder, not read_only)
+                    self._cache_file = cache_restore.open_file(cfg, geometry, folder, not read_only)
             self._hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
             self.held_up: HeldUp | None = None
             """What they have done at the last power cut; None: there was none."""
@@ -135,7 +137,7 @@ class PowerSystem(PayloadSystem):
             kept = saved is not None and saved.file.holds_data
             if not self._load_checkpoint() and (kept or self.store.segments_on_disk()):
                 every_page = self.store.may_have_lost_syncs()
-                self.recovered = recovery_from_checkpoint.recover(
+                self.recovered = checkpoint_recovery.recover(
                     self.arrays, self.geometry, cfg, self.store, every_page,
                     None if saved is None else saved.settle,
                 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Speed of the recovery of a full drive on this machine, and the time that the drive takes for it.
 
 Owns the workload of `ondie bench recovery`: flash whose out-of-band data are made as they are read.
-Does not own recovery (ftl/recovery.py, recovery_from_checkpoint.py) or its simulated time
+Does not own recovery (ftl/recovery.py, checkpoint_recovery.py) or its simulated time
 (engine/run/recovery_time.py).
 Source: none. Every mapping unit of the drive has been written once, in order or at random, and no
 page is torn. With checkpoints, the last one has ended after that, and as much has been written
@@ -18,7 +18,7 @@ import numpy as np
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.recovery_time import recovery_ps
-from ondie.emu.ftl import map_checkpoint, recovery, recovery_from_checkpoint
+from ondie.emu.ftl import checkpoint_recovery, map_checkpoint, recovery
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import OOB, PROGRAMMED
 from ondie.emu.nand.sealed_records import seal_records
@@ -231,5 +231,5 @@ def _recover(cfg: Config, at_random: bool) -> tuple[WrittenFlash, recovery.Recov
         later = np.arange(count) if order is None else order[:count]
         flash = CheckpointedFlash(geometry, arrays.cfg[0], order, later)
     begin = time.thread_time()
-    found = recovery_from_checkpoint.recover(arrays, geometry, cfg, flash)
+    found = checkpoint_recovery.recover(arrays, geometry, cfg, flash)
     return flash, found, time.thread_time() - begin

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -61,7 +62,7 @@ class Lag:
 
 
 @dataclass(eq=False)
-class Batch:
+class Batch(ABC):
     """Commands of a client (COMMAND[n], or None for idle time) and their memory."""
 
     commands: np.ndarray | None
@@ -81,13 +82,13 @@ class Batch:
         """Return True if the batch is to be submitted, False if it was cancelled."""
         return True
 
+    @abstractmethod
     def succeed(self, done: np.ndarray) -> None:
         """Hand ``done`` (COMPLETION[n]) to the client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: BaseException) -> None:
         """Hand ``error`` to the client."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

@@ -421,13 +421,8 @@ def _apply_trim_maps(scan: Scan, arrays: Arrays, base: np.ndarray) -> None:
         if sequence < base[of_page].min():
             continue
         known = np.where(sequences[own] > 0, sequences[own], base[of_page])
-        bits = recovery.trim_map_bits(scan, lpn - units, ppn)[: own.stop - own.start]
-        dead = (bits == 0) & (known <= sequence) & (l2p[own] != 0)
-        l2p[own][dead] = 0
-        if scan.sectors is not None:
-            scan.sectors[own][dead] = 0
+        dead = recovery.unmap_dead(scan, l2p, own, lpn - units, ppn, known <= sequence)
         arrays.meta_dirty[np.unique(of_page[dead])] = 1
-        scan.found.trimmed += int(dead.sum())
 
 
 # --- blocks
