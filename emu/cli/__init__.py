@@ -17,8 +17,21 @@ GRACE_S = 5.0
 """Seconds from an interrupt until a process with a policy of the user ends in any case."""
 
 
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command as Ctrl-C does. A signal that is ignored (nohup) stays ignored."""
+
+
+class Terminated(KeyboardInterrupt):
+    """Raised in the main thread by the signal ``number``, one of ENDING."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = signal.Signals(number)
+
+
 def start() -> None:
     """Run `ondie`; an interrupt or lack of memory during the imports also prints one line."""
+    end_in_order()
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,17 +40,42 @@ def start() -> None:
 
         watch_interrupts()
         main()
-    except KeyboardInterrupt:
-        end("interrupted; nothing was written", 130)
+    except KeyboardInterrupt as error:
+        end(*interruption(error))
     except (OSError, ImportError, MemoryError) as error:
         if not is_refused_memory(error):
             raise
         end(REFUSED, 2)
 
 
+def end_in_order() -> None:
+    """Let the first of the signals ENDING raise Terminated in the main thread, so that partial
+    files are removed. Further ones are ignored: they must not interrupt that."""
+
+    def terminate(number: int, frame: object) -> None:
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise Terminated(number)
+
+    for number in ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, terminate)
+
+
+def interruption(error: BaseException | None) -> tuple[str, int]:
+    """Return the message and the exit code of a command that ``error``, or the error that caused
+    it, has interrupted: 130 after Ctrl-C, else 128 plus the number of the signal."""
+    while error is not None and not isinstance(error, Terminated):
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return "interrupted; nothing was written", 130
+    return f"ended by {error.number.name}; nothing was written", 128 + error.number
+
+
 def watch_interrupts() -> None:
     """End this process with code 130 if it has compiled a policy of the user and still runs GRACE_S
-    after an interrupt. Does nothing where SIGINT is ignored.
+    after an interrupt; after a signal of ENDING, with 128 plus its number. Does nothing where
+    SIGINT is ignored.
 
     Python handles a signal only between two instructions of Python code, so that an endless loop in
     a compiled policy would ignore Ctrl-C.
@@ -50,15 +88,17 @@ def watch_interrupts() -> None:
 
     def wait() -> None:
         while True:
-            if os.read(receiver, 1)[0] == signal.SIGINT:
+            number = os.read(receiver, 1)[0]
+            if number in (signal.SIGINT, *ENDING):
                 time.sleep(GRACE_S)
-                _end_if_policy()
+                _end_if_policy(128 + number)
 
     threading.Thread(target=wait, name="interrupt", daemon=True).start()
 
 
-def _end_if_policy() -> None:
-    """End the process with one line if it has compiled a policy of the user."""
+def _end_if_policy(code: int) -> None:
+    """End the process with one line and exit code ``code`` if it has compiled a policy of the
+    user."""
     state = sys.modules.get("ondie.emu.engine.core.state")
     if state and state.user_policies:
         line = (
@@ -66,7 +106,7 @@ def _end_if_policy() -> None:
             f"{', '.join(state.user_policies)} did not return within {GRACE_S:g} s\n"
         )
         os.write(2, line.encode())
-        os._exit(130)
+        os._exit(code)
 
 
 def is_refused_memory(error: BaseException | None) -> bool:

@@ -142,6 +142,12 @@ def _shown(leaf: dict[str, Any]) -> str:
     return shown(leaf["value"], leaf.get("unit"))
 
 
+def check_durability(durability: str) -> None:
+    """Raise InputError unless ``durability`` is one of DURABILITIES."""
+    if durability not in DURABILITIES:
+        raise InputError(f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}")
+
+
 class StoreFolder:
     """The folder of a store that is open. :meth:`create_or_open` opens it for a drive, and
     :meth:`look` for a description or a check.
@@ -275,6 +281,16 @@ class StoreFolder:
         with self.named(doing="cannot be synced"):
             os.fsync(self._handle)
 
+    def _sync_files(self) -> None:
+        """Make the contents of all files durable. Raises StoreFull, InputError."""
+        for name in self.names():
+            handle = self.open_file(name)
+            with self.named(name, "cannot be synced"):
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+
     # --- opening
 
     @classmethod
@@ -292,12 +308,10 @@ class StoreFolder:
         that of the store, for a new one "process".
 
         Raises InputError: no folder, a symbolic link, in use, not writable, not a store, damaged,
-        of another version, or of a drive with another configuration or seed.
+        of another version, of another durability, or of a drive with another configuration or seed.
         """
-        if durability is not None and durability not in DURABILITIES:
-            raise InputError(
-                f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}"
-            )
+        if durability is not None:
+            check_durability(durability)
         place = as_path("store", path)
         if create and not os.path.lexists(place):
             try:
@@ -314,8 +328,9 @@ class StoreFolder:
             if SUPERBLOCK not in folder.names():
                 folder._create(cfg, seed)
             folder._read()
-            folder.durability = durability or folder.superblock.durability
+            folder.durability = folder.superblock.durability
             folder._check_drive(cfg, seed)
+            folder._check_durability(durability)
             for name in folder.names():
                 if name.endswith(NEW):  # a process was killed before it renamed this file
                     os.unlink(name, dir_fd=folder._handle)
@@ -444,12 +459,49 @@ class StoreFolder:
                 "has other bad blocks"
             )
 
+    def _check_durability(self, wanted: str | None) -> None:
+        """Raise InputError if the store has another durability than ``wanted``; None: any."""
+        held = self.superblock.durability
+        if wanted not in (None, held):
+            raise InputError(
+                f"{self.path}: has durability {held}, not {wanted}; open it without durability, or "
+                f"change it with `ondie store durability {self.path} {wanted}`"
+            )
+
+    @classmethod
+    def set_durability(cls, path: str | os.PathLike[str], durability: str) -> str:
+        """Give a clean store another durability; return the one that it had. Nothing changes if
+        it is the same. All files are synced first, also what killed processes have changed.
+
+        The pages of a store that was not closed must be recovered by the rules of its durability:
+        only with "host" may any page have lost what was not synced. Raises InputError: as
+        :meth:`look` with a lock, a store that was not closed, or an unknown durability.
+        """
+        check_durability(durability)
+        folder = cls(path)
+        try:
+            folder._require_superblock()
+            folder._take_lock(fcntl.LOCK_EX)
+            folder._read()
+            held = folder.superblock.durability
+            if held != durability:
+                if not folder.superblock.clean:
+                    raise InputError(
+                        f"{folder.path}: was not closed; open a drive with it, which recovers it, "
+                        "and close the drive, before its durability can change"
+                    )
+                folder._sync_files()
+                folder._replace(durability=durability)
+            return held
+        finally:
+            folder.close()
+
     # --- the clean flag
 
     def begin_writing(self) -> None:
         """Clear the clean flag before the first change of a page. Raises StoreFull, InputError."""
         if not self.writing:
-            self._replace(clean=False, segments=None, checkpoint=None, durability=self.durability)
+            self._replace(clean=False, segments=None, checkpoint=None)
             self.writing = True
 
     def set_clean(self, segments: int, checkpoint: int | None = None) -> None:
