@@ -52,10 +52,13 @@ def end_in_order() -> None:
     """Let the first of the signals ENDING raise Terminated in the main thread, so that partial
     files are removed. Further ones are ignored: they must not interrupt that."""
 
+    ending = False
+
     def terminate(number: int, frame: object) -> None:
-        for each in ENDING:
-            signal.signal(each, signal.SIG_IGN)
-        raise Terminated(number)
+        nonlocal ending
+        if not ending:  # SIG_IGN instead would let Python report one that is already pending
+            ending = True
+            raise Terminated(number)
 
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
