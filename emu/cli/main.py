@@ -14,9 +14,9 @@ from importlib import import_module
 
 import click
 
-from ondie.emu.cli import interruption
 from ondie.emu.cli.click_helpers import Group
 from ondie.emu.cli.console import compiling
+from ondie.emu.cli.ending import interruption
 
 
 @dataclass(frozen=True)

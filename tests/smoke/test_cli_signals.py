@@ -18,7 +18,8 @@ from ondie.emu.replay import disk_image
 
 def wait(*arguments):
     print("ready", flush=True)
-    time.sleep(100)
+    while True:
+        time.sleep(0.05)  # a signal just before a system call would wait for its end
 
 disk_image._finish = wait
 from ondie.emu.cli import start
@@ -75,7 +76,7 @@ def test_an_ignored_signal_stays_ignored():
     """nohup: SIGHUP is ignored, SIGTERM is not."""
     code = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from ondie.emu import cli; cli.end_in_order()\n"
+        "from ondie.emu.cli import ending as cli; cli.end_in_order()\n"
         "os.kill(os.getpid(), signal.SIGHUP); print('on')\n"
         "try:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
         "except KeyboardInterrupt as error:\n    print(*cli.interruption(error))\n"
