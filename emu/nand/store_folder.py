@@ -1,7 +1,8 @@
 """Folder of a store: superblock, configuration, lock, and the files by name.
 
-Owns the folder's identity (format version, UUID, configuration, seed), the clean flag, the lock and
-safe access to files. Does not own segments (segment_files.py) or their contents (page_store.py).
+Owns the folder's identity (UUID, configuration, seed, durability), the clean flag, the lock and
+safe access to files. Does not own segments (segment_files.py), their contents (page_store.py) or
+the format of the superblock (superblock.py).
 Source: this project (docs/store.md); superblocks and clean flags as file systems have them.
 
 The superblock is replaced, never changed: a new file is written and synced, then renamed, then the
@@ -20,7 +21,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,17 +30,18 @@ from ondie.emu.config.config import Config, shown
 from ondie.emu.files import as_path
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.superblock import (
+    VERSION,
+    Superblock,
+    check_durability,
+    decoded,
+    encoded,
+)
 from ondie.emu.units import InputError, plural, quoted
-from ondie.kernels.crc import crc32c
 
-MAGIC = b"ondie store\n"
-VERSION = 1
 SEGMENT_BYTES = 1 << 26
 """Address space of the pages of a segment."""
 SUPERBLOCK, CONFIGURATION, LOCK, NEW = "superblock", "configuration.json", "lock", ".new"
-DURABILITIES = ("process", "host")
-"""process: what is stored survives the end of the process. host: what a FLUSH or a write with FUA
-has completed survives the end of the host."""
 KEYS_SHOWN = 4
 """Number of differing keys that an error message names."""
 LARGEST = 1 << 24
@@ -49,58 +51,6 @@ LARGEST = 1 << 24
 class StoreFull(InputError):
     """Error: the file system of a store has no room, or cannot be synced, so that nothing can be
     stored any more. What is stored stays as it is and readable."""
-
-
-@dataclass(frozen=True)
-class Superblock:
-    """The fields of a superblock. Sizes are in bytes or pages."""
-
-    version: int
-    uuid: str
-    preset: str
-    configuration_sha256: str
-    seed: int
-    page_bytes: int
-    segment_pages: int
-    pages: int
-    durability: str
-    clean: bool
-    """The drive was closed and had nothing left to store."""
-    segments: int | None
-    """Number of segments with files when the drive was closed; None: not clean."""
-    holes: bool
-    """The file system can give the room of erased pages back."""
-    checkpoint: int | None
-    """CRC-32C of the checkpoint (nand/checkpoint.py); None: there is none, or the pages have
-    changed since."""
-
-
-def encoded(block: Superblock) -> bytes:
-    """Return the contents of a superblock file: the magic line, a line with the checksum, JSON."""
-    text = json.dumps(asdict(block), indent=1).encode() + b"\n"
-    return MAGIC + f"{crc32c(text):08x}\n".encode() + text
-
-
-def decoded(raw: bytes, where: str) -> Superblock:
-    """Return the superblock that a file holds. Raises InputError that names ``where``: no
-    superblock, damaged, or of another version."""
-    if not raw.startswith(MAGIC):
-        raise InputError(f"{where}: is not the superblock of a store, or its magic is damaged")
-    line, _, text = raw[len(MAGIC) :].partition(b"\n")
-    if line != f"{crc32c(text):08x}".encode():
-        raise InputError(f"{where}: is damaged or truncated: its checksum is wrong")
-    try:
-        found = json.loads(text)
-        version = int(found["version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{where}: is not the superblock of a store: {error}") from error
-    if version != VERSION:
-        raise InputError(
-            f"{where}: has format version {version}; this program reads version {VERSION}"
-        )
-    if set(found) != {field.name for field in fields(Superblock)}:
-        raise InputError(f"{where}: has other fields than version {VERSION}")
-    return Superblock(**found)
 
 
 def configuration_text(cfg: Config) -> bytes:
@@ -140,12 +90,6 @@ def differing(held: dict[str, Any], given: dict[str, Any]) -> list[str]:
 def _shown(leaf: dict[str, Any]) -> str:
     """Return the value of a leaf as text with its unit."""
     return shown(leaf["value"], leaf.get("unit"))
-
-
-def check_durability(durability: str) -> None:
-    """Raise InputError unless ``durability`` is one of DURABILITIES."""
-    if durability not in DURABILITIES:
-        raise InputError(f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}")
 
 
 class StoreFolder:

@@ -19,7 +19,8 @@ from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
 from ondie.emu.nand.store_check import check_store, describe_store
-from ondie.emu.nand.store_folder import DURABILITIES, StoreFolder
+from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.nand.superblock import DURABILITIES
 from ondie.emu.replay.disk_image import FORMATS, export_image, import_image
 from ondie.emu.results.tables.trace import trace_table
 

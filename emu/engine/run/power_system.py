@@ -55,7 +55,7 @@ class StoreOptions:
     path: str | os.PathLike[str] | None = None
     """Folder of the store; None: in memory."""
     durability: str | None = None
-    """One of store_folder.DURABILITIES; None: that of the store, for a new one "process"."""
+    """One of superblock.DURABILITIES; None: that of the store, for a new one "process"."""
     read_only: bool = False
     """Whether the files of the store do not change."""
 
