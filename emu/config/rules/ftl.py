@@ -98,22 +98,6 @@ RULES: tuple[Rule, ...] = (
     ),
     requires(
         MAP_CHECKPOINTS,
-        equal("ftl.gc_copyback", False),
-        "copy-back programs pages of a block in any order, so that its first page does not tell "
-        "when the block was written",
-    ),
-    requires(
-        MAP_CHECKPOINTS,
-        equal("ftl.pslc", "off"),
-        "checkpoints do not record pSLC blocks",
-    ),
-    requires(
-        MAP_CHECKPOINTS,
-        other_than("flash.programming", "two_pass"),
-        "a page is on flash only after its second pass, which checkpoints do not follow",
-    ),
-    requires(
-        MAP_CHECKPOINTS,
         equal("ftl.unwritten", "zeros"),
         "pages that were never written have no out-of-band data",
     ),
