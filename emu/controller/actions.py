@@ -20,12 +20,12 @@ class Do(Enum):
     exist."""
     RESET = "reset"
     """Stop fetching, drop all I/O queues and doorbell buffers, wait until no command touches host
-    memory; then call Registers.disabled."""
+    memory; then call Controller.disabled."""
     SHUT_DOWN = "shut down"
     """Complete a FLUSH of the drive, unless ``abrupt``, and what the drive needs for a clean start;
     then call Registers.shut_down."""
     SUBSYSTEM_RESET = "subsystem reset"
-    """Reset all controllers of the drive; then call Registers.subsystem_reset."""
+    """Reset all controllers of the drive; then call Controller.subsystem_reset."""
     CREATE_CQ = "create completion queue"
     CREATE_SQ = "create submission queue"
     DELETE_CQ = "delete completion queue"
@@ -35,7 +35,7 @@ class Do(Enum):
     FLUSH = "flush"
     """Complete a FLUSH of the drive."""
     DEALLOCATE = "deallocate"
-    """TRIM the bytes ``first`` to ``first + size``."""
+    """Wait for commands to the bytes ``first`` to ``first + size``, and TRIM them."""
     ERASE = "erase"
     """Deallocate the bytes and erase all blocks that hold an old version of them."""
     SANITIZE = "sanitize"

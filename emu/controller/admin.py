@@ -27,6 +27,7 @@ from ondie.emu.controller.opcodes import DURING_SANITIZE, Admin
 from ondie.emu.controller.queues import Queues
 from ondie.emu.controller.registers import Registers
 from ondie.emu.controller.status_code import Code, Refused, status_field
+from ondie.emu.controller.uncorrectable import Uncorrectable
 from ondie.emu.nvme.wire import Cqe, Sqe
 
 FUSED, SGL = 0b11, 0b11 << 6
@@ -53,9 +54,9 @@ class Controller:
     """One controller of one drive.
 
     ``read_health``: returns the drive's counters now. ``used_blocks``: returns the mapped logical
-    blocks of a namespace. ``registers`` handles the accesses to registers, ``namespaces``,
-    ``features.saved``, ``errors.count`` and ``sanitize`` are what a transport keeps over power
-    cycles.
+    blocks of a namespace. ``registers`` handles the accesses to registers. A transport keeps
+    ``namespaces``, ``features.saved``, ``errors.count``, ``sanitize``, ``uncorrectable.ranges`` and
+    the counts of commands over power cycles.
     """
 
     def __init__(
@@ -75,11 +76,23 @@ class Controller:
         self.events = Events()
         self.errors = ErrorLog()
         self.sanitize = SanitizeState()
+        self.uncorrectable = Uncorrectable()
         self.read_commands = self.write_commands = self.unaligned = 0
         """Counted by io_commands.finish."""
 
-    def reset(self) -> None:
-        """Forget what a controller reset clears: queues, requests, values that are not saved."""
+    def disabled(self) -> list[Action]:
+        """The action RESET is done: forget queues, requests and values that are not saved, and
+        reset the registers. Return the actions of a host that has enabled the controller again
+        meanwhile."""
+        self._forget()
+        return self.registers.disabled()
+
+    def subsystem_reset(self) -> None:
+        """The action SUBSYSTEM_RESET is done: the same, and all registers."""
+        self._forget()
+        self.registers.subsystem_reset()
+
+    def _forget(self) -> None:
         self.queues.reset()
         self.features.reset()
         self.events.reset()
@@ -91,9 +104,15 @@ class Controller:
         :func:`transfer_of` says that the host sends."""
         sqe = Sqe.unpack(entry)
         try:
-            return self._execute(sqe, data)
+            reply = self._execute(sqe, data)
         except Refused as refused:
             return self._refuse(sqe, refused)
+        for action in reply.actions:
+            if action.do in (Do.DEALLOCATE, Do.ERASE):
+                self.uncorrectable.clear(action.first, action.size)
+            elif action.do is Do.SANITIZE:
+                self.uncorrectable.ranges.clear()
+        return reply
 
     def _execute(self, sqe: Sqe, data: bytes) -> Reply:
         row = COMMANDS.get(sqe.opcode)
@@ -101,13 +120,22 @@ class Controller:
             raise Refused(Code.INVALID_OPCODE)
         if sqe.flags & FUSED:
             raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
-        if self.sanitize.status == IN_PROGRESS:
-            if sqe.opcode not in DURING_SANITIZE:
-                raise Refused(Code.SANITIZE_IN_PROGRESS)
-        elif self.sanitize.status == FAILED:
-            if sqe.opcode not in DURING_SANITIZE | {Admin.SANITIZE}:
-                raise Refused(Code.SANITIZE_FAILED)
+        direction, size = transfer_of(sqe, self.capabilities.transfer_bytes)
+        if len(data) != (size if direction == TO_CONTROLLER else 0):
+            raise Refused(Code.DATA_TRANSFER_ERROR)
+        self.check_sanitize(
+            sqe.opcode in DURING_SANITIZE,
+            allowed_after_failure=sqe.opcode in DURING_SANITIZE | {Admin.SANITIZE},
+        )
         return row(self, sqe, data)
+
+    def check_sanitize(self, allowed: bool, allowed_after_failure: bool = False) -> None:
+        """Raise Refused for a command that is not allowed while a sanitize operation is in
+        progress, or after one that has failed."""
+        if self.sanitize.status == IN_PROGRESS and not allowed:
+            raise Refused(Code.SANITIZE_IN_PROGRESS)
+        if self.sanitize.status == FAILED and not (allowed or allowed_after_failure):
+            raise Refused(Code.SANITIZE_FAILED)
 
     def _refuse(self, sqe: Sqe, refused: Refused) -> Reply:
         status = status_field(refused.code)
@@ -267,13 +295,12 @@ COMMANDS: dict[int, Callable[[Controller, Sqe, bytes], Reply]] = {
 }
 
 
-def transfer_of(entry: bytes, most: int) -> tuple[int, int]:
+def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
     """Return (direction, bytes) of the data of an admin command: TO_CONTROLLER, TO_HOST or 0.
 
     ``most``: largest transfer, bytes; a command that asks for more is refused by
     :meth:`Controller.execute`, and moves none.
     """
-    sqe = Sqe.unpack(entry)
     match sqe.opcode:
         case Admin.IDENTIFY:
             return TO_HOST, IDENTIFY_BYTES

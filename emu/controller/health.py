@@ -38,11 +38,21 @@ class Past(NamedTuple):
     power_cycles: int = 1
     """Starts of the drive, this one included."""
     unsafe_shutdowns: int = 0
-    """Power cuts without a shutdown notification (CC.SHN) that was completed."""
+    """Power cuts without a shutdown notification (Registers.notified)."""
     power_on_ps: int = 0
     """Time with power before this start."""
     power_loss_saves: int = 0
     """Power cuts at which capacitors have written data to flash."""
+
+    def restarted(self, notified: bool, saved: bool, ran_ps: int) -> Past:
+        """Return the past of the next start. ``notified``: the host had announced the end of power.
+        ``saved``: capacitors have written data to flash. ``ran_ps``: time of this start."""
+        return Past(
+            self.power_cycles + 1,
+            self.unsafe_shutdowns + (not notified),
+            self.power_on_ps + ran_ps,
+            self.power_loss_saves + saved,
+        )
 
 
 class Health(NamedTuple):

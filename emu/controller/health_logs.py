@@ -36,9 +36,9 @@ class HealthFacts(NamedTuple):
     health: Health
     temperature_warning: bool
     read_commands: int
-    """Reads, Compares and Verifies that have completed."""
+    """Reads, Compares and Verifies that have completed, with any status."""
     write_commands: int
-    """Writes that have completed."""
+    """Writes that have completed, with any status."""
     errors: int
     """Error Count of the last entry of the Error Information log page."""
     unallocated_bytes: int

@@ -9,7 +9,7 @@ reset).
 
 A transport passes each access to ``read`` and ``write``. ``write`` returns the actions that it
 starts; the transport performs them, however long that takes, and then calls the method that the
-action names (``enabled``, ``disabled``, ``shut_down``, ``subsystem_reset``, ``fail``). A host that
+action names (actions.py). A host that
 resets the controller while commands are in flight sees CSTS.RDY = 1 until ``disabled``.
 """
 
@@ -170,6 +170,12 @@ class Registers:
         """CSTS."""
         fatal = FATAL if self.state is State.FAILED else 0
         return self.ready | fatal | self.shutdown | self.reset_occurred
+
+    @property
+    def notified(self) -> bool:
+        """A shutdown notification (CC.SHN) was received since the controller was enabled: a power
+        cut now is no unsafe shutdown."""
+        return self.shutdown != 0
 
     @property
     def page_bytes(self) -> int:
