@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import llvmlite.binding as llvm
+from numba import typeof
 from numba.core import sigutils, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, _LowerResult
@@ -351,6 +352,10 @@ class Function(CPUDispatcher):
 
     def add_overload(self, result: Any) -> None:
         self.overloads[tuple(result.signature.args)] = result
+
+    def entry(self, *args: Any) -> Any:
+        """Return the compiled program for arguments of the types of ``args``; see jit.entry."""
+        return self.whole.compile(tuple(typeof(value) for value in args))
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
         entry = self.whole._compile_for_args(*args, **kws)

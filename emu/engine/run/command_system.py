@@ -11,7 +11,9 @@ Source: NVMe base specification (submission and completion queues).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,9 +36,18 @@ from ondie.emu.nvme import submission, write_errors
 from ondie.emu.nvme.command import COMMAND, COMPLETION, TRANSFER
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
+from ondie.kernels.jit import entry
 
 REPORTED = 1 << 12
 """Number of completions that are taken from the queue pairs at a time."""
+
+
+class Entries(NamedTuple):
+    """Compiled programs for the types of a drive's arrays (kernels.jit.entry)."""
+
+    accept: Callable[..., int]
+    run: Callable[..., int]
+    take: Callable[..., int]
 
 
 class CommandSystem(System):
@@ -111,6 +122,17 @@ class CommandSystem(System):
         self._earliest, self._base = self._limits["arrival"], self._limits["base"]
         self._flying = self.arrays.cache["flying"]
 
+    @cached_property
+    def _entries(self) -> Entries:
+        """Compiled programs of the calls that every command takes part in."""
+        none = as_records(np.zeros(0, COMMAND))
+        records = self._limits, self._transfers, self.requested, self._waits
+        return Entries(
+            entry(submission.accept, self.state, none, *records),
+            entry(loop.run, self.state, 0, 0, 0),
+            entry(submission.take_completions, self.state, self._transfers, 0, self._out),
+        )
+
     # --- commands
 
     def submit(self, commands: np.ndarray) -> None:
@@ -140,7 +162,7 @@ class CommandSystem(System):
         if count > len(self._waits):
             self._waits = np.zeros(count, np.uint8)
         self._collect()  # places in the rings are used again
-        loaded = submission.accept(
+        loaded = self._entries.accept(
             self.state, as_records(commands), self._limits, self._transfers, self.requested,
             self._waits,
         )  # fmt: skip
@@ -199,8 +221,7 @@ class CommandSystem(System):
         seconds that this took."""
         begin = time.perf_counter()
         super().warm_up()
-        self.submit(np.zeros(0, COMMAND))
-        submission.take_completions(self.state, self._transfers, self._taken, self._out[:0])
+        assert self._entries
         return time.perf_counter() - begin
 
     @property
@@ -288,10 +309,11 @@ class CommandSystem(System):
         since the start; return the number of events. No power cut is due.
         """
         reg, key, done, tried = self.registers, self.arrays.key, 0, -1
+        run = self._entries.run
         self._supply_waiting()
         while True:
             reg[PAUSE] = 0
-            done += loop.run(self.state, t_ps, min(most - done, EVENTS_PER_CALL), self.rows_wanted)
+            done += run(self.state, t_ps, min(most - done, EVENTS_PER_CALL), self.rows_wanted)
             self.finish_batch()
             more = self._doubt[0] != 0 and self._end_waiting(False)
             if done >= most or reg[COMPLETED] >= wanted:
@@ -359,9 +381,7 @@ class CommandSystem(System):
     def _collect(self) -> None:
         """Record the completions of finished commands before their places are used again."""
         while self._taken < self.registers[COMPLETED]:
-            count = int(
-                submission.take_completions(self.state, self._transfers, self._taken, self._out)
-            )
+            count = int(self._entries.take(self.state, self._transfers, self._taken, self._out))
             self._taken += count
             taken = self._out_bytes[: count * COMPLETION.itemsize]
             self._reports.append(taken.copy().view(COMPLETION))  # a copy of records takes longer
