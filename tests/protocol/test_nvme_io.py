@@ -238,6 +238,8 @@ def test_prp_lists():
     found = prp.walk(page(1) + 16, page(9) + 4080, size, UNIT, ram)
     assert found == [(page(1) + 16, UNIT - 16), (page(20), UNIT), (page(30), UNIT), (page(22), 32)]
     assert walk_status(page(1), page(9) + 4, size, UNIT, ram) == 0x013
+    full = prp.walk(page(1), page(9) + 4080, 3 * UNIT, UNIT, ram)  # two entries fill the page
+    assert full == [(page(1), UNIT), (page(20), UNIT), (page(10), UNIT)]
     ram.put(page(10), struct.pack("<QQ", page(30) + 4, page(22)))
     assert walk_status(page(1), page(9) + 4080, size, UNIT, ram) == 0x013
     ram.put(page(10), struct.pack("<QQ", page(30), page(64)))
