@@ -11,7 +11,6 @@ import numpy as np
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 
-
 CHECKED = 4
 """The books are looked at after one of so many runs of commands, and after every recovery."""
 
