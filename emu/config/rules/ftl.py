@@ -20,7 +20,6 @@ from ondie.emu.config.rules.conditions import (
     below_one,
     equal,
     only_if,
-    other_than,
     requires,
 )
 from ondie.emu.config.rules.rule import (
