@@ -30,7 +30,6 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import map_checkpoint, page_map, recovery
 from ondie.emu.ftl.map_checkpoint import HEAD, MAGIC, MAP, ROOT, TABLE
 from ondie.emu.ftl.recovery import Flash, Recovered, Scan
-from ondie.emu.ftl.trim_maps import FLIGHTS
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import (
@@ -182,11 +181,11 @@ def _first_pages(scan: Scan, arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np
     bool[blocks]: blocks that hold metadata pages, or whose first page is not readable.
 
     The first page of a block may read as blank though later ones do not: of a block that reads so,
-    as many pages are read as could have been overtaken (:func:`_overtaken_pages`).
+    as many pages are read as could have been overtaken (recovery.overtaken_pages).
     """
     store, pages, blocks = scan.store, scan.geometry.block_pages, scan.blocks
     count = len(blocks.visible)
-    behind = min(2 * scan.stripe + _overtaken_pages(arrays.cfg[0]), pages)
+    behind = min(2 * scan.stripe + recovery.overtaken_pages(arrays.cfg[0]), pages)
     first = np.arange(count) * pages
     records = store.page_records(first)
     reads = read_spares(records)
@@ -207,18 +206,6 @@ def _first_pages(scan: Scan, arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np
     whole = ~valid & ~blank
     whole |= valid & (blocks.stream == int(arrays.cfg.map_stream[0]))
     return blank, np.where(valid, records["step"], 0), whole
-
-
-def _overtaken_pages(table: np.record) -> int:
-    """Return the number of programs of a block that later ones of the same block may overtake: with
-    copy-back, those in flight, which are moves, trim maps and metadata pages; else none.
-
-    Pages are allocated in order, and each that is not programmed has a program in flight.
-    """
-    if table.copyback == 0:
-        return 0
-    own = min(int(table.trim_maps), FLIGHTS) + min(int(table.meta_pages), int(table.meta_flights))
-    return int(table.gc_window) * int(table.gc_parallel) + own
 
 
 def _records_of(scan: Scan, block: int) -> np.ndarray:
