@@ -221,7 +221,7 @@ class CommandSystem(System):
         seconds that this took."""
         begin = time.perf_counter()
         super().warm_up()
-        assert self._entries
+        self.submit(np.zeros(0, COMMAND))  # also refuses a drive that is closed or owned
         return time.perf_counter() - begin
 
     @property
