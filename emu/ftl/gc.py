@@ -186,11 +186,14 @@ def die_of_block(st, block):
 
 @inline
 def queue_of(st, txn):
-    """Return the die queue for a program of the FTL; translation pages have a separate queue, as
-    they have separate blocks."""
+    """Return the die queue for a program of the FTL at ``txn.ppn``: that of the erase of its block.
+    Blocks of translation and metadata pages have a separate queue. After a recovery, they may also
+    hold collected pages."""
     cfg = st.cfg[0]
-    is_map = 0 <= txn.lpn - cfg.lpns < cfg.tpages or 0 < cfg.meta_maps and txn.lpn >= cfg.meta_first
-    return Q_MAP_WRITE if is_map else cfg.q_gc_write
+    if cfg.map_stream < 0:
+        return cfg.q_gc_write
+    stream = st.block[page_map.block_at(st, txn.dev, txn.ppn)].stream
+    return Q_MAP_WRITE if page_map.is_map_stream(st, stream) else cfg.q_gc_write
 
 
 @apart

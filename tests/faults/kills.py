@@ -14,13 +14,16 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
+from ondie.emu.units import InputError
 from tests.state import small
 from tests.state.test_power_on import DRIVES
 
@@ -32,7 +35,10 @@ MODES = {
         "cache__power_loss_protection": "true", "cache__hold_up": "1 J",
     },
     "pSLC": DRIVES["pSLC"],
-    "cached map, word lines": DRIVES["cached map, word lines"],
+    # A kill costs up to a stripe of each open block: with 4 in a block, many kills fill the drive.
+    "cached map, word lines": DRIVES["cached map, word lines"] | {
+        "flash__pages_per_block": 36, "flash__blocks_per_plane": 24,
+    },
     "checkpoints": {"ftl__trim_maps": "true", "ftl__map_checkpoint": "4 KiB"},
 }  # fmt: skip
 WRITE_BACK = ("write back", "cached map, word lines")
@@ -129,6 +135,8 @@ def main(folder, mode, durability, kills, seed):
         if child == 0:
             try:
                 write_for_ever(folder, mode, durability, seed, number, told)
+            except (AssertionError, InputError, SimulationError):
+                traceback.print_exc()
             finally:
                 os._exit(3)
         while turn % 4 and told[DONE] < number:  # else in the recovery, now and then

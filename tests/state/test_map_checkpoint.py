@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core.counters import GC_PROGRAM_PAGES
 from ondie.emu.engine.run import build, power_system
 from ondie.emu.ftl import checkpoint_recovery, map_checkpoint, page_map, recovery
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
@@ -319,3 +320,39 @@ def test_a_trim_map_in_flight_is_not_taken_for_an_old_copy():
         drive.power_cut(0)
         drive.power_on()
         assert not drive.read(0, size).any(), f"{late * 10} us after the checkpoint begins"
+
+
+def test_collected_pages_in_a_block_of_metadata_pages():
+    """A recovery continues any block if it must, also one of metadata pages for collected ones. A
+    later one takes all of its pages for such; their programs then wait for the erase, too."""
+    cfg = small.config(
+        ftl__trim_maps="true", ftl__map_checkpoint="8 KiB", ftl__gc_low_blocks=1,
+        flash__blocks_per_plane=16,
+    )  # fmt: skip
+    drive = Drive(cfg, True, strict=True)
+    rng = np.random.default_rng(7)
+    whole = np.zeros(drive.capacity // 8, np.int64).reshape(drive.units, -1)
+
+    def overwrite(count):
+        for _ in range(count):
+            unit = int(rng.integers(drive.units))
+            whole[unit] = rng.integers(1 << 40)
+            drive.write(unit * drive.unit_bytes, whole[unit])
+
+    for unit in range(drive.units):
+        whole[unit] = unit + 1
+        drive.write(unit * drive.unit_bytes, whole[unit])
+    block = drive.arrays.block
+    block["stream"][block["state"] == page_map.FULL] = drive.arrays.cfg.map_stream[0]
+    moved = count_moves(drive)
+    overwrite(600)
+    assert count_moves(drive) > moved + 100
+    for unit in range(drive.units):
+        assert (
+            drive.read(unit * drive.unit_bytes, drive.unit_bytes).view(np.int64) == whole[unit]
+        ).all()
+    drive.check()
+
+
+def count_moves(drive):
+    return int(drive.arrays.count[0, GC_PROGRAM_PAGES])
