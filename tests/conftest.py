@@ -156,6 +156,7 @@ def patience(item: pytest.Item) -> float:
 
 
 TOGETHER = (
+    "tests/faults/test_compiled_code.py",
     "tests/faults/test_training_errors.py",
     "tests/fidelity/test_validate_hypertune.py",
 )

@@ -135,7 +135,8 @@ def without_privilege() -> tuple[str, ...]:
     scope="module",
     params=[
         pytest.param(SMALL, id="small"),
-        pytest.param(ENGINE, id="engine", marks=pytest.mark.soak),
+        # One process has them all at full counts, and begins early: conftest.TOGETHER.
+        pytest.param(ENGINE, id="engine", marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
     ],
 )
 def clean(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Command:

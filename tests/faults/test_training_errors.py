@@ -44,7 +44,7 @@ def no_pool(suite, jobs):
 def found(counts):
     """Trainings: 5 steps of one seed at two rates, or what `ondie study errors` runs."""
     seeds, steps, rates = (
-        counts((1,), errors.SEEDS), counts(5, errors.STEPS), counts((1e-9, 1e-4), errors.RATES),
+        counts((1,), errors.SEEDS[:1]), counts(5, errors.STEPS), counts((1e-9, 1e-4), errors.RATES),
     )  # fmt: skip
     with counts(no_pool, errors.pool)("errors", 2) as run:
         return errors.Suite(steps, seeds, rates, 1, None, run).found()

@@ -56,45 +56,52 @@ def run(kernel, arrays, coef, first, key, threads=1):
     kernel.run(list(arrays), coef, threads, first, key)
 
 
-@pytest.mark.parametrize("backend, isa", compiled())
 @pytest.mark.parametrize("op, name", pairs())
-def test_bits_of_definition(op, name, backend, isa, rng, counts):
+def test_bits_of_definition(op, name, rng, counts):
+    """Of all backends, each on the same arrays."""
     definition = get(op, backend="numpy", format=name)
-    kernel = get(op, backend=backend, isa=isa, format=name)
+    kernels = {each: get(op, backend=each[0], isa=each[1], format=name) for each in compiled()}
     sizes = (0, 1, 17, 255, 256, 257, 2049, 4097)
     for hyper in hypers(op)[: counts(2, 3)]:
         for step, size in enumerate(sizes, start=1):
             for kind in KINDS:
-                coef = kernel.coefficients(hyper, step)
+                coef = definition.coefficients(hyper, step)
                 key = stochastic.key(step, seed=7)
-                start = arrays_of(rng, kernel, size, kind)
-                wanted, got = [a.copy() for a in start], [a.copy() for a in start]
+                start = arrays_of(rng, definition, size, kind)
+                wanted = [a.copy() for a in start]
                 run(definition, wanted, coef, FIRST, key)
-                run(kernel, got, coef, FIRST, key)
-                for slot, a, b in zip(kernel.slots, got, wanted, strict=True):
-                    assert nan_bits(a, b, slot.dtype), (slot.name, size, kind, step)
-                assert got[1].tobytes() == start[1].tobytes()
+                for which, kernel in kernels.items():
+                    got = [a.copy() for a in start]
+                    run(kernel, got, coef, FIRST, key)
+                    for slot, a, b in zip(kernel.slots, got, wanted, strict=True):
+                        assert nan_bits(a, b, slot.dtype), (which, slot.name, size, kind, step)
+                    assert got[1].tobytes() == start[1].tobytes(), which
 
 
-@pytest.mark.parametrize("backend, isa", compiled())
 @pytest.mark.parametrize("op, name", pairs())
-def test_twenty_steps(op, name, backend, isa, rng, counts):
+def test_twenty_steps(op, name, rng, counts):
     """From zero states, gradients over 40 binary orders of magnitude, zeros and denormals among
-    them; at full counts a million elements."""
+    them; at full counts a million elements. All backends take each step side by side."""
     definition = get(op, backend="numpy", format=name)
-    kernel = get(op, backend=backend, isa=isa, format=name)
+    kernels = {each: get(op, backend=each[0], isa=each[1], format=name) for each in compiled()}
     n = counts(3001, 1_000_000 if op in ("adam", "momentum") else 100_003)
-    w = stored(values(rng, n, "ordinary"), kernel.slots[0].dtype)
-    out = [np.zeros(n, s.dtype) for s in kernel.slots if s.name == "out"]
-    wanted, got = ([w.copy(), *kernel.zeros(n), *(o.copy() for o in out)] for _ in range(2))
+    slots = definition.slots
+    w = stored(values(rng, n, "ordinary"), slots[0].dtype)
+    out = [np.zeros(n, s.dtype) for s in slots if s.name == "out"]
+    wanted, *found = (
+        [w.copy(), *each.zeros(n), *(o.copy() for o in out)]
+        for each in (definition, *kernels.values())
+    )
     for step in range(1, STEPS + 1):
         kind = ("ordinary", "wide", "zeros", "denormals")[step % 4]
-        g = stored(values(rng, n, kind), kernel.slots[1].dtype)
-        coef, key = kernel.coefficients(BASE[op], step), stochastic.key(step)
-        run(kernel, [got[0], g, *got[1:]], coef, 5, key)
+        g = stored(values(rng, n, kind), slots[1].dtype)
+        coef, key = definition.coefficients(BASE[op], step), stochastic.key(step)
         run(definition, [wanted[0], g, *wanted[1:]], coef, 5, key)
-        for a, b in zip(got, wanted, strict=True):
-            assert a.tobytes() == b.tobytes(), f"step {step}"
+        bits = [a.view(np.uint8) for a in wanted]
+        for (which, kernel), got in zip(kernels.items(), found, strict=True):
+            run(kernel, [got[0], g, *got[1:]], coef, 5, key)
+            for a, b in zip(got, bits, strict=True):
+                assert np.array_equal(a.view(np.uint8), b), (which, f"step {step}")
 
 
 @pytest.mark.parametrize("name", FORMATS)

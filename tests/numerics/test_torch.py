@@ -75,17 +75,18 @@ def bound(op, hyper, w):
     return 16 * 2.0**-24 * np.maximum(np.abs(w), hyper["lr"] * STEPS)
 
 
-@pytest.mark.parametrize("backend, isa", [("numpy", None), *compiled()])
 @pytest.mark.parametrize("op, extra", CASES)
-def test_torch_form_is_exact(op, extra, backend, isa, rng, counts):
+def test_torch_form_is_exact(op, extra, rng, counts):
+    """Of every backend."""
     hyper = BASE[op] | extra
     w0, gradients = problem(rng, counts(64, 4096) * VECTOR)
-    kernel = get(op, form="torch", backend=backend, isa=isa)
-    ours = run_ours(kernel, hyper, w0, gradients)
     theirs = run_torch(op, hyper, w0, gradients, fused=True)
-    for step, (a, b) in enumerate(zip(ours, theirs, strict=True), start=1):
-        for name, x, y in zip(("w", *kernel.states), a, b, strict=True):
-            assert same_bits(x, y), f"{name} differs from torch at step {step}"
+    for which in (("numpy", None), *compiled()):
+        kernel = get(op, form="torch", backend=which[0], isa=which[1])
+        ours = run_ours(kernel, hyper, w0, gradients)
+        for step, (a, b) in enumerate(zip(ours, theirs, strict=True), start=1):
+            for name, x, y in zip(("w", *kernel.states), a, b, strict=True):
+                assert same_bits(x, y), f"{which}: {name} differs from torch at step {step}"
 
 
 @pytest.mark.parametrize("op, extra", CASES)

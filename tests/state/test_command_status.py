@@ -265,7 +265,7 @@ def drawn(rng: np.random.Generator, count: int) -> list[tuple[int, ...]]:
 def test_histories_of_a_drive_that_is_full_and_trimmed(mode, counts):
     """Driven full, trimmed by chance, written again; each unit holds what a dictionary says."""
     total: dict[int, int] = {}
-    for seed in range(counts(2, 60)):
+    for seed in range(counts(2, 12)):
         rng = np.random.default_rng(seed)
         pages = Pages(mode, ftl__over_provisioning=0.06 if mode == "map cache" else 0.02)
         pages.fill()
@@ -348,7 +348,7 @@ def worn(pages: Pages, rng: np.random.Generator) -> None:
 @modes("static", "filled blocks")
 def test_a_drive_without_spare_blocks_is_read_only(mode, how, counts):
     """Writes and trims are refused, reads and flushes are not, and all data are there."""
-    for seed in range(counts(1, 20)):
+    for seed in range(counts(1, 4)):
         rng = np.random.default_rng(seed)
         pages = Pages(mode, seed=seed, **(ROOMY | WEAR[how]))
         drive = pages.drive

@@ -106,7 +106,7 @@ def test_many_collections(counts):
     """Long random overwriting: every block is collected many times over, nothing is lost."""
     pages = Pages()
     rng = np.random.default_rng(11)
-    for _ in range(counts(30, 1500)):
+    for _ in range(counts(30, 400)):
         size = int(rng.integers(1, 9))
         pages.batch(
             (int(op), int(lpn), size)

@@ -106,7 +106,7 @@ def test_no_page_is_lost(changes, happened, counts):
     d = device(payload=True, **changes)
     rng = np.random.default_rng(1)
     known = np.zeros((d.lpns, PAGE), np.uint8)
-    n = 30 if stats.BAD_BLOCKS in happened else counts(30, 600)  # blocks that are lost run out
+    n = 30 if stats.BAD_BLOCKS in happened else counts(30, 150)  # blocks that are lost run out
     for items in batches(rng, d.lpns, n):
         d.buffer = rng.integers(1, 256, (512, PAGE)).astype(np.uint8)
         given = d.buffer.copy()

@@ -85,7 +85,7 @@ def test_kills_with_protection(tmp_path, name, durability, counts):
     """Cached bytes and trims are in the store before a command completes, and what a kill has left
     there never wins over something newer on flash."""
     restored = trims = 0
-    for seed in range(counts(2, 10)):
+    for seed in range(counts(2, 5 if durability == "process" else 2)):
         rng, folder = np.random.default_rng((seed, 23)), tmp_path / str(seed)
         held = versions(name, 0, SAFE | PROTECTED[name], store=folder, durability=durability)
         for found in history_of_kills(held, rng, 25, folder):

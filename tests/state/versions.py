@@ -11,6 +11,28 @@ import numpy as np
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 
+CHECKED = 4
+"""The books are looked at after one of so many runs of commands, and after every recovery."""
+
+
+def contents(drive: Drive) -> np.ndarray:
+    """What flash holds of all mapping units, uint8[units, unit_bytes]; zeros if not mapped."""
+    found = np.zeros((drive.units, drive.unit_bytes), np.uint8)
+    units = np.flatnonzero(drive.arrays.l2p[0, : drive.units])
+    if drive.store.files is not None:
+        for unit in units.tolist():
+            found[unit] = drive.stored(unit)
+        return found
+    per = drive.store._per_segment
+    ppns = drive.arrays.l2p[0, units].astype(np.int64) - 1
+    for number in np.unique(ppns // per).tolist():
+        pages, records, _ = drive.store._segment(number * per)
+        here = ppns // per == number
+        at = ppns[here] % per
+        assert records["written"][at].all(), "an erased page is mapped"
+        found[units[here]] = pages[at]
+    return found
+
 
 class Versions:
     """A drive, and the versions of its units."""
@@ -28,7 +50,7 @@ class Versions:
         """The version that must not be lost, where it is not zeros."""
         self.later: dict[int, list[bytes]] = {}
         self.stamp = 0
-        self.cuts = 0
+        self.cuts = self.runs = 0
         drive.buffer = self.memory = np.zeros((128, size), np.uint8)
         self.tag = 0
 
@@ -74,14 +96,15 @@ class Versions:
                 self.memory.reshape(-1)[slot * size : slot * size + count] = 0xEE
             chosen.append((op, units, slot, new, fua, offset, count))
             moves = op in (READ, WRITE)
-            row = np.zeros(1, COMMAND)
-            row["op"], row["offset"], row["size"], row["fua"] = op, offset, count, fua
-            row["data"] = slot * size if moves else -1
-            row["tag"] = self.tag + len(chosen) - 1
-            row["queue"] = len(chosen) % queues
-            rows.append(row)
+            rows.append((op, offset, count, fua, slot * size if moves else -1))
             slot += -(-count // size) if moves else 0
-        commands = np.concatenate([np.zeros(0, COMMAND), *rows])
+        commands = np.zeros(len(rows), COMMAND)
+        for name, column in zip(
+            ("op", "offset", "size", "fua", "data"), zip(*rows, strict=True), strict=False
+        ):
+            commands[name] = column
+        commands["tag"] = self.tag + np.arange(len(rows))
+        commands["queue"] = (np.arange(len(rows)) + 1) % queues
         commands["arrival"] = self.drive.earliest_arrival
         self.drive.submit(commands)
         return chosen
@@ -118,7 +141,8 @@ class Versions:
         chosen = self.batch(items, queues)
         self.drive.run()
         self.settle(chosen, self.drive.completions())
-        if self.checks:
+        self.runs += 1
+        if self.checks and self.runs % CHECKED == 0:
             self.drive.check()
 
     def cut(self, items, events: int, queues: int = 1) -> None:
@@ -132,9 +156,7 @@ class Versions:
 
     def look(self) -> None:
         """Read every unit after a recovery: one version, and no other from then on."""
-        now = np.zeros_like(self.held)
-        for unit in np.flatnonzero(self.drive.arrays.l2p[0, : self.drive.units]).tolist():
-            now[unit] = self.drive.stored(unit)
+        now = contents(self.drive)
         for unit in np.flatnonzero((now != self.held).any(axis=1)).tolist():  # not the last version
             whole = now[unit].tobytes()
             allowed = [self._sure(unit), *self.later.get(unit, [])]
