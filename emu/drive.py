@@ -23,7 +23,8 @@ from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
-from ondie.emu.engine.run.power_system import PowerSystem
+from ondie.emu.engine.run.command_system import CommandOptions
+from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
@@ -63,10 +64,10 @@ class Drive(PowerSystem):
     unit before it writes part of it (ftl.partial_pages = "sectors").
 
     ``store``: folder in which a drive with payload stores its pages; it is created if it is missing
-    or empty. ``durability``: "process" or "host" (docs/store.md); None: as the store had it, for a
-    new one "process". :meth:`close` closes it. ``read_only``: the files of the store do not change;
-    what recovery, reads and collection change is kept in memory and is lost, and writes end with
-    NAMESPACE_WRITE_PROTECTED.
+    or empty. ``durability``: "process" or "host" (docs/store.md), of an existing store the one that
+    it has; None: that one, for a new store "process". :meth:`close` closes it. ``read_only``: the
+    files of the store do not change; what recovery, reads and collection change is kept in memory
+    and is lost, and writes end with NAMESPACE_WRITE_PROTECTED.
 
     ``payload=True`` keeps the bytes of every page. :attr:`buffer` is then the caller's memory:
     commands write bytes from it and read bytes into it, from ``data`` on. The caller must not touch
@@ -112,15 +113,8 @@ class Drive(PowerSystem):
             queue_depth = whole_number("queue_depth", queue_depth, 1, PAIR_RING)
         super().__init__(
             cfg,
-            queues=queues,
-            queue_depth=queue_depth,
-            block_bytes=size,
-            payload=payload,
-            seed=seed,
-            strict=strict,
-            store=store,
-            durability=durability,
-            read_only=read_only,
+            CommandOptions(queues, queue_depth, size, payload, seed, strict),
+            StoreOptions(store, durability, read_only),
         )
 
     def __enter__(self) -> Self:
@@ -214,8 +208,8 @@ class Drive(PowerSystem):
     def why(self) -> str:
         """One sentence with the reason of :attr:`condition`, of the lack of space while writes end
         with CAPACITY_EXCEEDED, of damaged pages in the store, or of data that power-loss protection
-        has lost; after a recovery, otherwise what it has found; empty if there is nothing to
-        say."""
+        or a move has lost; after a recovery, otherwise what it has found; empty if there is nothing
+        to say."""
         if self._reason or self.recovered is None:
             return self._reason
         return condition.why_recovered(self.recovered)
@@ -239,7 +233,7 @@ class Drive(PowerSystem):
             return condition.why_damaged(self._damaged_pages)
         if self.recovered is not None and self.recovered.damaged_cached:
             return cache_file.why_damaged(self.recovered.damaged_cached)
-        return self.lost_at_cut
+        return self.lost_at_cut or condition.why_lost(self.arrays)
 
     @property
     def _damaged_pages(self) -> list[int]:

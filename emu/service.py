@@ -127,8 +127,9 @@ class Service:
         """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),
         so that the drive does its work of idle times. The result of the future is empty.
 
-        Raises InputError with the clock ``real``, for negative or too many seconds, or after the
-        end of the service.
+        ``seconds``: simulated time in s, not in ps as Drive.run_until takes it; 0.002 is 2 ms, and
+        86_400 is a day. Raises InputError with the clock ``real``, for negative or too many
+        seconds (the clock of a drive ends after 53 days), or after the end of the service.
         """
         if self.clock != "virtual":
             raise InputError("idle: time passes by itself with the clock 'real'")

@@ -57,6 +57,7 @@ _TIMES = {
     unit: Fraction(10**power)
     for unit, power in {"ps": 0, "ns": 3, "us": 6, "ms": 9, "s": 12}.items()
 }
+_LONG_TIMES = {"h": 3600 * _TIMES["s"], "d": 86_400 * _TIMES["s"]}
 
 KINDS: dict[str, Kind] = {
     kind.suffix: kind
@@ -64,8 +65,13 @@ KINDS: dict[str, Kind] = {
         Kind(
             "time",
             "ps",
-            {**_TIMES, "\u00b5s": Fraction(10**6), "\u03bcs": Fraction(10**6)},
-            tuple(_TIMES),
+            {
+                **_TIMES,
+                **_LONG_TIMES,
+                "\u00b5s": Fraction(10**6),
+                "\u03bcs": Fraction(10**6),
+            },
+            (*_TIMES, *_LONG_TIMES),
             "45 us",
         ),
         Kind("size", "bytes", _SIZES, tuple(_BYTES), "16 KiB"),
@@ -218,7 +224,11 @@ def _unit_problem(unit: str, kind: Kind) -> str:
     if other is not None:
         return f'is {_a(other)}, not {_a(kind)}; write for example "{kind.example}"'
     close = nearest(unit, kind.units) or min(
-        kind.units, key=lambda known_unit: -difflib.SequenceMatcher(None, unit, known_unit).ratio()
+        kind.units,
+        key=lambda known_unit: (
+            -difflib.SequenceMatcher(None, unit, known_unit).ratio(),
+            not unit.startswith(known_unit),  # "days" contains "s" as well as "d"
+        ),
     )
     if unit.endswith("b/s") and unit[:-3] in ("M", "G", "m", "g"):
         close = f"{unit[0].upper()}B/s for bytes, {unit[0].upper()}bit/s for bits"
@@ -237,9 +247,7 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
     if number.is_zero():
         return 0
     if number.adjusted() > 30:  # prevents Fraction from expanding 1e999999999 to a billion digits
-        raise InputError(
-            f"{key}: {quoted(text)} is too large; must be at most {exact(INT64_MAX, kind)}"
-        )
+        raise InputError(f"{key}: {quoted(text)} is too large; must be at most {largest(kind)}")
     if number.adjusted() < -40:
         raise InputError(f"{key}: {quoted(text)} is too small; must be at least 1 {base}")
     value = Fraction(number) * factor
@@ -252,10 +260,14 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
     if whole == 0:
         raise InputError(f"{key}: {quoted(text)} rounds to 0; must be at least 1 {base}")
     if whole > INT64_MAX:
-        raise InputError(
-            f"{key}: {quoted(text)} is too large; must be at most {exact(INT64_MAX, kind)}"
-        )
+        raise InputError(f"{key}: {quoted(text)} is too large; must be at most {largest(kind)}")
     return whole
+
+
+def largest(kind: Kind) -> str:
+    """Return the largest value of a kind as text, for messages; of a time, also in days."""
+    days = f" ({INT64_MAX // int(kind.units['d'])} d)" if "d" in kind.units else ""
+    return exact(INT64_MAX, kind) + days
 
 
 def parse_count(text: str, key: str, least: int = 0) -> int:
@@ -352,7 +364,7 @@ _BINARY_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 def fmt_time(ps: float) -> str:
     """Format picoseconds with three significant digits: 45_600_000 -> "45.6 us"."""
-    return _three(ps, KINDS["ps"], KINDS["ps"].shown)
+    return _three(ps, KINDS["ps"], tuple(_TIMES))
 
 
 def fmt_bytes(count: float, *, binary: bool = False) -> str:

@@ -132,20 +132,27 @@ def _run(arguments: list[str]) -> int:
 
 @contextmanager
 def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward SIGTERM to the child, so that the child removes its partial file."""
+    """Forward SIGTERM and SIGHUP to the child, so that the child ends. SIGHUP stays ignored where
+    it is (nohup)."""
 
     def forward(number: int, frame: Any) -> None:
         child.send_signal(number)
 
+    numbers = [
+        each
+        for each in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(each) is not signal.SIG_IGN
+    ]
     try:
-        before = signal.signal(signal.SIGTERM, forward)
+        before = {number: signal.signal(number, forward) for number in numbers}
     except ValueError:  # not in the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _told(status: Path) -> dict[str, Any]:

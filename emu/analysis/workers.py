@@ -58,12 +58,13 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Block SIGINT in processes that are started inside this context.
+    """Block SIGINT and SIGHUP, which a terminal sends to all processes, in processes that are
+    started inside this context.
 
     Only the parent handles the interrupt. In the parent, an interrupt remains pending until the
     context ends.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:

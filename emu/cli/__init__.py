@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from ondie.emu.cli.ending import ENDING, end_in_order, interruption
+
 REFUSED = "the system refused memory; raise the limit of the address space (ulimit -v)"
 GRACE_S = 5.0
 """Seconds from an interrupt until a process with a policy of the user ends in any case."""
@@ -19,6 +21,7 @@ GRACE_S = 5.0
 
 def start() -> None:
     """Run `ondie`; an interrupt or lack of memory during the imports also prints one line."""
+    end_in_order()
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         # Under ulimit -v, OpenBLAS retries a refused allocation of its threads' buffers forever.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,8 +30,8 @@ def start() -> None:
 
         watch_interrupts()
         main()
-    except KeyboardInterrupt:
-        end("interrupted; nothing was written", 130)
+    except KeyboardInterrupt as error:
+        end(*interruption(error))
     except (OSError, ImportError, MemoryError) as error:
         if not is_refused_memory(error):
             raise
@@ -37,7 +40,8 @@ def start() -> None:
 
 def watch_interrupts() -> None:
     """End this process with code 130 if it has compiled a policy of the user and still runs GRACE_S
-    after an interrupt. Does nothing where SIGINT is ignored.
+    after an interrupt; after a signal of ENDING, with 128 plus its number. Does nothing where
+    SIGINT is ignored.
 
     Python handles a signal only between two instructions of Python code, so that an endless loop in
     a compiled policy would ignore Ctrl-C.
@@ -50,15 +54,17 @@ def watch_interrupts() -> None:
 
     def wait() -> None:
         while True:
-            if os.read(receiver, 1)[0] == signal.SIGINT:
+            number = os.read(receiver, 1)[0]
+            if number in (signal.SIGINT, *ENDING):
                 time.sleep(GRACE_S)
-                _end_if_policy()
+                _end_if_policy(128 + number)
 
     threading.Thread(target=wait, name="interrupt", daemon=True).start()
 
 
-def _end_if_policy() -> None:
-    """End the process with one line if it has compiled a policy of the user."""
+def _end_if_policy(code: int) -> None:
+    """End the process with one line and exit code ``code`` if it has compiled a policy of the
+    user."""
     state = sys.modules.get("ondie.emu.engine.core.state")
     if state and state.user_policies:
         line = (
@@ -66,7 +72,7 @@ def _end_if_policy() -> None:
             f"{', '.join(state.user_policies)} did not return within {GRACE_S:g} s\n"
         )
         os.write(2, line.encode())
-        os._exit(130)
+        os._exit(code)
 
 
 def is_refused_memory(error: BaseException | None) -> bool:

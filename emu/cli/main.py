@@ -1,9 +1,9 @@
 """The group of all commands, and the exit codes of their errors.
 
 Owns the table of commands and the exit codes: 2 for bad input (one line, nothing written), 1 for a
-failed check, 130 for an interrupt. Does not own any command (cli/commands): the module of a command
-is imported when the command is called, so that `ondie --help` stays fast. Source: none; click
-parses, rich draws.
+failed check, 130 for an interrupt, 143 and 129 for SIGTERM and SIGHUP. Does not own any command
+(cli/commands): the module of a command is imported when the command is called, so that
+`ondie --help` stays fast. Source: none; click parses, rich draws.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import click
 
 from ondie.emu.cli.click_helpers import Group
 from ondie.emu.cli.console import compiling
+from ondie.emu.cli.ending import interruption
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
         fail(f"not enough memory: {error or 'refused'}; use fewer or smaller drives", 2)
     except loaded_classes(DEFECTS) as error:
         fail(f"defect: {error}", 1)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        fail("interrupted; nothing was written", 130)
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        fail(*interruption(error))
     sys.exit(code if isinstance(code, int) else 0)
 
 

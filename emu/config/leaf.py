@@ -18,6 +18,7 @@ from ondie.emu.units import (
     INT64_MAX,
     InputError,
     exact,
+    largest,
     nearest,
     parse,
     parse_count,
@@ -192,7 +193,7 @@ def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
             f"{place}: {quoted(value)} is not a number; write a number, or a text with a unit"
         )
     if isinstance(value, int) and value > INT64_MAX:
-        most = exact(INT64_MAX, key.kind) if key.kind else str(INT64_MAX)
+        most = largest(key.kind) if key.kind else str(INT64_MAX)
         raise InputError(f"{place}: {quoted(value)} is too large; must be at most {most}")
     text = value if isinstance(value, str) else repr(value)
     if key.type is float:

@@ -22,7 +22,7 @@ from ondie.emu.engine.core.counters import (
     PSLC_ERASED_BLOCKS,
 )
 from ondie.emu.engine.core.events import OWN, give_txn, go
-from ondie.emu.engine.core.payload_log import LOG_FAILED, LOG_MAP_PAGE, LOG_MOVE, LOG_PROGRAM
+from ondie.emu.engine.core.payload_log import LOG_FAILED
 from ondie.emu.engine.core.rng import absorb, uniform
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import (
@@ -186,7 +186,7 @@ def on_translation_page_programmed(st, tid):
     tvpn = txn.lpn - cfg.lpns
     st.count[dev, MAP_PROGRAM_PAGES] += 1
     if cfg.trim_maps != 0:  # the drive can recover its map
-        page_map.log_program(st, LOG_MAP_PAGE, tid, -1, tvpn + 1, -1, -1)
+        page_map.log_map_page(st, tid)
     page_map.map_page(st, dev, txn.lpn, txn.ppn)
     if cfg.partial != 0:
         st.sectors[dev, txn.lpn] = -1
@@ -303,8 +303,7 @@ def on_own_program_done(st, tid, unit):
         return
     st.count[dev, pslc.counter_of_moves(st, txn.victim, MOVE_PROGRAMS)] += 1
     if txn.lpn < cfg.lpns or cfg.trim_maps != 0:
-        held = st.sectors[dev, txn.lpn] if cfg.partial != 0 else -1
-        page_map.log_program(st, LOG_MOVE, tid, txn.src_ppn, 0, -1, held)
+        page_map.log_move(st, tid)
     if int(st.l2p[dev, txn.lpn]) - 1 == txn.src_ppn:
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
         if txn.lpn < cfg.lpns and cfg.map_entries != 0:
@@ -318,21 +317,14 @@ def on_own_program_done(st, tid, unit):
 
 @inline
 def map_host_write(st, tid):
-    """Map the pages of a host write that has been programmed, and log the program."""
+    """Log the program of a host write, and map its pages."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    old = -1
-    if cfg.partial != 0:
-        old = int(st.l2p[txn.dev, txn.lpn]) - 1
+    page_map.log_host_write(st, tid)
     if cfg.placed == 0:
         map_programmed_pages(st, tid)
     if cfg.partial != 0 and cfg.errors != 0 and txn.role == Role.MERGING:
         page_health.mark_lost_sectors(st, tid)
-    if cfg.partial == 0:
-        page_map.log_program(st, LOG_PROGRAM, tid, -1, 0, -1, -1)
-    else:
-        held = st.sectors[txn.dev, txn.lpn]
-        page_map.log_program(st, LOG_PROGRAM, tid, old, 0, txn.sectors, held)
 
 
 @inline

@@ -26,7 +26,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.counters import MAP_PROGRAM_PAGES
 from ondie.emu.engine.core.events import give_txn, take_txn
-from ondie.emu.engine.core.payload_log import LOG_TRIM_COPY, LOG_TRIM_MAP, log
+from ondie.emu.engine.core.payload_log import LOG_TRIM_COPY, log
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import block_manager, page_map, write_frontier
 from ondie.emu.ftl.transfers import start_program
@@ -301,7 +301,7 @@ def map_programmed(st, tid):
     """Count, log and map the page of metadata page or trim map ``tid``, which is on flash."""
     txn = st.txn[tid]
     st.count[txn.dev, MAP_PROGRAM_PAGES] += 1
-    page_map.log_program(st, LOG_TRIM_MAP, tid, -1, txn.src_ppn + 1, -1, -1)
+    page_map.log_trim_map(st, tid)
     page_map.map_page(st, txn.dev, txn.lpn, txn.ppn)
     if st.cfg[0].partial != 0:
         st.sectors[txn.dev, txn.lpn] = -1

@@ -12,6 +12,7 @@ erased.
 
 from __future__ import annotations
 
+from ondie.emu.engine.core.counters import NEWLY_LOST_PAGES
 from ondie.emu.engine.core.payload_log import LOG_BAD, note_log
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl.page_map import block_at, first_page
@@ -138,6 +139,9 @@ def carry_after_move(st, tid):
     if txn.bus == 0:
         carry_after_copy_back(st, tid)
         return
+    source = block_at(st, txn.dev, txn.src_ppn)
+    if st.reading[tid].spoilt != 0 and lost_sectors(st, source, txn.dev, txn.src_ppn) == 0:
+        st.count[txn.dev, NEWLY_LOST_PAGES] += 1
     mark_lost_sectors(st, tid)
     if st.reading[tid].spoilt != 0 and txn.lpn < st.cfg[0].lpns:
         if int(st.l2p[txn.dev, txn.lpn]) - 1 == txn.ppn:

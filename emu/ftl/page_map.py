@@ -9,7 +9,17 @@ Source: page-level mapping with out-of-place writes. A write is mapped when its 
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.payload_log import note_log
+from ondie.emu.engine.core.payload_log import (
+    LOG_FIRST_PASS,
+    LOG_LAND,
+    LOG_LOST,
+    LOG_MAP_PAGE,
+    LOG_MOVE,
+    LOG_PADDING,
+    LOG_PROGRAM,
+    LOG_TRIM_MAP,
+    note_log,
+)
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.nand.geometry import pages
 from ondie.kernels.jit import cold, inline, njit
@@ -277,3 +287,63 @@ def note_program(st, what, tid, old, place, sectors, held):
     record.held = held
     record.stream = block.stream
     record.erases = block.erases
+
+
+@inline
+def log_host_write(st, tid):
+    """Log the program of host write ``tid``, before its pages are mapped."""
+    txn = st.txn[tid]
+    if st.cfg[0].partial == 0:
+        log_program(st, LOG_PROGRAM, tid, -1, 0, -1, -1)
+    else:
+        old = int(st.l2p[txn.dev, txn.lpn]) - 1
+        held = st.sectors[txn.dev, txn.lpn] | txn.sectors
+        log_program(st, LOG_PROGRAM, tid, old, 0, txn.sectors, held)
+
+
+@inline
+def log_landing(st, tid, place, stale):
+    """Log the program of the contents that ``tid`` carries from slot ``place`` of the data cache,
+    before the page is mapped. ``stale``: not 0 if they are not to be mapped.
+    """
+    txn = st.txn[tid]
+    if stale != 0:
+        log_program(st, LOG_LOST, tid, -1, place, txn.sectors, txn.sectors)
+    elif st.cfg[0].partial == 0:
+        log_program(st, LOG_LAND, tid, -1, place, txn.sectors, -1)
+    else:
+        old = int(st.l2p[txn.dev, txn.lpn]) - 1
+        held = st.sectors[txn.dev, txn.lpn] | txn.sectors
+        log_program(st, LOG_LAND, tid, old, place, txn.sectors, held)
+
+
+@inline
+def log_move(st, tid):
+    """Log the program of a page that ``tid`` moves."""
+    txn = st.txn[tid]
+    held = st.sectors[txn.dev, txn.lpn] if st.cfg[0].partial != 0 else -1
+    log_program(st, LOG_MOVE, tid, txn.src_ppn, 0, -1, held)
+
+
+@inline
+def log_map_page(st, tid):
+    """Log the program of a translation page."""
+    log_program(st, LOG_MAP_PAGE, tid, -1, st.txn[tid].lpn - st.cfg[0].lpns + 1, -1, -1)
+
+
+@inline
+def log_trim_map(st, tid):
+    """Log the program of a trim map or metadata page from its buffer, ``src_ppn``."""
+    log_program(st, LOG_TRIM_MAP, tid, -1, st.txn[tid].src_ppn + 1, -1, -1)
+
+
+@inline
+def log_padding(st, tid):
+    """Log the program of pages without data."""
+    log_program(st, LOG_PADDING, tid, -1, 0, 0, 0)
+
+
+@inline
+def log_first_pass(st, tid):
+    """Log the end of the first of two passes."""
+    log_program(st, LOG_FIRST_PASS, tid, -1, 0, 0, 0)

@@ -33,6 +33,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import (
     gc,
     padding,
+    page_health,
     page_map,
     pslc,
     read_path,
@@ -327,15 +328,29 @@ def read(st, dev, ppn):
 def judge(st, tid):
     """Mark the block that ``tid`` has read for scrubbing as due for a refresh, if the page took
     more than one reading, had too many wrong bits, or could not be corrected.
+
+    A page whose data are lost is not judged: another move would not bring them back. So the data
+    of a page that cannot be corrected are moved once, and are then readable again or marked as
+    lost (page_health.carry_after_move).
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
+    if reading_is_of_lost_data(st, tid):
+        return
     reading = st.reading[tid]
     wrong = cfg.refresh_bits >= 0 and reading.errors > cfg.refresh_bits
     if wrong or reading.total > 1 or reading.spoilt != 0 or read_retry.needs_refresh(st, tid):
         block = page_map.block_at(st, txn.dev, txn.ppn)
         st.quality[block].weak = 1
         page_map.look_now(st, block // cfg.all_blocks)
+
+
+@cold
+def reading_is_of_lost_data(st, tid):
+    """Return True if the data of the page that ``tid`` reads were lost before it was programmed."""
+    txn = st.txn[tid]
+    block = page_map.block_at(st, txn.dev, txn.ppn)
+    return page_health.lost_sectors(st, block, txn.dev, txn.ppn) != 0
 
 
 @cold

@@ -28,7 +28,6 @@ from ondie.emu.engine.core.events import (
     give_txn,
     set_leaf,
 )
-from ondie.emu.engine.core.payload_log import LOG_FIRST_PASS, LOG_PADDING
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import page_map, pslc_folding, word_lines
 from ondie.emu.ftl.gc import maybe_start_gc
@@ -189,7 +188,7 @@ def on_line_programmed(st, tid):
         st.count[dev, ARRAY_PROGRAMS] += 1
     if cfg.passes == 2 and txn.step == stages.ENCODED:
         txn.step = stages.PASSED
-        page_map.log_program(st, LOG_FIRST_PASS, tid, -1, 0, 0, 0)
+        page_map.log_first_pass(st, tid)
         head = insert(st, tid)
         if is_whole(st, head):
             on_first_pass_done(st, unit_of(st, tid), head)
@@ -211,7 +210,7 @@ def on_padding_programmed(st, tid):
     dev = txn.dev
     unit = unit_of(st, tid)
     st.count[dev, PADDING_PAGES] += txn.n
-    page_map.log_program(st, LOG_PADDING, tid, -1, 0, 0, 0)
+    page_map.log_padding(st, tid)
     page_map.count_programmed(st, dev, txn.ppn, txn.n)
     folds = pslc_folding.is_foldable(st, page_map.block_at(st, dev, txn.ppn))
     give_txn(st, tid)

@@ -1,6 +1,7 @@
 """Description and check of a store at rest.
 
-Owns the reading of every record and page, and the report. Does not own the format (store_folder.py,
+Owns the reading of every record and page, and the report; the check of single pages when a drive
+starts. Does not own the format (store_folder.py,
 segment_files.py, page_store.py). Nothing is changed, and no page is mapped.
 Source: this project (docs/store.md).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,24 @@ def _check_segment(files: SegmentFiles, number: int, report: StoreCheck) -> None
             report.damaged_pages += 1
             if len(report.pages_listed) < MOST_LISTED:
                 report.pages_listed.append(first + at)
+
+
+def damaged_among(files: SegmentFiles, ppns: np.ndarray) -> list[int]:
+    """Return which of the pages ``ppns`` (int64[n]), which hold data, have a damaged record or
+    wrong bytes, or are in a file that cannot be read."""
+    found: list[int] = []
+    numbers, places = np.divmod(ppns, files.segment_pages)
+    for number in np.unique(numbers).tolist():
+        at = places[numbers == number]
+        wrong = np.ones(len(at), bool)
+        with suppress(InputError):
+            records = files.records(number)[at]
+            whole = (records["written"] == PROGRAMMED) & (read_spares(records) == READS_VALID)
+            pages = files.read_pages(number, at.tolist())
+            sums = np.array([crc32c(page) for page in pages], np.uint32)
+            wrong = ~whole | (sums != records["checksum"])
+        found += (number * files.segment_pages + at[wrong]).tolist()
+    return sorted(found)
 
 
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:

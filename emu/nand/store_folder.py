@@ -1,7 +1,8 @@
 """Folder of a store: superblock, configuration, lock, and the files by name.
 
-Owns the folder's identity (format version, UUID, configuration, seed), the clean flag, the lock and
-safe access to files. Does not own segments (segment_files.py) or their contents (page_store.py).
+Owns the folder's identity (UUID, configuration, seed, durability), the clean flag, the lock and
+safe access to files. Does not own segments (segment_files.py), their contents (page_store.py) or
+the format of the superblock (superblock.py).
 Source: this project (docs/store.md); superblocks and clean flags as file systems have them.
 
 The superblock is replaced, never changed: a new file is written and synced, then renamed, then the
@@ -20,7 +21,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,17 +30,18 @@ from ondie.emu.config.config import Config, shown
 from ondie.emu.files import as_path
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.superblock import (
+    VERSION,
+    Superblock,
+    check_durability,
+    decoded,
+    encoded,
+)
 from ondie.emu.units import InputError, plural, quoted
-from ondie.kernels.crc import crc32c
 
-MAGIC = b"ondie store\n"
-VERSION = 1
 SEGMENT_BYTES = 1 << 26
 """Address space of the pages of a segment."""
 SUPERBLOCK, CONFIGURATION, LOCK, NEW = "superblock", "configuration.json", "lock", ".new"
-DURABILITIES = ("process", "host")
-"""process: what is stored survives the end of the process. host: what a FLUSH or a write with FUA
-has completed survives the end of the host."""
 KEYS_SHOWN = 4
 """Number of differing keys that an error message names."""
 LARGEST = 1 << 24
@@ -49,58 +51,6 @@ LARGEST = 1 << 24
 class StoreFull(InputError):
     """Error: the file system of a store has no room, or cannot be synced, so that nothing can be
     stored any more. What is stored stays as it is and readable."""
-
-
-@dataclass(frozen=True)
-class Superblock:
-    """The fields of a superblock. Sizes are in bytes or pages."""
-
-    version: int
-    uuid: str
-    preset: str
-    configuration_sha256: str
-    seed: int
-    page_bytes: int
-    segment_pages: int
-    pages: int
-    durability: str
-    clean: bool
-    """The drive was closed and had nothing left to store."""
-    segments: int | None
-    """Number of segments with files when the drive was closed; None: not clean."""
-    holes: bool
-    """The file system can give the room of erased pages back."""
-    checkpoint: int | None
-    """CRC-32C of the checkpoint (nand/checkpoint.py); None: there is none, or the pages have
-    changed since."""
-
-
-def encoded(block: Superblock) -> bytes:
-    """Return the contents of a superblock file: the magic line, a line with the checksum, JSON."""
-    text = json.dumps(asdict(block), indent=1).encode() + b"\n"
-    return MAGIC + f"{crc32c(text):08x}\n".encode() + text
-
-
-def decoded(raw: bytes, where: str) -> Superblock:
-    """Return the superblock that a file holds. Raises InputError that names ``where``: no
-    superblock, damaged, or of another version."""
-    if not raw.startswith(MAGIC):
-        raise InputError(f"{where}: is not the superblock of a store, or its magic is damaged")
-    line, _, text = raw[len(MAGIC) :].partition(b"\n")
-    if line != f"{crc32c(text):08x}".encode():
-        raise InputError(f"{where}: is damaged or truncated: its checksum is wrong")
-    try:
-        found = json.loads(text)
-        version = int(found["version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{where}: is not the superblock of a store: {error}") from error
-    if version != VERSION:
-        raise InputError(
-            f"{where}: has format version {version}; this program reads version {VERSION}"
-        )
-    if set(found) != {field.name for field in fields(Superblock)}:
-        raise InputError(f"{where}: has other fields than version {VERSION}")
-    return Superblock(**found)
 
 
 def configuration_text(cfg: Config) -> bytes:
@@ -275,6 +225,16 @@ class StoreFolder:
         with self.named(doing="cannot be synced"):
             os.fsync(self._handle)
 
+    def _sync_files(self) -> None:
+        """Make the contents of all files durable. Raises StoreFull, InputError."""
+        for name in self.names():
+            handle = self.open_file(name)
+            with self.named(name, "cannot be synced"):
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+
     # --- opening
 
     @classmethod
@@ -292,12 +252,10 @@ class StoreFolder:
         that of the store, for a new one "process".
 
         Raises InputError: no folder, a symbolic link, in use, not writable, not a store, damaged,
-        of another version, or of a drive with another configuration or seed.
+        of another version, of another durability, or of a drive with another configuration or seed.
         """
-        if durability is not None and durability not in DURABILITIES:
-            raise InputError(
-                f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}"
-            )
+        if durability is not None:
+            check_durability(durability)
         place = as_path("store", path)
         if create and not os.path.lexists(place):
             try:
@@ -314,8 +272,9 @@ class StoreFolder:
             if SUPERBLOCK not in folder.names():
                 folder._create(cfg, seed)
             folder._read()
-            folder.durability = durability or folder.superblock.durability
+            folder.durability = folder.superblock.durability
             folder._check_drive(cfg, seed)
+            folder._check_durability(durability)
             for name in folder.names():
                 if name.endswith(NEW):  # a process was killed before it renamed this file
                     os.unlink(name, dir_fd=folder._handle)
@@ -444,12 +403,49 @@ class StoreFolder:
                 "has other bad blocks"
             )
 
+    def _check_durability(self, wanted: str | None) -> None:
+        """Raise InputError if the store has another durability than ``wanted``; None: any."""
+        held = self.superblock.durability
+        if wanted not in (None, held):
+            raise InputError(
+                f"{self.path}: has durability {held}, not {wanted}; open it without durability, or "
+                f"change it with `ondie store durability {self.path} {wanted}`"
+            )
+
+    @classmethod
+    def set_durability(cls, path: str | os.PathLike[str], durability: str) -> str:
+        """Give a clean store another durability; return the one that it had. Nothing changes if
+        it is the same. All files are synced first, also what killed processes have changed.
+
+        The pages of a store that was not closed must be recovered by the rules of its durability:
+        only with "host" may any page have lost what was not synced. Raises InputError: as
+        :meth:`look` with a lock, a store that was not closed, or an unknown durability.
+        """
+        check_durability(durability)
+        folder = cls(path)
+        try:
+            folder._require_superblock()
+            folder._take_lock(fcntl.LOCK_EX)
+            folder._read()
+            held = folder.superblock.durability
+            if held != durability:
+                if not folder.superblock.clean:
+                    raise InputError(
+                        f"{folder.path}: was not closed; open a drive with it, which recovers it, "
+                        "and close the drive, before its durability can change"
+                    )
+                folder._sync_files()
+                folder._replace(durability=durability)
+            return held
+        finally:
+            folder.close()
+
     # --- the clean flag
 
     def begin_writing(self) -> None:
         """Clear the clean flag before the first change of a page. Raises StoreFull, InputError."""
         if not self.writing:
-            self._replace(clean=False, segments=None, checkpoint=None, durability=self.durability)
+            self._replace(clean=False, segments=None, checkpoint=None)
             self.writing = True
 
     def set_clean(self, segments: int, checkpoint: int | None = None) -> None:

@@ -15,7 +15,7 @@ from ondie.emu.ftl.recovery import Recovered
 from ondie.emu.nvme.status import SPARE_THRESHOLD, CriticalWarning
 from ondie.emu.units import fmt_time, plural
 
-MEDIA_ERRORS = COUNTERS.index("media_errors")
+MEDIA_ERRORS, NEWLY_LOST = map(COUNTERS.index, ("media_errors", "newly_lost_pages"))
 PROTECTED_STORE = 2
 """Value of ``dev.protected`` while the store of the drive cannot be changed; 1: no spare blocks."""
 
@@ -62,12 +62,24 @@ def why_damaged(pages: list[int]) -> str:
     )
 
 
+def why_lost(arrays: Arrays) -> str:
+    """Return one sentence about data of device 0 that moves could not read; empty: there are
+    none."""
+    count = int(arrays.count[0, NEWLY_LOST])
+    if count == 0:
+        return ""
+    return (
+        f"the data of {plural(count, 'page')} could not be corrected when they were moved, and are "
+        "lost; reads of them end with an unrecovered read error until they are written again"
+    )
+
+
 def critical_warning(arrays: Arrays, failed: bool, backup_failed: bool = False) -> CriticalWarning:
     """Return the critical warnings of device 0.
 
     SPARE_BELOW_THRESHOLD: fewer than SPARE_THRESHOLD of the spare blocks of the start are left.
-    RELIABILITY_DEGRADED: a read or write has ended with a media error, or ``failed``: the engine
-    has a defect, or the store has damaged pages.
+    RELIABILITY_DEGRADED: a read or write has ended with a media error, a move has lost data, or
+    ``failed``: the engine has a defect, or the store has damaged pages.
     VOLATILE_MEMORY_BACKUP_FAILED: the data cache holds acknowledged data for which flash has no
     space, so that a power cut would lose them; or ``backup_failed``: a power cut has lost some in
     spite of power-loss protection.
@@ -76,7 +88,7 @@ def critical_warning(arrays: Arrays, failed: bool, backup_failed: bool = False) 
     threshold = SPARE_THRESHOLD * max(dev.spare_at_start, 0)
     if dev.protected == 1 or (dev.spare < dev.spare_at_start and dev.spare < threshold):
         found |= CriticalWarning.SPARE_BELOW_THRESHOLD
-    if arrays.count[0, MEDIA_ERRORS] or dev.faults or failed:
+    if arrays.count[0, MEDIA_ERRORS] or arrays.count[0, NEWLY_LOST] or dev.faults or failed:
         found |= CriticalWarning.RELIABILITY_DEGRADED
     if dev.protected:
         found |= CriticalWarning.READ_ONLY

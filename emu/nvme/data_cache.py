@@ -35,8 +35,6 @@ from ondie.emu.engine.core.payload_log import (
     LOG_DESTAGE,
     LOG_DROP,
     LOG_FILL,
-    LOG_LAND,
-    LOG_LOST,
     LOG_STORE,
     log,
     log_cached,
@@ -258,20 +256,15 @@ def on_programmed(st, tid):
         schedule_deferred(st, dev)
         return False
     place = find(st, dev, txn.lpn)
-    if st.cpage[place - 1].stale != 0:
-        page_map.log_program(st, LOG_LOST, tid, -1, place, txn.sectors, txn.sectors)
-    else:
-        old = int(st.l2p[dev, txn.lpn]) - 1 if cfg.partial != 0 else -1
-        held = -1
+    page_map.log_landing(st, tid, place, st.cpage[place - 1].stale)
+    if st.cpage[place - 1].stale == 0:
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
         if cfg.map_entries != 0:
             cmt.update(st, dev, txn.lpn)
         if cfg.partial != 0:
-            held = st.sectors[dev, txn.lpn] | txn.sectors
             st.sectors[dev, txn.lpn] |= txn.sectors
             if cfg.errors != 0 and txn.role == Role.MERGING:
                 page_health.mark_lost_sectors(st, tid)
-        page_map.log_program(st, LOG_LAND, tid, old, place, txn.sectors, held)
     mark_on_flash(st, tid)
     give_txn(st, tid)
     return True

@@ -1,7 +1,8 @@
 """Flash operations in progress at a power cut, and what is left of them on flash.
 
-Owns the operations that a cut interrupts, and the contents that their programs would have had. Does
-not own the outcomes (nand/torn_pages.py) or recovery (ftl/recovery.py).
+Owns the operations that a cut interrupts, and the choice of the record of the log that the end of
+each program would have made. Does not own these records (ftl/page_map.py), the outcomes
+(nand/torn_pages.py) or recovery (ftl/recovery.py).
 Source: this project's rules of recovery (docs/store.md).
 """
 
@@ -13,20 +14,13 @@ import numpy as np
 
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.events import CACHED, REQUEST
-from ondie.emu.engine.core.payload_log import (
-    LOG_FIRST_PASS,
-    LOG_LAND,
-    LOG_LOST,
-    LOG_MAP_PAGE,
-    LOG_MOVE,
-    LOG_PADDING,
-    LOG_PROGRAM,
-    LOG_TRIM_MAP,
-)
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing, torn_pages
+from ondie.emu.nvme import cache_places
 from ondie.emu.nvme.request_bytes import RequestBytes
+from ondie.kernels.jit import njit
 
 
 def operations(arrays: Arrays, now: int) -> Iterator[tuple[int, int]]:
@@ -59,9 +53,7 @@ def tear(arrays: Arrays, now: int, payload: RequestBytes, rng: np.random.Generat
             for member in members:
                 part = arrays.txn[member]
                 first = two_pass and part.step == stages.ENCODED
-                _log_program(arrays, member)
-                if first:
-                    arrays.log[0].what, arrays.log[0].old = LOG_FIRST_PASS, -1
+                log_program(arrays.handle(), member, first)
                 payload.apply(1)
                 for ppn in range(int(part.ppn), int(part.ppn) + int(part.n)):
                     if first:
@@ -70,39 +62,26 @@ def tear(arrays: Arrays, now: int, payload: RequestBytes, rng: np.random.Generat
                         torn_pages.tear(store, ppn, rng, may_be_blank=not two_pass)
 
 
-def _log_program(arrays: Arrays, tid: int) -> None:
-    """Make the record of the log that the end of program ``tid`` would make."""
-    txn, record, cfg = arrays.txn[tid], arrays.log[0], arrays.cfg[0]
-    block = arrays.block[int(txn.ppn) // int(cfg.block_pages)]
-    lpn, partial = int(txn.lpn), bool(cfg.partial)
-    record.what, record.kind, record.queue, record.row = LOG_MOVE, int(txn.kind), -1, -1
-    record.place, record.lpn, record.ppn, record.n = 0, lpn, int(txn.ppn), int(txn.n)
-    record.old, record.sectors, record.held = -1, -1, -1
-    record.dev, record.die = int(txn.dev), int(txn.die)
-    record.stream, record.erases = int(block.stream), int(block.erases)
-    held = int(arrays.sectors[0, lpn]) if partial and lpn >= 0 else -1
-    if txn.role == Role.PADDING:
-        record.what, record.sectors, record.held = LOG_PADDING, 0, 0
-        return
-    if txn.role == Role.MAP_BACK:
-        record.what, record.place = LOG_MAP_PAGE, lpn - int(cfg.lpns) + 1
-        return
-    if txn.role == Role.TRIM_MAP:
-        record.what, record.place = LOG_TRIM_MAP, int(txn.src_ppn) + 1
-        return
-    if txn.kind not in (CACHED, REQUEST):
-        record.old, record.held = int(txn.src_ppn), held
-        return
-    if partial:
-        record.old, record.sectors = int(arrays.l2p[0, lpn]) - 1, int(txn.sectors)
-        record.held = held | int(txn.sectors)
-    if txn.kind == REQUEST:
-        record.what = LOG_PROGRAM
-        record.queue, record.row = divmod(int(txn.row), int(cfg.ring))
-        return
-    slots = arrays.cpage[: int(arrays.cache.used[0])]
-    place = int(np.flatnonzero((slots["lpn"] == lpn) & (slots["flying"] != 0))[0])
-    record.place, record.what = place + 1, LOG_LAND
-    if slots["stale"][place]:
-        record.what, record.old, record.held = LOG_LOST, -1, int(txn.sectors)
-    record.sectors = int(txn.sectors)
+@njit
+def log_program(st, tid, first_pass):
+    """Log program ``tid`` as its end would, with the contents that it would have left. The log must
+    be empty. ``first_pass``: True if the first of two passes is in progress.
+    """
+    st.reg[0].logged = 0
+    txn = st.txn[tid]
+    if first_pass:
+        page_map.log_first_pass(st, tid)
+    elif txn.kind == REQUEST:
+        page_map.log_host_write(st, tid)
+    elif txn.kind == CACHED:
+        place = cache_places.find(st, txn.dev, txn.lpn)
+        page_map.log_landing(st, tid, place, st.cpage[place - 1].stale)
+    elif txn.role == Role.PADDING:
+        page_map.log_padding(st, tid)
+    elif txn.role == Role.MAP_BACK:
+        page_map.log_map_page(st, tid)
+    elif txn.role == Role.TRIM_MAP:
+        page_map.log_trim_map(st, tid)
+    else:
+        page_map.log_move(st, tid)
+    st.reg[0].logged = 0

@@ -134,10 +134,13 @@ class HeldUp:
     """What capacitors with ``budget_fj`` have done after a power cut at ``cut_ps``."""
 
     cut_ps: int
+    """Time of the power cut, ps."""
     budget_fj: int
+    """Energy of the capacitors (Drive.hold_up_j), fJ."""
     end_ps: int = 0
-    """Time at which the drive had saved everything, or they were empty."""
+    """Time at which the drive had saved everything, or the capacitors were empty, ps."""
     used_fj: int = 0
+    """Energy that the capacitors have given, fJ."""
     lost: tuple[int, int] = (0, 0)
     """Mapping units and trim maps that were not saved."""
 
@@ -146,7 +149,7 @@ class HeldUp:
 
     @property
     def used_j(self) -> float:
-        """Energy that they have given, J."""
+        """Energy that the capacitors have given, J."""
         return self.used_fj / FJ_PER_J
 
     @property

@@ -18,6 +18,7 @@ from ondie.emu.nand import bit_errors
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore, anonymous
+from ondie.emu.nand.store_check import damaged_among
 from ondie.emu.nand.store_folder import StoreFull
 from ondie.emu.nvme.command import FLUSH, READ
 from ondie.emu.nvme.status import Status
@@ -56,7 +57,8 @@ class RequestBytes:
         """The error of the file system that has no room; what follows is kept in memory."""
         self.cache_file = cache_file
         self.damaged: set[int] = set()
-        """Physical pages that were read and whose checksum in the store is wrong."""
+        """Physical pages that were read, or whose contents came back to the cache, and whose
+        checksum in the store is wrong."""
         self._arrays, self._transfers = arrays, transfers
         self._cached = np.frombuffer(anonymous(page * places), np.uint8)
         record = native.ffi.new("ondie_payload *")
@@ -136,6 +138,14 @@ class RequestBytes:
     def tables(self) -> dict[str, np.ndarray]:
         """Return the memory of the data cache by name, for a checkpoint."""
         return {f"bytes {name}": self._kept[name] for name in ("cached", "flying", "state")}
+
+    def check_cached_pages(self) -> None:
+        """Check the pages on flash whose contents a checkpoint has brought back to the data cache.
+        Reads find the copies, so that a damaged page would be met only after its eviction."""
+        assert self.store.files is not None
+        slots = self._arrays.cpage[: int(self._arrays.cache.used[0])]
+        entries = self._arrays.l2p[0, slots["lpn"][slots["have"] != 0]].astype(np.int64)
+        self.damaged |= set(damaged_among(self.store.files, entries[entries > 0] - 1))
 
     @property
     def counters(self) -> tuple[int, int]:

@@ -57,7 +57,7 @@ MANAGEMENT = (
 """Names of the counters in `management` of `--json`."""
 ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
-    "uncorrectable_pages", "lost_pages", "media_errors", "reclaimed_blocks",
+    "uncorrectable_pages", "newly_lost_pages", "lost_pages", "media_errors", "reclaimed_blocks",
 )  # fmt: skip
 """Names of the counters in `errors` of `--json`, which exists if errors.kind is not "none"."""
 

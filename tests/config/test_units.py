@@ -87,7 +87,10 @@ def test_every_unit_is_its_factor(pair, digits, places):
         ("ps", "1,5 us", ["unknown unit"]),
         ("ps", "0.5 ps", ["not a whole number of ps", "nearest: 1 ps"]),
         ("ps", "1.0000004 us", ["not a whole number of ps", "nearest: 1 us"]),
-        ("ps", "1e8 s", ["is too large", "9223372.036854775807 s"]),
+        ("ps", "1e8 s", ["is too large", "9223372.036854775807 s (106 d)"]),
+        ("ps", "107 d", ["is too large", "9223372.036854775807 s (106 d)"]),
+        ("ps", "30 days", ["unknown unit", "nearest: d", "s, h, d"]),
+        ("ps", "30 D", ["unknown unit", "nearest: d"]),
         ("ps", "1e999999999 s", ["is too large"]),
         ("ps", "1e-999999999 s", ["too small"]),
         ("bytes", "1 kb", ["unknown unit", "nearest: "]),
@@ -117,6 +120,15 @@ def test_any_text_is_a_number_or_one_line(suffix, text):
         assert 0 <= parse(text, KINDS[suffix], "key") <= INT64_MAX
     except InputError as error:
         assert str(error).startswith("key: ") and len(str(error).splitlines()) == 1
+
+
+def test_hours_and_days():
+    """Configurations have them, and print them; figures of reports are in seconds."""
+    kind = KINDS["ps"]
+    assert parse("30 d", kind, "key") == 30 * 86_400 * 10**12
+    assert parse("1.5 h", kind, "key") == 5400 * 10**12
+    assert exact(30 * 86_400 * 10**12, kind) == "30 d" and exact(600 * 10**12, kind) == "600 s"
+    assert fmt_time(2 * 86_400 * 10**12) == "173000 s"
 
 
 @pytest.mark.parametrize(("text", "value"), [("24", 24), ("1e9", 10**9), ("1_000", 1000), ("0", 0)])

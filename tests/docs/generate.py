@@ -11,9 +11,11 @@ behind `|` choose among the paragraphs of that output. `<!-- results -->` are th
 the configuration, `<!-- laws -->` the conservation laws, `<!-- help: COMMAND -->` what
 `ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py. `<!-- stages -->` is the
 stage table of the engine, and `<!-- stages: WALK -->` a walk through it (stages.py).
+`<!-- fields: CLASS -->` are the fields and properties of a class of RECORDS, with their docstrings.
 `<!-- write amplification -->` is that of a simulated drive beside the theory's.
 """
 
+import ast
 import functools
 import io
 import re
@@ -60,6 +62,8 @@ def make(what: str) -> str:
         return config_keys(what.removeprefix("config: "))
     if what.startswith("help: "):
         return command_help(what.removeprefix("help: ").split())
+    if what.startswith("fields: "):
+        return fields_of(what.removeprefix("fields: "))
     if what.startswith("tour: "):
         return {"write": tour.page_write, "gradient": tour.gradient}[what.removeprefix("tour: ")]()
     if what == "stages":
@@ -153,6 +157,35 @@ def conservation_laws() -> str:
     lines += ["Terms", ""]
     for name, expression in TERMS.items():
         lines += wrap(f"  {name} = {expression}")
+    return "\n".join(lines) + "\n"
+
+
+RECORDS = {
+    "Recovered": "emu/ftl/recovery.py",
+    "HeldUp": "emu/nvme/power_loss_protection.py",
+}
+"""Classes of records that docs/ describes, and their files."""
+
+
+def fields_of(name: str) -> str:
+    """Each field and property of a class of RECORDS with its type, and its docstring."""
+    tree = ast.parse((ROOT / RECORDS[name]).read_text())
+    body = next(x.body for x in tree.body if isinstance(x, ast.ClassDef) and x.name == name)
+    lines = []
+    for at, node in enumerate(body):
+        if isinstance(node, ast.AnnAssign):
+            after = body[at + 1]
+            assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), (
+                node.lineno
+            )
+            field, kind, text = ast.unparse(node.target), node.annotation, after.value.value
+        elif isinstance(node, ast.FunctionDef) and node.decorator_list:
+            field, kind, text = node.name, node.returns, ast.get_docstring(node)
+        else:
+            continue
+        lines.append(f"{field}: {ast.unparse(kind)}")
+        text = " ".join(str(text).split())
+        lines += textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines) + "\n"
 
 

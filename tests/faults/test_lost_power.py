@@ -6,6 +6,7 @@ Each test is a case in which data were lost, came back, or the drive could not b
 import errno
 import mmap
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -279,7 +280,7 @@ def test_many_cuts_of_a_full_drive(name, counts):
         size = drive.unit_bytes
         for first in range(0, drive.units - 8, 8):
             held.run([(WRITE, first * size, 8 * size, 0)])
-        drive.strict = drive._options["strict"] = False
+        drive.strict, drive._options = False, replace(drive._options, strict=False)
         for _ in range(25):
             chosen = held.batch(some(rng, drive), queues=4)
             drive.power_cut(int(rng.integers(20, 400)))

@@ -207,6 +207,36 @@ def test_reads_of_a_damaged_page_fail(closed, rng):
     assert (drive.read(0, small.PAGE) == data[0]).all()
 
 
+@pytest.mark.parametrize("where", ["bytes", "record"])
+def test_damage_behind_a_cached_copy_is_said_at_the_start(closed, where):
+    """The checkpoint has the right bytes, so that no read would meet the damage until the copy is
+    evicted. The copy that `ondie store check` makes of the store is not changed by it."""
+    folder, cfg, data = closed
+    drive = Drive(cfg, True, store=folder)
+    cached = [unit for unit in range(drive.units) if drive.cached(unit) is not None]
+    unit = cached[0]
+    ppn = int(drive.arrays.l2p[0, unit]) - 1
+    assert len(cached) == 32 and drive.why == "" and not drive.critical_warning
+    drive.close()
+    path, size = folder / f"segment-0.{where}", small.PAGE
+    if where == "bytes":
+        path = folder / "segment-0.pages"
+    else:
+        path, size = folder / "segment-0.oob", OOB.itemsize
+    raw = bytearray(path.read_bytes())
+    raw[ppn * size + 9] ^= 1
+    path.write_bytes(raw)
+    report = check_store(folder)
+    assert [*report.pages_listed, *report.records_listed] == [ppn] and not report.intact
+    for read_only in (True, False):
+        drive = Drive(cfg, True, store=folder, read_only=read_only)
+        assert drive.started is Start.CHECKPOINT
+        assert read_only or (f"({ppn})" in drive.why and "damaged" in drive.why)
+        assert CriticalWarning.RELIABILITY_DEGRADED in drive.critical_warning
+        assert (drive.read(unit * small.PAGE, small.PAGE) == data[unit]).all()
+        drive.close()
+
+
 def test_a_write_of_a_part_of_a_damaged_page_leaves_it_damaged(tmp_path):
     cfg = small.config(flash__page="4 KiB", ftl__partial_pages="sectors")
     drive = Drive(cfg, True, store=tmp_path / "store", block_bytes=512)

@@ -15,7 +15,7 @@ import pytest
 
 from ondie.emu.config.config import load_preset
 from ondie.emu.drive import CommandError, Drive
-from ondie.emu.nand import page_store, segment_files, sparse_file, store_folder
+from ondie.emu.nand import page_store, segment_files, sparse_file, store_folder, superblock
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_check import check_store, describe_store
@@ -380,9 +380,9 @@ def test_another_configuration_names_the_keys(written):
 
 def test_another_version(written):
     path, _, _ = written
-    block = store_folder.decoded((path / "superblock").read_bytes(), "")
+    block = superblock.decoded((path / "superblock").read_bytes(), "")
     for version in (0, 2):
-        (path / "superblock").write_bytes(store_folder.encoded(replace(block, version=version)))
+        (path / "superblock").write_bytes(superblock.encoded(replace(block, version=version)))
         for use in (opened, check_store, describe_store):
             refused(lambda use=use: use(path), f"format version {version}", "reads version 1")
 
@@ -390,14 +390,14 @@ def test_another_version(written):
 def test_any_damage_of_the_superblock(written, counts, rng):
     path, _, _ = written
     raw = (path / "superblock").read_bytes()
-    store_folder.decoded(raw, "")
+    superblock.decoded(raw, "")
     for at in range(len(raw)):
         damaged = bytearray(raw)
         for mask in counts(rng.integers(1, 256, 4).tolist(), range(1, 256)):
             damaged[at] = raw[at] ^ mask
-            refused(lambda damaged=damaged: store_folder.decoded(bytes(damaged), "here"), "here")
-        refused(lambda at=at: store_folder.decoded(raw[:at], "here"), "here")
-    refused(lambda: store_folder.decoded(raw + b"\0", "here"), "here")
+            refused(lambda damaged=damaged: superblock.decoded(bytes(damaged), "here"), "here")
+        refused(lambda at=at: superblock.decoded(raw[:at], "here"), "here")
+    refused(lambda: superblock.decoded(raw + b"\0", "here"), "here")
     flip(path / "superblock", 40)
     for use in (opened, check_store, describe_store):
         refused(lambda use=use: use(path), path / "superblock", "damaged")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ondie.emu.nvme.client_queue import Lag
 from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
@@ -247,3 +248,16 @@ def test_who_waits_sleeps(clock):
             client.next(0.5)
         wall, busy = time.perf_counter() - begin, time.process_time() - begin_cpu
     assert busy < 0.2 * wall
+
+
+# --- lag
+
+
+def test_percentiles_of_the_lag():
+    """Four completions: none late, 1 ns, 2 to 3 ns, 4 to 7 ns. The bound of a bucket is its end."""
+    lag = Lag(4, 0, 0.0, 7e-9, (1, 1, 1, 1))
+    assert [lag.percentile(share) for share in (0.25, 0.5, 0.75, 1)] == [1e-9, 2e-9, 4e-9, 8e-9]
+    assert lag.percentile(0.51) == 4e-9 and lag.percentile(0.5) == 2e-9
+    late = Lag(3, 0, 0.0, 7e-9, (0, 0, 0, 3))
+    assert {late.percentile(share) for share in (0.1, 0.5, 1)} == {8e-9}
+    assert Lag(0, 0, 0.0, 0.0, (0,)).percentile(0.5) == 0

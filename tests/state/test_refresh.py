@@ -7,12 +7,15 @@ been read, and of the clock.
 import numpy as np
 import pytest
 
+from ondie.emu.clock import NEVER
+from ondie.emu.config.rules.ecc_and_cache import CLOCK_END_PS
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.ftl import page_map
 from ondie.emu.nvme import command as queues
 from ondie.emu.nvme.command import FLUSH, READ, TRIM, WRITE
+from ondie.emu.nvme.status import CriticalWarning, Status
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
 from tests.state import small
@@ -342,6 +345,61 @@ def test_what_scrubbing_finds_is_refreshed_before_it_is_lost():
     assert outcome["bits"][2] > 2.5 * outcome["retries"][2]
 
 
+def test_data_that_cannot_be_corrected_are_moved_once():
+    """With more wrong bits than the code corrects in every page: each block moves once, all data
+    are counted as lost once, and stay unreadable, also when collection moves them, until they are
+    written again."""
+    made = filled(0.5, errors__floor=0.02, ftl__scrub_interval="5 ms")
+    pages = int(made.arrays.dev.mapped[0])
+    assert made.why == "" and not made.critical_warning
+    made.run_until(made.now + 30 * MS)
+    names = "newly_lost_pages", "refresh_program_pages", "refreshed_blocks"
+    once = count(made, *names)
+    assert once[0] == once[1] == pages and pages // 16 <= once[2] <= pages // 16 + 4
+    made.run_until(made.now + 60 * MS)
+    assert count(made, *names) == once
+    assert count(made, "scrub_read_pages") > 10 * pages
+    assert f"{pages} pages could not be corrected when they were moved" in made.why
+    assert made.critical_warning == CriticalWarning.RELIABILITY_DEGRADED
+    assert count(made, "media_errors") == 0  # no command has met one
+    made.check()
+
+
+def test_lost_data_stay_lost_after_moves_until_they_are_written():
+    """One block goes bad. Where its data are now, every bit can be read: the mark tells."""
+    made = filled(0.6, ftl__scrub_interval="5 ms", ftl__gc_low_blocks=1)
+    ppn = int(made.arrays.l2p[0, 5]) - 1
+    length = int(made.arrays.cfg.block_pages[0])
+    block = page_map.block_at(made.state, 0, ppn)
+    places = np.asarray(made.arrays.l2p[0, : made.lpns], np.int64) - 1
+    lost = np.flatnonzero(places // length == ppn // length)
+    made.arrays.quality["cycles"][block] = 1 + made.arrays.cfg.initial_cycles[0]
+    made.arrays.quality["cycles"][block] += made.arrays.block["erases"][block]
+    made.arrays.quality["stable"][block] = 0.02
+    made.run_until(made.now + 20 * MS)
+    assert count(made, "newly_lost_pages", "refreshed_blocks") == [len(lost), 1]
+    others = np.setdiff1d(np.arange(int(made.lpns * 0.6)), lost)
+    rng = np.random.default_rng(3)
+    overwritten = others[: len(others) // 2]
+    items = [(WRITE, int(lpn), 1) for lpn in rng.choice(overwritten, 1500)]
+    for at in range(0, len(items), 50):
+        made.submit(small.commands(items[at : at + 50], made.now))
+        made.run()
+    made.completions()
+    moved = np.asarray(made.arrays.l2p[0, lost], np.int64) - 1
+    assert count(made, "gc_program_pages") > 0 and count(made, "newly_lost_pages") == len(lost)
+    made.submit(small.commands([(READ, int(lpn), 1) for lpn in lost], made.now))
+    made.run()
+    assert (made.completions()["status"] == Status.UNRECOVERED_READ_ERROR).all()
+    assert count(made, "lost_pages") >= len(lost) and len(set(moved)) == len(lost)
+    made.submit(small.commands([(WRITE, int(lost[0]), 1), (READ, int(lost[0]), 1)], made.now))
+    made.run()
+    made.submit(small.commands([(READ, int(lost[0]), 1)], made.now))
+    made.run()
+    assert made.completions()["status"][-1] == Status.SUCCESS
+    made.check()
+
+
 # --- bytes, power cuts, stores
 
 
@@ -465,11 +523,22 @@ def test_a_service_refreshes_in_the_idle_time_that_it_is_asked_for():
         ({"ftl__scrub_pages": 1}, "ftl.scrub_interval.*ftl.scrub_pages"),
         ({"ftl__scrub_interval": "1 s", "ftl__refresh_bits": 1.5}, "ftl.refresh_bits"),
         ({"ftl__refresh_age": "1 s", "ftl__map_update": "placed"}, "ftl.map_update"),
+        (
+            {"ftl__refresh_age": "60 d", "errors__initial_days": 1},
+            "refresh_age = .60 d.*1 d old at the start.*ends after 53.37 d.*below 54.37 d",
+        ),
+        ({"ftl__scrub_interval": "54 d"}, "scrub_interval = .54 d.*ends after 53.37 d"),
     ],
 )
 def test_keys_that_do_not_go_together(changes, words):
     with pytest.raises(InputError, match=words):
         small.config(**FLAT | changes)
+
+
+def test_ages_in_days_up_to_the_end_of_the_clock():
+    assert CLOCK_END_PS == NEVER
+    cfg = small.config(**FLAT | {"ftl__refresh_age": "60 d", "errors__initial_days": 7})
+    assert cfg.ftl.refresh_age_ps == 60 * 86_400 * 10**12
 
 
 @pytest.mark.parametrize(

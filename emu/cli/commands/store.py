@@ -1,5 +1,5 @@
-"""`ondie store info|check|export|import`: describe and check the stored pages of a drive, and move
-their contents to and from images.
+"""`ondie store info|check|durability|export|import`: describe and check the stored pages of a
+drive, change their durability, and move their contents to and from images.
 
 Owns the options and the tables. Does not own the format or the check (emu/nand/store_check.py) or
 the transfer (emu/replay/disk_image.py).
@@ -19,7 +19,8 @@ from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
 from ondie.emu.nand.store_check import check_store, describe_store
-from ondie.emu.nand.store_folder import DURABILITIES
+from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.nand.superblock import DURABILITIES
 from ondie.emu.replay.disk_image import FORMATS, export_image, import_image
 from ondie.emu.results.tables.trace import trace_table
 
@@ -66,6 +67,24 @@ def check(folder: str, **values: Any) -> None:
     given.list_files(files)
     if not report.intact:
         sys.exit(1)
+
+
+@store.command("durability")
+@click.argument("folder", metavar="DIR")
+@click.argument("durability", type=click.Choice(DURABILITIES))
+def durability_command(folder: str, durability: str) -> None:
+    """Change the durability of the store in folder DIR.
+
+    process: what is stored survives the end of the process. host: what a FLUSH has completed also
+    survives the end of the host. The drive of the store must have been closed.
+    """
+    held = StoreFolder.set_durability(folder, durability)
+    now = (
+        f"has durability {durability}, as before"
+        if held == durability
+        else (f"has durability {durability} now, and had {held}")
+    )
+    click.echo(f"Store {folder}: {now}")
 
 
 format_option = click.option(

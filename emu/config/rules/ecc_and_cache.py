@@ -18,6 +18,7 @@ from ondie.emu.config.rules.conditions import (
     requires,
 )
 from ondie.emu.config.rules.rule import Rule, mapping_unit
+from ondie.emu.config.schema.tree import Tree
 
 CACHE = other_than("cache.mode", "off")
 WRITES_CACHED = Condition(
@@ -25,6 +26,7 @@ WRITES_CACHED = Condition(
     lambda cfg: cfg.cache.mode not in ("off", "read"),
     "a cache.mode that caches writes",
 )
+PROTECTED = equal("cache.power_loss_protection", True)
 NO_RECLAIM = Condition(
     ("ftl.reclaim_reads", "ftl.reclaim_retries"),
     lambda cfg: cfg.ftl.reclaim_reads == cfg.ftl.reclaim_retries == 0,
@@ -40,6 +42,21 @@ UPKEEP = Condition(
     lambda cfg: not NO_UPKEEP.holds(cfg),
     "ftl.refresh_age or ftl.scrub_interval above 0",
 )
+PS_PER_DAY = 86_400 * 10**12
+CLOCK_END_PS = 1 << 62
+"""clock.NEVER, ps. This room does not import that module, which loads the compiler."""
+
+
+def fmt_days(ps: float) -> str:
+    """Return a time in days, rounded down to hundredths."""
+    return f"{ps // (PS_PER_DAY / 100) / 100:.2f} d"
+
+
+def initial_ps(config: Tree) -> float:
+    """Return the age of the data at the start, ps."""
+    return config.errors.initial_days * PS_PER_DAY
+
+
 NO_SCRUBBING = equal("ftl.scrub_interval", 0)
 
 RULES: tuple[Rule, ...] = (
@@ -80,6 +97,20 @@ RULES: tuple[Rule, ...] = (
         MAPPED_BY_PROGRAM,
         "a page must be programmed before it is read or moved",
     ),
+    Rule(
+        ("ftl.refresh_age", "errors.initial_days"),
+        lambda cfg: cfg.ftl.refresh_age_ps < CLOCK_END_PS + initial_ps(cfg),
+        lambda cfg: (
+            f"the data are never so old: they are {cfg.errors.initial_days:g} d old at the start, "
+            f"and the clock ends after {fmt_days(CLOCK_END_PS)}; use an age below "
+            f"{fmt_days(CLOCK_END_PS + initial_ps(cfg))}, or 0 for never"
+        ),
+    ),
+    Rule(
+        ("ftl.scrub_interval",),
+        lambda cfg: cfg.ftl.scrub_interval_ps < CLOCK_END_PS,
+        f"the clock ends after {fmt_days(CLOCK_END_PS)}; use a shorter interval, or 0 for never",
+    ),
     requires(NO_SCRUBBING, equal("ftl.refresh_bits", 0), "scrubbing counts the wrong bits"),
     requires(NO_SCRUBBING, equal("ftl.scrub_pages", 0), "no block is scrubbed"),
     at_most("ftl.refresh_bits", 1),
@@ -99,6 +130,11 @@ RULES: tuple[Rule, ...] = (
         WRITES_CACHED,
         MAPPED_BY_PROGRAM,
         "the host may trim data that the cache is writing to flash before they are programmed",
+    ),
+    requires(
+        PROTECTED,
+        MAPPED_BY_PROGRAM,
+        "trims that have completed are saved as pages, which recovery finds",
     ),
     at_most("cache.dirty_share", 1),
     Rule(

@@ -41,7 +41,8 @@ class Cache:
         bool,
         Spec(
             "capacitors write what has completed to flash when the power is cut: the drive has no "
-            "volatile write cache (VWC = 0)"
+            "volatile write cache (VWC = 0); with cache.mode off or read, these are trims that no "
+            "FLUSH has followed"
         ),
     ]
     hold_up_fj: Annotated[

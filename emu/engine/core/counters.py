@@ -62,6 +62,7 @@ COUNTERS = (
     "corrected_bits",  # in the reads that were decoded successfully
     "uncorrectable_pages",  # uncorrectable pages, for reads of any origin
     "lost_pages",  # read correctly, but their data were lost before they were moved there
+    "newly_lost_pages",  # pages whose data a move could not read: lost from then on
     "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
     "bare_wrong_bits",  # wrong bits in reservoir pages as used, without ECC or after it
     "reclaimed_blocks",  # blocks emptied because of read disturb or retries
@@ -121,7 +122,7 @@ COUNTERS = (
     LINK_EXTRA_DOWN_BYTES, LINK_EXTRA_UP_BYTES,
     MAP_READ_PAGES, MAP_PROGRAM_PAGES, MAP_HITS, MAP_MISSES,
     RETRIED_PAGES, RETRY_READ_PAGES, SOFT_PAGES, SOFT_READ_PAGES, CORRECTED_BITS,
-    UNCORRECTABLE_PAGES, LOST_PAGES, MEDIA_ERRORS, BARE_WRONG_BITS,
+    UNCORRECTABLE_PAGES, LOST_PAGES, NEWLY_LOST_PAGES, MEDIA_ERRORS, BARE_WRONG_BITS,
     RECLAIMED_BLOCKS,
     CACHE_WRITE_PAGES, CACHE_MERGED_PAGES, CACHE_DROPPED_PAGES, DESTAGED_PAGES,
     CACHE_HIT_PAGES, CACHE_FILL_PAGES,

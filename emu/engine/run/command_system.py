@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -50,36 +51,48 @@ class Entries(NamedTuple):
     take: Callable[..., int]
 
 
-class CommandSystem(System):
-    """One device and its host with ``queues`` queue pairs, which take commands
-    (nvme/command.py: COMMAND) at given times.
+@dataclass(frozen=True)
+class CommandOptions:
+    """What a system that takes commands is built with, besides its configuration."""
 
-    ``queue_depth``: commands of a queue pair in flight; further commands wait in order.
-    ``block_bytes``: size of a logical block. ``unit_bytes``: size of a mapping unit.
+    queues: int
+    """Number of queue pairs."""
+    queue_depth: int | None
+    """Commands of a queue pair in flight; further commands wait in order. None: the smaller of
+    the host's and the drive's depth."""
+    block_bytes: int
+    """Size of a logical block."""
+    payload: bool
+    """Whether the log of moved bytes is kept."""
+    seed: int
+    """Seed of bad blocks, failures and bit errors."""
+    strict: bool
+    """Whether a full drive and a defect of the engine raise errors."""
+
+
+class CommandSystem(System):
+    """One device and its host with queue pairs, which take commands (nvme/command.py: COMMAND) at
+    given times. ``unit_bytes``: size of a mapping unit.
 
     A command that cannot be executed ends with a status (nvme/status.py). After an error of the
     engine, ``defect``, no events are handled any more, and all commands end with INTERNAL_ERROR.
-    ``strict``: raise InputError for a full drive and the engine's errors instead, as plans do.
+    With ``options.strict``, raise InputError for a full drive and the engine's errors instead, as
+    plans do.
     """
 
     def __init__(
         self,
         cfg: Config,
-        *,
-        queues: int,
-        queue_depth: int | None,
-        block_bytes: int,
-        payload: bool,
-        seed: int,
-        strict: bool,
+        options: CommandOptions,
     ) -> None:
         super().__init__(
-            cfg, ("",), pairs=queues, queue_depth=queue_depth, payload=payload, seed=seed
-        )
-        self.strict = strict
+            cfg, ("",), pairs=options.queues, queue_depth=options.queue_depth,
+            payload=options.payload, seed=options.seed,
+        )  # fmt: skip
+        self.strict = options.strict
         self.defect: Exception | None = None
         """Error of the engine after which the drive handles no events; None: there was none."""
-        self.block_bytes = block_bytes
+        self.block_bytes = options.block_bytes
         self.unit_bytes = self.geometry.page_bytes
         """Bytes of a mapping unit."""
         self.units = int(self.arrays.cfg.lpns[0])
@@ -98,9 +111,9 @@ class CommandSystem(System):
             "capacity": self.capacity,
             "block": self.block_bytes,
             "transfer": cfg.frontend.max_transfer_bytes,
-            "buffer": 0 if payload else -1,
+            "buffer": 0 if options.payload else -1,
             "streams": cfg.ftl.write_streams,
-            "queues": queues,
+            "queues": options.queues,
         }
         for name, value in limits.items():
             self._limits[name] = value
@@ -111,8 +124,8 @@ class CommandSystem(System):
         self._settled = 0
         """Number of completions whose bytes have been moved."""
         self._doubt, self._full = self.arrays.dev["doubt"], self.arrays.dev["full"]
-        self.arrays.dev["ends"] = not strict
-        self._waiting: list[list[tuple[np.ndarray, int]]] = [[] for _ in range(queues)]
+        self.arrays.dev["ends"] = not options.strict
+        self._waiting: list[list[tuple[np.ndarray, int]]] = [[] for _ in range(options.queues)]
         """Commands of each queue pair that are not in its ring yet, with the address of their
         buffer."""
         self._waits = np.zeros(REPORTED, np.uint8)

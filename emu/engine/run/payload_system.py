@@ -9,12 +9,10 @@ Source: NVMe base specification (FLUSH, FUA).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.engine.run.command_system import CommandSystem
+from ondie.emu.engine.run.command_system import CommandOptions, CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED
 from ondie.emu.ftl import trim_maps
 from ondie.emu.nand.cache_file import CacheFile
@@ -33,17 +31,19 @@ MOST_HELD = 64
 class PayloadSystem(CommandSystem):
     """A CommandSystem of one drive that keeps the bytes of its pages in ``store``, and those of its
     data cache also in ``cache_file``; without ``store``, a drive without payload.
-
-    The other arguments are those of CommandSystem.
     """
 
     _buffer: np.ndarray | None = None
     _closed = False
 
     def __init__(
-        self, cfg: Config, *, store: PageStore | None, cache_file: CacheFile | None, **options: Any
+        self,
+        cfg: Config,
+        options: CommandOptions,
+        store: PageStore | None,
+        cache_file: CacheFile | None,
     ) -> None:
-        super().__init__(cfg, **options)
+        super().__init__(cfg, options)
         self.store, self._cache_file = store, cache_file
         self._store_error: InputError | None = None
         """Why the store is not changed any more; None: it is."""

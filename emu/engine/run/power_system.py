@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
+from ondie.emu.engine.run.command_system import CommandOptions
 from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
 from ondie.emu.engine.run.recovery_time import recovery_ps
@@ -47,54 +48,57 @@ class Start(Enum):
     """The tables come from the out-of-band data of the pages on flash."""
 
 
-class PowerSystem(PayloadSystem):
-    """A PayloadSystem whose pages are in memory if ``payload``, or in the folder ``store`` with the
-    given ``durability``, whose files do not change if ``read_only``.
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where the pages of a drive with payload are kept."""
 
-    The other arguments are those of CommandSystem. Raises InputError for a folder that cannot be
-    used, or for a store of a drive whose tables cannot be recovered.
+    path: str | os.PathLike[str] | None = None
+    """Folder of the store; None: in memory."""
+    durability: str | None = None
+    """One of superblock.DURABILITIES; None: that of the store, for a new one "process"."""
+    read_only: bool = False
+    """Whether the files of the store do not change."""
+
+    def open(self, cfg: Config, options: CommandOptions) -> StoreFolder | None:
+        """Open or create the folder of a drive with ``cfg`` and ``options``; None: it has none.
+        Raises InputError for options that do not go together, or a folder that cannot be used."""
+        path, durability = self.path, self.durability
+        if path is not None:
+            if not options.payload:
+                raise InputError(f"store = {path}: {NO_PAYLOAD}")
+            recovery.check_supported(cfg, f"store = {path}")
+            return StoreFolder.create_or_open(
+                path, cfg, seed=options.seed, durability=durability, create=not self.read_only
+            )
+        if durability is not None:
+            raise InputError(f"durability = {durability!r}: only a drive with a store has one")
+        if self.read_only:
+            raise InputError("read_only = True: only a drive with a store can be read-only")
+        return None
+
+
+class PowerSystem(PayloadSystem):
+    """A PayloadSystem with a power supply, whose pages are in memory if ``options.payload``, or
+    where ``kept`` says.
+
+    Raises InputError for a folder that cannot be used, or for a store of a drive whose tables
+    cannot be recovered.
     """
 
-    def __init__(
-        self,
-        cfg: Config,
-        *,
-        queues: int,
-        queue_depth: int | None,
-        block_bytes: int,
-        payload: bool,
-        seed: int,
-        strict: bool,
-        store: str | os.PathLike[str] | None,
-        durability: str | None,
-        read_only: bool,
-    ) -> None:
-        self._options: dict[str, Any] = {
-            "queues": queues, "queue_depth": queue_depth, "block_bytes": block_bytes,
-            "payload": payload, "seed": seed, "strict": strict,
-        }  # fmt: skip
-        self._seed, self._cuts = seed, 0
-        folder = None
-        if store is not None:
-            if not payload:
-                raise InputError(f"store = {store}: {NO_PAYLOAD}")
-            recovery.check_supported(cfg, f"store = {store}")
-            folder = StoreFolder.create_or_open(
-                store, cfg, seed=seed, durability=durability, create=not read_only
-            )
-        elif durability is not None:
-            raise InputError(f"durability = {durability!r}: only a drive with a store has one")
-        elif read_only:
-            raise InputError("read_only = True: only a drive with a store can be read-only")
-        self._read_only = read_only
+    def __init__(self, cfg: Config, options: CommandOptions, kept: StoreOptions) -> None:
+        self._options, self._cuts = options, 0
+        folder = kept.open(cfg, options)
+        self._read_only = kept.read_only
         geometry = Geometry.of(cfg)
         try:
             self.store, self._cache_file = None, None
-            if payload:
+            if options.payload:
                 pages = geometry.physical_pages
                 self.store = PageStore(geometry.page_bytes, folder, pages)
                 if folder is not None and cfg.cache.power_loss_protection:
-                    self._cache_file = cache_restore.open_file(cfg, geometry, folder, not read_only)
+                    self._cache_file = cache_restore.open_file(
+                        cfg, geometry, folder, not kept.read_only
+                    )
             self._hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
             self.held_up: HeldUp | None = None
             """What they have done at the last power cut; None: there was none."""
@@ -124,7 +128,7 @@ class PowerSystem(PayloadSystem):
 
     def _build(self, cfg: Config) -> None:
         """Build the engine, and its tables from what is on flash."""
-        super().__init__(cfg, store=self.store, cache_file=self._cache_file, **self._options)
+        super().__init__(cfg, self._options, self.store, self._cache_file)
         self.started = Start.NEW
         """Where the tables of the drive come from."""
         self.recovered: recovery.Recovered | None = None
@@ -286,7 +290,7 @@ class PowerSystem(PayloadSystem):
         self._reached = max(self._reached, done_ps)
         if self.cfg.cache.power_loss_protection and self._bytes is not None and not self.defect:
             self._hold_up()
-        rng = np.random.default_rng((self._seed, 0xC07, self._cuts))
+        rng = np.random.default_rng((self._options.seed, 0xC07, self._cuts))
         self._cuts += 1
         if self.next_event < NEVER:
             end = max(self.next_event, self._reached + 1)  # the next event may be due now
@@ -370,6 +374,7 @@ class PowerSystem(PayloadSystem):
         for name in self._KEPT:
             setattr(self, name, numbers[name])
         self._bytes.continue_from(numbers["sequence"], numbers["programs"])
+        self._bytes.check_cached_pages()
         self.arrays.dev["ends"] = not self.strict
         self.arrays.pair["depth"] = self.arrays.cfg["queue_depth"]
         self.started = Start.CHECKPOINT

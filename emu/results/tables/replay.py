@@ -36,6 +36,7 @@ ERRORS = {
     "soft_pages": "pages decoded with soft decision",
     "soft_read_pages": "reads for soft decision",
     "uncorrectable_pages": "uncorrectable pages",
+    "newly_lost_pages": "pages whose data were lost when they were moved",
     "lost_pages": "reads of pages that had been lost before they were moved",
     "media_errors": "commands that ended with an unrecovered read error",
     "reclaimed_blocks": "blocks reclaimed because of their read errors",

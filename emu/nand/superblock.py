@@ -1,0 +1,78 @@
+"""Superblock of a store: its fields, and the file that holds them.
+
+Owns the format version, the encoding and its checksum, and the durabilities. Does not own the
+folder or the replacement of the file (store_folder.py).
+Source: this project (docs/store.md); superblocks and clean flags as file systems have them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+from ondie.emu.units import InputError, quoted
+from ondie.kernels.crc import crc32c
+
+MAGIC = b"ondie store\n"
+VERSION = 1
+DURABILITIES = ("process", "host")
+"""process: what is stored survives the end of the process. host: what a FLUSH or a write with FUA
+has completed survives the end of the host."""
+
+
+@dataclass(frozen=True)
+class Superblock:
+    """The fields of a superblock. Sizes are in bytes or pages."""
+
+    version: int
+    uuid: str
+    preset: str
+    configuration_sha256: str
+    seed: int
+    page_bytes: int
+    segment_pages: int
+    pages: int
+    durability: str
+    clean: bool
+    """The drive was closed and had nothing left to store."""
+    segments: int | None
+    """Number of segments with files when the drive was closed; None: not clean."""
+    holes: bool
+    """The file system can give the room of erased pages back."""
+    checkpoint: int | None
+    """CRC-32C of the checkpoint (nand/checkpoint.py); None: there is none, or the pages have
+    changed since."""
+
+
+def encoded(block: Superblock) -> bytes:
+    """Return the contents of a superblock file: the magic line, a line with the checksum, JSON."""
+    text = json.dumps(asdict(block), indent=1).encode() + b"\n"
+    return MAGIC + f"{crc32c(text):08x}\n".encode() + text
+
+
+def decoded(raw: bytes, where: str) -> Superblock:
+    """Return the superblock that a file holds. Raises InputError that names ``where``: no
+    superblock, damaged, or of another version."""
+    if not raw.startswith(MAGIC):
+        raise InputError(f"{where}: is not the superblock of a store, or its magic is damaged")
+    line, _, text = raw[len(MAGIC) :].partition(b"\n")
+    if line != f"{crc32c(text):08x}".encode():
+        raise InputError(f"{where}: is damaged or truncated: its checksum is wrong")
+    try:
+        found = json.loads(text)
+        version = int(found["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{where}: is not the superblock of a store: {error}") from error
+    if version != VERSION:
+        raise InputError(
+            f"{where}: has format version {version}; this program reads version {VERSION}"
+        )
+    if set(found) != {field.name for field in fields(Superblock)}:
+        raise InputError(f"{where}: has other fields than version {VERSION}")
+    return Superblock(**found)
+
+
+def check_durability(durability: str) -> None:
+    """Raise InputError unless ``durability`` is one of DURABILITIES."""
+    if durability not in DURABILITIES:
+        raise InputError(f"durability = {quoted(durability)}: must be {' or '.join(DURABILITIES)}")
