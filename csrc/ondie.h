@@ -309,6 +309,11 @@ enum ondie_log {
  */
 enum { ONDIE_PADDING = -2, ONDIE_FIRST_PASS = -3 };
 
+enum {
+    ONDIE_OF_PLAN = 1,   /* `kind` of a record of a plan row: ROW of engine/core/events.py */
+    ONDIE_POISON = 0xff /* byte of a plan's memory without valid data: a NaN in every type */
+};
+
 /* Record of the log: dtype LOG of engine/core/payload_log.py. */
 typedef struct {
     int32_t what, kind, queue, place;
@@ -336,7 +341,7 @@ enum ondie_applied {
     ONDIE_TWICE = 2,       /* a page is programmed that is not erased */
     ONDIE_NOT_APPLIED = 3, /* a kind of record that the caller applies */
     ONDIE_BLANK = 4,       /* bytes are taken from a page that is not programmed */
-    ONDIE_NO_REQUEST = 5,  /* bytes move for something else than a request */
+    ONDIE_NO_REQUEST = 5,  /* bytes move for something that has no memory for them */
     ONDIE_NO_ROOM = 6,     /* the file system must first reserve room for page `missing` */
     ONDIE_FILE_ERASE = 7,  /* the caller erases pages in files */
     ONDIE_DAMAGED = 8,     /* applied; page `missing` has a wrong checksum */
@@ -385,6 +390,8 @@ typedef struct {
     int64_t *map_composed;    /* of each translation page: number of the first program that it does
                                  not know */
     const ondie_transfer *transfers; /* of each request in the rings of the queue pairs */
+    uint8_t *plan_memory; /* pages that plan rows read and write, by logical page */
+    int64_t plan_pages;   /* their number, 0: plan rows move no bytes */
     /* With power-loss protection and a store, the contents of slots are also in a file: */
     ondie_entry *entries; /* null: they and trims are not */
     uint8_t *entry_pages; /* null: only trims are, because no write completes in the cache */
@@ -399,10 +406,10 @@ typedef struct {
 /* Return the seal of an entry: the CRC-32C of its other fields. */
 uint32_t ondie_entry_seal(int isa, const ondie_entry *entry);
 
-/* Apply records first to count - 1 of a log. Return the index of the record at which it stopped
- * (`status` says why), or count.
+/* Apply records first to count - 1 of a log to the memory of its drives. Return the index of the
+ * record at which it stopped (`status` of its drive says why), or count.
  */
-int64_t ondie_apply(ondie_payload *payload, const ondie_record *log, int64_t first, int64_t count);
+int64_t ondie_apply(ondie_payload *drives, const ondie_record *log, int64_t first, int64_t count);
 
 /* --- hand-over between threads ---
  *

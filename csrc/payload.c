@@ -1,5 +1,5 @@
 /* Bytes of a drive: applies the engine's log of moved bytes to the pages on flash, to the data
- * cache, and to the host's memory.
+ * cache, and to the memory of requests and plans.
  *
  * This file owns the copies and checksums. It does not own the log (engine/core/payload_log.py) or
  * the memory of pages (nand/page_store.py, nand/segment_files.py). Source: NAND spare areas as FTLs
@@ -60,13 +60,19 @@ static void copy_held(uint8_t *to, page from, int64_t start, int64_t end, int64_
     }
 }
 
-/* The bytes of logical page `lpn` that a request moves: from `start` to `end` of the page. */
+/* The bytes of logical page `lpn` that a request or plan row moves: from `start` to `end` of the
+ * page.
+ */
 typedef struct {
     int64_t start, end;
-    uint8_t *host; /* where byte 0 of the page would be in the host's memory */
+    uint8_t *host; /* where byte 0 of the page would be in its memory */
 } part;
 
 static part part_of(const ondie_payload *p, const ondie_record *r, int64_t lpn) {
+    if (r->kind == ONDIE_OF_PLAN) {
+        const part whole = {0, p->page_bytes, p->plan_memory + lpn * p->page_bytes};
+        return whole;
+    }
     const ondie_transfer *t =
         &p->transfers[((int64_t)r->queue << p->ring_shift) + r->row];
     const int64_t first = lpn * p->page_bytes;
@@ -83,9 +89,20 @@ static void to_host(const ondie_payload *p, const ondie_record *r, int64_t lpn,
     if (here.host) copy(here.host, from, here.start, here.end, r->sectors);
 }
 
-static void from_host(const ondie_payload *p, const ondie_record *r, int64_t lpn, uint8_t *to) {
-    const part here = part_of(p, r, lpn);
-    if (here.host) copy(to, here.host, here.start, here.end, r->sectors);
+/* Copy from the memory of a request or plan row. That of a plan row then holds no data any more: a
+ * value that is not read back cannot be used.
+ */
+static void take(const ondie_record *r, part here, uint8_t *to) {
+    if (!here.host) return;
+    copy(to, here.host, here.start, here.end, r->sectors);
+    if (r->kind == ONDIE_OF_PLAN)
+        memset(here.host + here.start, ONDIE_POISON, (size_t)(here.end - here.start));
+}
+
+/* Return whether a record names memory for its pages: that of a request, or of a plan. */
+static int has_memory(const ondie_payload *p, const ondie_record *r) {
+    if (r->kind == ONDIE_OF_PLAN) return r->lpn >= 0 && r->lpn + r->n <= p->plan_pages;
+    return r->queue >= 0;
 }
 
 uint32_t ondie_seal(int isa, const ondie_spare *spare) {
@@ -283,7 +300,7 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     if (r->what == ONDIE_LOG_PROGRAM) {
         const part here = part_of(p, r, lpn);
         start_from(p, r, to.data, here.start, here.host ? here.end : here.start);
-        if (here.host) copy(to.data, here.host, here.start, here.end, r->sectors);
+        take(r, here, to.data);
     } else {
         start_from(p, r, to.data, 0, p->page_bytes);
         copy(to.data, landing_contents(p, r), 0, p->page_bytes, r->sectors);
@@ -338,7 +355,7 @@ static int is_blank(const ondie_payload *p, int64_t ppn, int64_t n) {
     return 0;
 }
 
-/* Return whether the pages and the request that a record names can give or take bytes. */
+/* Return whether the pages and the memory that a record names can give or take bytes. */
 static int64_t check(const ondie_payload *p, const ondie_record *r) {
     switch (r->what) {
     case ONDIE_LOG_READ:
@@ -346,10 +363,10 @@ static int64_t check(const ondie_payload *p, const ondie_record *r) {
         /* fall through */
     case ONDIE_LOG_ZERO:
     case ONDIE_LOG_SERVE:
-    case ONDIE_LOG_STORE: return r->queue < 0 ? ONDIE_NO_REQUEST : ONDIE_OK;
+    case ONDIE_LOG_STORE: return has_memory(p, r) ? ONDIE_OK : ONDIE_NO_REQUEST;
     case ONDIE_LOG_FILL: return is_blank(p, r->ppn, 1) ? ONDIE_BLANK : ONDIE_OK;
     case ONDIE_LOG_PROGRAM:
-        if (r->queue < 0) return ONDIE_NO_REQUEST;
+        if (!has_memory(p, r)) return ONDIE_NO_REQUEST;
         /* fall through */
     case ONDIE_LOG_MOVE:
     case ONDIE_LOG_LAND:
@@ -402,7 +419,7 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
         break;
     case ONDIE_LOG_STORE:
         if (p->entry_pages && !p->free_count) return ONDIE_NO_ENTRY;
-        from_host(p, r, r->lpn, slot_to_change(p, r));
+        take(r, part_of(p, r, r->lpn), slot_to_change(p, r));
         if (p->entry_pages) save_slot(p, r);
         break;
     case ONDIE_LOG_DESTAGE:
@@ -449,9 +466,11 @@ static int64_t apply(ondie_payload *p, const ondie_record *r) {
     return status;
 }
 
-int64_t ondie_apply(ondie_payload *p, const ondie_record *log, int64_t first, int64_t count) {
-    p->status = ONDIE_OK;
-    for (; first < count; first++)
+int64_t ondie_apply(ondie_payload *drives, const ondie_record *log, int64_t first,
+                    int64_t count) {
+    for (; first < count; first++) {
+        ondie_payload *p = drives + log[first].dev;
         if ((p->status = (int32_t)apply(p, log + first)) != ONDIE_OK) break;
+    }
     return first;
 }

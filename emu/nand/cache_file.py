@@ -1,7 +1,7 @@
 """Files of a store for power-loss protection: cached pages, and trims, that are not on flash yet.
 
 Owns the two files, their records, and what they hold when a store is opened. Does not own the
-entries of a running drive (csrc/payload.c, nvme/request_bytes.py), which contents are still needed
+entries of a running drive (csrc/payload.c, nvme/moved_bytes.py), which contents are still needed
 after a kill (nvme/cache_restore.py), or the start of a drive (engine/run/power_system.py).
 Source: this project (docs/store.md); capacitors of a drive give it time, a kill gives none.
 

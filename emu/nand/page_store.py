@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ondie.emu.engine.core import payload_log
-from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.sealed_records import READS_VALID, read_spares
 from ondie.emu.nand.segment_files import GROUP_PAGES, MOST_OPEN, SegmentFiles
 from ondie.emu.nand.store_folder import SEGMENT_BYTES, StoreFolder
@@ -413,20 +411,6 @@ class PageStore:
         """
         _, oob, at = self._segment(ppn)
         return int(oob[at]["sequence"]) if oob[at]["written"] else 0
-
-    def follow(self, entry: payload_log.LogEntry, geometry: Geometry) -> bool:
-        """Apply an entry of the engine's log that changes stored pages only: a page moved by
-        garbage collection, or an erased block. Return False for every other kind of entry."""
-        match entry.what:
-            case payload_log.LOG_MOVE:
-                self.move(entry.old, entry.ppn, entry.lpn)
-            case payload_log.LOG_ERASE:
-                self.erase(entry.ppn, entry.n, entry.old, geometry.planes)
-            case payload_log.LOG_PADDING | payload_log.LOG_FAILED | payload_log.LOG_FIRST_PASS:
-                return True  # stores of plans keep only pages with data
-            case _:
-                return False
-        return True
 
     def move(self, source: int, target: int, lpn: int) -> None:
         """Copy physical page ``source`` to ``target``, as garbage collection does.

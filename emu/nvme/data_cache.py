@@ -2,8 +2,8 @@
 
 Owns the set of cached pages, the written data that are not on flash yet, the time at which these
 data are sent to flash, and the transactions that wait for that. Does not own the slots and lists of
-the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the bytes of a served
-drive (request_bytes.py) and of plans (data_cache_payload.py).
+the cache (cache_places.py), the write path to flash (ftl/write_path.py) or the bytes of cached
+pages (moved_bytes.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
 read caches with LRU and back-pressure as in MQSim and SimpleSSD.
 

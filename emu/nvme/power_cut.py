@@ -19,7 +19,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing, torn_pages
 from ondie.emu.nvme import cache_places
-from ondie.emu.nvme.request_bytes import RequestBytes
+from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.kernels.jit import njit
 
 
@@ -36,7 +36,7 @@ def operations(arrays: Arrays, now: int) -> Iterator[tuple[int, int]]:
                 yield at, tid  # else the command is still on the channel
 
 
-def tear(arrays: Arrays, now: int, payload: RequestBytes, rng: np.random.Generator) -> None:
+def tear(arrays: Arrays, now: int, payload: MovedBytes, rng: np.random.Generator) -> None:
     """Leave what a power cut at time ``now`` (ps) leaves of the operations of device 0 on the pages
     of ``payload``, drawn from ``rng``."""
     store = payload.store

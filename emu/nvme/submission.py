@@ -2,7 +2,7 @@
 
 Owns the rules that commands must meet, the load of commands into the rings of queue pairs, and the
 records of completions. Does not own the issue of loaded commands (queue_pair.py) or the bytes
-(request_bytes.py).
+(moved_bytes.py).
 Source: NVMe base specification: invalid opcode, LBA out of range, MDTS, queue identifiers.
 """
 

@@ -1,7 +1,8 @@
-"""Payload: the bytes that a plan moves, page by page in the order of the engine's log.
+"""Payload of plans in the conventional namespace: memories, and what rows do with their contents.
 
 Owns the memories into which stored pages are read (host DRAM, ISP DRAM). Does not own the order
-of operations (the engine's event log) or the dies' registers (on_die/registers.py).
+of operations (the engine's log), the pages that move between memory, data cache and flash
+(nvme/moved_bytes.py) or the dies' registers (on_die/registers.py).
 Source: this project's trace contract: weights pass only through the emulated pages.
 Memory is filled with NaN bytes when its pages are programmed, so a value that was not read back
 cannot be used.
@@ -9,22 +10,20 @@ cannot be used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ondie.emu.engine.core import payload_log, plan_rows
+from ondie.emu.engine.core.events import ROW
+from ondie.emu.engine.core.state import records
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
-from ondie.emu.nand import bit_errors
 from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nvme.data_cache_payload import CachedBytes
+from ondie.emu.nvme.command import TRANSFER
+from ondie.emu.nvme.moved_bytes import POISON, MovedBytes
 from ondie.emu.paths.layout.regions import F32, Regions
 from ondie.kernels.formats import BLOCK
-
-POISON = 0xFF
-"""Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are
-an FP32 NaN."""
 
 
 def poisoned(count: int, dtype: np.dtype) -> np.ndarray:
@@ -37,6 +36,19 @@ def poison(values: np.ndarray) -> None:
     values.view(np.uint8)[:] = POISON
 
 
+def moved_bytes(system: System, stores: Sequence[PageStore] | None = None) -> MovedBytes:
+    """Return new bytes of a system that runs plans, whose log they follow. ``stores``: pages on
+    flash, of each device; None: new ones."""
+    geometry = system.geometry
+    if stores is None:
+        pages = geometry.physical_pages
+        stores = [PageStore(geometry.page_bytes, pages=pages) for _ in range(system.devices)]
+    transfers = np.zeros(len(system.arrays.req), TRANSFER)  # requests beside a plan move no bytes
+    moved = MovedBytes(system.arrays, geometry, transfers, stores)
+    system.on_log = moved.apply_log
+    return moved
+
+
 class Conventional:
     """Vectors in the conventional namespace, and the memory (host or ISP) into which they are
     read.
@@ -45,7 +57,8 @@ class Conventional:
     contents of the memory by slot (layout/formats.py). It writes the new values into ``vectors``,
     and the format's copy of the weights for the model, if any, as "out". With
     ``gradient_arrives`` the accelerator writes the gradient to the memory, otherwise DMA rows do.
-    ``shown``: dtype of the weights that are sent to the host.
+    ``shown``: dtype of the weights that are sent to the host. ``pages``: logical pages of the
+    memory of each device; None: those of its regions.
     """
 
     def __init__(
@@ -55,6 +68,7 @@ class Conventional:
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
         gradient_arrives: bool = False,
         shown: np.dtype = F32,
+        pages: Sequence[int] | None = None,
     ) -> None:
         self.system = system
         self.regions = regions
@@ -69,12 +83,16 @@ class Conventional:
         """New weights in transfer to the host, [n_params]. Programs of flash pages neither wait
         for these buffers nor free them."""
         page = system.geometry.page_bytes
-        self.stores = tuple(PageStore(page) for _ in regions)
-        self.cached = tuple(CachedBytes() for _ in regions)
-        self.memory = tuple(
-            np.full((of_device.total_pages, page), POISON, np.uint8) for of_device in regions
-        )
-        system.on_log = self.on_log
+        if pages is None:
+            pages = [of_device.total_pages for of_device in regions]
+        self.memory = tuple(np.full((count, page), POISON, np.uint8) for count in pages)
+        self.moved = moved_bytes(system)
+        self.moved.follow(self)
+
+    @property
+    def stores(self) -> tuple[PageStore, ...]:
+        """Pages on flash, of each device."""
+        return self.moved.stores
 
     def vector(self, device: int, name: str) -> np.ndarray:
         """Return a view of a vector of a device's shard in memory, [shard size], in the vector's
@@ -111,8 +129,7 @@ class Conventional:
                     scales = f"{vector.name}_scale"
                     parts[scales] = vectors[scales][start // BLOCK : -(-stop // BLOCK)]
                 vector.pack(self.memory[dev][pages], parts)
-                for lpn in range(pages.start, pages.stop):
-                    self._program(dev, lpn, self.ppn(dev, lpn))
+                self.store_memory(dev, range(pages.start, pages.stop))
 
     def ppn(self, device: int, lpn: int) -> int:
         """Return the physical page of a logical page, or -1 if the page is not mapped."""
@@ -126,15 +143,9 @@ class Conventional:
         for dev, regions in enumerate(self.regions):
             if regions.shard.size:
                 pages = regions.pages(vector, regions.shard.start, regions.shard.stop)
-                held = [self._newest(dev, lpn) for lpn in range(pages.start, pages.stop)]
-                parts.append(
-                    regions.vector(vector).unpack(np.stack(held), regions.shard.size)[name]
-                )
+                held = self.moved.newest(dev, range(pages.start, pages.stop))
+                parts.append(regions.vector(vector).unpack(held, regions.shard.size)[name])
         return np.concatenate(parts)
-
-    def _newest(self, dev: int, lpn: int) -> np.ndarray:
-        cached = self.cached[dev].pages.get(lpn)
-        return self.stores[dev].read(self.ppn(dev, lpn)) if cached is None else cached
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
         """Set the gradient of a step, [n_params] in the stored dtype. With gradient_arrives, also
@@ -144,45 +155,22 @@ class Conventional:
             if self.gradient_arrives:
                 self.vector(dev, "g")[:] = gradient[regions.shard.start : regions.shard.stop]
 
-    def _program(self, dev: int, lpn: int, ppn: int) -> None:
-        self.stores[dev].write(ppn, lpn, self.memory[dev][lpn])
-        self.memory[dev][lpn] = POISON
+    def store_memory(self, dev: int, lpns: range) -> None:
+        """Program the contents of the memory of logical pages ``lpns``, which are mapped, without
+        simulated time."""
+        log = records(payload_log.LOG, len(lpns))
+        log.what, log.kind, log.queue, log.row = payload_log.LOG_PROGRAM, ROW, -1, -1
+        log.dev, log.lpn, log.n = dev, lpns, 1
+        log.ppn = self.system.arrays.l2p[dev, lpns.start : lpns.stop].astype(np.int64) - 1
+        log.old = log.sectors = log.held = log.stream = log.erases = -1
+        self.moved.apply_log(log)
 
-    def on_log(self, log: np.ndarray) -> None:
-        """Apply the entries of the engine's log to memory and page stores. Raises SimulationError
-        for an unexpected kind of entry."""
-        geometry = self.system.geometry
-        for entry in payload_log.entries(log):
-            dev, lpn, ppn, count = entry.dev, entry.lpn, entry.ppn, entry.n
-            store, cached = self.stores[dev], self.cached[dev]
-            if store.follow(entry, geometry) or cached.follow(entry, store):
-                continue
-            match entry.what:
-                case payload_log.LOG_STORE:
-                    cached.pages[lpn] = self.memory[dev][lpn].copy()
-                    self.memory[dev][lpn] = POISON
-                case payload_log.LOG_SERVE:
-                    self.memory[dev][lpn] = cached.pages[lpn]
-                case payload_log.LOG_READ:
-                    for i in range(count):
-                        self.memory[dev][lpn + i] = self.stores[dev].read(ppn + i)
-                case payload_log.LOG_PROGRAM:
-                    for i in range(count):
-                        self._program(dev, lpn + i, ppn + i)
-                case payload_log.LOG_ZERO:
-                    self.memory[dev][lpn : lpn + count] = 0
-                case payload_log.LOG_BAD:
-                    wrong = bit_errors.logged_bits(
-                        entry, self.system.arrays.code[0], geometry.page_bytes
-                    )
-                    if entry.row < 0:  # garbage collection moved the page with its bit errors
-                        self.stores[dev].damage(ppn, wrong)
-                    else:
-                        self.memory[dev][lpn] ^= wrong
-                case payload_log.LOG_ROW:
-                    self._row(dev, entry.n, lpn, entry.old)
-                case what:
-                    raise SimulationError(f"log entry of kind {what}: not expected on this path")
+    def apply(self, entry: payload_log.LogEntry) -> None:
+        """Apply the end of a row of the plan to memory. Raises SimulationError for any other kind
+        of entry."""
+        if entry.what != payload_log.LOG_ROW:
+            raise SimulationError(f"log entry of kind {entry.what}: not expected on this path")
+        self._row(entry.dev, entry.n, entry.lpn, entry.old)
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
         regions = self.regions[dev]

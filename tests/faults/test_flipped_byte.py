@@ -8,8 +8,9 @@ import pytest
 from ondie.emu.analysis.path_choice import PATHS
 from ondie.emu.engine.core.counters import GC_PROGRAM_PAGES
 from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nvme.moved_bytes import POISON
 from ondie.emu.paths.optimizer_step import Arithmetic
-from ondie.emu.paths.payload import POISON, Conventional
+from ondie.emu.paths.payload import Conventional
 from ondie.emu.units import InputError
 from tests.state.models import model
 from tests.timing.harness import preset

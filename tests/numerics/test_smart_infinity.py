@@ -11,6 +11,7 @@ from ondie.emu.analysis import weight_check as weights
 from ondie.emu.analysis.compare import Run, compare, run_path
 from ondie.emu.analysis.path_choice import BY_NAME, PATHS, choose
 from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core.payload_log import LOG_PROGRAM
 from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.layout.raid0 import Bucket, Striping
 from ondie.kernels import get
@@ -157,15 +158,16 @@ def test_a_byte_of_a_compressed_page_changes_the_weights():
         run = Run("smart_comp", config(2), trace, Options(), payload=True)
         store = run.path.payload.stores[1]
         g = run.path.regions[1].first("g")
-        write = store.write
+        follow = run.system.on_log
 
-        def spoiled(ppn, lpn, data):
-            if spoil and lpn == g:
-                data = data.copy()
-                data[3 + 4 * (run.path.buckets[0].k)] ^= 0x40  # a value's exponent
-            write(ppn, lpn, data)
+        def spoiled(log):
+            for i, entry in enumerate(log):
+                follow(log[i : i + 1])
+                its = (entry["what"], entry["dev"], entry["lpn"]) == (LOG_PROGRAM, 1, g)
+                if spoil and its:  # a value's exponent
+                    store.flip(int(entry["ppn"]), 3 + 4 * run.path.buckets[0].k, 0x40)
 
-        store.write = spoiled
+        run.system.on_log = spoiled
         run.step(0)
         return run.path.finish()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ondie.emu.analysis.power_loss.cut import Cut, Recovery, sent
-from ondie.emu.engine.core.payload_log import LOG_PAD, LOG_READ, entries
+from ondie.emu.engine.core.payload_log import LOG_PAD, LOG_READ_OUT, entries
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl.reservoir_recovery import (
     ATTEMPT,
@@ -209,7 +209,7 @@ class Revival:
         for entry in entries(log):
             dev, die, place = entry.dev, entry.die % dies, entry.ppn
             store = self.old.stores[dev]
-            if entry.what == LOG_READ and self._looking:
+            if entry.what == LOG_READ_OUT and self._looking:
                 planes = range(self.path.scanned_planes)
                 spares = [store.spare(self.old.page(At(die, place, 0), plane)) for plane in planes]
                 self.scans[dev, die].saw(place, spares)
@@ -240,8 +240,10 @@ class Revival:
         path = self.path
         path.homes = self._homes(states)
         path.drives = self.system
-        new = Reservoir(self.system, path.stripes, path.homes, path.compute, path.guarded)
-        new.stores, new.step, new.gradient = self.old.stores, self.old.step, self.old.gradient
+        new = Reservoir(
+            self.system, path.stripes, path.homes, path.compute, path.guarded, self.old.stores
+        )
+        new.step, new.gradient = self.old.step, self.old.gradient
         for (dev, die), state in states.items():
             at = dev * geometry.dies + die
             arrays.pool["r_next"][at] = state.next_place

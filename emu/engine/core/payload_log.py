@@ -1,7 +1,7 @@
 """Log of moved bytes, for simulations that store payload: what the engine did to pages, in order.
 
 Owns the records of the log and how they are appended. Does not own the bytes (nand/page_store.py,
-paths/payload.py) or the events that are logged.
+nvme/moved_bytes.py) or the events that are logged.
 Source: none.
 """
 
@@ -79,7 +79,8 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
     LOG_TRIM_COPY, LOG_TRIM_MAP,  # a trim map is composed in a buffer; it is on flash
     LOG_FIRST_PASS,  # the first of two passes over pages has ended: they cannot be read yet
     LOG_MAP_COPY, LOG_MAP_PAGE,  # a translation page is composed; it is on flash
-) = range(33)  # fmt: skip
+    LOG_READ_OUT,  # reservoir to the controller, and to the host
+) = range(34)  # fmt: skip
 
 
 @inline
@@ -166,7 +167,7 @@ def log_read(st, tid):
             tid = txn.mate
             continue
         if txn.row >= 0 and txn.role == Role.RESERVOIR:
-            what = LOG_READ if txn.held_back == 0 else LOG_LIFT
+            what = LOG_READ_OUT if txn.held_back == 0 else LOG_LIFT
             log(st, what, tid, txn.lpn, txn.ppn, txn.turn, txn.n, txn.dev, txn.die)
         elif txn.row >= 0 and (txn.role != Role.NONE or st.cfg[0].errors != 0 or stays(st, tid)):
             log(st, LOG_READ, tid, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)

@@ -2,7 +2,7 @@
 
 Owns the memory of commands, the application of the engine's log to the bytes, and what completes
 although it could not be stored. Does not own the commands and their clock (command_system.py), the
-store and the power (power_system.py), the copies themselves (nvme/request_bytes.py) or files
+store and the power (power_system.py), the copies themselves (nvme/moved_bytes.py) or files
 (nand/store_folder.py).
 Source: NVMe base specification (FLUSH, FUA).
 """
@@ -14,12 +14,11 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run.command_system import CommandOptions, CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED
-from ondie.emu.ftl import trim_maps
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import condition, submission
 from ondie.emu.nvme.command import COMMAND, READ
-from ondie.emu.nvme.request_bytes import RequestBytes
+from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
 
@@ -55,10 +54,10 @@ class PayloadSystem(CommandSystem):
         """The same of earlier commands: of those before the places ``_older_until`` of the queue
         pairs, int64[queues]."""
         self._older_until = self.arrays.pair["loaded"].copy()
-        self._bytes: RequestBytes | None = None
+        self._bytes: MovedBytes | None = None
         if store is not None:
-            self._bytes = RequestBytes(
-                self.arrays, self.geometry, self._transfers, store, cache_file
+            self._bytes = MovedBytes(
+                self.arrays, self.geometry, self._transfers, (store,), cache_file
             )
 
     def _check_open(self) -> None:
@@ -151,8 +150,6 @@ class PayloadSystem(CommandSystem):
         if self._bytes is None:
             return
         self._bytes.apply(count)
-        slots = self.arrays.trim_slot
-        slots[slots == trim_maps.LOGGED] = trim_maps.FREE
         if self._bytes.full is not None and self._store_error is None:
             self._stop_storing(self._bytes.full, self._settled)
             if self.strict:

@@ -15,8 +15,9 @@ import numpy as np
 
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
+from ondie.emu.nvme.moved_bytes import POISON
 from ondie.emu.paths.layout.regions import VALUE_BYTES, Regions, Shard
-from ondie.emu.paths.payload import POISON, Conventional
+from ondie.emu.paths.payload import Conventional
 from ondie.kernels import topk
 
 PAIR_BYTES = 8

@@ -14,13 +14,11 @@ import numpy as np
 
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.run.system import System
-from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nvme.data_cache_payload import CachedBytes
 from ondie.emu.paths.layout.formats import Stored
 from ondie.emu.paths.layout.regions import Regions, Shard
 from ondie.emu.paths.layout.volume import Volume
 from ondie.emu.paths.optimizer_step import CASTS
-from ondie.emu.paths.payload import POISON, Conventional, poison, poisoned
+from ondie.emu.paths.payload import Conventional, poison, poisoned
 from ondie.kernels.cast import narrow
 from ondie.kernels.formats import B16, TYPES
 from ondie.kernels.update import Slot
@@ -41,13 +39,9 @@ class OffloadMemory(Conventional):
         stored: Stored,
     ) -> None:
         whole = Regions.of(Shard(0, 0, params), (*stored.vectors, stored.gradient), system.geometry)
-        super().__init__(system, (whole,), compute, gradient_arrives=True)
+        pages = [volume.pages] * volume.devices
+        super().__init__(system, (whole,), compute, gradient_arrives=True, pages=pages)
         self.volume = volume
-        self.memory = tuple(
-            np.full((volume.pages, volume.page), POISON, np.uint8) for _ in range(volume.devices)
-        )
-        self.stores = tuple(PageStore(volume.page) for _ in self.memory)
-        self.cached = tuple(CachedBytes() for _ in self.memory)
         self.params = params
         self.slots = {slot.name: slot for slot in stored.slots}
         self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
@@ -99,8 +93,7 @@ class OffloadMemory(Conventional):
 
     def _flush(self, name: str) -> None:
         for dev, (lpn, pages) in enumerate(self.volume.used(name)):
-            for each in range(lpn, lpn + pages):
-                self._program(dev, each, self.ppn(dev, each))
+            self.store_memory(dev, range(lpn, lpn + pages))
 
     def _model(self, start: int, stop: int, weights: np.ndarray) -> None:
         """Write the model's 16-bit parameters [start, stop) to the host memory that is written to
@@ -117,7 +110,7 @@ class OffloadMemory(Conventional):
             here = self._entries(slot, first, last)
             begin, size = at % page, (here.stop - here.start) * slot.dtype.itemsize
             lpns = range(at // page, -(-(at + size) // page))
-            found = np.concatenate([self._newest(dev, lpn) for lpn in lpns])
+            found = self.moved.newest(dev, lpns).reshape(-1)
             out[here] = found[begin : begin + size].view(slot.dtype)
         return out
 

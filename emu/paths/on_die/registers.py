@@ -24,7 +24,7 @@ from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die.parity import Made, ParityData, records
 from ondie.emu.paths.on_die.protection import Guarded
-from ondie.emu.paths.payload import poison, poisoned
+from ondie.emu.paths.payload import moved_bytes, poison, poisoned
 
 
 class At(NamedTuple):
@@ -44,6 +44,7 @@ class Reservoir:
     ``homes``: stripe map of each device at the start; this object updates a copy. ``compute``:
     function that updates parameters [start, stop) of arrays by slot name in place, given their
     gradient. ``guarded``: super-pages of each device that hold parities and commit records.
+    ``stores``: pages on flash, of each device; None: new ones.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Reservoir:
         homes: tuple[Homes, ...],
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
         guarded: tuple[Guarded, ...],
+        stores: Sequence[PageStore] | None = None,
     ) -> None:
         self.system = system
         self.stripes = stripes
@@ -76,7 +78,9 @@ class Reservoir:
         self.beside = tuple(
             ParityData(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
         )
-        self.stores = tuple(PageStore(page) for _ in stripes)
+        self.moved = moved_bytes(system, stores)
+        self.stores = self.moved.stores
+        """Pages on flash, of each device."""
         cfg = system.cfg
         self.code = pe_protection.code(cfg)
         self.comparator = cfg.pe.protection == "nan_comparator"
@@ -102,7 +106,9 @@ class Reservoir:
         self.given: dict[int, list[Spare]] = {}
         """Out-of-band data that the controller has already made for the contents of a die's
         registers, by die. The parity includes this data."""
-        system.on_log = self.on_log
+        self.memory = [np.zeros((0, page), np.uint8) for _ in stripes]
+        """No rows of this plan access the conventional namespace."""
+        self.moved.follow(self)
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
         """Accept the gradient of the next step, float32[n_params], from the accelerator."""
@@ -249,70 +255,66 @@ class Reservoir:
                         )
         return out
 
-    def on_log(self, log: np.ndarray) -> None:
-        """Apply the entries of the engine's log to registers and pages. Raises SimulationError
-        for an unexpected kind of entry."""
-        geometry = self.system.geometry
-        for entry in payload_log.entries(log):
-            dev, sp, die = entry.dev, entry.lpn, entry.die
-            at = At(die % geometry.dies, entry.ppn, entry.old)
-            stripes = self.stripes[dev]
-            store = self.stores[dev]
-            if store.follow(entry, geometry):
-                continue
-            match entry.what:
-                case payload_log.LOG_VPP:
+    def apply(self, entry: payload_log.LogEntry) -> None:
+        """Apply an entry of the engine's log to registers and pages of the reservoir. Raises
+        SimulationError for an unexpected kind of entry."""
+        dev, sp, die = entry.dev, entry.lpn, entry.die
+        at = At(die % self.system.geometry.dies, entry.ppn, entry.old)
+        stripes = self.stripes[dev]
+        store = self.stores[dev]
+        match entry.what:
+            case payload_log.LOG_VPP:
+                first, last = self._whole(dev, sp)
+                self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
+                poison(self.staged[first:last])
+            case payload_log.LOG_KEEP:
+                self._keep(dev, sp, at)
+            case payload_log.LOG_BPR:
+                self.registers[die] = self._read(dev, at)
+                if stripes.kept:
+                    kept = [self.page(at, stripes.plane("g", i)) for i in range(stripes.groups)]
+                    found = np.concatenate([store.read(ppn) for ppn in kept])
                     first, last = self._whole(dev, sp)
-                    self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
-                    poison(self.staged[first:last])
-                case payload_log.LOG_KEEP:
-                    self._keep(dev, sp, at)
-                case payload_log.LOG_BPR:
-                    self.registers[die] = self._read(dev, at)
-                    if stripes.kept:
-                        kept = [self.page(at, stripes.plane("g", i)) for i in range(stripes.groups)]
-                        found = np.concatenate([store.read(ppn) for ppn in kept])
-                        first, last = self._whole(dev, sp)
-                        held = found.view(stripes.gradient_dtype)[: last - first]
-                        self.gradients.setdefault(die, {})[sp] = held
-                case payload_log.LOG_ODC:
-                    self._compute(dev, die, sp)
-                case payload_log.LOG_FETCH:
-                    self._join(dev, die, sp)
-                case payload_log.LOG_BPP:
-                    self._put(dev, at, self.coming(dev, die, sp))
-                    self.given.pop(die, None)
-                    del self.registers[die]
-                case payload_log.LOG_MADE:
-                    self._put(dev, at, self.coming(dev, die, sp))
-                    self.beside[dev].done(sp)
-                case payload_log.LOG_READ if entry.row in self.again:
-                    self.rejoin(*self.again.pop(entry.row))
-                case payload_log.LOG_READ:
-                    if sp in self.homes[dev]:
-                        for group in range(stripes.groups):
-                            a, b = self.span(dev, sp, group)
-                            ppn = self.page(at, stripes.plane("w", group))
-                            self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
-                    if self.saved is not None:
-                        self.saved[dev, sp] = self._read(dev, at)
-                case payload_log.LOG_LIFT:
-                    spare = store.spare(self.page(at, 0))
-                    assert isinstance(spare, Spare)
-                    self.lifted[dev, sp] = spare.step, self._read(dev, at)
-                case payload_log.LOG_LANDED:
-                    source = entry.n
-                    self.program(dev, at, *self.landing(dev, source))
-                    del self.lifted[dev, source]
-                    self.homes[dev].land(source, sp)
-                case payload_log.LOG_RAW:
-                    self._flip(dev, entry)
-                case payload_log.LOG_ROW:
-                    assert self.gradient is not None
-                    stop = min(sp + entry.old, stripes.shard.stop)
-                    self.staged[sp:stop] = self.gradient[sp:stop]
-                case what:
-                    raise SimulationError(f"log entry of kind {what}: not expected on this path")
+                    held = found.view(stripes.gradient_dtype)[: last - first]
+                    self.gradients.setdefault(die, {})[sp] = held
+            case payload_log.LOG_ODC:
+                self._compute(dev, die, sp)
+            case payload_log.LOG_FETCH:
+                self._join(dev, die, sp)
+            case payload_log.LOG_BPP:
+                self._put(dev, at, self.coming(dev, die, sp))
+                self.given.pop(die, None)
+                del self.registers[die]
+            case payload_log.LOG_MADE:
+                self._put(dev, at, self.coming(dev, die, sp))
+                self.beside[dev].done(sp)
+            case payload_log.LOG_READ_OUT if entry.row in self.again:
+                self.rejoin(*self.again.pop(entry.row))
+            case payload_log.LOG_READ_OUT:
+                if sp in self.homes[dev]:
+                    for group in range(stripes.groups):
+                        a, b = self.span(dev, sp, group)
+                        ppn = self.page(at, stripes.plane("w", group))
+                        self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
+                if self.saved is not None:
+                    self.saved[dev, sp] = self._read(dev, at)
+            case payload_log.LOG_LIFT:
+                spare = store.spare(self.page(at, 0))
+                assert isinstance(spare, Spare)
+                self.lifted[dev, sp] = spare.step, self._read(dev, at)
+            case payload_log.LOG_LANDED:
+                source = entry.n
+                self.program(dev, at, *self.landing(dev, source))
+                del self.lifted[dev, source]
+                self.homes[dev].land(source, sp)
+            case payload_log.LOG_RAW:
+                self._flip(dev, entry)
+            case payload_log.LOG_ROW:
+                assert self.gradient is not None
+                stop = min(sp + entry.old, stripes.shard.stop)
+                self.staged[sp:stop] = self.gradient[sp:stop]
+            case what:
+                raise SimulationError(f"log entry of kind {what}: not expected on this path")
 
     def landing(self, device: int, source: int) -> tuple[np.ndarray, list[Spare]]:
         """Return (pages, out-of-band data) to program at the target of a super-page that is moved

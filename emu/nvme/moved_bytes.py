@@ -1,12 +1,15 @@
-"""Bytes of a live drive: pages on flash, pages in the data cache, and the host's memory.
+"""Bytes of drives: pages on flash, pages in the data cache, and the memory of requests and plans.
 
 Owns the memory of the data cache and the application of the engine's log to all bytes. Does not own
-the selection of cached pages (data_cache.py), stored pages (nand/page_store.py) or the log
-(engine/core/payload_log.py).
+the selection of cached pages (data_cache.py), stored pages (nand/page_store.py), the log
+(engine/core/payload_log.py) or what the rows of a plan mean (:class:`PlanBytes`).
 Source: csrc/payload.c, which copies and computes checksums.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.events import ROW
 from ondie.emu.engine.core.payload_log import LOG_BAD, LOG_FILL, LOG_READ, LogEntry
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import trim_maps
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.geometry import Geometry
@@ -32,12 +36,33 @@ IN_FILES = () if native.lib is None else (
 """Reasons for which ondie_apply stops that concern the memory of pages."""
 
 
-class RequestBytes:
-    """Bytes of one drive. :meth:`apply` moves them as the engine's log says.
+POISON = 0xFF
+"""Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are
+an FP32 NaN."""
+assert native.lib is None or (POISON, ROW) == (native.lib.ONDIE_POISON, native.lib.ONDIE_OF_PLAN)
+
+
+class PlanBytes(Protocol):
+    """What the rows of plans do with bytes."""
+
+    @property
+    def memory(self) -> Sequence[np.ndarray]:
+        """Memory that rows read into and write from, of each device: uint8[pages, page_bytes] by
+        logical page; no pages if no row accesses the conventional namespace. A page that was
+        written from is filled with POISON. The arrays must not move."""
+
+    def apply(self, entry: LogEntry) -> None:
+        """Apply an entry of the log that only the plan gives a meaning. Raises SimulationError for
+        any other kind of entry."""
+
+
+class MovedBytes:
+    """Bytes of the devices of a system. :meth:`apply` moves them as the engine's log says.
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
-    move. ``store``: pages on flash. ``cache_file``: files for what is not on flash yet, used from
-    :meth:`save_cache` on. Raises InputError if the C extension is not built.
+    move. ``stores``: pages on flash, of each device. ``cache_file``: files for what is not on flash
+    yet, of a single device, used from :meth:`save_cache` on. Raises InputError if the C extension
+    is not built.
     """
 
     def __init__(
@@ -45,30 +70,27 @@ class RequestBytes:
         arrays: Arrays,
         geometry: Geometry,
         transfers: np.ndarray,
-        store: PageStore,
+        stores: Sequence[PageStore],
         cache_file: CacheFile | None = None,
     ) -> None:
         if native.lib is None:
             raise InputError("payload: needs the C extension of the package, which is not built")
-        page, places = geometry.page_bytes, int(arrays.cfg.cache_pages[0])
-        self.store = store
-        """Pages on flash."""
+        page, places = geometry.page_bytes, int(arrays.cfg.cache_pages[0]) * len(stores)
+        self.stores = tuple(stores)
+        """Pages on flash, of each device."""
         self.full: StoreFull | None = None
         """The error of the file system that has no room; what follows is kept in memory."""
         self.cache_file = cache_file
         self.damaged: set[int] = set()
         """Physical pages that were read, or whose contents came back to the cache, and whose
         checksum in the store is wrong."""
+        self.plans: PlanBytes | None = None
+        """What the rows of plans mean; None: they move no bytes."""
         self._arrays, self._transfers = arrays, transfers
         self._cached = np.frombuffer(anonymous(page * places), np.uint8)
-        record = native.ffi.new("ondie_payload *")
-        record.isa = native.ISAS.index(native.isas()[-1])
-        record.ring_shift = int(arrays.cfg.ring_shift[0])
-        record.planes, record.slots = geometry.planes, geometry.slots
-        record.page_bytes, record.segment_pages = page, self.store.segment_pages
+        self._records = native.ffi.new("ondie_payload[]", len(stores))
+        self._record = self._records[0]
         self._kept: dict[str, np.ndarray] = {
-            "pages": self.store.page_at,
-            "spares": self.store.spare_at,
             "cached": self._cached,
             "flying": np.frombuffer(anonymous(page * places), np.uint8),
             "state": np.zeros(max(places, 1), np.uint8),
@@ -78,20 +100,42 @@ class RequestBytes:
             "trim_sequence": np.zeros(len(arrays.trim_bits), np.int64),
             "map_composed": np.zeros(len(arrays.tpage), np.int64),
         }
-        if (files := self.store.files) is not None:
-            record.verify = 1
-            record.run_pages = files.run_pages
-            self._kept |= {"room": files.room_at, "marks": files.marks}
         if cache_file is not None:
             one = max(places, 1)
             for name in ("entry", "leaving", "content"):
                 self._kept[name] = np.zeros(one, np.int64)
             for name in ("free_entries", "left_entries"):
                 self._kept[name] = np.zeros(max(cache_file.count, 1), np.int64)
-        for name, array in self._kept.items():
-            setattr(record, name, native.ffi.cast("void *", array.ctypes.data))
-        self._record, self._log = record, arrays.log.view(np.ndarray)
+        for dev, store in enumerate(stores):
+            record = self._records[dev]
+            record.isa = native.ISAS.index(native.isas()[-1])
+            record.ring_shift = int(arrays.cfg.ring_shift[0])
+            record.planes, record.slots = geometry.planes, geometry.slots
+            record.page_bytes, record.segment_pages = page, store.segment_pages
+            own: dict[str, np.ndarray] = {"pages": store.page_at, "spares": store.spare_at}
+            if (files := store.files) is not None:
+                record.verify = 1
+                record.run_pages = files.run_pages
+                own |= {"room": files.room_at, "marks": files.marks}
+            for name, array in (self._kept | own).items():
+                setattr(record, name, native.ffi.cast("void *", array.ctypes.data))
+        self._log = arrays.log.view(np.ndarray)
         self._address = native.ffi.cast("ondie_record *", arrays.log.ctypes.data)
+
+    @property
+    def store(self) -> PageStore:
+        """Pages on flash of the first device."""
+        return self.stores[0]
+
+    def follow(self, plans: PlanBytes | None) -> None:
+        """Let plan rows move bytes as ``plans`` says (None: not any more)."""
+        self.plans = plans
+        for dev in range(len(self.stores)):
+            memory = np.zeros((0, 0), np.uint8) if plans is None else plans.memory[dev]
+            assert memory.flags.c_contiguous
+            record = self._records[dev]
+            record.plan_memory = native.ffi.cast("uint8_t *", memory.ctypes.data)
+            record.plan_pages = len(memory)
 
     def save_cache(self) -> None:
         """Keep the contents of the cache, and trims, in their files from now on. All entries are
@@ -157,37 +201,50 @@ class RequestBytes:
         self._record.sequence, self._record.programs = sequence, programs
 
     def apply(self, count: int) -> None:
-        """Apply the first ``count`` records of the engine's log. Raises InputError if a page is
-        programmed twice without an erase, Imbalance if bytes are taken from a page that is not
-        programmed, or move for something else than a request.
+        """Apply the first ``count`` records of the engine's log as :meth:`apply_log` does."""
+        self._apply(self._log, self._address, count)
+
+    def apply_log(self, log: np.ndarray) -> None:
+        """Apply the records of a log, LOG[n]. Raises InputError if a page is programmed twice
+        without an erase, or read by a plan before it is programmed; Imbalance if other bytes are
+        taken from a page that is not programmed, or move for something without memory.
         """
-        record, at = self._record, 0
-        while True:
-            at = native.lib.ondie_apply(record, self._address, at, count)
-            if at == count:
-                return
-            if record.status == native.lib.ONDIE_DAMAGED:
-                self._fail_read(self._log[at], int(record.missing))
-                at += 1
-            elif record.status in IN_FILES:
-                entry = self._log[at]
-                try:
-                    at += self._prepare(entry, int(record.missing))
-                except StoreFull as error:
-                    self.full = error
-                    self.store.keep_in_memory()
-                    record.entries = record.entry_pages = native.ffi.NULL  # they stay as they are
-                except InputError:
-                    if entry["what"] not in (LOG_READ, LOG_FILL):
-                        raise
-                    self._fail_read(entry, int(entry["ppn"]))  # its segment cannot be read
-                    at += 1
-            elif record.status == native.lib.ONDIE_TWICE:
-                ppn = int(self._log["ppn"][at])
-                raise InputError(f"physical page {ppn} is programmed twice without an erase")
-            else:
-                self._spoil(LogEntry._make(self._log[at].tolist()))
-                at += 1
+        log = np.ascontiguousarray(log).view(np.ndarray)
+        self._apply(log, native.ffi.cast("ondie_record *", log.ctypes.data), len(log))
+
+    def _apply(self, log: np.ndarray, address: object, count: int) -> None:
+        at = 0
+        while (at := native.lib.ondie_apply(self._records, address, at, count)) < count:
+            at += self._apply_stopped(log[at])
+        slots = self._arrays.trim_slot
+        slots[slots == trim_maps.LOGGED] = trim_maps.FREE
+
+    def _apply_stopped(self, entry: np.record) -> int:
+        """Do what keeps ondie_apply from going on behind or with ``entry`` of the log. Return the
+        number of entries that this has applied. Raises as :meth:`apply_log`."""
+        record = self._records[int(entry["dev"])]
+        if record.status == native.lib.ONDIE_DAMAGED:
+            self._fail_read(entry, int(record.missing))
+            return 1
+        if record.status in IN_FILES:
+            store = self.stores[int(entry["dev"])]
+            try:
+                return self._prepare(entry, record, store)
+            except StoreFull as error:
+                self.full = error
+                store.keep_in_memory()
+                record.entries = record.entry_pages = native.ffi.NULL  # they stay as they are
+                return 0
+            except InputError:
+                if entry["what"] not in (LOG_READ, LOG_FILL):
+                    raise
+                self._fail_read(entry, int(entry["ppn"]))  # its segment cannot be read
+                return 1
+        if record.status == native.lib.ONDIE_TWICE:
+            ppn = int(entry["ppn"])
+            raise InputError(f"physical page {ppn} is programmed twice without an erase")
+        self._apply_other(LogEntry._make(entry.tolist()), record.status)
+        return 1
 
     def _fail_read(self, entry: np.record, ppn: int) -> None:
         """Let the request of ``entry`` of the log, which has read damaged page ``ppn``, end with an
@@ -199,48 +256,81 @@ class RequestBytes:
             if request["status"] == Status.SUCCESS:
                 request["status"] = Status.UNRECOVERED_READ_ERROR
 
-    def _prepare(self, entry: np.record, missing: int) -> int:
+    def _prepare(self, entry: np.record, record: Any, store: PageStore) -> int:
         """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the
         log can go on. Return the number of entries that this has applied. Raises StoreFull."""
-        match self._record.status:
+        missing = int(record.missing)
+        match record.status:
             case native.lib.ONDIE_NO_SEGMENT:
                 reads = entry["what"] in (LOG_READ, LOG_FILL)
-                self.store.open_segment(missing, create=not reads)
+                store.open_segment(missing, create=not reads)
             case native.lib.ONDIE_NO_ENTRY:
                 self._free_entries()
             case native.lib.ONDIE_FILE_TRIM:
                 assert self.cache_file is not None
                 self.cache_file.folder.begin_writing()
                 first, count = int(entry["lpn"]), int(entry["n"])
-                self.cache_file.record_trim(first, count, int(self._record.sequence))
+                self.cache_file.record_trim(first, count, int(record.sequence))
                 return 1
             case native.lib.ONDIE_NO_ROOM:
-                self.store.reserve(missing)
+                store.reserve(missing)
             case native.lib.ONDIE_FILE_ERASE:
-                planes, slots = self._record.planes, self._record.slots
                 ppn, count, mask = (int(entry[name]) for name in ("ppn", "n", "old"))
-                self.store.erase(ppn, count, mask, planes, slots)
+                store.erase(ppn, count, mask, record.planes, record.slots)
                 return 1
         return 0
 
-    def _spoil(self, entry: LogEntry) -> None:
-        """Apply a log entry for a page with bit errors: to the host's memory, or to the flash page
-        to which it was moved with its errors."""
-        if entry.what != LOG_BAD or entry.kind == ROW:
+    def _apply_other(self, entry: LogEntry, status: int) -> None:
+        """Apply an entry of a kind that ondie_apply leaves to its caller (status NOT_APPLIED)."""
+        if status == native.lib.ONDIE_NOT_APPLIED and entry.what == LOG_BAD:
+            self._spoil(entry)
+        elif status == native.lib.ONDIE_NOT_APPLIED and self.plans is not None:
+            self.plans.apply(entry)
+        elif status == native.lib.ONDIE_BLANK and entry.kind == ROW and entry.what == LOG_READ:
+            ppns = range(entry.ppn, entry.ppn + entry.n)
+            blank = next(ppn for ppn in ppns if not self.stores[entry.dev].is_written(ppn))
+            raise InputError(f"physical page {blank} is read before it was programmed")
+        else:
             raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
-        page = self.store.page_bytes
+
+    def _spoil(self, entry: LogEntry) -> None:
+        """Apply a log entry for a page with bit errors: to the memory of the request or plan, or to
+        the flash page to which it was moved with its errors."""
+        store = self.stores[entry.dev]
+        page = store.page_bytes
         wrong = bit_errors.logged_bits(entry, self._arrays.code[0], page)
-        if entry.queue < 0:
-            self.store.damage(entry.ppn, wrong)
+        if entry.row < 0:
+            store.damage(entry.ppn, wrong)
             return
-        record = self._transfers[(entry.queue << self._record.ring_shift) + entry.row]
-        first = entry.lpn * page - int(record["offset"])
-        start, end = max(first, 0), min(first + page, int(record["size"]))
-        if record["data"] == 0 or end <= start:
+        if entry.kind == ROW:
+            if self.plans is None:
+                raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
+            self.plans.memory[entry.dev][entry.lpn] ^= wrong
             return
-        address = native.ffi.cast("uint8_t *", int(record["data"]) + start)
+        transfer = self._transfers[(entry.queue << self._record.ring_shift) + entry.row]
+        first = entry.lpn * page - int(transfer["offset"])
+        start, end = max(first, 0), min(first + page, int(transfer["size"]))
+        if transfer["data"] == 0 or end <= start:
+            return
+        address = native.ffi.cast("uint8_t *", int(transfer["data"]) + start)
         memory = np.frombuffer(native.ffi.buffer(address, end - start), np.uint8)
         memory ^= wrong[start - first : end - first]
+
+    def newest(self, device: int, units: range) -> np.ndarray:
+        """Return the contents of mapping units from the data cache, or else from flash,
+        uint8[len(units), page_bytes]. Raises InputError if one has none."""
+        first = device * int(self._arrays.cfg.cache_pages[0])
+        slots = self._arrays.cpage[first : first + int(self._arrays.cache.used[device])]
+        held = np.flatnonzero(slots["have"] != 0)
+        places = dict(zip(slots["lpn"][held].tolist(), (first + held).tolist(), strict=True))
+        page, found = self.store.page_bytes, []
+        for unit in units:
+            if unit in places:
+                at = places[unit] * page
+                found.append(self._cached[at : at + page])
+            else:
+                found.append(self.stores[device].read(int(self._arrays.l2p[device, unit]) - 1))
+        return np.stack(found)
 
     def stored(self, unit: int) -> np.ndarray | None:
         """Return a copy of the flash contents of a mapping unit, uint8[page_bytes]; None if the
