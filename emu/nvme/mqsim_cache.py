@@ -1,10 +1,9 @@
 """MQSim's data cache (destage buffer): sends a page to flash when it is first written.
 
 Owns the set of cached pages, the selection and time of the sectors that are written to flash, the
-requests that wait, and the access time of the cache's DRAM. Does not own the cache slots and their
+requests that wait. Does not own the cache's DRAM (mqsim_cache_dram.py), the cache slots and their
 order (cache_places.py) or the write path to flash (ftl/write_path.py).
-Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules, its limit and the time of its
-DRAM.
+Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules and its limit.
 
 If a flow writes a page that it has not written recently, the page is sent to flash at once and
 leaves the cache when its program ends. If the page is written again before that, it stays in the
@@ -26,17 +25,16 @@ from ondie.emu.engine.core.counters import (
 )
 from ondie.emu.engine.core.events import (
     CACHED,
-    enter,
     give_txn,
     go,
-    line,
     take_txn,
 )
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.emu.nand.die import EVICTED
-from ondie.emu.nand.timing import PROGRAM
+from ondie.emu.nand.timing import PROGRAM, READ
 from ondie.emu.nvme import cache_places
+from ondie.emu.nvme.mqsim_cache_dram import access, occupy
 from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
 
@@ -49,7 +47,6 @@ CLEAN, DIRTY = range(2)
 eviction."""
 MEMORY_PS = 10**12
 """Interval in ps after which the record of recently written pages is reset."""
-PS_PER_NS = 1000
 
 
 @dataclass(frozen=True)
@@ -71,92 +68,6 @@ class Sizes:
     open_ps: int
     close_ns: float
     strays: bool = False
-
-
-@njit
-def access_ps(st, n_bytes):
-    """Return the time of one access of ``n_bytes`` to the cache's DRAM, ps.
-
-    An access to several DRAM rows is charged for half of the rows only, as in MQSim.
-    """
-    cfg = st.cfg[0]
-    row = int(cfg.buffer_row)
-    pairs = n_bytes // cfg.buffer_burst // 2
-    if n_bytes <= row:
-        return cfg.buffer_open + int(pairs * cfg.buffer_ns) * PS_PER_NS
-    whole = int((row // cfg.buffer_burst // 2) * cfg.buffer_ns + cfg.buffer_close) * (
-        n_bytes // row // 2
-    )
-    rest = int((n_bytes % row) / (cfg.buffer_burst * cfg.buffer_ns))
-    return 2 * cfg.buffer_open + (whole + rest) * PS_PER_NS
-
-
-@njit
-def access(st, tid, n_bytes, step):
-    """Queue an access of ``n_bytes`` by transaction ``tid`` to the cache's DRAM.
-
-    ``step`` of the transaction is complete afterwards. Returns False if the access takes no time.
-    """
-    station = stages.station(st, st.txn[tid].dev, stages.DRAM)
-    if st.cache.shape[0] > 1 and st.fifo[station].head >= 0:
-        wait_for_turn(st, station, tid, n_bytes, step)
-        return True
-    return enter(st, station, tid, n_bytes, access_ps(st, n_bytes), step)
-
-
-@inline
-def turns_ahead(st, tid, turn):
-    """Return the number of caches that have the DRAM before the cache of transaction ``tid``, if
-    cache ``turn`` has it now.
-    """
-    groups = st.cache.shape[0]
-    return (int(st.zone[st.txn[tid].stream].group) - turn - 1 + groups) % groups
-
-
-@cold
-def wait_for_turn(st, station, tid, n_bytes, step):
-    """Queue an access to the busy DRAM of several caches, which have it in turn, one access each.
-
-    The accesses of one cache are in order of arrival. The accesses behind the new one are delayed.
-    """
-    fifo = st.fifo[station]
-    service = access_ps(st, n_bytes)
-    turn = int(st.zone[st.txn[fifo.head].stream].group)
-    own = turns_ahead(st, tid, turn)
-    own_round = 0
-    other = st.txn[fifo.head].next
-    while other >= 0:
-        own_round += int(turns_ahead(st, other, turn) == own)
-        other = st.txn[other].next
-    before = int(fifo.head)
-    other = st.txn[before].next
-    last = -1
-    rounds = 0
-    while other >= 0:
-        ahead = turns_ahead(st, other, turn)
-        rounds += int(ahead <= last)
-        last = ahead
-        if rounds > own_round or (rounds == own_round and ahead > own):
-            break
-        before = other
-        other = st.txn[other].next
-    txn = st.txn[tid]
-    txn.step = step
-    txn.next = other
-    st.txn[before].next = tid
-    start = st.txn[before].time
-    if other < 0:
-        start = fifo.free_at
-        fifo.tail = tid
-    txn.time = start + service
-    line(st, st.reg[0].fifo0 + station, start, txn.time, tid)
-    while other >= 0:
-        st.txn[other].time += service
-        other = st.txn[other].next
-    fifo.free_at += service
-    fifo.size += n_bytes
-    fifo.jobs += 1
-    st.use[txn.phase, st.reg[0].fifo0 + station] += service
 
 
 @inline
@@ -201,7 +112,13 @@ def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
 
 @njit
 def send(st, tid):
-    """Send all writes of a list, which begins with ``tid`` and is linked by ``mate``, to flash."""
+    """Send all writes of a list, which begins with ``tid`` and is linked by ``mate``, to flash.
+
+    A read that only occupied the DRAM is given back.
+    """
+    if tid >= 0 and st.txn[tid].op == READ:
+        give_txn(st, tid)
+        return
     while tid >= 0:
         following = st.txn[tid].mate
         st.txn[tid].mate = -1
@@ -460,7 +377,7 @@ def fill(st, tid):
     """Insert the page that read ``tid`` has read from flash into the cache.
 
     Has no effect unless the flow caches its reads and the page has been programmed. The access
-    occupies DRAM, but the read does not wait for it.
+    of a page that is new to the cache occupies DRAM, but the read does not wait for it.
     """
     st.reg[0].hop = 0
     txn = st.txn[tid]
@@ -470,7 +387,8 @@ def fill(st, tid):
         return
     group = int(zone.group)
     place = cache_places.find(st, group, txn.lpn)
-    if place == 0:
+    made = place == 0
+    if made:
         place, write = make_place(st, dev, txn.stream, txn.lpn, -1)
         st.cpage[place - 1].stream = txn.stream
         st.count[dev, CACHE_FILL_PAGES] += 1
@@ -483,17 +401,5 @@ def fill(st, tid):
         set_content(st, group, place, DIRTY)
     st.cpage[place - 1].have |= txn.sectors
     st.cpage[place - 1].leaving = st.reg[0].now
-    occupy_dram(st, dev, set_bits(txn.sectors) * SECTOR_BYTES)
-
-
-@njit
-def occupy_dram(st, dev, n_bytes):
-    """Occupy the cache's DRAM for an access of ``n_bytes``; no transaction waits for its end."""
-    reg = st.reg[0]
-    station = stages.station(st, dev, stages.DRAM)
-    fifo = st.fifo[station]
-    time = access_ps(st, n_bytes)
-    fifo.free_at = max(reg.now, fifo.free_at) + time
-    fifo.size += n_bytes
-    fifo.jobs += 1
-    st.use[0, reg.fifo0 + station] += time
+    if made:  # as in MQSim, sectors that join a cached page take no time
+        occupy(st, tid, set_bits(txn.sectors) * SECTOR_BYTES)

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu.nvme import mqsim_cache as buffer
+from ondie.emu.nvme import mqsim_cache_dram as dram
 from ondie.emu.replay.mqsim import data_cache as caching
 from ondie.emu.replay.mqsim import flash_counts
 from ondie.emu.replay.mqsim import to_engine as simulate
@@ -143,7 +143,7 @@ def test_pages_that_another_flow_evicts(tmp_path):
 def test_the_time_of_an_access(tmp_path, drive, n_bytes, ns):
     d, flows = pair(tmp_path, 1024, (W, {}), **drive)
     _, arrays = simulate.prepared(d, flows, frozenset())
-    assert buffer.access_ps(arrays.handle(), n_bytes) == ns * 1000
+    assert dram.access_ps(arrays.handle(), n_bytes) == ns * 1000
 
 
 def test_a_write_ends_in_dram(tmp_path):

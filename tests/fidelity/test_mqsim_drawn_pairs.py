@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ondie.emu.replay.mqsim import quirks, start_order
+from ondie.emu.replay.mqsim import outstanding, quirks, start_order
 from ondie.emu.replay.mqsim import to_engine as simulate
 from ondie.emu.replay.mqsim.flows import flows as make_flows
 from ondie.emu.replay.mqsim.run import read_pair
@@ -62,3 +62,57 @@ def test_hash_of_the_gnu_library():
     entries, buckets = start_order.table(before + names)
     order = sorted(range(4), key=lambda i: entries.index(start_order.hash_of(names[i])))
     assert (order, buckets) == ([2, 1, 0, 3], 59)
+
+
+NAMES_OF_SIXTEEN = {"Flash_Channel_Count": "8", "Chip_No_Per_Channel": "2"}
+
+
+def scenarios_of_four_flows(tmp_path):
+    """Return (drive, scenarios) of 16 chips and two scenarios with four flows each."""
+    paths = tmp_path / "ssd.xml", tmp_path / "load.xml"
+    paths[0].write_text(drive_xml(**NAMES_OF_SIXTEEN))
+    flow = {"Channel_IDs": "0,1", "Chip_IDs": "0,1", "Total_Requests_To_Generate": "40"}
+    flow["Synthetic_Generator_Type"] = "QUEUE_DEPTH"
+    flows = [flow_xml(SYNTHETIC, **flow)] * 4
+    paths[1].write_text(workload_xml(flows, flows))
+    return read_pair(*paths)
+
+
+def test_start_order_of_later_scenarios(tmp_path):
+    """The table keeps its buckets: order of a hash table of the GNU library, cleared once."""
+    drive, scenarios = scenarios_of_four_flows(tmp_path)
+    orders = []
+    for scenario in scenarios:
+        flows = make_flows(drive, scenario, frozenset(), [])
+        assert {flow.scenario for flow in flows} == {scenario.number}
+        orders.append(start_order.start_order(drive, flows, scenario.number))
+    assert orders == [[3, 0, 1, 2], [2, 1, 0, 3]]
+
+
+def test_flows_start_in_the_order_of_their_scenario(tmp_path, monkeypatch):
+    """The engine gets the flows of scenario 2 in the order of scenario 2."""
+    drive, scenarios = scenarios_of_four_flows(tmp_path)
+    asked = []
+    order = start_order.start_order
+    monkeypatch.setattr(simulate, "start_order", lambda *a: asked.append(a[2]) or order(*a))
+    names = quirks.obeyed(True)
+    simulate.played(drive, make_flows(drive, scenarios[1], names, []), names)
+    assert asked == [2]
+
+
+def test_transactions_for_negative_sizes(tmp_path):
+    """8 sectors with a deviation of 4: values below -1 are 1.2 % (normal distribution)."""
+    pair = PAIRS["negative sizes in an open loop"]
+    paths = tmp_path / "ssd.xml", tmp_path / "load.xml"
+    paths[0].write_text(drive_xml(**pair["drive"]))
+    paths[1].write_text(workload_xml([flow_xml(SYNTHETIC, **each) for each in pair["flows"]]))
+    drive, scenarios = read_pair(*paths)
+    flows = make_flows(drive, scenarios[0], frozenset(), [])
+    parameters = flows[0].parameters
+    assert outstanding.share_of_negative_sizes(parameters) == pytest.approx(0.012224, rel=1e-3)
+    sectors = drive.page_sectors
+    few = outstanding.outstanding(flows, sectors)
+    assert few == 1500 * 4
+    large = 1500 * 0.012224
+    more = outstanding.outstanding(flows, sectors, frozenset(["negative_sizes"]))
+    assert (more - few) / (-(-65535 // sectors)) == pytest.approx(large + 4 * large**0.5, abs=1)

@@ -40,7 +40,7 @@ from ondie.emu.ftl import read_retry
 from ondie.emu.ftl.completion import on_translation_page_read, write_collected_page
 from ondie.emu.ftl.transfers import decode, decode_bare, dram, send
 from ondie.emu.ftl.write_path import on_rest_read
-from ondie.emu.nvme import mqsim_cache
+from ondie.emu.nvme import mqsim_cache, mqsim_cache_dram
 from ondie.kernels.jit import inline, njit
 
 
@@ -132,7 +132,7 @@ def cross(st, tid, stage):
     if stage.crossing == Crossing.BARE_DECODER:
         return decode_bare(st, tid, stage.next)
     if stage.crossing == Crossing.BUFFER:
-        return mqsim_cache.access(st, tid, size, stage.next)
+        return mqsim_cache_dram.access(st, tid, size, stage.next)
     if stage.crossing == Crossing.CONTINUE:
         return False
     station = stage.station

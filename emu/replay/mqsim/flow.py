@@ -36,6 +36,8 @@ class Flow:
     source: Callable[[], Iterator[np.ndarray]]
     notes: tuple[str, ...] = ()
     """Notes for the user on requests that were changed or dropped."""
+    scenario: int = 1
+    """Number of the flow's scenario in the workload, from 1."""
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Return the requests of the flow from the first one, as arrays REQUEST[n].

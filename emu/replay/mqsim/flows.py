@@ -7,6 +7,7 @@ Source: MQSim's host, which makes a flow from each parameter set, in the order o
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def flows(
         else:
             assert isinstance(parameters, TraceBased)
             made.append(trace_flow(stream, parameters, range_, quirks, where, places))
-    return made
+    return [dataclasses.replace(flow, scenario=scenario.number) for flow in made]
 
 
 def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list[Flow]:

@@ -38,20 +38,16 @@ from ondie.emu.replay.mqsim.device_statistics import DeviceStatistics
 from ondie.emu.replay.mqsim.flash_counts import counters, half
 from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow, half_way
 from ondie.emu.replay.mqsim.initial_occupancy import occupied
+from ondie.emu.replay.mqsim.outstanding import MOST_REQUESTS, outstanding
 from ondie.emu.replay.mqsim.run import Run
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.start_order import start_order
-from ondie.emu.replay.mqsim.workload_xml import Synthetic
 from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
 MOST_NUMBERED = 32
 """Maximum number of sectors of a page for the quirk pages_of_flows, which keeps one bit per sector
 of two pages in 64 bits."""
-MOST_REQUESTS = 65535
-"""Maximum number of outstanding requests of an open loop."""
-MOST_TRANSACTIONS = 1 << 20
-"""Maximum number of transactions for the requests of open loops; this number takes 128 MiB."""
 STOP = 10
 """Number of free blocks of a plane below which host writes wait in MQSim.
 
@@ -240,7 +236,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         destage=data_cache.sizes(drive, flows, quirks),
         adapter=drive.io_queue_depth if sata.used(drive) else 0,
         entries=0 if sata.used(drive) else drive.io_queue_depth,
-        budget=outstanding(flows, sectors),
+        budget=outstanding(flows, sectors, quirks),
         maps=(len(streams), _map_caches(drive, len(streams), quirks)[0]),
     )
     for op, times in cycles(drive.plane_no_per_die).items():
@@ -313,26 +309,6 @@ def skew(drive: Drive, flow: Flow, quirks: frozenset[str]) -> int:
     if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
         return 0
     return flow.range.first * 512 % drive.page_capacity_bytes
-
-
-def outstanding(flows: Sequence[Flow], sectors: int) -> int:
-    """Return the number of transactions that the requests of open loops can need at the same time.
-
-    With this number, a drive that is slower than the arrivals can queue all requests. A request
-    needs two transactions, and one for each page that a request of mean size touches; a request of
-    a trace counts as one page. ``sectors``: sectors per page.
-    """
-    wanted = 0
-    for flow in flows:
-        parameters = flow.parameters
-        if flow.depth is None:
-            size = (
-                parameters.average_request_size_bytes // 512
-                if isinstance(parameters, Synthetic)
-                else sectors
-            )
-            wanted += min(flow.total or MOST_REQUESTS, MOST_REQUESTS) * (3 + -(-size // sectors))
-    return min(wanted, MOST_TRANSACTIONS)
 
 
 def _filled(
@@ -488,7 +464,8 @@ def watched(
     ]
     # Of simultaneous events, the event of the flow that comes first in this order is the first.
     last_first = list(range(len(flows)))[::-1]
-    order = start_order(drive, flows) if "start_order" in quirks else last_first
+    by_table = "start_order" in quirks
+    order = start_order(drive, flows, flows[0].scenario) if by_table else last_first
     done = Player(arrays, cfg, [sources[i] for i in order]).run(
         half_way(flows), progress, may_stall="stalled_writes" in quirks
     )

@@ -1,0 +1,54 @@
+"""Number of transactions that the requests of open loops need at the same time.
+
+Owns this estimate. Does not own the pool of transactions (engine/run/build.py).
+Source: MQSim, whose drive queues any number of transactions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, Synthetic
+
+MOST_REQUESTS = 65535
+"""Maximum number of outstanding requests of an open loop."""
+MOST_TRANSACTIONS = 1 << 20
+"""Maximum number of transactions for the requests of open loops; this number takes 128 MiB."""
+SPREAD = 4
+"""Standard deviations by which the number of large requests may exceed its mean."""
+
+
+def outstanding(flows: Sequence[Flow], sectors: int, quirks: frozenset[str] = frozenset()) -> int:
+    """Return the number of transactions that the requests of open loops can need at the same time.
+
+    With this number, a drive that is slower than the arrivals can queue all requests. A request
+    needs two transactions, and one for each page that a request of mean size touches; a request of
+    a trace counts as one page. A negative random size is a request of up to MOST_SECTORS with the
+    quirk negative_sizes. ``sectors``: sectors per page.
+    """
+    wanted = 0
+    for flow in flows:
+        parameters = flow.parameters
+        if flow.depth is not None:
+            continue
+        requests = min(flow.total or MOST_REQUESTS, MOST_REQUESTS)
+        size = sectors
+        if isinstance(parameters, Synthetic):
+            size = parameters.average_request_size_bytes // 512
+            if "negative_sizes" in quirks:
+                large = requests * share_of_negative_sizes(parameters)
+                large += SPREAD * math.sqrt(large)
+                wanted += math.ceil(large) * -(-MOST_SECTORS // sectors)
+        wanted += requests * (3 + -(-size // sectors))
+    return min(wanted, MOST_TRANSACTIONS)
+
+
+def share_of_negative_sizes(parameters: Synthetic) -> float:
+    """Return the share of requests whose random size, rounded up, is negative."""
+    deviation = parameters.variance_request_size_bytes
+    if parameters.request_size_distribution != "NORMAL" or not deviation:
+        return 0.0
+    distance = (parameters.average_request_size_bytes + 512) / deviation
+    return math.erfc(distance / math.sqrt(2)) / 2
