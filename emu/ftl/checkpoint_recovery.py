@@ -6,7 +6,8 @@ the state of blocks (recovery.py), or what metadata pages hold (map_checkpoint.p
 Source: this project (docs/store.md).
 
 1. The out-of-band data of the first page of each block are read. Blocks with metadata pages, and
-   blocks with an unreadable first page, are scanned.
+   blocks with an unreadable first page, are scanned. With copy-back, later pages of a block may be
+   programmed before its first one.
 2. Of each metadata page, the newest copy is taken, and the root says how many programs there were
    at the begin of its checkpoint. A damaged page ends the recovery from the checkpoint.
 3. Blocks that were open then, or whose first page was programmed later, are scanned. All other
@@ -180,17 +181,22 @@ def _first_pages(scan: Scan, arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np
     bool[blocks]: blocks that hold metadata pages, or whose first page is not readable.
 
     The first page of a block may read as blank though later ones do not: of a block that reads so,
-    the first two stripes are read.
+    as many pages are read as could have been overtaken (recovery.overtaken_pages).
     """
     store, pages, blocks = scan.store, scan.geometry.block_pages, scan.blocks
     count = len(blocks.visible)
+    behind = min(2 * scan.stripe + recovery.overtaken_pages(arrays.cfg[0]), pages)
     first = np.arange(count) * pages
     records = store.page_records(first)
     reads = read_spares(records)
     blank = reads == READS_BLANK
     places = np.flatnonzero(blank)
-    for at in range(1, min(2 * scan.stripe, pages)):
+    for at in range(1, behind):
         places = places[read_spares(store.page_records(first[places] + at)) == READS_BLANK]
+    if arrays.cfg.copyback[0]:
+        later = (first[places][:, None] + np.arange(1, behind)).reshape(-1)
+        scan.found.queried_pages = later
+        scan.found.scanned_pages += len(later)
     blank[:] = False
     blank[places] = True
     valid = reads == READS_VALID
@@ -366,7 +372,8 @@ def _scan_since(
         scan.sectors[lpns[~good]] = 0
     scanned_blocks = np.zeros(len(scan.blocks.visible), bool)
     scanned_blocks[scanned] = True
-    scan.found.queried_pages = ppns[~scanned_blocks[ppns // pages]]
+    asked = ppns[~scanned_blocks[ppns // pages]]
+    scan.found.queried_pages = np.concatenate([scan.found.queried_pages, asked])
     for first, flat, reads in kept:
         recovery.map_pages(scan, arrays, first, flat, reads)
 
@@ -438,10 +445,10 @@ def _set_known_blocks(
     """Set what is known of blocks that were not scanned, and of those that have failed: writes do
     not continue in them."""
     blocks, block = scan.blocks, arrays.block
-    stripes = scan.geometry.block_pages // scan.stripe
+    stripes = blocks.pages(arrays, scan.geometry) // scan.stripe
     failing = (flags & map_checkpoint.IS_FAILING) != 0
     full = (~scanned & ~blank) | (failing & (blocks.visible > 0))
-    blocks.visible[full] = stripes
+    blocks.visible[full] = stripes[full]
     bad = (flags & map_checkpoint.IS_BAD) != 0
     if failing.any():
         mapped = arrays.l2p[0][arrays.l2p[0] != 0].astype(np.int64) - 1

@@ -204,12 +204,14 @@ def request_padding(st, dev):
 def on_first_pass_done(st, tid):
     """Handle the end of the first of two passes over the word line of program ``tid``.
 
-    The second pass needs the next word line. That line is padded if a FLUSH or an FUA write waits
-    for it.
+    The second pass needs the next word line. That line is padded if a FLUSH, an FUA write, a trim
+    map or a metadata page waits for it.
     """
     txn = st.txn[tid]
     if txn.kind == CACHED:
         pad_for_cache(st, txn.dev)
+    elif trim_maps.is_trim_map(st, tid):
+        pad_for_trim_maps(st, txn.dev)
     elif has_fua(st, tid) and st.dev[txn.dev].fua == 0:
         pad_streams(st, txn.dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
 
@@ -240,6 +242,18 @@ def pad_for_cache(st, dev):
         return
     dev_rec.pressing = 0
     pad_streams(st, dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
+
+
+@cold
+def pad_for_trim_maps(st, dev):
+    """Pad word lines for trim maps and metadata pages, when all of these are in word lines."""
+    cfg = st.cfg[0]
+    if st.dev[dev].trim_joining > 0:
+        return
+    if st.dev[dev].trim_flights > 0:
+        pad_streams(st, dev, cfg.collected, cfg.collected + cfg.collected_streams, PADDED_AT_FLUSH)
+    if st.dev[dev].meta_flying > 0:
+        pad_streams(st, dev, cfg.map_stream, cfg.map_stream + 1, PADDED_AT_FLUSH)
 
 
 @njit
@@ -392,12 +406,7 @@ def join_word_line(st, tid):
         pad_for_cache(st, dev)
     elif trim_maps.is_trim_map(st, tid):
         dev_rec.trim_joining -= 1
-        if dev_rec.trim_joining == 0:
-            end = st.cfg[0].collected + st.cfg[0].collected_streams
-            pad_streams(st, dev, st.cfg[0].collected, end, PADDED_AT_FLUSH)
-            if st.cfg[0].meta_maps != 0:
-                stream = st.cfg[0].map_stream
-                pad_streams(st, dev, stream, stream + 1, PADDED_AT_FLUSH)
+        pad_for_trim_maps(st, dev)
     elif has_fua(st, tid):
         dev_rec.fua -= txn.n
         if dev_rec.fua == 0:

@@ -14,10 +14,11 @@ that of the latest program, because an interrupted erase may have damaged the ot
 (ftl/trim_maps.py) say which data are dead.
 
 A program that power loss interrupts is the last one of its block, or near the last: programs of one
-die are executed one by one. So the newest stripes of each block are read whole. A page with a wrong
-checksum is overwritten with zeros, which needs no erase, so that later scans do not take it for
-data. An interrupted program may also read as blank. So the stripe behind the last visible one is
-overwritten, too, and writes continue behind that.
+die are executed one by one, and those of a block in the order of its pages. Only copy-back overtakes
+a bounded number of them (:func:`overtaken_pages`). So the newest stripes of each block are read
+whole. A page with a wrong checksum is overwritten with zeros, which needs no erase, so that later
+scans do not take it for data. An interrupted program may also read as blank. So the stripe behind
+the last visible one is overwritten, too, and writes continue behind that.
 
 With programming in two passes, a page after its first pass cannot be read: it is visible, but holds
 no data. Its data were in the drive's DRAM, and no command had completed that promised them.
@@ -39,6 +40,7 @@ from ondie.emu.engine.core.sparse_table import map_table
 from ondie.emu.engine.core.state import Arrays, as_records
 from ondie.emu.ftl.block_recovery import Blocks, count_valid, set_blocks
 from ondie.emu.ftl.translation_pages import queue_stale
+from ondie.emu.ftl.trim_maps import FLIGHTS
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import ERASED, PROGRAMMED, TORN
 from ondie.emu.nand.sealed_records import (
@@ -51,7 +53,8 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
 CHECKED_STRIPES = 4
-"""Number of the newest stripes of a block whose pages are read whole."""
+"""Number of the newest stripes of a block whose pages are read whole, if no program of the block
+overtakes another one."""
 
 
 class Flash(Protocol):
@@ -207,15 +210,29 @@ def start_scan(
     table = arrays.cfg[0]
     blocks = geometry.units * geometry.all_blocks
     units = int(table.lpns + table.tpages + table.trim_maps)
+    stripe = max(int(table.stripe), int(table.together))
+    checked = CHECKED_STRIPES + -(-overtaken_pages(table) // stripe)
     return Scan(
-        store, geometry, max(int(table.stripe), int(table.together)), units,
+        store, geometry, stripe, units,
         map_table((units, 2), np.int64),
         arrays.sectors[0] if table.partial else None,
         Blocks(*np.zeros((2, blocks), np.int64), *np.full((2, blocks), -1, np.int64)),
-        geometry.block_pages if every_page else CHECKED_STRIPES,
+        geometry.block_pages if every_page else checked,
         int(table.passes) == 2,
         int(table.meta_pages),
     )  # fmt: skip
+
+
+def overtaken_pages(table: np.record) -> int:
+    """Return the number of programs of a block that later ones of the same block may overtake: with
+    copy-back, those in flight, which are moves, trim maps and metadata pages; else none.
+
+    Pages are allocated in order, and each that is not programmed has a program in flight.
+    """
+    if table.copyback == 0:
+        return 0
+    own = min(int(table.trim_maps), FLIGHTS) + min(int(table.meta_pages), int(table.meta_flights))
+    return int(table.gc_window) * int(table.gc_parallel) + own
 
 
 def set_tables(

@@ -61,8 +61,9 @@ def gather(st, die, tid, queue):
 
     An erase may overtake programs, which go to other blocks; a program does not overtake an erase,
     whose block it may need. Programs of different duration (for example the two passes of one page
-    offset) are not combined. Reads of different duration (such as a retry) are combined, and the
-    command takes as long as the longest read.
+    offset) are not combined. Word lines are programmed in order. So are pages, if the drive can be
+    recovered: recovery looks for interrupted programs at the end of a block. Reads of different
+    duration (such as a retry) are combined, and the command takes as long as the longest read.
     """
     txn = st.txn[tid]
     cfg = st.cfg[0]
@@ -76,7 +77,7 @@ def gather(st, die, tid, queue):
         die_rec = st.die[die]
         room = cfg.power - st.dev[die_rec.dev].power + die_rec.power - planes_of(st, tid)
     before = -1
-    passed = 0  # planes with a skipped word line: word lines must be programmed in order
+    passed = 0  # planes with a skipped program: no other may overtake it
     other = st.queue[die, 2 * queue]
     while other >= 0 and txn.planes != full:
         cand = st.txn[other]
@@ -112,7 +113,7 @@ def gather(st, die, tid, queue):
             merge(st, tid, other)
         else:
             before = other
-            if cfg.word != 0:
+            if cfg.word != 0 or cfg.trim_maps != 0:
                 passed |= cand.planes
         other = following
 

@@ -13,8 +13,9 @@ from ondie.emu.ftl import checkpoint_recovery, map_checkpoint, page_map, recover
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
+from tests.state import test_power_on as power_on
+from tests.state.test_power_on import DRIVES, check_modes, history, some, versions
 from tests.state.test_power_on import few_transactions as few_transactions
-from tests.state.test_power_on import history, some, versions
 from tests.state.versions import Versions
 
 REAL = checkpoint_recovery.recover
@@ -65,11 +66,14 @@ def compared(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "all of these, checkpoints"])
+CHECKPOINTED = [name for name in DRIVES if "checkpoints" in name]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
 def test_the_same_table_from_fewer_pages(name, compared, counts):
-    """60 histories at full counts."""
+    """30 histories of each drive at full counts."""
     cuts = 0
-    for seed in range(counts(3, 30)):
+    for seed in range(counts(2, 30)):
         rng = np.random.default_rng((seed, 31))
         held = versions(name, seed)
         epoch = held.drive.epoch
@@ -78,8 +82,9 @@ def test_the_same_table_from_fewer_pages(name, compared, counts):
             if held.drive.epoch > epoch:
                 cuts, epoch = cuts + 1, epoch + 1
                 assert held.drive.epoch == epoch
+                check_modes(held.drive)
         assert epoch == 1 + held.cuts
-    assert compared.used > cuts * 0.8 and compared.queried > 0
+    assert compared.used > cuts * 0.8 and compared.queried >= counts(0, 1)
     assert compared.scanned < 0.8 * compared.all_pages
 
 
@@ -127,18 +132,48 @@ def trim_maps_ignored(monkeypatch):
     monkeypatch.setattr(checkpoint_recovery, "_apply_trim_maps", lambda *args: None)
 
 
+def mode_ignored(monkeypatch):
+    """Recovery takes all blocks for native ones."""
+    power_on.mode_ignored(monkeypatch, None)
+
+
+def pslc_blocks_not_scanned(monkeypatch):
+    """A block that was open in pSLC mode counts as known."""
+    scan = checkpoint_recovery._scan_since
+
+    def native_only(of, arrays, scanned, records, base):
+        native = of.blocks.stream[scanned] != int(arrays.cfg.pslc_stream[0])
+        scan(of, arrays, scanned[native], records, base)
+
+    monkeypatch.setattr(checkpoint_recovery, "_scan_since", native_only)
+
+
 @pytest.mark.parametrize(
-    "break_it",
-    [open_blocks_not_scanned, old_copies_count, copies_do_not_count, old_map_pages,
-     trim_maps_ignored],
-)  # fmt: skip
-def test_what_the_histories_catch(monkeypatch, break_it):
+    ("break_it", "name"),
+    [
+        (open_blocks_not_scanned, "checkpoints"),
+        (old_copies_count, "checkpoints"),
+        (copies_do_not_count, "checkpoints"),
+        (old_map_pages, "checkpoints"),
+        (trim_maps_ignored, "checkpoints"),
+        (mode_ignored, "pSLC, checkpoints"),
+        (pslc_blocks_not_scanned, "pSLC, checkpoints"),
+        (copies_do_not_count, "pSLC, checkpoints"),
+        (open_blocks_not_scanned, "two passes, checkpoints"),
+        (old_map_pages, "two passes, checkpoints"),
+        (open_blocks_not_scanned, "copy-back, checkpoints"),
+        (old_copies_count, "copy-back, checkpoints"),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_what_the_histories_catch(monkeypatch, break_it, name):
     break_it(monkeypatch)
     for seed in range(60):
         rng = np.random.default_rng((seed, 31))
         try:
-            for _ in history(versions("checkpoints", seed), rng, 30):
-                pass
+            held = versions(name, seed)
+            for _ in history(held, rng, 30):
+                check_modes(held.drive)
         except (AssertionError, InputError):
             return
     pytest.fail("never caught")

@@ -70,6 +70,19 @@ DRIVES = {
     "checkpoints": {"ftl__map_checkpoint": "8 KiB", "flash__blocks_per_plane": 16},
     "all of these, checkpoints": SHAPE | LINES | CACHE | UNITS | SECTORS
                                  | {"ftl__map_checkpoint": "64 KiB"},
+    "pSLC, checkpoints": SHAPE | PSLC | {"ftl__map_checkpoint": "64 KiB"},
+    "pSLC region, checkpoints": SHAPE | PSLC | CACHE | UNITS | {
+        "ftl__pslc": "static", "ftl__pslc_full": "wait", "ftl__fold_idle": "1 ms",
+        "ftl__map_checkpoint": "256 KiB"},
+    "two passes, checkpoints": SHAPE | LINES | TWO_PASS | {"ftl__map_checkpoint": "256 KiB"},
+    "two passes, write back, checkpoints": SHAPE | LINES | TWO_PASS | CACHE | UNITS | SECTORS | {
+        "ftl__block_unit": "plane", "ftl__program_failures": 0.005,
+        "ftl__map_checkpoint": "256 KiB"},
+    "copy-back, checkpoints": SHAPE | {
+        "ftl__block_unit": "plane", "ftl__gc_parallel": 2, "flash__suspend": "program_erase",
+        "ftl__gc_copyback": "true", "ftl__gc_window_pages": 2, "flash__pages_per_block": 40,
+        "flash__blocks_per_plane": 12, "flash__channels": 1, "flash__dies_per_channel": 1,
+        "ftl__map_checkpoint": "256 KiB"},
     "several trim maps": {"flash__blocks_per_plane": 64, "flash__pages_per_block": 24},
 }  # fmt: skip
 ONE_DIE = DRIVES["two passes"] | {

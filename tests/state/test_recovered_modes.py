@@ -40,10 +40,15 @@ def cut_in_second_passes(held, rng, turns=6):
     return refused
 
 
-def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch):
+@pytest.mark.parametrize("more", [{}, {"ftl__map_checkpoint": "96 KiB"}], ids=["", "checkpoints"])
+def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch, more):
     """The torn line is the last one with valid pages, not the last visible one."""
-    assert sum(cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
-               for seed in range(2)) > 10  # fmt: skip
+    refused = 0
+    for seed in range(2):
+        held = versions("one die", seed, more)
+        refused += cut_in_second_passes(held, np.random.default_rng(seed))
+        assert (held.drive.recovered.checkpoint > 0) == bool(more)
+    assert refused > 10
     check = recovery._check_newest
 
     def newest_visible(scan, *args):
@@ -53,9 +58,9 @@ def test_a_second_pass_is_interrupted_behind_many_first_ones(monkeypatch):
     monkeypatch.setattr(recovery, "_check_newest", newest_visible)
     with pytest.raises(AssertionError, match="is none of"):
         for seed in range(6):
-            cut_in_second_passes(versions("one die", seed), np.random.default_rng(seed))
+            cut_in_second_passes(versions("one die", seed, more), np.random.default_rng(seed))
     monkeypatch.undo()
-    held, read = versions("one die"), recovery.read_spares
+    held, read = versions("one die", 0, more), recovery.read_spares
 
     def half_taken(records):
         return np.where(records["lpn"] == FIRST_PASS, READS_VALID, read(records))

@@ -20,7 +20,6 @@ from ondie.emu.config.rules.conditions import (
     below_one,
     equal,
     only_if,
-    other_than,
     requires,
 )
 from ondie.emu.config.rules.rule import (
@@ -95,22 +94,6 @@ RULES: tuple[Rule, ...] = (
         MAP_CHECKPOINTS,
         TRIM_MAPS,
         "a checkpoint of the mapping table does not say which later trims are on flash",
-    ),
-    requires(
-        MAP_CHECKPOINTS,
-        equal("ftl.gc_copyback", False),
-        "copy-back programs pages of a block in any order, so that its first page does not tell "
-        "when the block was written",
-    ),
-    requires(
-        MAP_CHECKPOINTS,
-        equal("ftl.pslc", "off"),
-        "checkpoints do not record pSLC blocks",
-    ),
-    requires(
-        MAP_CHECKPOINTS,
-        other_than("flash.programming", "two_pass"),
-        "a page is on flash only after its second pass, which checkpoints do not follow",
     ),
     requires(
         MAP_CHECKPOINTS,
