@@ -14,11 +14,11 @@ that of the latest program, because an interrupted erase may have damaged the ot
 (ftl/trim_maps.py) say which data are dead.
 
 A program that power loss interrupts is the last one of its block, or near the last: programs of one
-die are executed one by one, and those of a block in the order of its pages. Only copy-back overtakes
-a bounded number of them (:func:`overtaken_pages`). So the newest stripes of each block are read
-whole. A page with a wrong checksum is overwritten with zeros, which needs no erase, so that later
-scans do not take it for data. An interrupted program may also read as blank. So the stripe behind
-the last visible one is overwritten, too, and writes continue behind that.
+die are executed one by one, and those of a block in the order of its pages. Only copy-back lets a
+bounded number of them overtake (:func:`overtaken_pages`). So the newest stripes of each block are
+read whole. A page with a wrong checksum is overwritten with zeros, which needs no erase, so that
+later scans do not take it for data. An interrupted program may also read as blank. So the stripe
+behind the last visible one is overwritten, too, and writes continue behind that.
 
 With programming in two passes, a page after its first pass cannot be read: it is visible, but holds
 no data. Its data were in the drive's DRAM, and no command had completed that promised them.
