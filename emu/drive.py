@@ -103,7 +103,7 @@ class Drive(PowerSystem):
         durability: str | None = None,
         read_only: bool = False,
     ) -> None:
-        cfg, size = with_blocks(configuration(cfg), block_bytes, store is not None)
+        cfg, size = with_blocks(configuration(cfg), block_bytes, bool(payload), store is not None)
         for name, value in {"payload": payload, "strict": strict, "read_only": read_only}.items():
             if not isinstance(value, bool | np.bool_):
                 raise InputError(f"{name} = {quoted(repr(value))}: must be True or False")
@@ -355,10 +355,13 @@ class Drive(PowerSystem):
         )
 
 
-def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> tuple[Config, int]:
+def with_blocks(
+    cfg: Config, block_bytes: int | None, payload: bool = False, stored: bool = False
+) -> tuple[Config, int]:
     """Return ``cfg`` for one drive with logical blocks of ``block_bytes`` (None: the default), and
-    the size of a logical block. ``stored``: the drive has a store, so that it records trims, as one
-    with power-loss protection does. Raises InputError for an impossible size.
+    the size of a logical block. ``payload``: the drive can be recovered, so that pages of a block
+    are programmed in order. ``stored``: it has a store, so that it records trims, as one with
+    power-loss protection does. Raises InputError for an impossible size.
     """
     unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
     by_sectors = cfg.ftl.partial_pages == "sectors"
@@ -375,6 +378,8 @@ def with_blocks(cfg: Config, block_bytes: int | None, stored: bool = False) -> t
         changes["ftl.partial_pages"] = "sectors"
     if (stored or cfg.cache.power_loss_protection) and cfg.ftl.map_update == "programmed":
         changes["ftl.trim_maps"] = True
+    if payload and cfg.flash.program_order != "block":
+        changes["flash.program_order"] = "block"
     if cfg.system.devices != 1:
         changes["system.devices"] = 1
     return (cfg.replace(changes, ref="a drive with its blocks") if changes else cfg), size

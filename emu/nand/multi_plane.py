@@ -61,9 +61,9 @@ def gather(st, die, tid, queue):
 
     An erase may overtake programs, which go to other blocks; a program does not overtake an erase,
     whose block it may need. Programs of different duration (for example the two passes of one page
-    offset) are not combined. Word lines are programmed in order. So are pages, if the drive can be
-    recovered: recovery looks for interrupted programs at the end of a block. Reads of different
-    duration (such as a retry) are combined, and the command takes as long as the longest read.
+    offset) are not combined. Word lines are programmed in order; so are the pages of a block,
+    unless flash.program_order is "any". Reads of different duration (such as a retry) are combined,
+    and the command takes as long as the longest read.
     """
     txn = st.txn[tid]
     cfg = st.cfg[0]
@@ -77,7 +77,7 @@ def gather(st, die, tid, queue):
         die_rec = st.die[die]
         room = cfg.power - st.dev[die_rec.dev].power + die_rec.power - planes_of(st, tid)
     before = -1
-    passed = 0  # planes with a skipped program: no other may overtake it
+    passed = 0  # planes with a skipped program that others may not overtake
     other = st.queue[die, 2 * queue]
     while other >= 0 and txn.planes != full:
         cand = st.txn[other]
@@ -90,7 +90,15 @@ def gather(st, die, tid, queue):
             and cand.planes & txn.planes == 0
             and cand.planes & ~full == 0
             and (cand.n <= room or cfg.slots > 1 and planes_of(st, other) <= room)
-            and (txn.op != PROGRAM or (cand.array == txn.array and cand.planes & passed == 0))
+            and (
+                txn.op != PROGRAM
+                or cand.array == txn.array
+                and (
+                    cand.planes & passed == 0
+                    or cfg.word == 0
+                    and not overtakes(st, st.queue[die, 2 * queue], other)
+                )
+            )
             and (
                 cfg.ranked == 0
                 or txn.kind == OWN
@@ -113,9 +121,25 @@ def gather(st, die, tid, queue):
             merge(st, tid, other)
         else:
             before = other
-            if cfg.word != 0 or cfg.trim_maps != 0:
+            if cfg.any_order == 0 or cfg.word != 0:
                 passed |= cand.planes
         other = following
+
+
+@njit
+def overtakes(st, first, tid):
+    """Return True if program ``tid`` would overtake one of its block in its queue, whose first
+    program is ``first``. Programs with mates, whose blocks may differ, count as of each block."""
+    txn = st.txn[tid]
+    pages = st.cfg[0].block_pages
+    while first != tid:
+        each = st.txn[first]
+        if each.planes & txn.planes != 0 and (
+            each.mate >= 0 or txn.mate >= 0 or each.ppn // pages == txn.ppn // pages
+        ):
+            return True
+        first = each.next
+    return False
 
 
 @njit

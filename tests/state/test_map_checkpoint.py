@@ -323,12 +323,8 @@ def test_checkpoints_are_in_the_write_amplification():
 
 
 def test_what_checkpoints_need():
-    for changes, words in (
-        ({"ftl__trim_maps": "false"}, "ftl.trim_maps"),
-        ({"ftl__gc_copyback": "true"}, "ftl.gc_copyback"),
-    ):
-        with pytest.raises(InputError, match=words):
-            small.config(**{"ftl__trim_maps": "true", "ftl__map_checkpoint": "8 KiB"} | changes)
+    with pytest.raises(InputError, match=r"ftl\.trim_maps"):
+        small.config(ftl__trim_maps="false", ftl__map_checkpoint="8 KiB")
 
 
 def test_a_trim_map_in_flight_is_not_taken_for_an_old_copy():

@@ -100,6 +100,15 @@ class Flash:
             choices=("commands", "data"),
         ),
     ]
+    program_order: Annotated[
+        str,
+        Spec(
+            "programs of one block that wait for a die with multi-plane commands; block: in the "
+            "order of the pages of the block, any: a program that fits a command of other planes "
+            "overtakes those that do not",
+            choices=("block", "any"),
+        ),
+    ]
     plane_reads: Annotated[
         str,
         Spec(

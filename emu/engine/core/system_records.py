@@ -103,6 +103,7 @@ CFG = record_type(
     overlap="i8",  # 1: a die may request the channel while its array is busy
     special="i8",  # 1: suspend, power limit or independent plane reads are on
     chip="i8",  # 1: the dies of a chip are busy together
+    any_order="i8",  # 1: programs of a block may overtake each other
     word="i8",  # 1: programs may have pages at several offsets (word lines)
     status="i8",  # 1: the status of a program or erase is read on the channel
     out="i8", out_plane="i8",  # ps of commands for data out: first plane, each further plane

@@ -98,6 +98,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     table.suspends = flash.suspend != "none"
     table.special = table["suspends"][0] or table["power"][0] > 0 or table["lanes"][0] > 1
     table.chip = flash.chip_busy == "per_chip" and flash.dies_per_chip > 1
+    table.any_order = flash.program_order == "any"
     table.word = flash.programming != "page"
     table.status = flash.status == "read"
     table.overlap = (

@@ -118,6 +118,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "flash.cache_program": False,
             "flash.interleave_commands": False,
             "flash.grants": "data",
+            "flash.program_order": "any",
             "flash.suspend": "none" if "suspension_never_issued" in quirks else suspend,
             "flash.t_suspend_program_ps": drive.suspend_program_time_ps,
             "flash.t_suspend_erase_ps": drive.suspend_erase_time_ps,
