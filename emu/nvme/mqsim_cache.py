@@ -33,7 +33,7 @@ from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.emu.nand.die import EVICTED
 from ondie.emu.nand.timing import PROGRAM, READ
-from ondie.emu.nvme import cache_places
+from ondie.emu.nvme import cache_places, request_pieces
 from ondie.emu.nvme.mqsim_cache_dram import access, occupy
 from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
@@ -200,6 +200,9 @@ def write(st, tid):
     st.stamp[tid] = st.reg[0].now
     if st.cfg[0].probe != 0:
         st.stream_use[2 * st.txn[tid].stream + 1].count += st.txn[tid].n
+    st.command[tid].bytes_left = 0
+    if request_pieces.has_pieces(st, tid):
+        request_pieces.take_piece(st, tid)
     if cache_pages(st, tid):
         go(st, tid, stages.PART_DONE)
         return True
@@ -234,12 +237,13 @@ def cache_pages(st, tid):
     out_last = -1
     new_first = -1
     new_last = -1
-    while txn.pages_done < txn.n and cached.pressure + added < cfg.buffer_limit:
+    while cached.pressure + added < cfg.buffer_limit:
+        if txn.pages_done == txn.n:
+            if not request_pieces.next_piece(st, tid):
+                break
+            txn.pages_done = 0
         lpn = txn.lpn + txn.pages_done
         sectors = sectors_of(st, tid, lpn)
-        if txn.pages_done == 0 and zone.skew > 0 and st.command[tid].offset >= zone.skew:
-            lpn += 1  # command_split.first_piece_is_skewed
-            sectors <<= (cfg.page_bytes - zone.skew) // SECTOR_BYTES
         place = cache_places.find(st, group, lpn)
         if place == 0:
             place, write = make_place(st, dev, stream, lpn, out_last)
@@ -279,7 +283,7 @@ def cache_pages(st, tid):
         if write >= 0 and not access(st, write, taken * SECTOR_BYTES, stages.PART_DONE):
             go(st, write, stages.PART_DONE)
     send(st, new_first)
-    return txn.pages_done == txn.n
+    return txn.pages_done == txn.n and st.command[tid].bytes_left == 0
 
 
 @cold

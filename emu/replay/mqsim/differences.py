@@ -117,6 +117,9 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "nanoseconds": _nanoseconds,
     "whole_trace_rounds": _fixed("it runs the whole trace in each round"),
     "short_modulus": _fixed("addresses beyond a flow's range are lower by up to a few sectors"),
+    "wrapped_requests": _fixed(
+        f"requests that leave a flow's addresses access others of the flow: latencies change {OPEN}"
+    ),
     "address_alias": _fixed("addresses from 2 TiB on are different ones"),
     "pages_of_flows": _fixed(
         f"parts of two pages share a page number: fewer or more flash operations, {OPEN}"

@@ -88,6 +88,17 @@ def _inside_a_page(drive: Drive, scenario: Scenario) -> bool:
     return not sata.used(drive) and any(first % drive.page_sectors for first in begins)
 
 
+def _leaves_its_range(drive: Drive, scenario: Scenario) -> bool:
+    both = zip(scenario.flows, ranges(drive, scenario.flows), strict=True)
+    for flow, address_range in both:
+        if not isinstance(flow, Synthetic) or flow.address_distribution == "RANDOM_HOTCOLD":
+            return True
+        unit = flow.address_alignment_unit_bytes // 512
+        if flow.generated_aligned_addresses and address_range.first % unit:
+            return True
+    return False
+
+
 def _cut_rate(drive: Drive, scenario: Scenario) -> bool:
     rate = drive.channel_transfer_rate_hz // 10**6
     return rate > 1000 or 1000 % rate != 0
@@ -148,6 +159,13 @@ QUIRKS: tuple[Quirk, ...] = (
         "wraps addresses beyond the flow's range at one sector less than its size, which "
         "also breaks "
         "their alignment", "modulo the size", ASKED, _traced(lambda f: True),
+    ),
+    Quirk(
+        "wrapped_requests", ("Address_Distribution", "Address_Alignment_Unit"),
+        "continues a request that passes the end of its flow's addresses, or that alignment moves "
+        "in front of them, at the sector number modulo the number of sectors less one",
+        "a request that ends at the end, and begins at an aligned sector of the flow", ASKED,
+        _leaves_its_range,
     ),
     Quirk(
         "address_alias", (),

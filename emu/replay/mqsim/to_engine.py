@@ -34,6 +34,7 @@ from ondie.emu.replay.mqsim import (
     precondition,
     sata,
 )
+from ondie.emu.replay.mqsim.address_partition import working_set
 from ondie.emu.replay.mqsim.device_statistics import DeviceStatistics
 from ondie.emu.replay.mqsim.flash_counts import counters, half
 from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow, half_way
@@ -251,6 +252,15 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.lots[gc_policies.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, streams, pages, first)
     arrays.zone["skew"] = skews
+    if "wrapped_requests" in quirks:
+        for zone, flow in zip(arrays.zone, streams, strict=True):
+            zone.inside = flow.range.first * 512 - zone_start(drive, flow)
+            last = (
+                flow.range.last
+                if sata.used(drive)
+                else working_set(flow.parameters, flow.range).last
+            )
+            zone.end_byte = (last + 1) * 512
     both = zip(streams, skews, strict=True)
     numbered = [f.range.numbered(sectors) if s else f.range.pages(sectors) for f, s in both]
     _frontiers(arrays, drive, unused, numbered)
