@@ -92,6 +92,12 @@ def _map_writes(ran: Ran) -> str | None:
     return f"its {count} write-backs of the mapping table take no time" if count else None
 
 
+def _lost_entries(ran: Ran) -> str | None:
+    if not ran.count("map_misses"):
+        return None
+    return "requests whose mapping entries are evicted early can wait forever"
+
+
 def _stalled(ran: Ran) -> str | None:
     if not ran.count("collections"):
         return None
@@ -131,6 +137,7 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "channel_rates_rounded": _channel,
     "suspension_never_issued": _suspension,
     "mapping_writes": _map_writes,
+    "lost_map_entries": _lost_entries,
     "shared_map_cache": lambda ran: (
         f"its mapping cache has {len(ran.scenario.flows)} times the capacity"
     ),

@@ -319,8 +319,9 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "lost_map_entries", ("CMT_Capacity",),
-        "can evict a mapping entry for which requests wait, which then never complete",
-        "these requests complete", NAMED, _cached_map,
+        "can evict a mapping entry for which requests wait, which then wait until another request "
+        "needs the entry, or for ever",
+        "these requests complete", ASKED, _cached_map,
     ),
     Quirk(
         "lost_requests", (),
