@@ -77,6 +77,37 @@ def fetch(st, tid, entry):
 
 
 @cold
+def hold(st, tid, entry):
+    """Prepare read ``tid`` as :func:`fetch` does, but keep it back until :func:`release_held`.
+
+    In MQSim, the mapping of all pages of a request is looked up before its reads are submitted.
+    """
+    if entry == 0:
+        return_zeros(st, tid)
+        return
+    reg = st.reg[0]
+    st.txn[tid].die = locate(st, tid, entry)
+    st.count[st.txn[tid].dev, ARRAY_READS] += 1
+    st.txn[tid].next = -1
+    if reg.held_first > 0:
+        st.txn[reg.held_last - 1].next = tid
+    else:
+        reg.held_first = tid + 1
+    reg.held_last = tid + 1
+
+
+@cold
+def release_held(st):
+    """Send the reads that :func:`hold` has kept back to their dies."""
+    tid = int(st.reg[0].held_first) - 1
+    st.reg[0].held_first = 0
+    while tid >= 0:
+        following = st.txn[tid].next
+        push(st, st.txn[tid].die, tid, Q_READ)
+        tid = following
+
+
+@cold
 def fetch_again(st, tid):
     """Send read ``tid`` to its die after garbage collection has moved the page of the read."""
     entry = int(st.l2p[st.txn[tid].dev, st.txn[tid].lpn])

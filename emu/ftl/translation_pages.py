@@ -107,7 +107,7 @@ def read(st, dev, tpage, role, size):
     page_map.count_pending_read(st, dev, txn.ppn)
     push(st, die, tid, Q_MAP_READ)
     if cfg.ordered != 0:  # in MQSim it starts before the transactions of the request
-        phase_end.grant_alone(st, txn.die)
+        phase_end.grant_idle(st, txn.die)
 
 
 @cold

@@ -20,6 +20,7 @@ from ondie.emu.ftl import (
     cached_entries,
     cmt,
     page_map,
+    read_path,
     translation_pages,
     trim_maps,
     write_frontier,
@@ -56,6 +57,8 @@ def cut_read(st, tid):
         mqsim_cache.send_gathered(st, tid)
     if cfg.slots > 1:
         subpage_read.send(st)
+    if cfg.ordered != 0:
+        read_path.release_held(st)
 
 
 @njit
@@ -86,6 +89,8 @@ def sense_all(st, tid):
     sense(st, tid, txn.lpn, txn.lpn + txn.n)
     if st.cfg[0].slots > 1:
         subpage_read.send(st)
+    if st.cfg[0].ordered != 0:
+        read_path.release_held(st)
 
 
 @inline
@@ -237,8 +242,10 @@ def sense(st, tid, lpn, end):
             return
         if waits:
             page_map.park(st, other)
-        else:
+        elif cfg.ordered == 0 or cfg.map_entries == 0:
             fetch(st, other, entry)
+        else:
+            read_path.hold(st, other, entry)
         lpn += count
 
 

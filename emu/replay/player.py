@@ -239,9 +239,10 @@ class Player(Driver):
 
         ``half``: number of completions at which the counters are copied. ``progress`` is called
         with the number of completed requests and the clock in ps. ``may_stall``: allow the run to
-        end while writes wait for a free block that garbage collection never provides, or requests
-        for a mapping entry; the result then has only the completed requests. Raises InputError for a full drive, or for a request
-        past the end of the drive. Raises Imbalance if a conservation law fails.
+        end while requests wait for a free block that garbage collection never provides, or for a
+        mapping entry; the result then has only the completed requests. Raises InputError for a full
+        drive, or for a request past the end of the drive. Raises Imbalance if a conservation law
+        fails.
         """
         self._half, self._progress = half, progress
         warmed_s = self.warm_up()
