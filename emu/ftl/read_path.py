@@ -29,6 +29,7 @@ from ondie.emu.engine.core.stages import READ_UNMAPPED
 from ondie.emu.engine.core.transaction import bus_bytes
 from ondie.emu.ftl import page_map
 from ondie.emu.ftl.page_map import block_at
+from ondie.emu.nand import event_order
 from ondie.emu.nand.die import Q_READ, chip_record, planes_at
 from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
@@ -77,34 +78,16 @@ def fetch(st, tid, entry):
 
 
 @cold
-def hold(st, tid, entry):
-    """Prepare read ``tid`` as :func:`fetch` does, but keep it back until :func:`release_held`.
-
-    In MQSim, the mapping of all pages of a request is looked up before its reads are submitted.
+def prepare_fetch(st, tid, entry):
+    """Send read ``tid`` to its die as :func:`fetch` does, but at the end of the event
+    (event_order.keep_back).
     """
     if entry == 0:
         return_zeros(st, tid)
         return
-    reg = st.reg[0]
-    st.txn[tid].die = locate(st, tid, entry)
+    locate(st, tid, entry)
     st.count[st.txn[tid].dev, ARRAY_READS] += 1
-    st.txn[tid].next = -1
-    if reg.held_first > 0:
-        st.txn[reg.held_last - 1].next = tid
-    else:
-        reg.held_first = tid + 1
-    reg.held_last = tid + 1
-
-
-@cold
-def release_held(st):
-    """Send the reads that :func:`hold` has kept back to their dies."""
-    tid = int(st.reg[0].held_first) - 1
-    st.reg[0].held_first = 0
-    while tid >= 0:
-        following = st.txn[tid].next
-        push(st, st.txn[tid].die, tid, Q_READ)
-        tid = following
+    event_order.keep_back(st, tid, Q_READ)
 
 
 @cold

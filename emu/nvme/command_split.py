@@ -57,8 +57,6 @@ def cut_read(st, tid):
         mqsim_cache.send_gathered(st, tid)
     if cfg.slots > 1:
         subpage_read.send(st)
-    if cfg.ordered != 0:
-        read_path.release_held(st)
 
 
 @njit
@@ -89,8 +87,6 @@ def sense_all(st, tid):
     sense(st, tid, txn.lpn, txn.lpn + txn.n)
     if st.cfg[0].slots > 1:
         subpage_read.send(st)
-    if st.cfg[0].ordered != 0:
-        read_path.release_held(st)
 
 
 @inline
@@ -245,7 +241,7 @@ def sense(st, tid, lpn, end):
         elif cfg.ordered == 0 or cfg.map_entries == 0:
             fetch(st, other, entry)
         else:
-            read_path.hold(st, other, entry)
+            read_path.prepare_fetch(st, other, entry)
         lpn += count
 
 
