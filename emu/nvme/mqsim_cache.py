@@ -56,7 +56,8 @@ class Sizes:
     There are ``groups`` caches of ``pages`` pages each. ``limit``: maximum number of sectors of one
     cache in transit to flash. DRAM: ``row`` and ``burst`` in bytes; ``transfer_ns``: time of a
     transfer; ``open_ps``: tRCD + tCL in ps; ``close_ns``: tRP in ns.
-    ``strays``: an evicted page is written as a page of the flow that evicts it.
+    ``strays``: an evicted page is written as a page of the flow that evicts it. ``unwritten``:
+    reads of pages that were never programmed share one slot of their cache.
     """
 
     pages: int
@@ -68,6 +69,7 @@ class Sizes:
     open_ps: int
     close_ns: float
     strays: bool = False
+    unwritten: bool = False
 
 
 @inline
@@ -152,7 +154,9 @@ def make_place(st, dev, stream, lpn, before):
     out = -1
     if cached.spare == 0 and cached.used >= cfg.cache_pages:
         old = st.cpage[cached.oldest - 1]
-        if old.epoch == DIRTY:
+        if old.epoch == DIRTY and old.lpn == cfg.lpns:  # of unwritten pages: nothing to write
+            cached.contents -= 1
+        elif old.epoch == DIRTY:
             cached.contents -= 1
             stamp = old.leaving
             owner = old.stream
@@ -381,19 +385,26 @@ def fill(st, tid):
     """Insert the page that read ``tid`` has read from flash into the cache.
 
     Has no effect unless the flow caches its reads and the page has been programmed. The access
-    of a page that is new to the cache occupies DRAM, but the read does not wait for it.
+    of a page that is new to the cache occupies DRAM, but the read does not wait for it. With
+    ``buffer_unwritten``, the pages that were never programmed share one slot, as if they were one
+    page behind the last one: no request finds it.
     """
     st.reg[0].hop = 0
     txn = st.txn[tid]
     dev = txn.dev
     zone = st.zone[txn.stream]
-    if zone.caching & READS == 0 or not is_programmed(st, txn.lpn):
+    lpn = int(txn.lpn)
+    if zone.caching & READS == 0:
         return
+    if not is_programmed(st, lpn):
+        if st.cfg[0].buffer_unwritten == 0:
+            return
+        lpn = int(st.cfg[0].lpns)
     group = int(zone.group)
-    place = cache_places.find(st, group, txn.lpn)
+    place = cache_places.find(st, group, lpn)
     made = place == 0
     if made:
-        place, write = make_place(st, dev, txn.stream, txn.lpn, -1)
+        place, write = make_place(st, dev, txn.stream, lpn, -1)
         st.cpage[place - 1].stream = txn.stream
         st.count[dev, CACHE_FILL_PAGES] += 1
         if write >= 0:

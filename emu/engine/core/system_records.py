@@ -37,6 +37,7 @@ CFG = record_type(
     cache_safe="i8",  # 1: power-loss protection: what has completed survives a power cut
     buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
     buffer_close="f8", buffer_strays="i8",  # of a destage buffer
+    buffer_unwritten="i8",  # 1: pages that were never programmed share one slot of it
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
     map_stream="i8",  # first stream of translation pages, -1 = none
     map_streams="i8",  # number of streams of translation pages: one, or one for each zone

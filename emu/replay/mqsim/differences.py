@@ -136,6 +136,9 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     ),
     "channel_rates_rounded": _channel,
     "suspension_never_issued": _suspension,
+    "unwritten_slot": _fixed(
+        f"reads of unwritten pages use its cache and the cache's DRAM: latencies change {OPEN}"
+    ),
     "mapping_writes": _map_writes,
     "lost_map_entries": _lost_entries,
     "shared_map_cache": lambda ran: (

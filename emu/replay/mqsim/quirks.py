@@ -145,6 +145,12 @@ QUIRKS: tuple[Quirk, ...] = (
         _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
     ),
     Quirk(
+        "first_size", ("Request_Size_Distribution",),
+        "may use the mean as the first random size of a flow, which shifts all later sizes: a "
+        "variable has no initial value", "a random first size", NAMED,
+        _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
+    ),
+    Quirk(
         "nanoseconds", ("Time_Unit",), "reads the times of every trace as ns", "the stated unit",
         ASKED, _traced(lambda f: f.time_unit != "NANOSECOND"),
     ),
@@ -303,6 +309,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "unwritten_not_cached", ("Device_Level_Data_Caching_Mode",),
         "does not cache reads of pages that were never programmed", "caching of every "
         "page read", KEPT,
+        _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
+    ),
+    Quirk(
+        "unwritten_slot", ("Device_Level_Data_Caching_Mode",),
+        "caches all reads of pages that were never programmed as one page, which no request finds",
+        "no use of the cache", ASKED,
         _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(
