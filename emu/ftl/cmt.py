@@ -49,6 +49,7 @@ from ondie.emu.ftl.cached_entries import (
 from ondie.emu.ftl.translation_pages import (
     keep_without_write_back,
     next_turn,
+    serve_reserved,
     start_write_backs,
     unit_in_turn,
     units_in_turn,
@@ -86,6 +87,8 @@ ENTRY = record_type(
 TPAGE = record_type(
     wait_first="i4",  # transactions that wait for this page
     wait_last="i4",
+    lost_first="i4",  # transactions whose entries were evicted before the page was read
+    lost_last="i4",
     dirty="i4",  # first dirty entry
     state="i4",
     asked="i4",  # for waiting transactions: ASKED or LISTED
@@ -262,16 +265,19 @@ def serve_waiters(st, dev, tvpn):
     """Serve the transactions that wait for translation page ``tvpn`` after the page has been read.
 
     Each transaction uses its mapping entries at once, so no entry is lost if the cache is too small
-    for the entries of all transactions.
+    for the entries of all transactions; except with ``map_losses``.
     """
     cfg = st.cfg[0]
     page = st.tpage[dev * cfg.tpages + tvpn]
-    tid = int(page.wait_first) - 1
-    page.wait_first = 0
     if page.asked == ASKED:
         page.asked = 0
     if page.state == OLD:
         page.state = HELD
+    if cfg.map_losses != 0:
+        serve_reserved(st, dev, page)
+        return
+    tid = int(page.wait_first) - 1
+    page.wait_first = 0
     behind = (tvpn + 1) * cfg.map_span
     while tid >= 0:
         txn = st.txn[tid]

@@ -64,6 +64,8 @@ ZONE = record_type(
     caching="i8",  # bit mask: what a destage buffer caches (nvme/mqsim_cache.py)
     group="i8",  # index of its cache
     skew="i8",  # byte offset of its start within a page, if pages are numbered from there
+    inside="i8",  # byte offset of its start from first_byte, if end_byte > 0
+    end_byte="i8",  # address behind its last byte if requests wrap there, 0 = no request passes it
     memory="i8",  # index of its record of recently written pages
 )
 FRONT = record_type(

@@ -29,6 +29,7 @@ from ondie.emu.engine.core.stages import READ_UNMAPPED
 from ondie.emu.engine.core.transaction import bus_bytes
 from ondie.emu.ftl import page_map
 from ondie.emu.ftl.page_map import block_at
+from ondie.emu.nand import event_order
 from ondie.emu.nand.die import Q_READ, chip_record, planes_at
 from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
@@ -74,6 +75,19 @@ def fetch(st, tid, entry):
     die = locate(st, tid, entry)
     st.count[st.txn[tid].dev, ARRAY_READS] += 1
     push(st, die, tid, Q_READ)
+
+
+@cold
+def prepare_fetch(st, tid, entry):
+    """Send read ``tid`` to its die as :func:`fetch` does, but at the end of the event
+    (event_order.keep_back).
+    """
+    if entry == 0:
+        return_zeros(st, tid)
+        return
+    locate(st, tid, entry)
+    st.count[st.txn[tid].dev, ARRAY_READS] += 1
+    event_order.keep_back(st, tid, Q_READ)
 
 
 @cold

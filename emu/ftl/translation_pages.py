@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondie.emu.engine.core.counters import MAP_READ_PAGES, UNASKED_OUT_BYTES
+from ondie.emu.engine.core.counters import MAP_HITS, MAP_MISSES, MAP_READ_PAGES, UNASKED_OUT_BYTES
 from ondie.emu.engine.core.error_codes import E_FULL
 from ondie.emu.engine.core.events import fail, go, take_txn
 from ondie.emu.engine.core.payload_log import LOG_MAP_COPY, note_log
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.engine.core.stages import MAP_DECODED
+from ondie.emu.engine.core.stages import MAP_DECODED, TRANSLATED
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import page_map, read_path, write_frontier
 from ondie.emu.ftl.cached_entries import (
     ASKED,
+    CLEAN,
     DIRTY,
     DUE,
     HELD,
@@ -27,6 +28,7 @@ from ondie.emu.ftl.cached_entries import (
     LEAVING,
     LISTED,
     OLD,
+    RESERVED,
     find,
     mark_clean,
     page_of,
@@ -105,7 +107,71 @@ def read(st, dev, tpage, role, size):
     page_map.count_pending_read(st, dev, txn.ppn)
     push(st, die, tid, Q_MAP_READ)
     if cfg.ordered != 0:  # in MQSim it starts before the transactions of the request
-        phase_end.grant_alone(st, txn.die)
+        phase_end.grant_idle(st, txn.die)
+
+
+@cold
+def serve_reserved(st, dev, page):
+    """Serve the transactions that wait for record ``page`` of a translation page that has been
+    read, as MQSim does: the reserved entries in the order of their reservation, and for each first
+    the reads that wait for it, then the writes.
+
+    Transactions whose entry has been evicted are lost. They move to a separate list, and wait until
+    another miss reserves the entry again, or for ever.
+    """
+    while page.wait_first > 0:
+        tid = int(page.wait_first) - 1
+        lpn = int(st.txn[tid].lpn)
+        entry = find(st, dev, lpn)
+        if entry > 0 and st.entry[entry - 1].dirty == RESERVED:
+            st.entry[entry - 1].dirty = CLEAN
+            st.count[dev, MAP_HITS] -= 1
+            st.count[dev, MAP_MISSES] += 1
+            touch(st, dev, entry)
+            for reads in (True, False):
+                page.lost_first, page.lost_last = serve_list(
+                    st, dev, page.lost_first, page.lost_last, lpn, reads
+                )
+                page.wait_first, page.wait_last = serve_list(
+                    st, dev, page.wait_first, page.wait_last, lpn, reads
+                )
+            continue
+        page.wait_first = st.txn[tid].next + 1
+        st.txn[tid].next = -1
+        if page.lost_first > 0:
+            st.txn[page.lost_last - 1].next = tid
+        else:
+            page.lost_first = tid + 1
+        page.lost_last = tid + 1
+
+
+@cold
+def serve_list(st, dev, first, last, lpn, reads):
+    """Serve the reads (``reads`` = True) or the writes of logical page ``lpn`` in a list of waiting
+    transactions, which begins with ``first`` and ends with ``last`` (index + 1, 0 = none).
+
+    Return (first, last) of the remaining list.
+    """
+    before = -1
+    tid = int(first) - 1
+    while tid >= 0:
+        txn = st.txn[tid]
+        following = txn.next
+        if txn.lpn != lpn or (txn.op == READ) != reads:
+            before = tid
+            tid = following
+            continue
+        if before < 0:
+            first = following + 1
+        else:
+            st.txn[before].next = following
+        if following < 0:
+            last = before + 1
+        st.count[dev, MAP_HITS] += 1
+        txn.pages_done += 1
+        go(st, tid, TRANSLATED)
+        tid = following
+    return first, last
 
 
 @njit

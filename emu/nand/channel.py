@@ -486,6 +486,8 @@ def grant_now(st, channel):
 def finish_event(st):
     """Finish an event: grant every touched channel and set the next event time of each."""
     reg = st.reg[0]
+    if st.cfg[0].ordered != 0:
+        event_order.submit_kept(st)
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
     while reg.touched > 0:

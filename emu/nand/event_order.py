@@ -25,7 +25,7 @@ from ondie.emu.engine.core.state import Arrays
 from ondie.emu.nand import polling
 from ondie.emu.nand.array import array_end
 from ondie.emu.nand.die import NONE, OUT, POLLED, touch_channel
-from ondie.emu.nand.die_scheduler import select_next
+from ondie.emu.nand.die_scheduler import push, select_next
 from ondie.kernels.jit import cold, inline, njit
 
 WAITING, READY = 0, -1
@@ -142,6 +142,35 @@ def free_channel(st, channel):
     if st.cfg[0].ranked == POLLED:
         polling.become_idle(st, channel)
     touch_channel(st, channel)
+
+
+@cold
+def keep_back(st, tid, queue):
+    """Append transaction ``tid`` to queue ``queue`` of its die at :func:`submit_kept`.
+
+    With a cached mapping table, the mapping of all pages of a request is looked up before its
+    transactions are submitted; the reads of the mapping are submitted at once.
+    """
+    reg = st.reg[0]
+    txn = st.txn[tid]
+    txn.queue = queue
+    txn.next = -1
+    if reg.kept_first > 0:
+        st.txn[reg.kept_last - 1].next = tid
+    else:
+        reg.kept_first = tid + 1
+    reg.kept_last = tid + 1
+
+
+@cold
+def submit_kept(st):
+    """Submit the transactions that :func:`keep_back` has kept back."""
+    tid = int(st.reg[0].kept_first) - 1
+    st.reg[0].kept_first = 0
+    while tid >= 0:
+        following = st.txn[tid].next
+        push(st, st.txn[tid].die, tid, st.txn[tid].queue)
+        tid = following
 
 
 @cold

@@ -150,18 +150,16 @@ def second_stage(st, die, tid):
 
 
 @cold
-def grant_alone(st, die):
-    """Grant the channel of die record ``die`` to that record before the others that request it."""
-    at = int(st.die[die].bus)
-    bus = st.bus[at]
-    if bus.phase != NONE:
-        return
-    others = ~(1 << st.die[die].at)
-    commands = bus.ask_command & others
-    data = bus.ask_in & others
-    bus.ask_command &= ~others
-    bus.ask_in &= ~others
-    channel.grant(st, at)
-    bus.ask_command |= commands
-    bus.ask_in |= data
-    set_leaf(st, at, channel.next_event_ps(st, at))
+def grant_idle(st, die):
+    """Grant the channel of die record ``die`` before the end of the event, if it is idle; with
+    polled classes every idle channel, because each submission polls the chips of all channels.
+    """
+    first = last = int(st.die[die].bus)
+    if st.cfg[0].ranked == POLLED:
+        first = 0
+        last = st.bus.shape[0] - 1
+    for at in range(first, last + 1):
+        bus = st.bus[at]
+        if bus.phase == NONE and bus.ask_command | bus.ask_in != 0:
+            channel.grant(st, at)
+            set_leaf(st, at, channel.next_event_ps(st, at))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.counters import CACHE_HIT_PAGES, SPLIT_HIT_PAGES, TRIMMED_PAGES
 from ondie.emu.engine.core.error_codes import E_FULL
-from ondie.emu.engine.core.events import REQUEST, fail, go
+from ondie.emu.engine.core.events import fail, go
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.payload_log import LOG_SERVE, LOG_TRIM, log, log_cached
 from ondie.emu.engine.core.stages import PART_DONE, SERVED, TRANSLATED
@@ -20,6 +20,7 @@ from ondie.emu.ftl import (
     cached_entries,
     cmt,
     page_map,
+    read_path,
     translation_pages,
     trim_maps,
     write_frontier,
@@ -27,44 +28,16 @@ from ondie.emu.ftl import (
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
 from ondie.emu.nand.scheduler_statistics import READ_MISSES
-from ondie.emu.nvme import cache_places, data_cache, mqsim_cache, subpage_read, write_errors
+from ondie.emu.nvme import (
+    cache_places,
+    data_cache,
+    mqsim_cache,
+    request_pieces,
+    subpage_read,
+    write_errors,
+)
 from ondie.emu.nvme.page_transactions import bytes_of, make_part, sectors_of
 from ondie.kernels.jit import apart, cold, inline, njit
-
-
-@cold
-def first_piece_is_skewed(st, tid):
-    """Reduce request ``tid`` to its first piece if that piece counts as sectors of the next page.
-
-    This is the case if the zone of the request begins ``skew`` bytes inside a page, and the request
-    begins at byte ``skew`` of a page or later. The piece ends at the end of its page, and its
-    sectors are numbered after those of the next page. Returns True if ``tid`` was reduced. Then
-    call ``keep_rest`` to continue with the remaining bytes of the request.
-    """
-    cfg = st.cfg[0]
-    txn = st.txn[tid]
-    skew = st.zone[txn.stream].skew
-    command = st.command[tid]
-    if command.offset < skew:
-        return False
-    command.bytes_left = txn.size
-    txn.size = min(txn.size, cfg.page_bytes - command.offset)
-    command.bytes_left -= txn.size
-    command.offset += cfg.page_bytes - skew
-    txn.lpn += 1
-    txn.n = 1
-    return True
-
-
-@cold
-def keep_rest(st, tid):
-    """Set ``tid`` to the bytes of the request after the piece of ``first_piece_is_skewed``."""
-    cfg = st.cfg[0]
-    txn = st.txn[tid]
-    txn.size = st.command[tid].bytes_left
-    st.command[tid].bytes_left = 0
-    st.command[tid].offset = 0
-    txn.n = (txn.size + cfg.page_bytes - 1) // cfg.page_bytes
 
 
 @njit
@@ -73,12 +46,12 @@ def cut_read(st, tid):
     their dies.
     """
     cfg = st.cfg[0]
-    txn = st.txn[tid]
     if cfg.probe != 0:
         st.command[tid].made = st.reg[0].now
-    if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and first_piece_is_skewed(st, tid):
-        read_pages(st, tid)
-        keep_rest(st, tid)
+    if request_pieces.has_pieces(st, tid):
+        while request_pieces.take_piece(st, tid):
+            read_pages(st, tid)
+            request_pieces.keep_rest(st, tid)
     read_pages(st, tid)
     if cfg.cache == mqsim_cache.BUFFER:
         mqsim_cache.send_gathered(st, tid)
@@ -265,8 +238,10 @@ def sense(st, tid, lpn, end):
             return
         if waits:
             page_map.park(st, other)
-        else:
+        elif cfg.ordered == 0 or cfg.map_entries == 0:
             fetch(st, other, entry)
+        else:
+            read_path.prepare_fetch(st, other, entry)
         lpn += count
 
 
@@ -277,12 +252,12 @@ def cut_write(st, tid, step):
     A transaction holds the pages of at most one super-page. It holds one page if pages are cached,
     partial or placed statically.
     """
-    txn = st.txn[tid]
     if st.cfg[0].probe != 0:
         st.command[tid].made = st.reg[0].now
-    if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and first_piece_is_skewed(st, tid):
-        send_parts(st, tid, step)
-        keep_rest(st, tid)
+    if request_pieces.has_pieces(st, tid):
+        while request_pieces.take_piece(st, tid):
+            send_parts(st, tid, step)
+            request_pieces.keep_rest(st, tid)
     send_parts(st, tid, step)
 
 

@@ -33,7 +33,7 @@ from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
 from ondie.emu.nand.die import EVICTED
 from ondie.emu.nand.timing import PROGRAM, READ
-from ondie.emu.nvme import cache_places
+from ondie.emu.nvme import cache_places, request_pieces
 from ondie.emu.nvme.mqsim_cache_dram import access, occupy
 from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
@@ -56,7 +56,8 @@ class Sizes:
     There are ``groups`` caches of ``pages`` pages each. ``limit``: maximum number of sectors of one
     cache in transit to flash. DRAM: ``row`` and ``burst`` in bytes; ``transfer_ns``: time of a
     transfer; ``open_ps``: tRCD + tCL in ps; ``close_ns``: tRP in ns.
-    ``strays``: an evicted page is written as a page of the flow that evicts it.
+    ``strays``: an evicted page is written as a page of the flow that evicts it. ``unwritten``:
+    reads of pages that were never programmed share one slot of their cache.
     """
 
     pages: int
@@ -68,6 +69,7 @@ class Sizes:
     open_ps: int
     close_ns: float
     strays: bool = False
+    unwritten: bool = False
 
 
 @inline
@@ -152,7 +154,9 @@ def make_place(st, dev, stream, lpn, before):
     out = -1
     if cached.spare == 0 and cached.used >= cfg.cache_pages:
         old = st.cpage[cached.oldest - 1]
-        if old.epoch == DIRTY:
+        if old.epoch == DIRTY and old.lpn == cfg.lpns:  # of unwritten pages: nothing to write
+            cached.contents -= 1
+        elif old.epoch == DIRTY:
             cached.contents -= 1
             stamp = old.leaving
             owner = old.stream
@@ -200,6 +204,9 @@ def write(st, tid):
     st.stamp[tid] = st.reg[0].now
     if st.cfg[0].probe != 0:
         st.stream_use[2 * st.txn[tid].stream + 1].count += st.txn[tid].n
+    st.command[tid].bytes_left = 0
+    if request_pieces.has_pieces(st, tid):
+        request_pieces.take_piece(st, tid)
     if cache_pages(st, tid):
         go(st, tid, stages.PART_DONE)
         return True
@@ -234,12 +241,13 @@ def cache_pages(st, tid):
     out_last = -1
     new_first = -1
     new_last = -1
-    while txn.pages_done < txn.n and cached.pressure + added < cfg.buffer_limit:
+    while cached.pressure + added < cfg.buffer_limit:
+        if txn.pages_done == txn.n:
+            if not request_pieces.next_piece(st, tid):
+                break
+            txn.pages_done = 0
         lpn = txn.lpn + txn.pages_done
         sectors = sectors_of(st, tid, lpn)
-        if txn.pages_done == 0 and zone.skew > 0 and st.command[tid].offset >= zone.skew:
-            lpn += 1  # command_split.first_piece_is_skewed
-            sectors <<= (cfg.page_bytes - zone.skew) // SECTOR_BYTES
         place = cache_places.find(st, group, lpn)
         if place == 0:
             place, write = make_place(st, dev, stream, lpn, out_last)
@@ -279,7 +287,7 @@ def cache_pages(st, tid):
         if write >= 0 and not access(st, write, taken * SECTOR_BYTES, stages.PART_DONE):
             go(st, write, stages.PART_DONE)
     send(st, new_first)
-    return txn.pages_done == txn.n
+    return txn.pages_done == txn.n and st.command[tid].bytes_left == 0
 
 
 @cold
@@ -377,19 +385,26 @@ def fill(st, tid):
     """Insert the page that read ``tid`` has read from flash into the cache.
 
     Has no effect unless the flow caches its reads and the page has been programmed. The access
-    of a page that is new to the cache occupies DRAM, but the read does not wait for it.
+    of a page that is new to the cache occupies DRAM, but the read does not wait for it. With
+    ``buffer_unwritten``, the pages that were never programmed share one slot, as if they were one
+    page behind the last one: no request finds it.
     """
     st.reg[0].hop = 0
     txn = st.txn[tid]
     dev = txn.dev
     zone = st.zone[txn.stream]
-    if zone.caching & READS == 0 or not is_programmed(st, txn.lpn):
+    lpn = int(txn.lpn)
+    if zone.caching & READS == 0:
         return
+    if not is_programmed(st, lpn):
+        if st.cfg[0].buffer_unwritten == 0:
+            return
+        lpn = int(st.cfg[0].lpns)
     group = int(zone.group)
-    place = cache_places.find(st, group, txn.lpn)
+    place = cache_places.find(st, group, lpn)
     made = place == 0
     if made:
-        place, write = make_place(st, dev, txn.stream, txn.lpn, -1)
+        place, write = make_place(st, dev, txn.stream, lpn, -1)
         st.cpage[place - 1].stream = txn.stream
         st.count[dev, CACHE_FILL_PAGES] += 1
         if write >= 0:

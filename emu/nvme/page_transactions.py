@@ -20,7 +20,7 @@ def bytes_of(st, tid, lpn, count):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     offset = st.command[tid].offset
-    if offset >= cfg.page_bytes:  # wholly behind the end of its page (command_split.skewed)
+    if offset >= cfg.page_bytes:  # wholly behind the end of its page (request_pieces.py)
         return txn.size
     first = txn.lpn * cfg.page_bytes + offset
     start = max(first, lpn * cfg.page_bytes)

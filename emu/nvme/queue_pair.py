@@ -50,6 +50,8 @@ REQ = record_type(
     fua="i4",  # 1: a write completes when it is on flash, with or without data cache
     status="i4",  # status.Status; set to 0 when the request is loaded
 )
+EXTRA_PAGES = 2
+"""Number of pages by which a wrap can divide a request further (request_pieces.py)."""
 AHEAD = 4
 """Prefetch distance: a request's map entry is prefetched this number of requests before issue."""
 PAIR = record_type(
@@ -86,11 +88,11 @@ def pages_of(st, req, zone):
 
 
 @inline
-def parts_of(req, pages):
+def parts_of(req, pages, zone):
     """Return the maximum number of transactions that a request needs at once: one for the command,
     one for its data, and one per page.
     """
-    return pages + 2 if req.op <= WRITE else 2
+    return pages + 2 + EXTRA_PAGES * int(zone.end_byte > 0) if req.op <= WRITE else 2
 
 
 @inline
@@ -172,7 +174,7 @@ def issue(st, queue):
             return
         zone = st.zone[pair.stream]
         first, old, count = pages_of(st, req, zone)
-        need = parts_of(req, count)
+        need = parts_of(req, count, zone)
         if reg.budget < need:
             if need > cfg.budget:
                 fail(st, E_POOL, count + 1, cfg.budget - 1)
@@ -195,7 +197,7 @@ def issue(st, queue):
             txn.role = Role.TRIMMING if req.op == TRIM else Role.NONE
         txn.lpn = zone.first_lpn + first
         st.command[tid].offset = old
-        if first < 0 or txn.lpn + count > zone.last_lpn:
+        if first < 0 or (txn.lpn + count > zone.last_lpn and zone.end_byte == 0):
             fail(st, E_PAST_END, req.offset // 512, req.size // 512)
             return
         txn.n = count
@@ -333,7 +335,8 @@ def on_completion(st, tid):
     reg.completed += 1
     if reg.completed == reg.wanted:
         reg.pause = 1
-    reg.budget += parts_of(req, pages_of(st, req, st.zone[pair.stream])[2])
+    zone = st.zone[pair.stream]
+    reg.budget += parts_of(req, pages_of(st, req, zone)[2], zone)
     pair.outstanding -= 1
     st.count[pair.dev, COMMANDS_DONE] += 1
     while (

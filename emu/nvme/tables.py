@@ -34,6 +34,7 @@ def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
     table.buffer_ns = sizes.transfer_ns
     table.buffer_open, table.buffer_close = sizes.open_ps, sizes.close_ns
     table.buffer_strays = sizes.strays
+    table.buffer_unwritten = sizes.unwritten
 
 
 def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:

@@ -239,9 +239,10 @@ class Player(Driver):
 
         ``half``: number of completions at which the counters are copied. ``progress`` is called
         with the number of completed requests and the clock in ps. ``may_stall``: allow the run to
-        end while writes wait for a free block that garbage collection never provides; the result
-        then has only the completed requests. Raises InputError for a full drive, or for a request
-        past the end of the drive. Raises Imbalance if a conservation law fails.
+        end while requests wait for a free block that garbage collection never provides, or for a
+        mapping entry; the result then has only the completed requests. Raises InputError for a full
+        drive, or for a request past the end of the drive. Raises Imbalance if a conservation law
+        fails.
         """
         self._half, self._progress = half, progress
         warmed_s = self.warm_up()
@@ -249,6 +250,7 @@ class Player(Driver):
         self.run_until()
         unserved = [(0, 0)] * len(self.feed.sources)
         stalled = (self.arrays.pool.stall_head >= 0).any() or self.arrays.reg["turnless"].any()
+        stalled = stalled or (self.arrays.tpage["lost_first"] > 0).any()
         if may_stall and stalled:
             unserved = self.feed.give_up()
         else:

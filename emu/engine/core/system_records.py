@@ -37,6 +37,7 @@ CFG = record_type(
     cache_safe="i8",  # 1: power-loss protection: what has completed survives a power cut
     buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
     buffer_close="f8", buffer_strays="i8",  # of a destage buffer
+    buffer_unwritten="i8",  # 1: pages that were never programmed share one slot of it
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
     map_stream="i8",  # first stream of translation pages, -1 = none
     map_streams="i8",  # number of streams of translation pages: one, or one for each zone
@@ -73,6 +74,7 @@ CFG = record_type(
     program_failures="f8", erase_failures="f8",
     link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
     ranked="i8",  # 1: host operations on a die are ordered by class
+    map_losses="i8",  # 1: transactions lose mapping entries that are evicted before they are read
     ordered="i8",  # 1: simultaneous events are handled in order of their registration
     adapter="i8",  # entries of the single queue of a host adapter; 0: one queue per pair
     entries="i8",  # entries of a submission queue (nvme/queue_pair.py); 0: unlimited

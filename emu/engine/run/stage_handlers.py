@@ -23,7 +23,7 @@ from ondie.emu.ftl import cmt, map_checkpoint, padding, refresh, reservoir
 from ondie.emu.ftl.gc import maybe_start_gc, queue_of
 from ondie.emu.ftl.transfers import next_piece, send_off
 from ondie.emu.ftl.write_path import check_for_collection, place_or_wait
-from ondie.emu.nand import timing
+from ondie.emu.nand import event_order, timing
 from ondie.emu.nand.die import Q_PE, Q_WRITE
 from ondie.emu.nand.die_scheduler import push, push_in_order
 from ondie.emu.nvme import (
@@ -279,7 +279,10 @@ def queue_program(st, tid):
     elif cfg.placed != 0 and txn.role == Role.MERGING:
         push_in_order(st, st.die[txn.die].first, tid, Q_WRITE)
         return stages.WAITS
-    push(st, st.die[txn.die].first, tid, queue)
+    if cfg.ordered != 0 and cfg.map_entries != 0:
+        event_order.keep_back(st, tid, queue)
+    else:
+        push(st, st.die[txn.die].first, tid, queue)
     return stages.WAITS
 
 

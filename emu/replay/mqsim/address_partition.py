@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ondie.emu.replay.mqsim.ssdconfig import Drive
-from ondie.emu.replay.mqsim.workload_xml import FlowParameters
+from ondie.emu.replay.mqsim.workload_xml import FlowParameters, Synthetic
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,17 @@ class Range:
         """Return the number of pages of ``page`` sectors that MQSim numbers, from the first sector
         of the range on."""
         return -(-self.sectors // page)
+
+
+def working_set(flow: FlowParameters, address_range: Range) -> Range:
+    """Return the sectors that the flow addresses: the first part of its range if it is
+    synthetic, else the whole range.
+    """
+    if not isinstance(flow, Synthetic):
+        return address_range
+    share = flow.working_set_percentage / 100.0
+    count = int(float(address_range.last - address_range.first) * share)
+    return Range(address_range.first, address_range.first + count)
 
 
 def ranges(drive: Drive, flows: Sequence[FlowParameters]) -> list[Range]:

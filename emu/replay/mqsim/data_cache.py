@@ -45,6 +45,7 @@ def sizes(
         open_ps=drive.data_cache_dram_trcd_ps + drive.data_cache_dram_tcl_ps,
         close_ns=drive.data_cache_dram_trp_ps / PS_PER_NS,
         strays="evicted_pages" in quirks,
+        unwritten="unwritten_slot" in quirks,
     )
 
 

@@ -92,6 +92,12 @@ def _map_writes(ran: Ran) -> str | None:
     return f"its {count} write-backs of the mapping table take no time" if count else None
 
 
+def _lost_entries(ran: Ran) -> str | None:
+    if not ran.count("map_misses"):
+        return None
+    return "requests whose mapping entries are evicted early can wait forever"
+
+
 def _stalled(ran: Ran) -> str | None:
     if not ran.count("collections"):
         return None
@@ -117,6 +123,9 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     "nanoseconds": _nanoseconds,
     "whole_trace_rounds": _fixed("it runs the whole trace in each round"),
     "short_modulus": _fixed("addresses beyond a flow's range are lower by up to a few sectors"),
+    "wrapped_requests": _fixed(
+        f"requests that leave a flow's addresses access others of the flow: latencies change {OPEN}"
+    ),
     "address_alias": _fixed("addresses from 2 TiB on are different ones"),
     "pages_of_flows": _fixed(
         f"parts of two pages share a page number: fewer or more flash operations, {OPEN}"
@@ -127,7 +136,11 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     ),
     "channel_rates_rounded": _channel,
     "suspension_never_issued": _suspension,
+    "unwritten_slot": _fixed(
+        f"reads of unwritten pages use its cache and the cache's DRAM: latencies change {OPEN}"
+    ),
     "mapping_writes": _map_writes,
+    "lost_map_entries": _lost_entries,
     "shared_map_cache": lambda ran: (
         f"its mapping cache has {len(ran.scenario.flows)} times the capacity"
     ),

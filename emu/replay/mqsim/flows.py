@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ondie.emu.replay.mqsim import sata, supported
-from ondie.emu.replay.mqsim.address_partition import ranges
+from ondie.emu.replay.mqsim.address_partition import Range, ranges
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.synthetic_flow import synthetic_flow
@@ -39,11 +39,13 @@ def flows(
     places = [Path("."), Path(scenario.source).parent, *map(Path, folders)]
     made = []
     seen = sata.seen(drive, scenario.flows)
-    both = zip(seen, ranges(drive, seen), strict=True)
-    for stream, (parameters, range_) in enumerate(both):
+    found = ranges(drive, seen)
+    whole = Range(found[0].first, found[-1].last)
+    for stream, (parameters, range_) in enumerate(zip(seen, found, strict=True)):
         where = scenario.place(stream)
         if isinstance(parameters, Synthetic):
-            made.append(synthetic_flow(stream, parameters, range_, quirks, where))
+            wrap = whole if sata.used(drive) else None
+            made.append(synthetic_flow(stream, parameters, range_, quirks, where, wrap))
         else:
             assert isinstance(parameters, TraceBased)
             made.append(trace_flow(stream, parameters, range_, quirks, where, places))

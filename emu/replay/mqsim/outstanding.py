@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ondie.emu.nvme.queue_pair import EXTRA_PAGES
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, Synthetic
 
@@ -26,8 +27,10 @@ def outstanding(flows: Sequence[Flow], sectors: int, quirks: frozenset[str] = fr
     With this number, a drive that is slower than the arrivals can queue all requests. A request
     needs two transactions, and one for each page that a request of mean size touches; a request of
     a trace counts as one page. A negative random size is a request of up to MOST_SECTORS with the
-    quirk negative_sizes. ``sectors``: sectors per page.
+    quirk negative_sizes, and the quirk wrapped_requests can divide a request further. ``sectors``:
+    sectors per page.
     """
+    more = EXTRA_PAGES if "wrapped_requests" in quirks else 0
     wanted = 0
     for flow in flows:
         parameters = flow.parameters
@@ -41,7 +44,7 @@ def outstanding(flows: Sequence[Flow], sectors: int, quirks: frozenset[str] = fr
                 large = requests * share_of_negative_sizes(parameters)
                 large += SPREAD * math.sqrt(large)
                 wanted += math.ceil(large) * -(-MOST_SECTORS // sectors)
-        wanted += requests * (3 + -(-size // sectors))
+        wanted += requests * (3 + more + -(-size // sectors))
     return min(wanted, MOST_TRANSACTIONS)
 
 

@@ -88,6 +88,17 @@ def _inside_a_page(drive: Drive, scenario: Scenario) -> bool:
     return not sata.used(drive) and any(first % drive.page_sectors for first in begins)
 
 
+def _leaves_its_range(drive: Drive, scenario: Scenario) -> bool:
+    both = zip(scenario.flows, ranges(drive, scenario.flows), strict=True)
+    for flow, address_range in both:
+        if not isinstance(flow, Synthetic) or flow.address_distribution == "RANDOM_HOTCOLD":
+            return True
+        unit = flow.address_alignment_unit_bytes // 512
+        if flow.generated_aligned_addresses and address_range.first % unit:
+            return True
+    return False
+
+
 def _cut_rate(drive: Drive, scenario: Scenario) -> bool:
     rate = drive.channel_transfer_rate_hz // 10**6
     return rate > 1000 or 1000 % rate != 0
@@ -134,6 +145,12 @@ QUIRKS: tuple[Quirk, ...] = (
         _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
     ),
     Quirk(
+        "first_size", ("Request_Size_Distribution",),
+        "may use the mean as the first random size of a flow, which shifts all later sizes: a "
+        "variable has no initial value", "a random first size", NAMED,
+        _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
+    ),
+    Quirk(
         "nanoseconds", ("Time_Unit",), "reads the times of every trace as ns", "the stated unit",
         ASKED, _traced(lambda f: f.time_unit != "NANOSECOND"),
     ),
@@ -148,6 +165,13 @@ QUIRKS: tuple[Quirk, ...] = (
         "wraps addresses beyond the flow's range at one sector less than its size, which "
         "also breaks "
         "their alignment", "modulo the size", ASKED, _traced(lambda f: True),
+    ),
+    Quirk(
+        "wrapped_requests", ("Address_Distribution", "Address_Alignment_Unit"),
+        "continues a request that passes the end of its flow's addresses, or that alignment moves "
+        "in front of them, at the sector number modulo the number of sectors less one",
+        "a request that ends at the end, and begins at an aligned sector of the flow", ASKED,
+        _leaves_its_range,
     ),
     Quirk(
         "address_alias", (),
@@ -288,6 +312,12 @@ QUIRKS: tuple[Quirk, ...] = (
         _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(
+        "unwritten_slot", ("Device_Level_Data_Caching_Mode",),
+        "caches all reads of pages that were never programmed as one page, which no request finds",
+        "no use of the cache", ASKED,
+        _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
+    ),
+    Quirk(
         "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
         "queues the write-back of a mapping page and never issues it; later accesses to that page "
         "need no read either", "write-backs that take time", ASKED, _cached_map,
@@ -301,8 +331,9 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "lost_map_entries", ("CMT_Capacity",),
-        "can evict a mapping entry for which requests wait, which then never complete",
-        "these requests complete", NAMED, _cached_map,
+        "can evict a mapping entry for which requests wait, which then wait until another request "
+        "needs the entry, or for ever",
+        "these requests complete", ASKED, _cached_map,
     ),
     Quirk(
         "lost_requests", (),

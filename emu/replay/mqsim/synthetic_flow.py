@@ -21,7 +21,7 @@ import numpy as np
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim import mrg32k3a
-from ondie.emu.replay.mqsim.address_partition import Range
+from ondie.emu.replay.mqsim.address_partition import Range, working_set
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS
 from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, Synthetic
@@ -50,6 +50,8 @@ SHAPE = np.dtype(
         ("hot_last", "i8"),
         ("unit", "i8"),  # sectors; 1: not aligned
         ("stream", "i8"),
+        ("wrap_first", "i8"),  # range in which an address before the flow moves
+        ("wrap_last", "i8"),  # 0: no address moves there
         ("wide_sizes", "i8"),  # negative sizes become 16 bits of their two's complement
         ("next", "i8"),  # state: sector at which STREAMING continues
         ("clock", "i8"),  # state: the last arrival, ns
@@ -112,9 +114,14 @@ def fill(out, shape, rng, spare):
             if following % unit != 0:
                 following += unit - following % unit
         at -= at % unit
-        if at < first:  # the range starts inside a unit
+        if header["wrap_last"] > 0:
+            if at < header["wrap_first"]:
+                at = header["wrap_first"] + at % (header["wrap_last"] - header["wrap_first"])
+        elif at < first:  # the range starts inside a unit
             at += unit
-        if at + size - 1 > header["end"]:  # at most a request's length from the end
+        if (
+            at + size - 1 > header["end"] and header["wrap_last"] == 0
+        ):  # at most a request's length from the end
             at = max(header["end"] + 1 - size, first)
         arrival = np.int64(NOT_YET)
         if header["mean_interval"] > 0.0:
@@ -136,14 +143,23 @@ def fill(out, shape, rng, spare):
 
 
 def synthetic_flow(
-    stream: int, parameters: Synthetic, range_: Range, quirks: frozenset[str], where: str
+    stream: int,
+    parameters: Synthetic,
+    range_: Range,
+    quirks: frozenset[str],
+    where: str,
+    wrap: Range | None = None,
 ) -> Flow:
     """Return the flow of `parameters` on the addresses `range_`; error messages begin with `where`.
 
-    Quirks reproduced: whole_rate, negative_sizes, address_alias. Raises InputError for requests
-    that are larger than the address range.
+    Quirks reproduced: whole_rate, negative_sizes, address_alias, wrapped_requests. `wrap`: range in
+    which the last of these moves addresses (the flow's working set if None). Raises InputError for
+    requests that are larger than the address range.
     """
     shape = shape_of(stream, parameters, range_, quirks, where)
+    if "wrapped_requests" in quirks:
+        wrap = wrap or working_set(parameters, range_)
+        shape["wrap_first"], shape["wrap_last"] = wrap.first, wrap.last
     stop = parameters.stop_time_ps or None
     total = None if stop else parameters.total_requests_to_generate
     closed = parameters.closed_loop
@@ -176,7 +192,7 @@ def shape_of(
     """
     shape = np.zeros(1, SHAPE)
     first, end = range_.first, range_.last
-    last = first + int(float(end - first) * (parameters.working_set_percentage / 100.0))
+    last = working_set(parameters, range_).last
     unit = (
         parameters.address_alignment_unit_bytes // SECTOR_BYTES
         if parameters.generated_aligned_addresses

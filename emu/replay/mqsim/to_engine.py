@@ -34,6 +34,7 @@ from ondie.emu.replay.mqsim import (
     precondition,
     sata,
 )
+from ondie.emu.replay.mqsim.address_partition import working_set
 from ondie.emu.replay.mqsim.device_statistics import DeviceStatistics
 from ondie.emu.replay.mqsim.flash_counts import counters, half
 from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow, half_way
@@ -45,6 +46,8 @@ from ondie.emu.replay.mqsim.start_order import start_order
 from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
+STALLS = frozenset(["stalled_writes", "lost_map_entries"])
+"""Quirks with which requests can wait for ever."""
 MOST_NUMBERED = 32
 """Maximum number of sectors of a page for the quirk pages_of_flows, which keeps one bit per sector
 of two pages in 64 bits."""
@@ -245,6 +248,9 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.fifo["scale"][stages.HOST_STATIONS + stages.DRAM] = (
         0  # in MQSim only the data cache uses the DRAM
     )
+    arrays.cfg["map_losses"] = (
+        "lost_map_entries" in quirks and int(arrays.cfg["map_writes"][0]) == 0
+    )
     arrays.lots[: gc_policies.LEAST_LOT] = mrg32k3a.start(drive.seed + 1)
     occupancy = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
     random = drive.gc_block_selection_policy.startswith("RANDOM")
@@ -252,6 +258,15 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.lots[gc_policies.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, streams, pages, first)
     arrays.zone["skew"] = skews
+    if "wrapped_requests" in quirks:
+        for zone, flow in zip(arrays.zone, streams, strict=True):
+            zone.inside = flow.range.first * 512 - zone_start(drive, flow)
+            last = (
+                flow.range.last
+                if sata.used(drive)
+                else working_set(flow.parameters, flow.range).last
+            )
+            zone.end_byte = (last + 1) * 512
     both = zip(streams, skews, strict=True)
     numbered = [f.range.numbered(sectors) if s else f.range.pages(sectors) for f, s in both]
     _frontiers(arrays, drive, unused, numbered)
@@ -468,7 +483,7 @@ def watched(
     by_table = "start_order" in quirks
     order = start_order(drive, flows, flows[0].scenario) if by_table else last_first
     done = Player(arrays, cfg, [sources[i] for i in order]).run(
-        half_way(flows), progress, may_stall="stalled_writes" in quirks
+        half_way(flows), progress, may_stall=bool(STALLS & quirks)
     )
     device = device_statistics.read(arrays, drive.flash_channel_count, int(arrays.reg.now[0]))
     at = [order.index(i) for i in range(len(flows))]

@@ -139,7 +139,7 @@ def _inside(
         notes.append(f"{beyond.sum()} addresses beyond the flow's {range_.sectors} sectors wrapped")
     last = range_.sectors - size // SECTOR_BYTES
     across = sector > last
-    if across.any():
+    if across.any() and "wrapped_requests" not in quirks:
         sector = np.minimum(sector, last)
         notes.append(
             f"{across.sum()} requests across the flow's end moved to end at the flow's end"
