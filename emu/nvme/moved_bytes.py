@@ -231,9 +231,7 @@ class MovedBytes:
             try:
                 return self._prepare(entry, record, store)
             except StoreFull as error:
-                self.full = error
-                store.keep_in_memory()
-                record.entries = record.entry_pages = native.ffi.NULL  # they stay as they are
+                self._keep_in_memory(error, record, store)
                 return 0
             except InputError:
                 if entry["what"] not in (LOG_READ, LOG_FILL):
@@ -255,6 +253,21 @@ class MovedBytes:
             request = self._arrays.req[place]
             if request["status"] == Status.SUCCESS:
                 request["status"] = Status.UNRECOVERED_READ_ERROR
+
+    def _keep_in_memory(self, error: StoreFull, record: Any, store: PageStore) -> None:
+        """Keep what follows in memory after ``error``; the files stay as they are."""
+        self.full = error
+        store.keep_in_memory()
+        record.entries = record.entry_pages = native.ffi.NULL
+
+    def reserve(self, device: int, ppn: int) -> None:
+        """Reserve room for physical page ``ppn``, which a plan programs; in memory, if the file
+        system has no room."""
+        try:
+            self.stores[device].reserve(ppn)
+        except StoreFull as error:
+            self._keep_in_memory(error, self._records[device], self.stores[device])
+            self.stores[device].reserve(ppn)
 
     def _prepare(self, entry: np.record, record: Any, store: PageStore) -> int:
         """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the

@@ -10,7 +10,6 @@ Source: this project's trace contract: weights pass only through the emulated pa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,21 +19,13 @@ from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import pe_protection, timing
 from ondie.emu.nand.page_store import PageStore, Spare
+from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die.parity import Made, ParityData, records
 from ondie.emu.paths.on_die.protection import Guarded
+from ondie.emu.paths.on_die.super_page import At, physical_page
 from ondie.emu.paths.payload import moved_bytes, poison, poisoned
-
-
-class At(NamedTuple):
-    """Location of a super-page: the die of the device, its position (``place``) in the die's
-    reservoir, and the number of planes by which the vectors are rotated at this position
-    (``turned``)."""
-
-    die: int
-    place: int
-    turned: int
 
 
 class Reservoir:
@@ -44,7 +35,8 @@ class Reservoir:
     ``homes``: stripe map of each device at the start; this object updates a copy. ``compute``:
     function that updates parameters [start, stop) of arrays by slot name in place, given their
     gradient. ``guarded``: super-pages of each device that hold parities and commit records.
-    ``stores``: pages on flash, of each device; None: new ones.
+    ``moved``: bytes of ``system``, which this object follows; None: new ones with the pages
+    ``stores`` of each device (None: new ones).
     """
 
     def __init__(
@@ -55,6 +47,7 @@ class Reservoir:
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
         guarded: tuple[Guarded, ...],
         stores: Sequence[PageStore] | None = None,
+        moved: MovedBytes | None = None,
     ) -> None:
         self.system = system
         self.stripes = stripes
@@ -78,7 +71,7 @@ class Reservoir:
         self.beside = tuple(
             ParityData(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
         )
-        self.moved = moved_bytes(system, stores)
+        self.moved = moved_bytes(system, stores) if moved is None else moved
         self.stores = self.moved.stores
         """Pages on flash, of each device."""
         cfg = system.cfg
@@ -125,7 +118,9 @@ class Reservoir:
     def _put(self, device: int, at: At, made: Made) -> None:
         for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
             members = None if made.members is None else made.members[i]
-            self.stores[device].program(self.page(at, spare.slot), spare, data, members=members)
+            ppn = self.page(at, spare.slot)
+            self.moved.reserve(device, ppn)
+            self.stores[device].program(ppn, spare, data, members=members)
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
     def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
@@ -201,13 +196,7 @@ class Reservoir:
     def page(self, at: At, slot: int) -> int:
         """Return the physical page that holds role ``slot`` of a super-page. A role is a vector
         and a group."""
-        geometry = self.system.geometry
-        plane = (slot + at.turned) % geometry.planes
-        return (
-            at.die * geometry.die_pages
-            + (geometry.blocks * geometry.pages + at.place) * geometry.planes
-            + plane
-        )
+        return physical_page(self.system.geometry, at, slot)
 
     def pages(self, device: int, super_page: int) -> list[int]:
         """Return the physical pages of a super-page, ordered by role."""
@@ -343,6 +332,7 @@ class Reservoir:
             data[: stop - start] = self.staged[start:stop]
             poison(self.staged[start:stop])
             ppn = self.page(at, stripes.plane("g", group))
+            self.moved.reserve(device, ppn)
             self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
     def _flip(self, device: int, entry: payload_log.LogEntry) -> None:
