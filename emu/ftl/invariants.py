@@ -122,6 +122,9 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
             - arrays.dev.erases_before[0]
         ),
         "planes_per_erase": geometry.unit_planes,
+        "planes_per_super_page": int(arrays.cfg.reservoir_planes[0]),
+        "reservoir_erases": int(arrays.worn.sum() - arrays.dev.worn_before[0])
+        // int(arrays.cfg.reservoir_planes[0]),
         "map_cache_entries": int(arrays.maps.used.sum()),
         "map_cache_chained": _chained(arrays.entry["chain"], arrays.bucket[0]),
         "map_write_backs": int(arrays.maps.writing[0]),

@@ -56,6 +56,14 @@ class PlanBytes(Protocol):
         any other kind of entry."""
 
 
+class DrivePlanBytes(PlanBytes, Protocol):
+    """Bytes of plans on a drive that handles power cuts."""
+
+    def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
+        """Leave what a power cut leaves of transaction ``tid``, which programs the reservoir of
+        ``die``, on its pages, drawn from ``rng``."""
+
+
 class MovedBytes:
     """Bytes of the devices of a system. :meth:`apply` moves them as the engine's log says.
 

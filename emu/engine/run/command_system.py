@@ -87,7 +87,7 @@ class CommandSystem(System):
         cfg: Config,
         options: CommandOptions,
     ) -> None:
-        own = options.reservoir
+        own = self.reservoir = options.reservoir
         super().__init__(
             cfg, own.phases, pairs=options.queues, queue_depth=options.queue_depth,
             payload=options.payload, seed=options.seed,

@@ -81,4 +81,7 @@ def interrupt_program(
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(there, spare.slot)
         members = None if made.members is None else made.members[i]
-        torn_pages.interrupt_program(payload.stores[dev], page, spare, data, rng, members=members)
+        torn_pages.interrupt_program(
+            payload.stores[dev], page, spare, data, rng, members=members,
+            erases=payload.recorded_erases(dev, there),
+        )  # fmt: skip

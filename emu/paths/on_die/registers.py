@@ -75,6 +75,9 @@ class Reservoir:
         self.stores = self.moved.stores
         """Pages on flash, of each device."""
         cfg = system.cfg
+        self.records_erases = moved is not None and not cfg.pe.rain
+        """True if pages have the erase count of their block, which a drive needs after a power cut;
+        not with parity, which is made before the block is known."""
         self.code = pe_protection.code(cfg)
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
@@ -94,6 +97,9 @@ class Reservoir:
         self.kept = 0
         """Number of super-pages that already held results of the current update when it began or
         was resumed."""
+        self.updated = np.zeros((system.devices, system.geometry.dies), np.int64)
+        """Number of stripes of each die whose results of the current update have been programmed
+        since it began or was resumed, int64[devices, dies]."""
         self.sequences = np.zeros(system.devices, np.int64)
         """Sequence number of the last super-page that each device programmed, int64[devices]."""
         self.given: dict[int, list[Spare]] = {}
@@ -108,6 +114,7 @@ class Reservoir:
         self.gradient = gradient
         self.step += 1
         self.kept = 0
+        self.updated[:] = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
         """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``:
@@ -120,8 +127,16 @@ class Reservoir:
             members = None if made.members is None else made.members[i]
             ppn = self.page(at, spare.slot)
             self.moved.reserve(device, ppn)
-            self.stores[device].program(ppn, spare, data, members=members)
+            erases = self.recorded_erases(device, at)
+            self.stores[device].program(ppn, spare, data, members=members, erases=erases)
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
+
+    def recorded_erases(self, device: int, at: At) -> int:
+        """Return the erase count of a block as its pages have it in their out-of-band data: 0 if it
+        is not recorded."""
+        if not self.records_erases:
+            return 0
+        return int(self.system.arrays.block["erases"][self._block(device, at.die, at.place)])
 
     def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
         """Return the out-of-band data for the next program of a stripe that holds the result of
@@ -207,12 +222,13 @@ class Reservoir:
         """Return the present location of a super-page of a device."""
         arrays, geometry = self.system.arrays, self.system.geometry
         die, place = super_page % geometry.dies, int(arrays.rmap[device, super_page]) - 1
-        block = (
-            (device * geometry.dies + die) * geometry.all_blocks
-            + geometry.blocks
-            + place // geometry.pages
-        )
-        return At(die, place, int(arrays.block["turned"][block]))
+        return At(die, place, int(arrays.block["turned"][self._block(device, die, place)]))
+
+    def _block(self, device: int, die: int, place: int) -> int:
+        """Return the number of the block of a place in a die's reservoir, over all devices."""
+        geometry = self.system.geometry
+        first = (device * geometry.dies + die) * geometry.all_blocks + geometry.blocks
+        return first + place // geometry.pages
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
         """Program the initial vectors ([n_params] by name) into the super-pages that hold
@@ -272,6 +288,7 @@ class Reservoir:
                 self._join(dev, die, sp)
             case payload_log.LOG_BPP:
                 self._put(dev, at, self.coming(dev, die, sp))
+                self.updated[dev, at.die] += 1
                 self.given.pop(die, None)
                 del self.registers[die]
             case payload_log.LOG_MADE:

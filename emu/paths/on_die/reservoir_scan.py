@@ -28,6 +28,7 @@ from ondie.emu.ftl.reservoir_recovery import (
     conclude,
 )
 from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand.sealed_records import READS_VALID, read_spares
 from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die import recovery_plan
@@ -80,6 +81,9 @@ class ReservoirScan:
         self.cursors: tuple[np.ndarray, ...] = ()
         """For each device, the index of the first super-page to be updated on each die,
         int64[dies]."""
+        shape = system.devices, geometry.dies, geometry.reservoir_blocks
+        self.erases = np.full(shape, -1, np.int64)
+        """Erase count of each block of the reservoirs in out-of-band data; -1: unknown."""
         self._looking = False
 
     def run(self) -> None:
@@ -129,6 +133,8 @@ class ReservoirScan:
                 scan.give_up(self.step, self.attempt)
         states = self._conclude()
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
+        if self.moved is not None:
+            self._set_wear()
         self._turn(states)
         if pads:
             self.system.run([recovery_plan.pads(path, self.system.next_row, pads)])
@@ -218,6 +224,8 @@ class ReservoirScan:
             planes = range(self.path.scanned_planes)
             pages = [physical_page(geometry, At(die, place, 0), plane) for plane in planes]
             self.scans[dev, die].saw(place, [store.spare(page) for page in pages])
+            if self.moved is not None:
+                self._note_erases(dev, die, place // geometry.pages, pages)
         elif entry.what == LOG_PAD:
             for page in self._pages(dev, At(die, place, entry.old)):
                 if self.moved is not None:
@@ -225,6 +233,35 @@ class ReservoirScan:
                 store.spoil(page)
         elif entry.what != LOG_READ_OUT:
             raise SimulationError(f"log entry of kind {entry.what}: not expected in a recovery")
+
+    def _note_erases(self, dev: int, die: int, block: int, pages: Sequence[int]) -> None:
+        """Note the erase count of a block in the out-of-band data of ``pages``."""
+        records = self.stores[dev].page_records(np.array(pages))
+        valid = read_spares(records) == READS_VALID
+        most = int(records["erases"][valid].astype(np.int64).max(initial=-1))
+        own = self.erases[dev, die]
+        own[block] = max(own[block], most)
+
+    def _set_wear(self) -> None:
+        """Set the erase counts of the blocks from those found in out-of-band data. Blocks without a
+        valid page get the typical count. Planes follow from the rule of rotation
+        (ftl/reservoir.py)."""
+        arrays, geometry = self.system.arrays, self.system.geometry
+        known = self.erases >= 0
+        typical = int(np.median(self.erases[known])) if known.any() else 0
+        erases = np.where(known, self.erases, typical)
+        block = arrays.block["erases"].reshape(-1, geometry.all_blocks)
+        block[:, geometry.blocks :] = erases.reshape(-1, geometry.reservoir_blocks)
+        table = arrays.cfg[0]
+        planes, used = geometry.planes, int(table.reservoir_planes)
+        cycles = np.arange(int(erases.max(initial=0)))
+        turned = cycles // int(table.rotate) % planes if table.rotate > 0 else 0 * cycles
+        worn = (np.arange(planes)[:, None] - turned) % planes < used
+        total = np.concatenate([np.zeros((planes, 1), np.int64), worn.cumsum(axis=1)], axis=1)
+        arrays.worn[: erases.size] = total[:, erases.reshape(-1)].T
+        dev = arrays.dev
+        dev["erases_before"] = arrays.block["erases"].reshape(len(dev), -1).sum(axis=1)
+        dev["worn_before"] = arrays.worn[: erases.size].reshape(len(dev), -1).sum(axis=1)
 
     def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
         """Set the plane roles of each block in the new system. They are read from complete data of
