@@ -148,7 +148,7 @@ COMMAND_LAWS = (
     Law("erases of blocks", "block_erases", "array_erases", _IDLE),
     Law("blocks erased", "erased_blocks",
         "(block_erases - reservoir_erases) * planes_per_erase"
-        " + reservoir_erases * planes_per_super_page", _IDLE),
+        " + reservoir_erased_planes", _IDLE),
     Law("tunnel bytes", "tunnel_bytes", "planned_tunnel_bytes", _RUN),
     Law("tunnel commands", "tunnel_commands", "planned_tunnel_commands", _RUN),
     Law("tunnel bytes on the link", "tunnel_wire_bytes", "planned_tunnel_wire_bytes", _RUN),

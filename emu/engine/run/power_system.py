@@ -364,6 +364,7 @@ class PowerSystem(PayloadSystem):
         assert self._bytes is not None
         return checkpoint.of_engine(self.arrays) | {
             "requested": self.requested,
+            "planned": self.planned,
             "earliest": self._earliest,
             **self._bytes.tables(),
         }

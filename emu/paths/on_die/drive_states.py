@@ -23,7 +23,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.drive import Drive
-from ondie.emu.engine.core.payload_log import LogEntry
+from ondie.emu.engine.core.payload_log import LOG_MADE, LogEntry
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.engine.run.system import ReservoirOptions
 from ondie.emu.ftl import reservoir
@@ -372,6 +372,8 @@ class DriveStates:
         else:
             assert self._payload is not None
             self._payload.apply(entry)
+            if entry.what == LOG_MADE:
+                self._made |= {entry.lpn}
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
         """Leave what a power cut leaves of program ``tid`` of the reservoir."""

@@ -260,7 +260,7 @@ class ReservoirScan:
         total = np.concatenate([np.zeros((planes, 1), np.int64), worn.cumsum(axis=1)], axis=1)
         arrays.worn[: erases.size] = total[:, erases.reshape(-1)].T
         dev = arrays.dev
-        dev["erases_before"] = arrays.block["erases"].reshape(len(dev), -1).sum(axis=1)
+        dev["erases_before"] += erases.reshape(len(dev), -1).sum(axis=1)
         dev["worn_before"] = arrays.worn[: erases.size].reshape(len(dev), -1).sum(axis=1)
 
     def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
