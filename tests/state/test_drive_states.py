@@ -4,15 +4,25 @@ them, the mapping units by the contract of their commands.
 Source: tests/state/versions.py; ondie.kernels.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.run import build
+from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
+from ondie.emu.ftl import conventional_pages
+from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
+from ondie.emu.paths.on_die import reservoir_scan
 from ondie.emu.paths.on_die.drive_states import DriveStates
-from ondie.kernels import get
+from ondie.emu.units import InputError
+from ondie.kernels import KernelError, get
+from ondie.traces import TraceError
 from tests.state.test_power_on import CACHE, SECTORS, some
 from tests.state.versions import Versions
 from tests.timing.harness import preset
@@ -260,7 +270,7 @@ def survive(both, cuts):
     return found
 
 
-def random_cuts(rng, most=900):
+def random_cuts(rng, most=400):
     return [
         (at > 0 and rng.random() < 0.4, int(rng.integers(0, most if at % 2 == 0 else 250)))
         for at in range(int(rng.integers(1, 4)))
@@ -280,3 +290,165 @@ def test_power_cuts(name, counts):
                 undone += found.undone
             both.drive.check()
     assert kept > 0 and padded > 0 and (undone > 0) == (name == "undo")
+
+
+def test_a_protected_drive_starts_nothing_after_the_cut():
+    """The capacitors end what is in progress; the host that sends gradients has no power."""
+    both = Both("protected", n=9 * 512)
+    both.begin()
+    both.drive.power_cut(60)
+    rows = both.drive.arrays.row
+    started = rows["start"][rows["state"] >= plan_rows.STARTED]
+    assert len(started) and started.max() <= both.drive.held_up.cut_ps
+    assert both.drive.held_up.end_ps > both.drive.held_up.cut_ps
+
+
+def test_erase_counts_are_on_flash():
+    """Blocks with a page have theirs after a cut, and planes wear as they are rotated."""
+    both = Both("free")
+    for _ in range(24):
+        both.begin()
+        both.drive.run()
+    geometry = both.drive.geometry
+    before = both.drive.arrays.block["erases"].reshape(-1, geometry.all_blocks).copy()
+    worn = both.drive.arrays.worn.copy()
+    held = both.drive.arrays.valid.reshape(-1, geometry.all_blocks) > 0
+    held[:, : geometry.blocks] = False
+    assert before[held].min() > 0
+    both.drive.power_cut(0)
+    both.drive.power_on()
+    both.states.open(both.drive)
+    after = both.drive.arrays.block["erases"].reshape(-1, geometry.all_blocks)
+    assert (after[held] == before[held]).all()
+    exact = held[:, geometry.blocks :].reshape(-1)
+    assert (both.drive.arrays.worn[exact] == worn[exact]).all() and worn[exact].any()
+    both.drive.check()
+
+
+@pytest.mark.parametrize("name", ["plain", "write back", "records"])
+def test_a_killed_process(tmp_path, name, counts):
+    """The files as they are at any event: what the next process finds is continued."""
+    for seed in range(counts(2, 20)):
+        both = Both(name, seed=seed, store=tmp_path / f"{seed}")
+        both.held.run(both.items(), 2)
+        both.begin()
+        chosen = both.held.batch(both.items(), 2)
+        both.drive.run_until(max_events=int(both.rng.integers(0, 700)))
+        both.held.settle(chosen, both.drive.completions())
+        shutil.copytree(tmp_path / f"{seed}", tmp_path / f"killed {seed}")
+        both.drive.close()
+        both.options["store"] = tmp_path / f"killed {seed}"
+        both.states = both.fresh()
+        both.drive = both.held.drive = both.opened()
+        assert both.drive.started is Start.RECOVERY
+        both.states.open(both.drive)
+        both.held.look()
+        if both.go_on():
+            both.drive.run()
+        both.look()
+        both.drive.check()
+        both.restart()
+        both.look()
+        both.drive.close()
+
+
+def test_a_store_is_read_without_a_change(tmp_path):
+    both = Both(store=tmp_path / "store")
+    both.begin()
+    both.drive.run()
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    both.drive.close()
+    before = {path: path.read_bytes() for path in (tmp_path / "killed").iterdir()}
+    both.options |= {"store": tmp_path / "killed", "read_only": True}
+    both.drive = both.opened()
+    both.states.open(both.drive)
+    both.look()
+    with pytest.raises(InputError, match="the drive is read-only: .*read_only"):
+        both.states.start_update(both.gradient)
+    both.drive.close()
+    assert before == {path: path.read_bytes() for path in (tmp_path / "killed").iterdir()}
+
+
+def reservoir_not_skipped(monkeypatch):
+    monkeypatch.setattr(
+        conventional_pages, "conventional", lambda geometry, blocks: np.ones(len(blocks), bool)
+    )
+
+
+def torn_super_pages_taken(monkeypatch):
+    monkeypatch.setattr(reservoir_scan, "check_newest", lambda scan, intact: True)
+
+
+def results_begin_again(monkeypatch):
+    """What is on flash is updated a second time."""
+    run = reservoir_scan.ReservoirScan.run
+
+    def forgetful(self):
+        run(self)
+        self.cursors = tuple(np.zeros_like(cursor) for cursor in self.cursors)
+
+    monkeypatch.setattr(reservoir_scan.ReservoirScan, "run", forgetful)
+
+
+@pytest.mark.parametrize(
+    "break_it", [reservoir_not_skipped, torn_super_pages_taken, results_begin_again]
+)
+def test_what_the_power_cuts_catch(monkeypatch, break_it):
+    break_it(monkeypatch)
+    with pytest.raises((AssertionError, Unrecoverable, InputError, SimulationError, Imbalance)):
+        for seed in range(12):
+            both = Both(seed=seed)
+            for _ in range(4):
+                survive(both, random_cuts(both.rng))
+                both.drive.check()
+
+
+# --- bad input
+
+
+def test_bad_input(tmp_path):
+    both = Both()
+    states, drive = both.states, both.drive
+    zeros = np.zeros(PARAMS, np.float32)
+    for call, words in (
+        (lambda: states.start_update(zeros[:-1]), r"gradient: has shape \(1101,\); must be"),
+        (lambda: states.start_update(zeros.astype(np.float64)), r"gradient: must be float32\[1102"),
+        (lambda: states.start_update([0.0]), r"gradient: must be float32"),
+        (lambda: states.start_update(zeros, 100), "stop = 100: must be a multiple of 128"),
+        (lambda: states.start_update(zeros, 0), "stop = 0: must be from 1"),
+        (lambda: states.create(drive, both.wanted), "in use; open it instead"),
+        (lambda: states.open(drive), "is empty; create the states first"),
+        (lambda: states.create(Drive(both.cfg, True), both.wanted), "reservoir=states.reservoir"),
+        (lambda: both.fresh().stored("w"), "have not been created or opened"),
+        (lambda: both.fresh().create(both.opened(), {}), r"vectors\['w'\]: must be float32"),
+        (lambda: DriveStates("gen4-tlc", "adam", 10, HYPER["adam"]), "on_die: no processing"),
+        (lambda: DriveStates(both.cfg, "adam", 1 << 40, HYPER["adam"]), "of super-pages per"),
+        (lambda: DriveStates(both.cfg, "adam", 0, HYPER["adam"]), "n_params = 0"),
+        (lambda: DriveStates(both.cfg, "adamx", 10, {}), "adamx"),
+        (lambda: drive.follow(None) or drive.start(iter(())), "a plan moves no bytes"),
+    ):
+        with pytest.raises((InputError, KernelError, TraceError), match=words):
+            call()
+    states.create(both.opened(), both.wanted)
+    states.start_update(zeros)
+    with pytest.raises(InputError, match="an update is running"):
+        states.start_update(zeros)
+    folder = tmp_path / "store"
+    host = both.fresh()
+    with (
+        Drive(both.cfg, True, store=folder, durability="host", reservoir=host.reservoir) as other,
+        pytest.raises(InputError, match='durability = "host": must be "process"'),
+    ):
+        host.create(other, both.wanted)
+
+
+def test_a_store_of_other_states(tmp_path):
+    both = Both(store=tmp_path / "store")
+    both.drive.close()
+    more = DriveStates(both.cfg, "adam", PARAMS + 128, HYPER["adam"])
+    with Drive(both.cfg, True, reservoir=more.reservoir, store=tmp_path / "store") as drive:
+        assert drive.started is Start.RECOVERY  # its tables have another size
+        with pytest.raises(Unrecoverable, match="no complete version of super-page 9"):
+            more.open(drive)
+    with Drive(both.cfg, True, store=tmp_path / "store") as drive:
+        assert drive.read(0, 512).shape == (512,)  # commands need no reservoir

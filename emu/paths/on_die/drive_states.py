@@ -28,6 +28,7 @@ from ondie.emu.engine.run.power_system import Start
 from ondie.emu.engine.run.system import ReservoirOptions
 from ondie.emu.ftl import reservoir
 from ondie.emu.nand.page_store import Spare
+from ondie.emu.nvme.status import Condition
 from ondie.emu.paths.base import PHASES, UPDATE, Options, Rows
 from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die import interruption, recovery_plan, uneven_rounds, wear_leveling
@@ -109,8 +110,8 @@ class DriveStates:
                 raise InputError(f"vectors[{name!r}]: must be {dtype}[{self.n_params}]")
         if drive.arrays.rmap.any() or self._written_pages(drive):
             raise InputError("the reservoir of this drive is in use; open it instead")
-        if drive.condition.value != "online":
-            raise InputError(f"the reservoir cannot be filled: {drive.why}")
+        if drive.condition is not Condition.ONLINE:
+            raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
         stripes = self._path.stripes[0]
         drive.fill_reservoir(0, 0, stripes.count)
         self._follow(drive, self._new_payload(drive))
@@ -163,9 +164,7 @@ class DriveStates:
                 f"planes; must be opened with reservoir=states.reservoir, {own.super_pages} of "
                 f"{own.planes}"
             )
-        if (drive.arrays.block["state"].reshape(-1, self._path.geometry.all_blocks)[
-            :, self._path.geometry.blocks :
-        ] == 0).shape != self._path.good_blocks.shape:  # fmt: skip
+        if drive.geometry != self._path.geometry:
             raise InputError("drive: has another geometry than the states")
         store = drive.moved.store
         if store.files is not None and self.cfg.pe.rain:
@@ -264,9 +263,11 @@ class DriveStates:
 
     @property
     def complete(self) -> bool:
-        """True if update ``step`` is complete, so that the next one can begin."""
+        """True if update ``step`` is complete, so that the next one can begin; False if the store
+        had no room for it."""
         left = self._left_beside()
-        return self.stripes_done == self.stripes and not left
+        lost = self.step > 0 and self._opened.moved.full is not None
+        return self.stripes_done == self.stripes and not left and not lost
 
     def _left_beside(self) -> set[int]:
         """Return the parities and commit records that update ``step`` has not programmed yet."""
@@ -291,13 +292,15 @@ class DriveStates:
         An update that is not complete continues behind the stripes that are on flash; it must be
         given the same gradient and ``hyper``. Otherwise the next one begins.
 
-        Raises InputError if a plan is running or the drive is offline, and for a wrong gradient or
-        ``stop``.
+        Raises InputError if a plan is running or the drive is offline or read-only, and for a
+        wrong gradient or ``stop``.
         """
         payload, path, drive = self._opened, self._path, self._drive
         assert drive is not None
         if not drive.plan_done:
             raise InputError("an update is running; a drive runs one at a time")
+        if drive.condition is not Condition.ONLINE:
+            raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
         if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32:
             raise InputError(f"gradient: must be float32[{self.n_params}]")
         if gradient.shape != (self.n_params,):
@@ -357,7 +360,7 @@ class DriveStates:
 
     @property
     def _no_weights(self) -> dict[str, np.ndarray]:
-        return {"initial": np.zeros(self.n_params, np.float32)}
+        return {"initial": np.broadcast_to(np.float32(0), self.n_params)}
 
     def _step(self, count: int) -> Step:
         """Return the trace's record of update ``count``, counted from 1."""
@@ -426,5 +429,5 @@ def _trace(op: str, options: Options, n_params: int, hyper: Mapping[str, float |
         tensors=flat_tensors([("states", (n_params,), 0, -1)]), steps=(step,),
         samples_per_step=1, bytes_per_sample=0, macs_forward=0, macs_backward=0,
         dataset_samples=0, private_samples=0,
-        source=Memory({}, {"initial": np.zeros(n_params, np.float32)}),
+        source=Memory({}, {"initial": np.broadcast_to(np.float32(0), n_params)}),
     )  # fmt: skip
