@@ -281,9 +281,10 @@ def needs_die(st, tid):
     plane.
     """
     txn = st.txn[tid]
-    return txn.op != READ or (
-        txn.n > 1 and st.cfg[0].slots == 1
-    )  # slots of a read lie in one plane
+    if txn.op != READ:
+        return True
+    # Slots of a read lie in one plane, except those of a super-page of the reservoir.
+    return txn.n > 1 and (st.cfg[0].slots == 1 or txn.page < 0)
 
 
 @cold

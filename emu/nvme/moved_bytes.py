@@ -268,14 +268,15 @@ class MovedBytes:
         store.keep_in_memory()
         record.entries = record.entry_pages = native.ffi.NULL
 
-    def reserve(self, device: int, ppn: int) -> None:
-        """Reserve room for physical page ``ppn``, which a plan programs; in memory, if the file
-        system has no room."""
-        try:
-            self.stores[device].reserve(ppn)
-        except StoreFull as error:
-            self._keep_in_memory(error, self._records[device], self.stores[device])
-            self.stores[device].reserve(ppn)
+    def reserve(self, device: int, first: int, count: int) -> None:
+        """Reserve room for ``count`` physical pages from ``first`` on, which a plan programs; in
+        memory, if the file system has no room."""
+        for ppn in range(first, first + count):
+            try:
+                self.stores[device].reserve(ppn)
+            except StoreFull as error:
+                self._keep_in_memory(error, self._records[device], self.stores[device])
+                self.stores[device].reserve(ppn)
 
     def _prepare(self, entry: np.record, record: Any, store: PageStore) -> int:
         """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the

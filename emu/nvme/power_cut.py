@@ -60,8 +60,9 @@ def tear(
         if txn.op == timing.ERASE:
             block = range(int(txn.ppn), int(txn.ppn) + int(arrays.cfg.block_pages[0]))
             if of_reservoir(arrays, txn):
-                planes, mask = int(arrays.cfg.planes[0]), int(txn.planes)
-                selected = [ppn for ppn in block if mask >> ppn % planes & 1]
+                table, mask = arrays.cfg[0], int(txn.planes)
+                planes, slots = int(table.planes), int(table.slots)
+                selected = [ppn for ppn in block if mask >> ppn // slots % planes & 1]
                 torn_pages.interrupt_erase(store, filter(store.is_written, selected), rng)
             else:
                 torn_pages.interrupt_erase(store, filter(store.is_written, block), rng)

@@ -107,7 +107,8 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
     rng = np.random.default_rng((seed, system.now))
     programs, erases, pages = _tear(system, path.payload, rng)
     stop_clocks(system)
-    training, lost = _training(system), settle_books(system, path.stripes[0].planes)
+    units = path.stripes[0].planes * path.geometry.slots
+    training, lost = _training(system), settle_books(system, units)
     lost["bpp_pages"] = pages  # counted as if their whole program time had passed
     if before is None:
         return Cut(system.now, programs, erases, 0, training, lost)
@@ -183,13 +184,13 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             ppns = range(first, first + geometry.block_pages)
             torn_pages.interrupt_erase(
                 payload.stores[dev],
-                [ppn for ppn in ppns if mask >> ppn % geometry.planes & 1],
+                [ppn for ppn in ppns if mask >> ppn // geometry.slots % geometry.planes & 1],
                 rng,
             )
             erases += 1
         elif op in (timing.BPP, timing.PROGRAM):
             if interruption.is_pad(system, tid):
-                interruption.interrupt_pad(system, payload.stripes, payload.stores, at, tid, rng)
+                interruption.interrupt_pad(system, payload.stripes, payload.flash, at, tid, rng)
             else:
                 interruption.interrupt_program(system, payload, at, tid, rng)
             programs += 1

@@ -213,7 +213,7 @@ class DriveStates:
         found: dict[int, tuple[int, Spare]] = {}
         beside: dict[int, Spare] = {}
         for sp in np.flatnonzero(drive.arrays.rmap[0]).tolist():
-            spare = store.spare(payload.page(payload.at(0, sp), 0))
+            spare = payload.flash[0].spare(payload.page(payload.at(0, sp), 0))
             if not isinstance(spare, Spare):
                 raise InputError(f"{store.where}: super-page {sp} has no valid out-of-band data")
             if path.migrates or sp < stripes.count:
@@ -383,7 +383,7 @@ class DriveStates:
         if self._scan is not None:
             scan = self._scan
             interruption.interrupt_pad(
-                scan.system, self._path.stripes, scan.stores, die, tid, rng
+                scan.system, self._path.stripes, scan.flash, die, tid, rng
             )  # fmt: skip
         else:
             assert self._payload is not None and self._drive is not None

@@ -1,7 +1,7 @@
 """Programs of the reservoir that a power cut interrupts, and what they leave on the pages.
 
 Owns the choice of the contents that each such program would have left. Does not own the operations
-in progress (nvme/power_cut.py), the outcome for each page (nand/torn_pages.py) or recovery
+in progress (nvme/power_cut.py), the outcome for each page (flash_pages.py) or recovery
 (reservoir_scan.py).
 Source: this project's rules of recovery (docs/store.md).
 """
@@ -15,9 +15,9 @@ import numpy as np
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import page_map
-from ondie.emu.nand import timing, torn_pages
-from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand import timing
 from ondie.emu.paths.layout.regions import Stripes
+from ondie.emu.paths.on_die.flash_pages import FlashPages
 from ondie.emu.paths.on_die.parity import Made
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.on_die.super_page import At, physical_page
@@ -56,15 +56,15 @@ def is_pad(system: System, tid: int) -> bool:
 
 
 def interrupt_pad(
-    system: System, stripes: Sequence[Stripes], stores: Sequence[PageStore], die: int, tid: int,
+    system: System, stripes: Sequence[Stripes], flash: Sequence[FlashPages], die: int, tid: int,
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Leave what a power cut leaves of padding ``tid`` on die ``die``. ``stripes``, ``stores``: of
+    """Leave what a power cut leaves of padding ``tid`` on die ``die``. ``stripes``, ``flash``: of
     each device."""
     there, dev = place_of(system, die, tid), int(system.arrays.txn[tid].dev)
     for slot in range(stripes[dev].planes):
         page = physical_page(system.geometry, there, slot)
-        stores[dev].spoil(page, bool(rng.integers(2)))
+        flash[dev].spoil(page, bool(rng.integers(2)))
 
 
 def interrupt_program(
@@ -81,7 +81,5 @@ def interrupt_program(
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(there, spare.slot)
         members = None if made.members is None else made.members[i]
-        torn_pages.interrupt_program(
-            payload.stores[dev], page, spare, data, rng, members=members,
-            erases=payload.recorded_erases(dev, there),
-        )  # fmt: skip
+        erases = payload.recorded_erases(dev, there)
+        payload.flash[dev].interrupt_program(page, spare, data, rng, members, erases)

@@ -22,6 +22,7 @@ from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.on_die.flash_pages import FlashPages
 from ondie.emu.paths.on_die.parity import Made, ParityData, records
 from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.paths.on_die.super_page import At, physical_page
@@ -67,13 +68,16 @@ class Reservoir:
         self.again: dict[int, tuple[int, int]] = {}
         """Plan rows that read an already programmed stripe, from which its parity is computed:
         row -> (device, super-page)."""
-        page = system.geometry.page_bytes
+        page = system.geometry.flash_page_bytes
         self.beside = tuple(
             ParityData(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
         )
         self.moved = moved_bytes(system, stores) if moved is None else moved
         self.stores = self.moved.stores
-        """Pages on flash, of each device."""
+        """Pages on flash, of each device, in mapping units."""
+        slots = system.geometry.slots
+        self.flash = tuple(FlashPages(store, slots) for store in self.stores)
+        """The same in flash pages."""
         cfg = system.cfg
         self.records_erases = moved is not None and not cfg.pe.rain
         """True if pages have the erase count of their block, which a drive needs after a power cut;
@@ -126,9 +130,8 @@ class Reservoir:
         for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
             members = None if made.members is None else made.members[i]
             ppn = self.page(at, spare.slot)
-            self.moved.reserve(device, ppn)
-            erases = self.recorded_erases(device, at)
-            self.stores[device].program(ppn, spare, data, members=members, erases=erases)
+            self.moved.reserve(device, ppn, self.system.geometry.slots)
+            self.flash[device].program(ppn, spare, data, members, self.recorded_erases(device, at))
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
     def recorded_erases(self, device: int, at: At) -> int:
@@ -255,9 +258,7 @@ class Reservoir:
                     start, stop = stripes.span(stripe, group)
                     ppn = self.page(at, stripes.plane(name, group))
                     if start < stop:
-                        out[start:stop] = (
-                            self.stores[dev].read(ppn).view(self.dtype)[: stop - start]
-                        )
+                        out[start:stop] = self.flash[dev].read(ppn).view(self.dtype)[: stop - start]
         return out
 
     def apply(self, entry: payload_log.LogEntry) -> None:
@@ -266,7 +267,7 @@ class Reservoir:
         dev, sp, die = entry.dev, entry.lpn, entry.die
         at = At(die % self.system.geometry.dies, entry.ppn, entry.old)
         stripes = self.stripes[dev]
-        store = self.stores[dev]
+        store = self.flash[dev]
         match entry.what:
             case payload_log.LOG_VPP:
                 first, last = self._whole(dev, sp)
@@ -330,7 +331,7 @@ class Reservoir:
 
     def _read(self, device: int, at: At) -> np.ndarray:
         """Return the pages of a super-page as stored in the array, uint8[planes, page_bytes]."""
-        store = self.stores[device]
+        store = self.flash[device]
         slots = range(self.stripes[device].planes)
         return np.stack([store.read(self.page(at, slot)) for slot in slots])
 
@@ -349,15 +350,15 @@ class Reservoir:
             data[: stop - start] = self.staged[start:stop]
             poison(self.staged[start:stop])
             ppn = self.page(at, stripes.plane("g", group))
-            self.moved.reserve(device, ppn)
-            self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
+            self.moved.reserve(device, ppn, self.system.geometry.slots)
+            self.flash[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
     def _flip(self, device: int, entry: payload_log.LogEntry) -> None:
         """Apply bit errors to a page that was read from the array: in its register, at the host, or
         in transfer to another die."""
         page = entry.n
         wrong = pe_protection.wrong_bits(
-            self.system.geometry.page_bytes, entry.rate, entry.key, *self.code,
+            self.system.geometry.flash_page_bytes, entry.rate, entry.key, *self.code,
             self.system.cfg.errors.exposure,
         )  # fmt: skip
         if entry.old == timing.BPR:

@@ -28,10 +28,10 @@ from ondie.emu.ftl.reservoir_recovery import (
     conclude,
 )
 from ondie.emu.nand.page_store import PageStore
-from ondie.emu.nand.sealed_records import READS_VALID, read_spares
 from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die import recovery_plan
+from ondie.emu.paths.on_die.flash_pages import FlashPages
 from ondie.emu.paths.on_die.parity import RECORD_PLANES
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
@@ -55,6 +55,8 @@ class ReservoirScan:
         moved: MovedBytes | None = None,
     ) -> None:
         self.path, self.system, self.stores, self.moved = path, system, stores, moved
+        self.flash = [FlashPages(store, system.geometry.slots) for store in stores]
+        """The same in flash pages."""
         self.step = -1 if step is None else step
         """Number of the interrupted or last update; -1: not known yet."""
         geometry = system.geometry
@@ -211,7 +213,7 @@ class ReservoirScan:
         def intact(version: Version) -> bool:
             where = At(die, version.place, version.turned)
             pages = self._pages(dev, where, version.super_page)
-            return all(self.stores[dev].intact(page) for page in pages)
+            return all(self.flash[dev].intact(page) for page in pages)
 
         return intact
 
@@ -219,26 +221,24 @@ class ReservoirScan:
         """Apply an entry of the engine's log. Raises SimulationError for an unexpected kind."""
         geometry = self.system.geometry
         dev, die, place = entry.dev, entry.die % geometry.dies, entry.ppn
-        store = self.stores[dev]
+        flash = self.flash[dev]
         if entry.what == LOG_READ_OUT and self._looking:
             planes = range(self.path.scanned_planes)
             pages = [physical_page(geometry, At(die, place, 0), plane) for plane in planes]
-            self.scans[dev, die].saw(place, [store.spare(page) for page in pages])
+            self.scans[dev, die].saw(place, [flash.spare(page) for page in pages])
             if self.moved is not None:
                 self._note_erases(dev, die, place // geometry.pages, pages)
         elif entry.what == LOG_PAD:
             for page in self._pages(dev, At(die, place, entry.old)):
                 if self.moved is not None:
-                    self.moved.reserve(dev, page)
-                store.spoil(page)
+                    self.moved.reserve(dev, page, geometry.slots)
+                flash.spoil(page)
         elif entry.what != LOG_READ_OUT:
             raise SimulationError(f"log entry of kind {entry.what}: not expected in a recovery")
 
     def _note_erases(self, dev: int, die: int, block: int, pages: Sequence[int]) -> None:
         """Note the erase count of a block in the out-of-band data of ``pages``."""
-        records = self.stores[dev].page_records(np.array(pages))
-        valid = read_spares(records) == READS_VALID
-        most = int(records["erases"][valid].astype(np.int64).max(initial=-1))
+        most = max(self.flash[dev].erases(page) for page in pages)
         own = self.erases[dev, die]
         own[block] = max(own[block], most)
 

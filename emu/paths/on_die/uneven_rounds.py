@@ -84,7 +84,7 @@ class _Device:
         the device's DRAM, then VPP, BPR, ODC, FETCH if configured, and BPP. Return, by
         super-page, the id of the row after which the controller has the stripe."""
         geometry, own, devices = self.devices.geometry, self.stripes, self.devices
-        gradient, stripe = own.gradient_bytes, own.planes * geometry.page_bytes
+        gradient, stripe = own.gradient_bytes, own.planes * geometry.flash_page_bytes
         pages = self.order[dies, self.cursor[dies] + j]
         staged = after if j < STAGED_ROUNDS else self.loaded[j - STAGED_ROUNDS]
         stripes = np.array([self.homes.stripe(int(page)) for page in pages])
