@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
+from ondie.emu.analysis.compare import Run
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.conservation import Imbalance
@@ -18,11 +19,13 @@ from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import conventional_pages
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
+from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die import reservoir_scan
 from ondie.emu.paths.on_die.drive_states import DriveStates
 from ondie.emu.units import InputError
 from ondie.kernels import KernelError, get
 from ondie.traces import TraceError
+from tests.state.models import model
 from tests.state.test_power_on import CACHE, SECTORS, some
 from tests.state.versions import Versions
 from tests.timing.harness import preset
@@ -43,6 +46,8 @@ LEAVES = {
     "host.io_queue_depth": "16",
 }
 PARAMS = 9 * 128 - 50
+"""Parameters of the states, on pages of 512 B."""
+UNITS = {"flash__page": "2 KiB", "ftl__mapping_unit": "512 B", "host__io_block": "8 KiB"}
 HYPER = {
     "adam": {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
     "momentum": {"lr": 0.1, "momentum": 0.9},
@@ -59,7 +64,15 @@ DRIVES = {
     "records": {"pe__atomicity": "resume"},
     "undo": {"pe__atomicity": "undo"},
     "moves": {"ftl__reservoir_migrate": 1},
+    "units": UNITS,
+    "units, write back": UNITS | CACHE | SECTORS | {"pe__dispatch": "free"},
+    "units, checkpoints, undo": UNITS | {"ftl__map_checkpoint": "8 KiB",
+                                            "pe__atomicity": "undo"},
 }  # fmt: skip
+
+
+OFTEN = ("plain", "protected", "undo", "units, write back")
+ALL = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.soak) for name in DRIVES]
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +85,9 @@ def few_transactions(monkeypatch):
 class Both:
     """A drive with states and commands, and what both must hold."""
 
-    def __init__(self, name="plain", op="adam", seed=0, n=PARAMS, **options):
+    def __init__(self, name="plain", op="adam", seed=0, stripes=9, **options):
         self.cfg = preset(LEAVES, **DRIVES[name])
+        n = stripes * (self.cfg.flash.page_bytes // 4) - 50
         self.seed, self.options = seed, {"queues": 2, "strict": True} | options
         self.op, self.n = op, n
         self.rng = np.random.default_rng((seed, 19))
@@ -137,11 +151,11 @@ class Both:
         self.states.open(self.drive)
 
 
-@pytest.mark.parametrize("name", DRIVES)
+@pytest.mark.parametrize("name", ALL)
 def test_updates_beside_commands(name, counts):
     """Reads, writes and trims are in flight while the dies update; every byte of both is right."""
     both = Both(name, op="momentum" if name == "free" else "adam")
-    for turn in range(counts(4, 40)):
+    for turn in range(counts(3, 40)):
         chosen = both.held.batch(both.items(), 2)
         both.begin()
         both.drive.run()
@@ -200,15 +214,37 @@ def test_weights_are_read_by_the_host():
     both.drive.check()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"pe__dispatch": "free"}, {"pe__protection": "controller_ecc"},
+     {"ftl__reservoir_rotate": 1, "pe__atomicity": "resume"}],
+)  # fmt: skip
+def test_mapping_units_do_not_change_the_dies(changes):
+    """The dies work on whole pages, whatever the namespace of commands maps: the same times, the
+    same energy, the same bytes, and four counted units for each page."""
+    found = []
+    for unit in ("0", "512 B"):
+        cfg = preset(LEAVES, **UNITS | {"ftl__mapping_unit": unit} | changes)
+        trace = model("adam", 2, (("a", (9 * 512 - 50,), 0), ("b", (100,), 1)))
+        run = Run("on_die", cfg, trace, Options(), payload=True)
+        assert run.step(0) and run.step(1)
+        assert (run.path.payload.stored("w") == run.arithmetic.reference(2)).all()
+        totals, _, _, joules = run.account()
+        found.append((run.clock.steps, joules.drive, totals.counters))
+    assert found[0][:2] == found[1][:2]
+    for name in ("bpp_pages", "bpr_pages", "vpp_pages", "turned_pages"):
+        assert found[1][2][name] == 4 * found[0][2][name], name
+
+
 # --- stops
 
 
-@pytest.mark.parametrize("name", DRIVES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_clean_stop(tmp_path, name, counts):
     """The states and the units go on where they were, also in the middle of an update."""
     both = Both(name, store=tmp_path / "store")
-    for turn in range(counts(3, 20)):
-        both.begin(stop=256 if turn % 2 else None)
+    for turn in range(counts(2, 20)):
+        both.begin(stop=2 * both.states.stripe_params if turn % 2 else None)
         both.held.run(both.items(), 2)
         both.held.run([(FLUSH, 0, 0, 0)])
         now = both.drive.now
@@ -277,7 +313,7 @@ def random_cuts(rng, most=400):
     ]
 
 
-@pytest.mark.parametrize("name", DRIVES)
+@pytest.mark.parametrize("name", ALL)
 def test_power_cuts(name, counts):
     """At any event, also in a recovery, up to three of them in an update."""
     kept = padded = undone = 0
@@ -289,12 +325,14 @@ def test_power_cuts(name, counts):
                 padded += found.padded
                 undone += found.undone
             both.drive.check()
-    assert kept > 0 and padded > 0 and (undone > 0) == (name == "undo")
+    assert kept > 0 and padded > 0
+    undoes = both.cfg.pe.atomicity == "undo"
+    assert (undone > 0) == undoes or (undoes and counts(True, False))
 
 
 def test_a_protected_drive_starts_nothing_after_the_cut():
     """The capacitors end what is in progress; the host that sends gradients has no power."""
-    both = Both("protected", n=9 * 512)
+    both = Both("protected", stripes=36)
     both.begin()
     both.drive.power_cut(60)
     rows = both.drive.arrays.row
@@ -325,10 +363,10 @@ def test_erase_counts_are_on_flash():
     both.drive.check()
 
 
-@pytest.mark.parametrize("name", ["plain", "write back", "records"])
+@pytest.mark.parametrize("name", ["records", "units, write back"])
 def test_a_killed_process(tmp_path, name, counts):
     """The files as they are at any event: what the next process finds is continued."""
-    for seed in range(counts(2, 20)):
+    for seed in range(counts(1, 20)):
         both = Both(name, seed=seed, store=tmp_path / f"{seed}")
         both.held.run(both.items(), 2)
         both.begin()
