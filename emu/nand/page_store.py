@@ -371,6 +371,8 @@ class PageStore:
 
         Returns None if the page is blank, and False if the checksum (seal) is wrong.
         """
+        if self.files is None and ppn // self._per_segment not in self._segments:
+            return None
         _, oob, at = self._segment(ppn)
         record = oob[at]
         if not record["written"] or record["lpn"] == BLANK:
@@ -380,6 +382,11 @@ class PageStore:
         )
         rest = (int(record[name]) for name in ("checksum", "sectors", "stream", "erases"))
         return found if record_checksum(*found, *rest) == record["seal"] else False
+
+    def erase_count(self, ppn: int) -> int:
+        """Return the erase count of its block in the out-of-band data of a page."""
+        _, oob, at = self._segment(ppn)
+        return int(oob[at]["erases"])
 
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes], as a view; copy it before the next write.

@@ -155,7 +155,7 @@ class Both:
 def test_updates_beside_commands(name, counts):
     """Reads, writes and trims are in flight while the dies update; every byte of both is right."""
     both = Both(name, op="momentum" if name == "free" else "adam")
-    for turn in range(counts(3, 40)):
+    for turn in range(counts(3, 15)):
         chosen = both.held.batch(both.items(), 2)
         both.begin()
         both.drive.run()
@@ -243,7 +243,7 @@ def test_mapping_units_do_not_change_the_dies(changes):
 def test_a_clean_stop(tmp_path, name, counts):
     """The states and the units go on where they were, also in the middle of an update."""
     both = Both(name, store=tmp_path / "store")
-    for turn in range(counts(2, 20)):
+    for turn in range(counts(2, 10)):
         both.begin(stop=2 * both.states.stripe_params if turn % 2 else None)
         both.held.run(both.items(), 2)
         both.held.run([(FLUSH, 0, 0, 0)])
@@ -317,7 +317,7 @@ def random_cuts(rng, most=400):
 def test_power_cuts(name, counts):
     """At any event, also in a recovery, up to three of them in an update."""
     kept = padded = undone = 0
-    for seed in range(counts(2, 40)):
+    for seed in range(counts(2, 12)):
         both = Both(name, seed=seed, op=["adam", "momentum", "sgd"][seed % 3])
         for _ in range(4):
             for found in survive(both, random_cuts(both.rng)):
@@ -366,7 +366,7 @@ def test_erase_counts_are_on_flash():
 @pytest.mark.parametrize("name", ["records", "units, write back"])
 def test_a_killed_process(tmp_path, name, counts):
     """The files as they are at any event: what the next process finds is continued."""
-    for seed in range(counts(1, 20)):
+    for seed in range(counts(1, 10)):
         both = Both(name, seed=seed, store=tmp_path / f"{seed}")
         both.held.run(both.items(), 2)
         both.begin()

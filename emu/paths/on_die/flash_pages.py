@@ -12,7 +12,6 @@ import numpy as np
 
 from ondie.emu.nand import torn_pages
 from ondie.emu.nand.page_store import PROGRAMMED, PageStore, Spare
-from ondie.emu.nand.sealed_records import READS_VALID, read_spares
 
 
 class FlashPages:
@@ -74,7 +73,5 @@ class FlashPages:
             self.store.spoil(unit, done)
 
     def erases(self, ppn: int) -> int:
-        """Return the erase count of the block in a page's out-of-band data; -1: not valid."""
-        records = self.store.page_records(np.array(self._units(ppn)))
-        valid = read_spares(records) == READS_VALID
-        return int(records["erases"][valid].astype(np.int64).max(initial=-1))
+        """Return the erase count of the block in the out-of-band data of a page."""
+        return self.store.erase_count(ppn)

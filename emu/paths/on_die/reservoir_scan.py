@@ -27,7 +27,7 @@ from ondie.emu.ftl.reservoir_recovery import (
     check_newest,
     conclude,
 )
-from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die import recovery_plan
@@ -225,9 +225,12 @@ class ReservoirScan:
         if entry.what == LOG_READ_OUT and self._looking:
             planes = range(self.path.scanned_planes)
             pages = [physical_page(geometry, At(die, place, 0), plane) for plane in planes]
-            self.scans[dev, die].saw(place, [flash.spare(page) for page in pages])
-            if self.moved is not None:
-                self._note_erases(dev, die, place // geometry.pages, pages)
+            spares = [flash.spare(page) for page in pages]
+            self.scans[dev, die].saw(place, spares)
+            own, block = self.erases[dev, die], place // geometry.pages
+            for page, spare in zip(pages, spares, strict=True):
+                if isinstance(spare, Spare):
+                    own[block] = max(own[block], flash.erases(page))
         elif entry.what == LOG_PAD:
             for page in self._pages(dev, At(die, place, entry.old)):
                 if self.moved is not None:
@@ -235,12 +238,6 @@ class ReservoirScan:
                 flash.spoil(page)
         elif entry.what != LOG_READ_OUT:
             raise SimulationError(f"log entry of kind {entry.what}: not expected in a recovery")
-
-    def _note_erases(self, dev: int, die: int, block: int, pages: Sequence[int]) -> None:
-        """Note the erase count of a block in the out-of-band data of ``pages``."""
-        most = max(self.flash[dev].erases(page) for page in pages)
-        own = self.erases[dev, die]
-        own[block] = max(own[block], most)
 
     def _set_wear(self) -> None:
         """Set the erase counts of the blocks from those found in out-of-band data. Blocks without a
