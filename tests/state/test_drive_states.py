@@ -85,8 +85,9 @@ def few_transactions(monkeypatch):
 class Both:
     """A drive with states and commands, and what both must hold."""
 
-    def __init__(self, name="plain", op="adam", seed=0, stripes=9, **options):
-        self.cfg = preset(LEAVES, **DRIVES[name])
+    def __init__(self, name="plain", op="adam", seed=0, stripes=9, more=None, **options):
+        """``more``: further keys."""
+        self.cfg = preset(LEAVES, **DRIVES[name] | (more or {}))
         n = stripes * (self.cfg.flash.page_bytes // 4) - 50
         self.seed, self.options = seed, {"queues": 2, "strict": True} | options
         self.op, self.n = op, n
@@ -339,6 +340,17 @@ def test_a_protected_drive_starts_nothing_after_the_cut():
     started = rows["start"][rows["state"] >= plan_rows.STARTED]
     assert len(started) and started.max() <= both.drive.held_up.cut_ps
     assert both.drive.held_up.end_ps > both.drive.held_up.cut_ps
+
+
+@pytest.mark.parametrize("dispatch", ["lockstep", "double_buffered"])
+def test_registers_are_free_for_the_cache(dispatch, counts):
+    """Wherever the update is, every die programs what is dirty, and nothing is lost."""
+    for events in range(3, 120, counts(13, 2)):
+        both = Both("protected", stripes=16, more={"pe__dispatch": dispatch})
+        both.held.run([(WRITE, unit * 512, 512, 0) for unit in range(40)])
+        both.begin()
+        both.drive.power_cut(events)
+        assert both.drive.held_up.lost == (0, 0)
 
 
 def test_erase_counts_are_on_flash():
