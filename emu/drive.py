@@ -4,7 +4,7 @@ Owns the interface of a single drive: single reads and writes, its condition, an
 books. Does not own the commands and their clock (engine/run/command_system.py), bytes, store and
 power (engine/run/power_system.py), the statuses with which commands end (nvme/status.py,
 nvme/write_errors.py), the execution of commands inside the drive (engine, nvme, ftl, nand) or the
-plans of paths (engine/run/system.py), which may run beside commands on a drive without payload.
+plans of paths (engine/run/system.py), which may run beside commands.
 Source: this project's command record (nvme/command.py).
 """
 
@@ -25,7 +25,7 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
 from ondie.emu.engine.run.command_system import CommandOptions
 from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
-from ondie.emu.engine.run.system import PLANNED
+from ondie.emu.engine.run.system import NO_RESERVOIR, PLANNED, ReservoirOptions
 from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import cache_file
@@ -79,6 +79,9 @@ class Drive(PowerSystem):
     commands with a status (:attr:`condition`). With ``strict``, for development and tests,
     ``run_until`` and ``run`` raise an error instead.
 
+    ``reservoir``: sizes of what plans keep in the reservoir beside the commands' namespace, as
+    paths/on_die/drive_states.py gives them.
+
     Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
     folder that cannot be used.
 
@@ -102,6 +105,7 @@ class Drive(PowerSystem):
         store: str | os.PathLike[str] | None = None,
         durability: str | None = None,
         read_only: bool = False,
+        reservoir: ReservoirOptions = NO_RESERVOIR,
     ) -> None:
         cfg, size = with_blocks(configuration(cfg), block_bytes, bool(payload), store is not None)
         for name, value in {"payload": payload, "strict": strict, "read_only": read_only}.items():
@@ -113,7 +117,7 @@ class Drive(PowerSystem):
             queue_depth = whole_number("queue_depth", queue_depth, 1, PAIR_RING)
         super().__init__(
             cfg,
-            CommandOptions(queues, queue_depth, size, payload, seed, strict),
+            CommandOptions(queues, queue_depth, size, payload, seed, strict, reservoir),
             StoreOptions(store, durability, read_only),
         )
 
@@ -176,12 +180,13 @@ class Drive(PowerSystem):
         """Start a plan (chunks of plan_rows.PLAN) now; it runs with the events that follow.
 
         Raises InputError if a plan is running, if the drive is offline, and on a drive with
-        payload: the bytes of plans are those of paths (paths/payload.py).
+        payload if nothing says what the plan does with bytes (``follow``; see
+        paths/on_die/drive_states.py).
         """
         self._check_open()
         if self.defect is not None:
             raise InputError(f"the drive is offline: {self.why}")
-        if self._bytes is not None:
+        if self._bytes is not None and self._plans is None:
             raise InputError("a plan moves no bytes of a drive with payload; use Drive(cfg)")
         super().start(plan)
 

@@ -18,6 +18,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import page_map, refresh
+from ondie.emu.ftl.conventional_pages import conventional
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import njit
 
@@ -71,7 +72,8 @@ def set_blocks(found: Blocks, stripe: int, arrays: Arrays, geometry: Geometry, c
     block, valid = arrays.block, arrays.valid
     known = found.erases >= 0
     typical = int(np.median(found.erases[known])) if known.any() else 0
-    block["erases"][:] = np.where(known, found.erases, typical)
+    own = conventional(geometry, np.arange(len(known)))
+    block["erases"][:] = np.where(own, np.where(known, found.erases, typical), 0)
     arrays.dev["erases_before"] = block["erases"].sum()
     block["dirty"][:] = 1
     used = (found.visible > 0) & (valid > 0)

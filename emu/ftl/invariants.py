@@ -95,6 +95,7 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
     """Return the quantities of device 0 that are defined only while nothing is in flight."""
     page = geometry.page_bytes
     size = arrays.fifo["size"][stages.HOST_STATIONS :]
+    worn = int(arrays.worn.sum() - arrays.dev.worn_before[0])
     return {
         **{name: int(count) for name, count in zip(COUNTERS, arrays.count[0], strict=True)},
         "page_bytes": page,
@@ -122,6 +123,8 @@ def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) ->
             - arrays.dev.erases_before[0]
         ),
         "planes_per_erase": geometry.unit_planes,
+        "reservoir_erases": worn // int(arrays.cfg.reservoir_planes[0]),
+        "reservoir_erased_planes": worn,
         "map_cache_entries": int(arrays.maps.used.sum()),
         "map_cache_chained": _chained(arrays.entry["chain"], arrays.bucket[0]),
         "map_write_backs": int(arrays.maps.writing[0]),

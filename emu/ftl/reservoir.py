@@ -237,14 +237,14 @@ def count_wrong_bits(st, tid):
     index = txn.dev * cfg.dies + die
     block = block_of(st, index, txn.ppn)
     at = index * (cfg.all_blocks - cfg.blocks) + txn.ppn // cfg.pages
-    first = die * cfg.unit_pages + (cfg.blocks * cfg.pages + txn.ppn) * cfg.planes
+    first = die * cfg.unit_pages + (cfg.blocks * cfg.pages + txn.ppn) * cfg.planes * cfg.slots
     cycles = -1
     rate = 0.0
     seed = absorb(cfg.seed, txn.dev)
     time = 0  # time in the controller's decoder (ps)
-    for i in range(txn.n):
+    for i in range((txn.n + cfg.slots - 1) // cfg.slots):
         plane = (i + st.block[block].turned) % cfg.planes
-        page = first + plane
+        page = first + plane * cfg.slots
         if cycles != cfg.initial_cycles + st.worn[at, plane]:
             cycles = page_health.pe_cycles_after(st, block, st.worn[at, plane])
             shifted = page_health.shifted_rate_of(st, block, page)
@@ -252,7 +252,7 @@ def count_wrong_bits(st, tid):
         st.seen[txn.dev, page] += 1
         key = page_key(seed, page, cycles, st.seen[txn.dev, page])
         raw, left = pe_protection.count_wrong_bits(
-            key, rate, cfg.page_bytes, cfg.shield_word, cfg.shield_limit, cfg.exposure
+            key, rate, cfg.page_bytes * cfg.slots, cfg.shield_word, cfg.shield_limit, cfg.exposure
         )
         st.count[txn.dev, BARE_WRONG_BITS] += left
         st.count[txn.dev, BARE_CORRECTED_BITS] += raw - left

@@ -295,7 +295,7 @@ def grant_out(st, channel, before, tid):
     elif txn.op == BPR or txn.op == ODC:  # from the optimizer's registers to the controller's ECC
         time = transfer_ps(txn.bus, cfg.bus_scale, cfg.bus_shift)
         if cfg.out != 0:
-            time += txn.n * (cfg.out + cfg.out_plane)
+            time += planes_of(st, tid) * (cfg.out + cfg.out_plane)
         bus.size_out += txn.bus
     elif txn.op == COPYBACK:
         time = st.cycles[COPYBACK_IN, planes_of(st, tid)]
@@ -313,6 +313,9 @@ def out_ps(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.slots > 1:
+        if txn.page < 0:  # a super-page of the reservoir
+            parts = planes_at(st, tid)
+            return parts * (cfg.out + cfg.out_plane) if parts > 1 else cfg.out
         parts = pages(st, txn.ppn, txn.n)
         if parts > 1 or txn.array < 0 or txn.mate >= 0 or txn.planes & (txn.planes - 1) != 0:
             return parts * (cfg.out + cfg.out_plane)

@@ -138,6 +138,35 @@ def select_next(st, die):
     set_channel_request(st, die, want, pick)
 
 
+@cold
+def abandon_updates(st):
+    """Free the registers of all dies from the optimizer's data, and drop the queued operations on
+    these data, as the controller does when the power has failed. Queued erases stay."""
+    for die in range(st.die.shape[0]):
+        die_rec = st.die[die]
+        queued = die_rec.waiting & (1 << Q_PE | 1 << Q_LOAD)
+        if die_rec.stripe == 0 and die_rec.gradients == 0 and queued == 0:
+            continue
+        die_rec.stripe = 0
+        die_rec.gradients = 0
+        tid = st.queue[die, 2 * Q_PE] if die_rec.waiting >> Q_PE & 1 else -1
+        die_rec.waiting &= ~queued
+        last = -1
+        while tid >= 0:
+            after = st.txn[tid].next
+            if st.txn[tid].op == ERASE:
+                st.txn[tid].next = -1
+                if last < 0:
+                    st.queue[die, 2 * Q_PE] = tid
+                    die_rec.waiting |= 1 << Q_PE
+                else:
+                    st.txn[last].next = tid
+                last = tid
+            tid = after
+        st.queue[die, 2 * Q_PE + 1] = last
+        select_next(st, die)
+
+
 @inline
 def set_channel_request(st, die, want, pick):
     """Set the channel request of die ``die``: ``want`` (NONE, COMMAND or IN) for queue ``pick``."""
@@ -252,9 +281,10 @@ def needs_die(st, tid):
     plane.
     """
     txn = st.txn[tid]
-    return txn.op != READ or (
-        txn.n > 1 and st.cfg[0].slots == 1
-    )  # slots of a read lie in one plane
+    if txn.op != READ:
+        return True
+    # Slots of a read lie in one plane, except those of a super-page of the reservoir.
+    return txn.n > 1 and (st.cfg[0].slots == 1 or txn.page < 0)
 
 
 @cold

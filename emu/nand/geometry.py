@@ -87,6 +87,10 @@ class Geometry:
         return self.pages * self.unit_planes * self.slots
 
     @property
+    def flash_page_bytes(self) -> int:
+        return self.slots * self.page_bytes
+
+    @property
     def super_page_bytes(self) -> int:
         return self.planes * self.slots * self.page_bytes
 

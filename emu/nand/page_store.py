@@ -81,9 +81,10 @@ def record_checksum(
     return crc32c(struct.pack("<qqqIIqII", lpn, sequence, step, slot, checksum, *rest))
 
 
-def record_of(spare: Spare, checksum: int, written: int) -> tuple[int, ...]:
+def record_of(spare: Spare, checksum: int, written: int, erases: int = 0) -> tuple[int, ...]:
     """Return the fields of a sealed out-of-band record (OOB)."""
-    return (*spare, checksum, record_checksum(*spare, checksum), written, 0, 0, 0)
+    seal = record_checksum(*spare, checksum, 0, 0, erases)
+    return (*spare, checksum, seal, written, 0, 0, erases)
 
 
 def anonymous(size: int) -> mmap.mmap:
@@ -312,17 +313,19 @@ class PageStore:
         data: np.ndarray,
         state: int = PROGRAMMED,
         members: np.ndarray | None = None,
+        erases: int = 0,
     ) -> np.record:
         """Program a page of the reservoir with out-of-band data from its controller.
 
-        Returns the out-of-band record, for changes. ``members``, for a parity page only: the
+        Returns the out-of-band record, for changes. ``erases``: erase count of the block, 0 if it
+        is not recorded. ``members``, for a parity page only: the
         exclusive or of the out-of-band data of the pages that it protects, uint8[SPARE_BYTES],
         stored instead of ECC parity, which these pages do not have. Raises InputError if the page
         is not erased.
         """
         if members is not None and self.files is not None:
             raise InputError("a store in files keeps no parity of out-of-band data")
-        record = self._store(ppn, data, record_of(spare, crc32c(data), TORN), state)
+        record = self._store(ppn, data, record_of(spare, crc32c(data), TORN, erases), state)
         if members is not None:
             self._members[ppn] = members.copy()
         return record
@@ -368,6 +371,8 @@ class PageStore:
 
         Returns None if the page is blank, and False if the checksum (seal) is wrong.
         """
+        if self.files is None and ppn // self._per_segment not in self._segments:
+            return None
         _, oob, at = self._segment(ppn)
         record = oob[at]
         if not record["written"] or record["lpn"] == BLANK:
@@ -377,6 +382,11 @@ class PageStore:
         )
         rest = (int(record[name]) for name in ("checksum", "sectors", "stream", "erases"))
         return found if record_checksum(*found, *rest) == record["seal"] else False
+
+    def erase_count(self, ppn: int) -> int:
+        """Return the erase count of its block in the out-of-band data of a page."""
+        _, oob, at = self._segment(ppn)
+        return int(oob[at]["erases"])
 
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes], as a view; copy it before the next write.

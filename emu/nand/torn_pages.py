@@ -37,13 +37,15 @@ def interrupt_program(
     rng: np.random.Generator,
     outcome: str | None = None,
     members: np.ndarray | None = None,
+    erases: int = 0,
 ) -> str:
     """Interrupt the program of a page by a power loss and return the outcome.
 
-    ``spare``, ``data`` (uint8[page_bytes]) and, for a parity page, ``members`` are the arguments of
-    the program (see PageStore.program). If ``outcome`` is None, it is drawn from ``rng``.
+    ``spare``, ``data`` (uint8[page_bytes]), ``erases`` and, for a parity page, ``members`` are the
+    arguments of the program (see PageStore.program). If ``outcome`` is None, it is drawn from
+    ``rng``.
     """
-    store.program(ppn, spare, data, members=members)
+    store.program(ppn, spare, data, members=members, erases=erases)
     return tear(store, ppn, rng, outcome)
 
 

@@ -56,6 +56,14 @@ class PlanBytes(Protocol):
         any other kind of entry."""
 
 
+class DrivePlanBytes(PlanBytes, Protocol):
+    """Bytes of plans on a drive that handles power cuts."""
+
+    def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
+        """Leave what a power cut leaves of transaction ``tid``, which programs the reservoir of
+        ``die``, on its pages, drawn from ``rng``."""
+
+
 class MovedBytes:
     """Bytes of the devices of a system. :meth:`apply` moves them as the engine's log says.
 
@@ -231,9 +239,7 @@ class MovedBytes:
             try:
                 return self._prepare(entry, record, store)
             except StoreFull as error:
-                self.full = error
-                store.keep_in_memory()
-                record.entries = record.entry_pages = native.ffi.NULL  # they stay as they are
+                self._keep_in_memory(error, record, store)
                 return 0
             except InputError:
                 if entry["what"] not in (LOG_READ, LOG_FILL):
@@ -255,6 +261,22 @@ class MovedBytes:
             request = self._arrays.req[place]
             if request["status"] == Status.SUCCESS:
                 request["status"] = Status.UNRECOVERED_READ_ERROR
+
+    def _keep_in_memory(self, error: StoreFull, record: Any, store: PageStore) -> None:
+        """Keep what follows in memory after ``error``; the files stay as they are."""
+        self.full = error
+        store.keep_in_memory()
+        record.entries = record.entry_pages = native.ffi.NULL
+
+    def reserve(self, device: int, first: int, count: int) -> None:
+        """Reserve room for ``count`` physical pages from ``first`` on, which a plan programs; in
+        memory, if the file system has no room."""
+        for ppn in range(first, first + count):
+            try:
+                self.stores[device].reserve(ppn)
+            except StoreFull as error:
+                self._keep_in_memory(error, self._records[device], self.stores[device])
+                self.stores[device].reserve(ppn)
 
     def _prepare(self, entry: np.record, record: Any, store: PageStore) -> int:
         """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.events import CACHED, REQUEST
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing, torn_pages
 from ondie.emu.nvme import cache_places
-from ondie.emu.nvme.moved_bytes import MovedBytes
+from ondie.emu.nvme.moved_bytes import DrivePlanBytes, MovedBytes
 from ondie.kernels.jit import njit
 
 
@@ -36,15 +37,39 @@ def operations(arrays: Arrays, now: int) -> Iterator[tuple[int, int]]:
                 yield at, tid  # else the command is still on the channel
 
 
-def tear(arrays: Arrays, now: int, payload: MovedBytes, rng: np.random.Generator) -> None:
+def of_reservoir(arrays: Arrays, txn: np.record) -> bool:
+    """Return True if ``txn``, a program or an erase, works on the reservoir."""
+    if txn.op == timing.ERASE:
+        table = arrays.cfg[0]
+        return bool(txn.lpn % table.all_blocks >= table.blocks)
+    return bool(txn.op == timing.BPP or txn.role >= Role.REGISTERS)
+
+
+def tear(
+    arrays: Arrays,
+    now: int,
+    payload: MovedBytes,
+    rng: np.random.Generator,
+    plans: DrivePlanBytes | None,
+) -> None:
     """Leave what a power cut at time ``now`` (ps) leaves of the operations of device 0 on the pages
-    of ``payload``, drawn from ``rng``."""
+    of ``payload``, drawn from ``rng``. ``plans``: bytes of the plans on this device, if any."""
     store = payload.store
-    for _, tid in operations(arrays, now):
+    for die, tid in operations(arrays, now):
         txn = arrays.txn[tid]
         if txn.op == timing.ERASE:
             block = range(int(txn.ppn), int(txn.ppn) + int(arrays.cfg.block_pages[0]))
-            torn_pages.interrupt_erase(store, filter(store.is_written, block), rng)
+            if of_reservoir(arrays, txn):
+                table, mask = arrays.cfg[0], int(txn.planes)
+                planes, slots = int(table.planes), int(table.slots)
+                selected = [ppn for ppn in block if mask >> ppn // slots % planes & 1]
+                torn_pages.interrupt_erase(store, filter(store.is_written, selected), rng)
+            else:
+                torn_pages.interrupt_erase(store, filter(store.is_written, block), rng)
+        elif txn.op in (timing.BPP, timing.PROGRAM) and of_reservoir(arrays, txn):
+            if plans is None:
+                raise Imbalance(f"die {die} programs the reservoir, but no plan has its bytes")
+            plans.interrupt(die, tid, rng)
         elif txn.op in (timing.PROGRAM, timing.COPYBACK):
             members = [tid]
             while arrays.txn[members[-1]].mate >= 0:

@@ -24,6 +24,7 @@ from ondie.emu.engine.core.counters import PROGRAMMED, SENSED
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.totals import sum_counters
 from ondie.emu.ftl import padding, trim_maps
+from ondie.emu.nand import channel, die_scheduler
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import data_cache, power_cut
 from ondie.emu.units import InputError, plural
@@ -59,12 +60,22 @@ def end_saving(arrays: Arrays) -> None:
 
 
 def stop_commands(arrays: Arrays) -> None:
-    """Let the queue pairs issue nothing any more. Commands that have not begun end without effect,
-    and so do data that have not reached the DRAM. Nothing of this is reported."""
+    """Let the queue pairs issue nothing any more, and plans start no row. Commands that have not
+    begun end without effect, and so do data that have not reached the DRAM. Nothing of this is
+    reported. Updates on the dies end, because their registers are needed."""
     arrays.pair["stop"] = -1
+    arrays.reg["halted"] = 1
+    release(arrays.handle())
     stage = np.asarray(arrays.stage).view(np.ndarray)
     stage[stages.FETCHED] = stage[stages.FINISHED]
     stage[stages.DOWN_DONE] = stage[stages.PART_DONE]
+
+
+@njit
+def release(st):
+    """Free the dies' registers from updates whose rows have been halted."""
+    die_scheduler.abandon_updates(st)
+    channel.finish_event(st)
 
 
 def unsaved(arrays: Arrays) -> tuple[int, int]:
@@ -176,6 +187,7 @@ def hold_up(
     while any(found.lost) or has_operation(arrays, found.cut_ps):
         if found.used_fj >= found.budget_fj or run(EVENTS) == 0:
             return
+        release(arrays.handle())
         found.end_ps = max(found.cut_ps, int(arrays.reg.now[0]))
         done = quantities(arrays, geometry, found.end_ps)
         found.used_fj = energy_fj(cfg, done, before)

@@ -263,7 +263,7 @@ def fold_erases_too_early(monkeypatch, held):
     """The source of a fold is erased before its pages are programmed elsewhere."""
     tear = power_cut.tear
 
-    def early(arrays, now, payload, rng):
+    def early(arrays, now, payload, rng, plans):
         victims = (arrays.block["state"] == VICTIM) & (
             arrays.block["stream"] == arrays.cfg["pslc_stream"]
         )
@@ -271,7 +271,7 @@ def fold_erases_too_early(monkeypatch, held):
         for block in np.flatnonzero(victims).tolist():
             if arrays.valid[block] > 0:
                 payload.store.erase(block * pages, pages)
-        tear(arrays, now, payload, rng)
+        tear(arrays, now, payload, rng, plans)
 
     monkeypatch.setattr(power_cut, "tear", early)
 

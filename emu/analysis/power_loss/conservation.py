@@ -65,8 +65,8 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
 
     Planned work that is not complete is removed from the plan. Work that started but is not
     complete is lost: it is removed from the counters and returned under the name of its counter or
-    its name in Totals.bytes_by. ``planes``: number of pages of a stripe. Raises Imbalance if the
-    lost work does not match the operations in progress.
+    its name in Totals.bytes_by. ``planes``: number of mapping units of a stripe. Raises Imbalance
+    if the lost work does not match the operations in progress.
     """
     left = undone(system)
     begun = left[left["state"] == plan_rows.STARTED]

@@ -21,17 +21,14 @@ import numpy as np
 from ondie.emu.analysis.power_loss.conservation import settle_books, stop_clocks, undone
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core import plan_rows, stages
-from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.engine.run.system import System
-from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing, torn_pages
 from ondie.emu.nvme import power_cut
 from ondie.emu.paths.base import Path
-from ondie.emu.paths.on_die import recovery_plan
-from ondie.emu.paths.on_die.parity import Made
+from ondie.emu.paths.on_die import interruption, recovery_plan
 from ondie.emu.paths.on_die.path import OnDie
-from ondie.emu.paths.on_die.registers import At, Reservoir
+from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.statement import HostPass, Work
 from ondie.emu.units import InputError
 
@@ -110,7 +107,8 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
     rng = np.random.default_rng((seed, system.now))
     programs, erases, pages = _tear(system, path.payload, rng)
     stop_clocks(system)
-    training, lost = _training(system), settle_books(system, path.stripes[0].planes)
+    units = path.stripes[0].planes * path.geometry.slots
+    training, lost = _training(system), settle_books(system, units)
     lost["bpp_pages"] = pages  # counted as if their whole program time had passed
     if before is None:
         return Cut(system.now, programs, erases, 0, training, lost)
@@ -186,54 +184,18 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             ppns = range(first, first + geometry.block_pages)
             torn_pages.interrupt_erase(
                 payload.stores[dev],
-                [ppn for ppn in ppns if mask >> ppn % geometry.planes & 1],
+                [ppn for ppn in ppns if mask >> ppn // geometry.slots % geometry.planes & 1],
                 rng,
             )
             erases += 1
         elif op in (timing.BPP, timing.PROGRAM):
-            place = int(txn.ppn)
-            if int(txn.role) == Role.MADE:
-                place = _next_place(system, at)
-            block = at * geometry.all_blocks + geometry.blocks + place // geometry.pages
-            there = At(at % geometry.dies, place, int(arrays.block["turned"][block]))
-            if arrays.row[int(txn.row)].kind == timing.PAD:
-                for slot in range(payload.stripes[dev].planes):
-                    page = payload.page(there, slot)
-                    payload.stores[dev].spoil(page, bool(rng.integers(2)))
-            elif int(txn.role) == Role.MOVED:
-                data, spares = payload.landing(dev, int(txn.src_ppn))
-                _tear_program(payload, dev, there, Made(spares, data), rng)
+            if interruption.is_pad(system, tid):
+                interruption.interrupt_pad(system, payload.stripes, payload.flash, at, tid, rng)
             else:
-                _tear_program(payload, dev, there, payload.coming(dev, at, int(txn.lpn)), rng)
+                interruption.interrupt_program(system, payload, at, tid, rng)
             programs += 1
             pages += int(txn.n)
     return programs, erases, pages
-
-
-def _next_place(system: System, die: int) -> int:
-    """Return the index of the super-page of the reservoir that die ``die`` programs next
-    (ftl/reservoir.py).
-
-    Needed for a parity or commit record that is being programmed, because the engine records its
-    index only when the program is complete.
-    """
-    arrays, geometry = system.arrays, system.geometry
-    place = int(arrays.pool["r_next"][die])
-    state = arrays.block["state"].reshape(-1, geometry.all_blocks)[die, geometry.blocks :]
-    while place % geometry.pages == 0 and state[place // geometry.pages] == page_map.BAD:
-        place = (place + geometry.pages) % (geometry.reservoir_blocks * geometry.pages)
-    return place
-
-
-def _tear_program(
-    payload: Reservoir, dev: int, at: At, made: Made, rng: np.random.Generator
-) -> None:
-    """Set the pages of super-page ``at``, whose program with the contents ``made`` was interrupted,
-    to random incomplete contents."""
-    for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
-        page = payload.page(at, spare.slot)
-        members = None if made.members is None else made.members[i]
-        torn_pages.interrupt_program(payload.stores[dev], page, spare, data, rng, members=members)
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:

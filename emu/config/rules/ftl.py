@@ -128,7 +128,7 @@ RULES: tuple[Rule, ...] = (
         "copy-back moves whole pages, but only their valid mapping units may be moved",
     ),
     requires(
-        SUB_PAGES, equal("ftl.reservoir_fraction", 0), "the reservoir is mapped by super-pages"
+        SUB_PAGES, equal("pe.rain", 0), "parities over dies protect whole pages of the reservoir"
     ),
     Rule(
         ("host.io_block", "flash.page", "ftl.mapping_unit"),

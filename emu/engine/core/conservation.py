@@ -146,7 +146,9 @@ COMMAND_LAWS = (
         "refresh_program_pages + refresh_dropped_pages", _ALL_ENDS,
     ),
     Law("erases of blocks", "block_erases", "array_erases", _IDLE),
-    Law("blocks erased", "erased_blocks", "block_erases * planes_per_erase", _IDLE),
+    Law("blocks erased", "erased_blocks",
+        "(block_erases - reservoir_erases) * planes_per_erase"
+        " + reservoir_erased_planes", _IDLE),
     Law("tunnel bytes", "tunnel_bytes", "planned_tunnel_bytes", _RUN),
     Law("tunnel commands", "tunnel_commands", "planned_tunnel_commands", _RUN),
     Law("tunnel bytes on the link", "tunnel_wire_bytes", "planned_tunnel_wire_bytes", _RUN),

@@ -97,6 +97,7 @@ REG = record_type(
     error_b="i8",
     next_row="i8",  # id of the next row to be loaded
     tail="i8",  # id of the oldest row that is not complete
+    halted="i8",  # 1: no row starts any more
     ready_head="i8",  # rows whose dependencies are met, not started yet
     ready_tail="i8",
     logged="i8",

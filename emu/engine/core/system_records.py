@@ -202,6 +202,7 @@ DEV = record_type(
     epoch="i8",  # fencing epoch of the last root on flash
     epoch_wanted="i8",  # fencing epoch of the next root
     erases_before="i8",  # of all blocks, before the power was switched on
+    worn_before="i8",  # erases of planes of the reservoir, before the power was switched on
     scrub_at="i8",  # time at which the next block of each unit is scrubbed (ps)
     scrub_turn="i8",  # blocks of each unit that scrubbing should have reached so far
 )  # fmt: skip

@@ -32,7 +32,7 @@ from ondie.emu.engine.run.driver import (
     WANTED,
     PowerCut,
 )
-from ondie.emu.engine.run.system import System
+from ondie.emu.engine.run.system import NO_RESERVOIR, ReservoirOptions, System
 from ondie.emu.nvme import submission, write_errors
 from ondie.emu.nvme.command import COMMAND, COMPLETION, TRANSFER
 from ondie.emu.nvme.status import Status
@@ -68,6 +68,8 @@ class CommandOptions:
     """Seed of bad blocks, failures and bit errors."""
     strict: bool
     """Whether a full drive and a defect of the engine raise errors."""
+    reservoir: ReservoirOptions = NO_RESERVOIR
+    """Reservoir that plans use beside the commands."""
 
 
 class CommandSystem(System):
@@ -85,9 +87,11 @@ class CommandSystem(System):
         cfg: Config,
         options: CommandOptions,
     ) -> None:
+        own = self.reservoir = options.reservoir
         super().__init__(
-            cfg, ("",), pairs=options.queues, queue_depth=options.queue_depth,
+            cfg, own.phases, pairs=options.queues, queue_depth=options.queue_depth,
             payload=options.payload, seed=options.seed,
+            reservoir_super_pages=own.super_pages, reservoir_planes=own.planes,
         )  # fmt: skip
         self.strict = options.strict
         self.defect: Exception | None = None

@@ -81,7 +81,7 @@ the requested event.
 def start_ready(st):
     """Start the ready rows in order while the budget has transactions for them."""
     reg = st.reg[0]
-    while reg.ready_head >= 0 and reg.error == 0:
+    while reg.ready_head >= 0 and reg.error == 0 and reg.halted == 0:
         rid = reg.ready_head
         if st.row[rid].resource > NVME and not reserve_transactions(st, rid):
             break

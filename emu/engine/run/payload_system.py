@@ -18,7 +18,7 @@ from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import condition, submission
 from ondie.emu.nvme.command import COMMAND, READ
-from ondie.emu.nvme.moved_bytes import MovedBytes
+from ondie.emu.nvme.moved_bytes import DrivePlanBytes, MovedBytes
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
 
@@ -54,11 +54,28 @@ class PayloadSystem(CommandSystem):
         """The same of earlier commands: of those before the places ``_older_until`` of the queue
         pairs, int64[queues]."""
         self._older_until = self.arrays.pair["loaded"].copy()
+        self._plans: DrivePlanBytes | None = None
+        """Bytes of plans; None: plans move none."""
         self._bytes: MovedBytes | None = None
         if store is not None:
             self._bytes = MovedBytes(
                 self.arrays, self.geometry, self._transfers, (store,), cache_file
             )
+
+    @property
+    def moved(self) -> MovedBytes:
+        """Bytes of the drive, which follow its log. Raises InputError without payload."""
+        if self._bytes is None:
+            raise InputError(NO_PAYLOAD)
+        return self._bytes
+
+    def follow(self, plans: DrivePlanBytes | None) -> None:
+        """Let plans move bytes as ``plans`` says, until the power is cut; None: not any more.
+        Raises InputError without payload, or while a plan is running."""
+        if not self.plan_done:
+            raise InputError("a plan is running; its bytes cannot be those of another one")
+        self.moved.follow(plans)
+        self._plans = plans
 
     def _check_open(self) -> None:
         """Raise InputError if the drive is closed."""

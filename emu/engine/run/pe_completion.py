@@ -124,7 +124,7 @@ def on_pe_done(st, tid):
         if st.row[txn.row].kind == timing.PAD:
             log(st, LOG_PAD, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         else:
-            st.count[dev, TURNED_PAGES] += txn.turned
+            st.count[dev, TURNED_PAGES] += txn.turned * st.cfg[0].slots
             reservoir.map_place(st, dev, txn.lpn, txn.ppn)
             reservoir.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
             log(st, LOG_BPP, tid, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)

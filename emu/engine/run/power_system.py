@@ -11,6 +11,7 @@ Source: NVMe base specification (shutdown).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,8 @@ from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
 from ondie.emu.engine.run.recovery_time import recovery_ps
 from ondie.emu.ftl import checkpoint_recovery, map_checkpoint, recovery
+from ondie.emu.ftl.conventional_pages import ConventionalPages
+from ondie.emu.ftl.recovery import Flash
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand import checkpoint
 from ondie.emu.nand.geometry import Geometry
@@ -142,7 +145,7 @@ class PowerSystem(PayloadSystem):
             if not self._load_checkpoint() and (kept or self.store.segments_on_disk()):
                 every_page = self.store.may_have_lost_syncs()
                 self.recovered = checkpoint_recovery.recover(
-                    self.arrays, self.geometry, cfg, self.store, every_page,
+                    self.arrays, self.geometry, cfg, self._conventional(), every_page,
                     None if saved is None else saved.settle,
                 )  # fmt: skip
                 if self.held_up is not None:
@@ -168,6 +171,13 @@ class PowerSystem(PayloadSystem):
                 self._bytes.save_cache()
         self._loaded_units = int(self.requested[1]) - int(self.arrays.dev.refused_pages[0])
         """Mapping units whose writes had been loaded before the start."""
+
+    def _conventional(self) -> Flash:
+        """Return the pages from which the tables of commands are recovered."""
+        assert self.store is not None
+        if not self.geometry.reservoir_blocks:
+            return self.store
+        return ConventionalPages(self.store, self.geometry)
 
     def _start_epoch(self) -> None:
         """Write the root of the last checkpoint with the next fencing epoch. Commands arrive when
@@ -212,7 +222,7 @@ class PowerSystem(PayloadSystem):
             return status, lost
         try:
             if self.store is not None and self.store.files is not None and not self.off:
-                if self.outstanding:
+                if self.outstanding or not self.plan_done:
                     self.run()  # a FLUSH does not wait for writes that have not completed
                 if self.defect is None:
                     status = self._run_command(FLUSH, 0, np.zeros(0, np.uint8))
@@ -271,9 +281,12 @@ class PowerSystem(PayloadSystem):
         if self._buffer is not None:
             self.buffer = self._buffer
 
-    def power_cut(self, after_events: int) -> int:
+    def power_cut(self, after_events: int, work: Callable[[], object] | None = None) -> int:
         """Run ``after_events`` events, then cut the power at some time before the next event;
         afterwards the drive handles no commands until :meth:`power_on`.
+
+        ``work``: what is done meanwhile, such as the recovery of the reservoir; None: the work that
+        the drive has.
 
         Commands that have not completed and data that is only in the data cache are lost.
         Finished programs remain on flash. A page whose program, and a block whose erase, is in
@@ -284,7 +297,10 @@ class PowerSystem(PayloadSystem):
         before = self.events
         self.events_left = whole_number("after_events", after_events, 0, NEVER)
         with suppress(PowerCut):
-            self.run_until()
+            if work is not None:
+                work()
+            else:
+                self.run_until()
         self.off = True
         count, done_ps = self.events - before, int(self.arrays.reg.now[0])
         self._reached = max(self._reached, done_ps)
@@ -296,7 +312,7 @@ class PowerSystem(PayloadSystem):
             end = max(self.next_event, self._reached + 1)  # the next event may be due now
             self._reached = int(rng.integers(self._reached, end))
         if self._bytes is not None and self.defect is None and self._store_error is None:
-            power_cut.tear(self.arrays, self._reached, self._bytes, rng)
+            power_cut.tear(self.arrays, self._reached, self._bytes, rng, self._plans)
             if self._cache_file is not None:
                 self._cache_file.clear_after(self.store)
         return count
@@ -348,6 +364,7 @@ class PowerSystem(PayloadSystem):
         assert self._bytes is not None
         return checkpoint.of_engine(self.arrays) | {
             "requested": self.requested,
+            "planned": self.planned,
             "earliest": self._earliest,
             **self._bytes.tables(),
         }

@@ -15,6 +15,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run import build
+from ondie.emu.ftl.conventional_pages import conventional
 from ondie.emu.ftl.recovery import Recovered
 from ondie.emu.nand import raw_jobs, timing
 from ondie.emu.nand.geometry import Geometry
@@ -27,21 +28,22 @@ WINDOW = 2
 def recovery_ps(cfg: Config, geometry: Geometry, found: Recovered) -> int:
     """Return the time (ps) of the operations of recovery ``found``, simulated.
 
-    Of each block, the out-of-band data of all pages up to the last visible one are read (of a blank
-    block, those of the first page), then the newest stripes whole; the stripe behind them is
-    overwritten. Pages with the same offset in all planes of a unit are read together. Pages of
-    blocks in pSLC mode take the times of that mode. With a checkpoint of the mapping table, that
-    holds for scanned blocks; of others, the first page is read, and the metadata pages are read
-    whole.
+    Of each conventional block, the out-of-band data of all pages up to the last visible one are
+    read (of a blank block, those of the first page), then the newest stripes whole; the stripe
+    behind them is overwritten. Pages with the same offset in all planes of a unit are read
+    together. Pages of blocks in pSLC mode take the times of that mode. With a checkpoint of the
+    mapping table, that holds for scanned blocks; of others, the first page is read, and the
+    metadata pages are read whole.
     """
     together = geometry.unit_planes * geometry.slots
-    offsets = np.maximum(found.visible_stripes * found.stripe // together, 1)
+    own = conventional(geometry, np.arange(len(found.visible_stripes)))
+    offsets = np.maximum(found.visible_stripes * found.stripe // together, own)
     checked = np.minimum(found.visible_stripes, found.checked_stripes) * found.stripe // together
     written = np.where(found.visible_stripes > 0, found.stripe // together, 0)
     room = found.block_pages // together - offsets
     written = np.minimum(written, room)
     if found.scanned is not None:
-        offsets = np.where(found.scanned, offsets, 1)
+        offsets = np.where(found.scanned, offsets, own)
         checked, written = checked * found.scanned, written * found.scanned
     blocks = np.arange(len(offsets))
     counts = np.stack([offsets, checked, written], axis=1).reshape(-1)

@@ -266,7 +266,7 @@ def queue_program(st, tid):
     """Queue an encoded page at its die, in the queue of its owner and role."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    if cfg.line > 1:
+    if cfg.line > 1 and txn.role != Role.RESERVOIR and txn.role < Role.REGISTERS:
         padding.join_word_line(st, tid)
         return stages.WAITS
     queue = Q_WRITE

@@ -29,13 +29,22 @@ from ondie.emu.ftl import (
 from ondie.emu.nand import timing
 from ondie.emu.nand.die import Q_LOAD, Q_PE, Q_READ
 from ondie.emu.nand.die_scheduler import push
-from ondie.kernels.jit import cold, njit
+from ondie.kernels.jit import cold, inline, njit
 
 
 @njit
 def pages_of_bytes(st, n_bytes):
     """Return the number of pages that hold ``n_bytes`` bytes, rounded up."""
     return (n_bytes + st.cfg[0].page_bytes - 1) // st.cfg[0].page_bytes
+
+
+@inline
+def set_size(st, tid, n_bytes):
+    """Set the number of pages, and of planes, of the reservoir operation ``tid`` on ``n_bytes``."""
+    txn = st.txn[tid]
+    txn.n = pages_of_bytes(st, n_bytes)
+    if st.cfg[0].slots > 1:
+        txn.planes = (1 << (txn.n + st.cfg[0].slots - 1) // st.cfg[0].slots) - 1
 
 
 @njit
@@ -79,7 +88,7 @@ def start_die(st, rid, tid):
     die = dev * cfg.dies + row.lpn % cfg.dies
     txn.op = row.kind
     txn.die = die
-    txn.n = pages_of_bytes(st, row.bytes_in + row.bytes_out)
+    set_size(st, tid, row.bytes_in + row.bytes_out)
     txn.array = row.array_ps
     txn.role = Role.RESERVOIR
     txn.ppn = int(st.rmap[dev, row.lpn]) - 1
@@ -189,7 +198,7 @@ def start_by_place(st, rid, tid):
     die = dev * cfg.dies + row.lpn % cfg.dies
     txn.ppn = row.lpn // cfg.dies
     txn.die = die
-    txn.n = pages_of_bytes(st, row.bytes_in + row.bytes_out)
+    set_size(st, tid, row.bytes_in + row.bytes_out)
     txn.role = Role.RESERVOIR
     if row.lpn < 0 or txn.ppn >= cfg.reservoir_pages:
         fail(st, E_PAST_END, row.lpn, 1)

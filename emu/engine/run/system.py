@@ -9,6 +9,7 @@ Source: the plan format (engine/core/plan_rows.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -38,6 +39,22 @@ PLANNED = (
 )  # fmt: skip
 EVENTS_PER_TURN = 1 << 14
 """Maximum number of events between two calls of ``ForegroundFeed.supply``."""
+
+
+@dataclass(frozen=True)
+class ReservoirOptions:
+    """Reservoir of a drive that also takes commands, and the plans that use it."""
+
+    super_pages: int
+    """Number of logical super-pages that are mapped."""
+    planes: int
+    """Number of planes that a super-page uses."""
+    phases: tuple[str, ...]
+    """Names of the phases of the plans' rows."""
+
+
+NO_RESERVOIR = ReservoirOptions(0, 0, ("",))
+"""Options of a drive without plans, or with plans that use no reservoir and one phase."""
 
 
 class ForegroundFeed(Protocol):

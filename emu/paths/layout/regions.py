@@ -135,7 +135,7 @@ class Stripes:
         ``groups`` is 0 if the planes cannot hold one group. ``dtype``, ``gradient``: dtypes of
         the vectors and of the gradient."""
         groups = geometry.planes // (len(vectors) + kept)
-        values = geometry.page_bytes // dtype.itemsize
+        values = geometry.flash_page_bytes // dtype.itemsize
         return Stripes(shard, vectors, groups, values, kept, dtype, gradient)
 
     @property

@@ -27,7 +27,7 @@ def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterat
     out = Rows(first)
     after = out.fence(CHECKPOINT)
     planes = path.stripes[0].planes
-    size = planes * path.geometry.page_bytes
+    size = planes * path.geometry.flash_page_bytes
     yield from path.read_out(out, after, CHECKPOINT, planes, size, super_pages(path, lost))
     yield out.take()
     path.next_row = out.next

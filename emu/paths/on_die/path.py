@@ -88,7 +88,7 @@ class OnDie(UpdatingPath):
         """Return the number of parameters in a round, which has one stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
         width = self.stored.vectors[0].dtype.itemsize
-        return self.geometry.page_bytes // width * groups * self.geometry.dies
+        return self.geometry.flash_page_bytes // width * groups * self.geometry.dies
 
     def period(self) -> int:
         return self.granule() * self.geometry.pages
@@ -250,9 +250,9 @@ class OnDie(UpdatingPath):
         moved = sum(each_pass.reads + each_pass.writes for each_pass in done)
         crossing = sum(pe_bus.crossing(self.trace.op, self.coupled_decay))
         pages = sum(s.count * s.planes for s in self.stripes) * applied
-        twice = 2 * pages * 8 * self.geometry.page_bytes  # when read and when programmed
+        twice = 2 * pages * 8 * self.geometry.flash_page_bytes  # when read and when programmed
         made = in_drive(self.trace.n_params, gradient, self.up_bytes)
-        streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
+        streamed = pages * 8 * self.geometry.flash_page_bytes * pe.extra_passes(self.cfg)
         return Work(
             pe_cipher_bits=twice if self.cfg.pe.cipher == "die" else 0,
             adds=values * sum(each_pass.adds for each_pass in done),
@@ -306,7 +306,7 @@ class OnDie(UpdatingPath):
         table.after1[odc] = table.row[sequence[0]][odc]
         self.schedule(table, after)
         stripes = self.stripes[0]
-        gradient, stripe = stripes.gradient_bytes, stripes.planes * self.geometry.page_bytes
+        gradient, stripe = stripes.gradient_bytes, stripes.planes * self.geometry.flash_page_bytes
         ecc_ps = pe.ecc_ps(self.cfg, stripes.planes)
         coded = table.mask[SENSE] | table.mask.get(PROGRAM_STEP, False)
         resource = np.where(table.load, plan_rows.DMA_DOWN, plan_rows.DIE)
@@ -413,7 +413,7 @@ class OnDie(UpdatingPath):
                 kind=timing.BESIDE,
                 phase=UPDATE,
                 lpn=lpn,
-                bytes_in=self.geometry.page_bytes,
+                bytes_in=self.geometry.flash_page_bytes,
                 after0=after,
             )
 

@@ -35,7 +35,7 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
     super-page in ``places``. With ``data``, they read whole pages of the planes in use, and the
     controller compares the pages with their checksums.
     """
-    dies, page = path.geometry.dies, path.geometry.page_bytes
+    dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     planes = np.array([path.stripes[dev].planes for dev, _, _ in places], np.int64)
     if not data:
         planes[:] = path.scanned_planes
@@ -56,7 +56,7 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
 def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
     """Return the plan rows that program ``places`` with the present contents of the registers, so
     that a later scan does not read these positions as blank. ``first``: id of the first row."""
-    dies, page = path.geometry.dies, path.geometry.page_bytes
+    dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     out = Rows(first)
     out.add(
         len(places),
@@ -126,7 +126,7 @@ def parities(
     the power cut, from the array. ``made``: super-pages of each device whose parities are
     programmed already.
     """
-    dies, page = path.geometry.dies, path.geometry.page_bytes
+    dies, page = path.geometry.dies, path.geometry.flash_page_bytes
     for dev, guarded in enumerate(path.guarded):
         planes = path.stripes[dev].planes
         for number, parity in enumerate(guarded.parity.tolist()):

@@ -10,7 +10,6 @@ Source: this project's trace contract: weights pass only through the emulated pa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,21 +19,14 @@ from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import pe_protection, timing
 from ondie.emu.nand.page_store import PageStore, Spare
+from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.on_die.flash_pages import FlashPages
 from ondie.emu.paths.on_die.parity import Made, ParityData, records
 from ondie.emu.paths.on_die.protection import Guarded
+from ondie.emu.paths.on_die.super_page import At, physical_page
 from ondie.emu.paths.payload import moved_bytes, poison, poisoned
-
-
-class At(NamedTuple):
-    """Location of a super-page: the die of the device, its position (``place``) in the die's
-    reservoir, and the number of planes by which the vectors are rotated at this position
-    (``turned``)."""
-
-    die: int
-    place: int
-    turned: int
 
 
 class Reservoir:
@@ -44,7 +36,8 @@ class Reservoir:
     ``homes``: stripe map of each device at the start; this object updates a copy. ``compute``:
     function that updates parameters [start, stop) of arrays by slot name in place, given their
     gradient. ``guarded``: super-pages of each device that hold parities and commit records.
-    ``stores``: pages on flash, of each device; None: new ones.
+    ``moved``: bytes of ``system``, which this object follows; None: new ones with the pages
+    ``stores`` of each device (None: new ones).
     """
 
     def __init__(
@@ -55,6 +48,7 @@ class Reservoir:
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
         guarded: tuple[Guarded, ...],
         stores: Sequence[PageStore] | None = None,
+        moved: MovedBytes | None = None,
     ) -> None:
         self.system = system
         self.stripes = stripes
@@ -74,14 +68,20 @@ class Reservoir:
         self.again: dict[int, tuple[int, int]] = {}
         """Plan rows that read an already programmed stripe, from which its parity is computed:
         row -> (device, super-page)."""
-        page = system.geometry.page_bytes
+        page = system.geometry.flash_page_bytes
         self.beside = tuple(
             ParityData(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
         )
-        self.moved = moved_bytes(system, stores)
+        self.moved = moved_bytes(system, stores) if moved is None else moved
         self.stores = self.moved.stores
-        """Pages on flash, of each device."""
+        """Pages on flash, of each device, in mapping units."""
+        slots = system.geometry.slots
+        self.flash = tuple(FlashPages(store, slots) for store in self.stores)
+        """The same in flash pages."""
         cfg = system.cfg
+        self.records_erases = moved is not None and not cfg.pe.rain
+        """True if pages have the erase count of their block, which a drive needs after a power cut;
+        not with parity, which is made before the block is known."""
         self.code = pe_protection.code(cfg)
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
@@ -101,6 +101,9 @@ class Reservoir:
         self.kept = 0
         """Number of super-pages that already held results of the current update when it began or
         was resumed."""
+        self.updated = np.zeros((system.devices, system.geometry.dies), np.int64)
+        """Number of stripes of each die whose results of the current update have been programmed
+        since it began or was resumed, int64[devices, dies]."""
         self.sequences = np.zeros(system.devices, np.int64)
         """Sequence number of the last super-page that each device programmed, int64[devices]."""
         self.given: dict[int, list[Spare]] = {}
@@ -115,6 +118,7 @@ class Reservoir:
         self.gradient = gradient
         self.step += 1
         self.kept = 0
+        self.updated[:] = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
         """Program ``planes``, uint8[planes, page_bytes], into a super-page. ``spares``:
@@ -125,8 +129,17 @@ class Reservoir:
     def _put(self, device: int, at: At, made: Made) -> None:
         for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
             members = None if made.members is None else made.members[i]
-            self.stores[device].program(self.page(at, spare.slot), spare, data, members=members)
+            ppn = self.page(at, spare.slot)
+            self.moved.reserve(device, ppn, self.system.geometry.slots)
+            self.flash[device].program(ppn, spare, data, members, self.recorded_erases(device, at))
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
+
+    def recorded_erases(self, device: int, at: At) -> int:
+        """Return the erase count of a block as its pages have it in their out-of-band data: 0 if it
+        is not recorded."""
+        if not self.records_erases:
+            return 0
+        return int(self.system.arrays.block["erases"][self._block(device, at.die, at.place)])
 
     def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
         """Return the out-of-band data for the next program of a stripe that holds the result of
@@ -201,13 +214,7 @@ class Reservoir:
     def page(self, at: At, slot: int) -> int:
         """Return the physical page that holds role ``slot`` of a super-page. A role is a vector
         and a group."""
-        geometry = self.system.geometry
-        plane = (slot + at.turned) % geometry.planes
-        return (
-            at.die * geometry.die_pages
-            + (geometry.blocks * geometry.pages + at.place) * geometry.planes
-            + plane
-        )
+        return physical_page(self.system.geometry, at, slot)
 
     def pages(self, device: int, super_page: int) -> list[int]:
         """Return the physical pages of a super-page, ordered by role."""
@@ -218,12 +225,13 @@ class Reservoir:
         """Return the present location of a super-page of a device."""
         arrays, geometry = self.system.arrays, self.system.geometry
         die, place = super_page % geometry.dies, int(arrays.rmap[device, super_page]) - 1
-        block = (
-            (device * geometry.dies + die) * geometry.all_blocks
-            + geometry.blocks
-            + place // geometry.pages
-        )
-        return At(die, place, int(arrays.block["turned"][block]))
+        return At(die, place, int(arrays.block["turned"][self._block(device, die, place)]))
+
+    def _block(self, device: int, die: int, place: int) -> int:
+        """Return the number of the block of a place in a die's reservoir, over all devices."""
+        geometry = self.system.geometry
+        first = (device * geometry.dies + die) * geometry.all_blocks + geometry.blocks
+        return first + place // geometry.pages
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
         """Program the initial vectors ([n_params] by name) into the super-pages that hold
@@ -250,9 +258,7 @@ class Reservoir:
                     start, stop = stripes.span(stripe, group)
                     ppn = self.page(at, stripes.plane(name, group))
                     if start < stop:
-                        out[start:stop] = (
-                            self.stores[dev].read(ppn).view(self.dtype)[: stop - start]
-                        )
+                        out[start:stop] = self.flash[dev].read(ppn).view(self.dtype)[: stop - start]
         return out
 
     def apply(self, entry: payload_log.LogEntry) -> None:
@@ -261,7 +267,7 @@ class Reservoir:
         dev, sp, die = entry.dev, entry.lpn, entry.die
         at = At(die % self.system.geometry.dies, entry.ppn, entry.old)
         stripes = self.stripes[dev]
-        store = self.stores[dev]
+        store = self.flash[dev]
         match entry.what:
             case payload_log.LOG_VPP:
                 first, last = self._whole(dev, sp)
@@ -283,6 +289,7 @@ class Reservoir:
                 self._join(dev, die, sp)
             case payload_log.LOG_BPP:
                 self._put(dev, at, self.coming(dev, die, sp))
+                self.updated[dev, at.die] += 1
                 self.given.pop(die, None)
                 del self.registers[die]
             case payload_log.LOG_MADE:
@@ -324,7 +331,7 @@ class Reservoir:
 
     def _read(self, device: int, at: At) -> np.ndarray:
         """Return the pages of a super-page as stored in the array, uint8[planes, page_bytes]."""
-        store = self.stores[device]
+        store = self.flash[device]
         slots = range(self.stripes[device].planes)
         return np.stack([store.read(self.page(at, slot)) for slot in slots])
 
@@ -343,14 +350,15 @@ class Reservoir:
             data[: stop - start] = self.staged[start:stop]
             poison(self.staged[start:stop])
             ppn = self.page(at, stripes.plane("g", group))
-            self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
+            self.moved.reserve(device, ppn, self.system.geometry.slots)
+            self.flash[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
     def _flip(self, device: int, entry: payload_log.LogEntry) -> None:
         """Apply bit errors to a page that was read from the array: in its register, at the host, or
         in transfer to another die."""
         page = entry.n
         wrong = pe_protection.wrong_bits(
-            self.system.geometry.page_bytes, entry.rate, entry.key, *self.code,
+            self.system.geometry.flash_page_bytes, entry.rate, entry.key, *self.code,
             self.system.cfg.errors.exposure,
         )  # fmt: skip
         if entry.old == timing.BPR:

@@ -34,6 +34,7 @@ def update(
     after: int,
     cursors: Sequence[np.ndarray],
     fetched: dict[tuple[int, int], int] | None = None,
+    stops: Sequence[np.ndarray] | None = None,
 ) -> Iterator[np.ndarray]:
     """Yield the plan rows of the update from the dies' cursors on, after the row with id
     ``after``.
@@ -41,9 +42,12 @@ def update(
     Each round has the next stripe of every die that still has a stripe. ``cursors``: index of the
     next stripe of each die, int64[dies] per device; with cursors of 0 the rows are those of a
     whole step, without parities. If ``fetched`` is given, add an entry for each stripe: (device,
-    super-page) -> id of the row after which the controller has the stripe.
+    super-page) -> id of the row after which the controller has the stripe. ``stops``: index behind
+    the last stripe of each die, as ``cursors``; None: all stripes.
     """
-    left = [homes.held() - cursor for homes, cursor in zip(devices.homes, cursors, strict=True)]
+    if stops is None:
+        stops = [homes.held() for homes in devices.homes]
+    left = [np.maximum(stop - cursor, 0) for stop, cursor in zip(stops, cursors, strict=True)]
     each = [_Device(devices, dev, cursors[dev]) for dev in range(len(cursors))]
     for j in range(max(int(counts.max()) for counts in left)):
         for device, counts in zip(each, left, strict=True):
@@ -80,7 +84,7 @@ class _Device:
         the device's DRAM, then VPP, BPR, ODC, FETCH if configured, and BPP. Return, by
         super-page, the id of the row after which the controller has the stripe."""
         geometry, own, devices = self.devices.geometry, self.stripes, self.devices
-        gradient, stripe = own.gradient_bytes, own.planes * geometry.page_bytes
+        gradient, stripe = own.gradient_bytes, own.planes * geometry.flash_page_bytes
         pages = self.order[dies, self.cursor[dies] + j]
         staged = after if j < STAGED_ROUNDS else self.loaded[j - STAGED_ROUNDS]
         stripes = np.array([self.homes.stripe(int(page)) for page in pages])

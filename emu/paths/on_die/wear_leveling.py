@@ -101,7 +101,8 @@ def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after:
         # Reserve two blocks: the next to open, and one for programs between a die's stripes.
         room = np.minimum(places[dev] - 2 * geometry.pages, super_pages // geometry.dies)
         moves = decide(homes.held(), Dies(cycles[dev], places[dev], room), threshold)
-        size, ecc_ps = stripes.planes * geometry.page_bytes, pe.ecc_ps(devices.cfg, stripes.planes)
+        size = stripes.planes * geometry.flash_page_bytes
+        ecc_ps = pe.ecc_ps(devices.cfg, stripes.planes)
         programs += _rows(out, stripes.shard.device, carry_out(homes, moves), size, ecc_ps)
     if not programs:
         return after

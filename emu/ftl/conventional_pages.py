@@ -1,0 +1,67 @@
+"""Pages of the conventional namespace on flash, as recovery reads them on a drive with a reservoir.
+
+Owns the view of a page store in which the blocks of the reservoir are blank. Does not own the store
+(nand/page_store.py), the recovery of the conventional namespace (recovery.py) or that of the
+reservoir (paths/on_die/reservoir_scan.py).
+Source: this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.page_store import OOB, PageStore
+
+
+def conventional(geometry: Geometry, blocks: np.ndarray) -> np.ndarray:
+    """Return which of ``blocks`` (int64[n], numbers over all blocks of the drive) are
+    conventional, bool[n]."""
+    return np.asarray(blocks % geometry.all_blocks < geometry.blocks)
+
+
+class ConventionalPages:
+    """The pages of ``store``; those of the reservoir read as blank."""
+
+    def __init__(self, store: PageStore, geometry: Geometry) -> None:
+        self._store, self._geometry = store, geometry
+
+    @property
+    def where(self) -> str:
+        """The folder, or words for the memory of the process."""
+        return self._store.where
+
+    def block_records(self, block_pages: int, pages: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first page, OOB[blocks, block_pages]) as PageStore does."""
+        for first, records in self._store.block_records(block_pages, pages):
+            blocks = first // block_pages + np.arange(len(records))
+            own = conventional(self._geometry, blocks)
+            if own.all():
+                yield first, records
+            elif own.any():
+                found = records.copy()
+                found[~own] = np.zeros(1, OOB)
+                yield first, found
+
+    def page_records(self, ppns: np.ndarray) -> np.ndarray:
+        """Return the out-of-band data of pages ``ppns`` (int64[n]), OOB[n]."""
+        found, own = (
+            np.zeros(len(ppns), OOB),
+            conventional(self._geometry, ppns // self._geometry.block_pages),
+        )
+        found[own] = self._store.page_records(ppns[own])
+        return found
+
+    def intact(self, ppn: int) -> bool:
+        """Return True if the page is programmed and its bytes match the stored checksum."""
+        return self._store.intact(ppn)
+
+    def read(self, ppn: int) -> np.ndarray:
+        """Return a page's bytes, uint8[page_bytes]."""
+        return self._store.read(ppn)
+
+    def spoil(self, ppn: int, done: bool = True) -> None:
+        """Overwrite a page without an erase."""
+        self._store.spoil(ppn, done)

@@ -1,0 +1,433 @@
+"""Weights and states of an optimizer in the reservoir of a drive that also takes commands.
+
+Owns the start of updates on the dies beside commands, their progress, and the recovery of the
+reservoir at the start of the drive. Does not own the drive, its power and its store (drive.py), the
+rows of an update (uneven_rounds.py), the bytes (registers.py) or the scan (reservoir_scan.py).
+Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from the cursor
+on. The namespace of commands and the reservoir share dies, channels, DRAM and link.
+
+    states = DriveStates("optimstore-r1", "adam", 1_000_000, {"lr": 1e-3, ...})
+    drive = Drive(states.cfg, payload=True, reservoir=states.reservoir, store="folder")
+    states.create(drive, {"w": weights, "m": zeros, "v": zeros})
+    states.start_update(gradient)
+    drive.run()                                    # with the commands in flight
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ondie.emu.config.config import Config, configuration
+from ondie.emu.drive import Drive
+from ondie.emu.engine.core.payload_log import LOG_MADE, LogEntry
+from ondie.emu.engine.run.power_system import Start
+from ondie.emu.engine.run.system import ReservoirOptions
+from ondie.emu.ftl import reservoir
+from ondie.emu.nand.page_store import Spare
+from ondie.emu.nvme.status import Condition
+from ondie.emu.paths.base import PHASES, UPDATE, Options, Rows
+from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.on_die import interruption, recovery_plan, uneven_rounds, wear_leveling
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.emu.paths.on_die.reservoir_scan import ReservoirScan
+from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.units import InputError, whole_number
+from ondie.traces import Memory, Step, Trace, flat_tensors
+
+
+class DriveStates:
+    """Weights and states of ``n_params`` parameters in the reservoir of one drive.
+
+    ``device``: configuration, preset or TOML file of the drive. ``op``: optimizer operation
+    (ondie.kernels.OPS). ``hyper``: its hyperparameters, which may be changed between updates.
+    ``updates``: number of updates from which the initial states result. ``options``: form and
+    format of the update. ``seed``: that of the drive, which determines its bad blocks.
+
+    Raises InputError for a drive that cannot update these states on its dies.
+    """
+
+    def __init__(
+        self,
+        device: Config | str | os.PathLike[str],
+        op: str,
+        n_params: int,
+        hyper: Mapping[str, float | bool],
+        *,
+        updates: int = 0,
+        options: Options | None = None,
+        seed: int = 0,
+    ) -> None:
+        cfg = configuration(device)
+        self.cfg = cfg if cfg.system.devices == 1 else cfg.replace({"system.devices": 1}, ref="")
+        n_params = whole_number("n_params", n_params, 1, 1 << 48)
+        self.hyper = dict(hyper)
+        self.first_count = whole_number("updates", updates, 0, 1 << 48)
+        options = options or Options()
+        self._trace = _trace(op, options, n_params, self.hyper)
+        self._path = OnDie(self.cfg, self._trace, options)
+        bad = reservoir.bad_blocks(self.cfg, self._path.geometry, 1, seed)
+        self._path.good_blocks = ~bad
+        self._arithmetic = Arithmetic(
+            self._trace, form=options.form, format=options.format, seed=options.seed
+        )
+        self._path.arithmetic = self._arithmetic
+        self._drive: Drive | None = None
+        self._payload: Reservoir | None = None
+        self._scan: ReservoirScan | None = None
+        """The recovery that is running; None: none is."""
+        self.recovered: ReservoirScan | None = None
+        """What the last recovery has found; None: there was none."""
+        self._made: frozenset[int] = frozenset()
+        """Parities and commit records of the current update that are on flash."""
+        self.memory = [np.zeros((0, self._path.geometry.page_bytes), np.uint8)]
+        """No row of an update accesses the namespace of commands."""
+
+    @property
+    def reservoir(self) -> ReservoirOptions:
+        """Sizes of the reservoir, for the drive."""
+        path = self._path
+        kept = path.stripes[0].groups * path.stripes[0].kept
+        return ReservoirOptions(path.super_pages, path.stripes[0].planes + kept, PHASES)
+
+    # --- start
+
+    def create(self, drive: Drive, vectors: Mapping[str, np.ndarray]) -> None:
+        """Store initial weights "w" and states by name, [n_params] in the stored type, in the
+        reservoir of ``drive``, in zero simulated time.
+
+        Raises InputError for a drive of another configuration, whose reservoir is in use, or that
+        is not online; and for missing or wrong vectors.
+        """
+        self._check_drive(drive)
+        for name in self._path.vectors:
+            values, dtype = vectors.get(name), self._path.stripes[0].dtype
+            if values is None or values.shape != (self.n_params,) or values.dtype != dtype:
+                raise InputError(f"vectors[{name!r}]: must be {dtype}[{self.n_params}]")
+        if drive.arrays.rmap.any() or self._written_pages(drive):
+            raise InputError("the reservoir of this drive is in use; open it instead")
+        if drive.condition is not Condition.ONLINE:
+            raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
+        stripes = self._path.stripes[0]
+        drive.fill_reservoir(0, 0, stripes.count)
+        self._follow(drive, self._new_payload(drive))
+        assert self._payload is not None
+        self._payload.store_initial(vectors)
+        self._payload.updated[0] = self._path.homes[0].held()
+        drive.take_log(0)  # notes that the store is full, if it is
+
+    def open(self, drive: Drive) -> None:
+        """Take the states that ``drive`` holds, at its start or after ``power_on``. After a
+        recovery of the drive, its reservoir is recovered as well, by operations of its engine
+        beside the commands in flight.
+
+        Raises InputError for a drive of another configuration or without states, Unrecoverable if
+        flash holds no complete version of some super-page, and PowerCut in a power cut.
+        """
+        self._check_drive(drive)
+        self._drive = self._payload = None
+        if drive.started is Start.CHECKPOINT:
+            self._take_tables(drive)
+            return
+        if drive.started is Start.NEW:
+            raise InputError("the reservoir of this drive is empty; create the states first")
+        scan = ReservoirScan(self._path, drive, drive.moved.stores, None, drive.moved)
+        self._scan = scan
+        drive.follow(self)
+        try:
+            scan.run()
+        except BaseException:
+            if drive.plan_done:
+                drive.follow(None)
+                self._scan = None
+            raise
+        self._scan, self.recovered = None, scan
+        payload = self._path.payload
+        assert isinstance(payload, Reservoir)
+        payload.updated[0] = scan.cursors[0]
+        self._follow(drive, payload)
+        self._made = scan.made[0]
+
+    def _check_drive(self, drive: Drive) -> None:
+        """Raise InputError unless ``drive`` can hold the states."""
+        own = self.reservoir
+        given = drive.reservoir
+        if (given.super_pages, given.planes, given.phases) != (
+            own.super_pages, own.planes, own.phases,
+        ):  # fmt: skip
+            raise InputError(
+                f"drive: has a reservoir of {given.super_pages} super-pages of {given.planes} "
+                f"planes; must be opened with reservoir=states.reservoir, {own.super_pages} of "
+                f"{own.planes}"
+            )
+        if drive.geometry != self._path.geometry:
+            raise InputError("drive: has another geometry than the states")
+        store = drive.moved.store
+        if store.files is not None and self.cfg.pe.rain:
+            raise InputError(
+                f"pe.rain = {self.cfg.pe.rain}: must be 0 on a drive with a store, which keeps no "
+                "parity of out-of-band data"
+            )
+        if store.files is not None and store.files.folder.durability == "host":
+            raise InputError(
+                'durability = "host": must be "process" for states in the reservoir, whose '
+                "programs are not synced"
+            )
+
+    def _written_pages(self, drive: Drive) -> bool:
+        """Return True if a page of the reservoir is not blank."""
+        geometry = self._path.geometry
+        pages = geometry.block_pages
+        found = drive.moved.store.block_records(pages, geometry.physical_pages)
+        for first, records in found:
+            block = first // pages + np.arange(len(records))
+            own = block % geometry.all_blocks >= geometry.blocks
+            if records["written"][own].any():
+                return True
+        return False
+
+    def _new_payload(self, drive: Drive) -> Reservoir:
+        path = self._path
+        return Reservoir(
+            drive, path.stripes, path.homes, path.compute, path.guarded, moved=drive.moved
+        )
+
+    def _follow(self, drive: Drive, payload: Reservoir) -> None:
+        """Let the plans on ``drive`` move the bytes of ``payload``."""
+        drive.follow(self)
+        self._drive, self._payload = drive, payload
+        self._path.payload, self._path.drives = payload, drive
+        self._made = frozenset()
+
+    def _take_tables(self, drive: Drive) -> None:
+        """Take the states of a drive that was closed cleanly: its tables say where they are, and
+        out-of-band data of what they hold."""
+        path, store = self._path, drive.moved.store
+        stripes, dies = path.stripes[0], path.geometry.dies
+        path.homes = (Homes(stripes.count, dies),)
+        payload = self._new_payload(drive)
+        found: dict[int, tuple[int, Spare]] = {}
+        beside: dict[int, Spare] = {}
+        for sp in np.flatnonzero(drive.arrays.rmap[0]).tolist():
+            spare = payload.flash[0].spare(payload.page(payload.at(0, sp), 0))
+            if not isinstance(spare, Spare):
+                raise InputError(f"{store.where}: super-page {sp} has no valid out-of-band data")
+            if path.migrates or sp < stripes.count:
+                found[spare.lpn] = sp, spare
+            else:
+                beside[sp] = spare
+        if sorted(found) != list(range(stripes.count)):
+            raise InputError(
+                f"{store.where}: the reservoir holds {len(found)} stripes, not {stripes.count}; "
+                "create the states first"
+            )
+        path.homes = (Homes.found(np.array([found[i][0] for i in range(len(found))]), dies),)
+        payload = self._new_payload(drive)
+        payload.step = max(spare.step for _, spare in found.values())
+        every = [spare for _, spare in found.values()] + list(beside.values())
+        payload.sequences[0] = max(spare.sequence for spare in every)
+        for sp, spare in found.values():
+            payload.updated[0, sp % dies] += spare.step == payload.step
+        self._follow(drive, payload)
+        self._made = frozenset(sp for sp, spare in beside.items() if spare.step == payload.step)
+
+    # --- updates
+
+    @property
+    def n_params(self) -> int:
+        return self._trace.n_params
+
+    @property
+    def stripe_params(self) -> int:
+        """Number of parameters of a stripe, at whose multiples ranges of an update end."""
+        return self._path.stripes[0].params
+
+    @property
+    def step(self) -> int:
+        """Number of updates that have begun since the creation."""
+        return self._opened.step
+
+    @property
+    def stripes_done(self) -> int:
+        """Number of stripes, of ``stripes``, whose results of update ``step`` are on flash."""
+        return int(self._opened.updated.sum())
+
+    @property
+    def stripes(self) -> int:
+        """Number of stripes of all parameters."""
+        return self._path.stripes[0].count
+
+    @property
+    def complete(self) -> bool:
+        """True if update ``step`` is complete, so that the next one can begin; False if the store
+        had no room for it."""
+        left = self._left_beside()
+        lost = self.step > 0 and self._opened.moved.full is not None
+        return self.stripes_done == self.stripes and not left and not lost
+
+    def _left_beside(self) -> set[int]:
+        """Return the parities and commit records that update ``step`` has not programmed yet."""
+        if self._opened.step == 0:
+            return set()
+        path = self._path
+        beside = {sp for die in range(path.geometry.dies) for sp in path.guarded[0].beside(die)}
+        return beside - self._made
+
+    @property
+    def _opened(self) -> Reservoir:
+        """Bytes of the states. Raises InputError if they have not been created or opened, or the
+        drive has lost its power since."""
+        if self._payload is None or self._drive is None or self._drive.moved.plans is not self:
+            raise InputError("the states have not been created or opened since the drive's start")
+        return self._payload
+
+    def start_update(self, gradient: np.ndarray, stop: int | None = None) -> None:
+        """Start the update of the parameters up to ``stop`` (None: all) with ``gradient``,
+        [n_params] in float32. It runs with the events that follow, beside commands.
+
+        An update that is not complete continues behind the stripes that are on flash; it must be
+        given the same gradient and ``hyper``. Otherwise the next one begins.
+
+        Raises InputError if a plan is running or the drive is offline or read-only, and for a
+        wrong gradient or ``stop``.
+        """
+        payload, path, drive = self._opened, self._path, self._drive
+        assert drive is not None
+        if not drive.plan_done:
+            raise InputError("an update is running; a drive runs one at a time")
+        if drive.condition is not Condition.ONLINE:
+            raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
+        if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32:
+            raise InputError(f"gradient: must be float32[{self.n_params}]")
+        if gradient.shape != (self.n_params,):
+            raise InputError(f"gradient: has shape {gradient.shape}; must be ({self.n_params},)")
+        stop = self.n_params if stop is None else whole_number("stop", stop, 1, self.n_params)
+        if stop < self.n_params and (stop % self.stripe_params or path.guarded[0].members):
+            raise InputError(
+                f"stop = {stop}: must be a multiple of {self.stripe_params}, the parameters of a "
+                f"stripe, or {self.n_params}"
+            )
+        begins = self.complete
+        step = self._step(self.first_count + payload.step + begins)
+        self._trace = replace(
+            self._trace, steps=(step,), source=Memory({0: gradient}, self._no_weights)
+        )
+        path.trace = self._arithmetic.trace = self._trace
+        stops = self._stops(stop)
+        before = payload.step, payload.gradient, payload.updated.copy()
+        path.begin_step(0)  # counts a step
+        if begins:
+            self._made = frozenset()
+        else:
+            payload.step, payload.updated[:] = before[0], before[2]
+        try:
+            drive.start(self._plan(stops, begins))
+        except BaseException:
+            payload.step, payload.gradient, payload.updated[:] = before
+            raise
+
+    def _stops(self, stop: int) -> np.ndarray:
+        """Return the number of stripes of each die before parameter ``stop``, int64[dies]."""
+        homes = self._path.homes[0]
+        count = -(-stop // self.stripe_params)
+        return np.bincount(homes.super_pages(0, count) % homes.dies, minlength=homes.dies)
+
+    def _plan(self, stops: np.ndarray, begins: bool) -> Iterator[np.ndarray]:
+        """Yield the rows of the update from what is on flash up to ``stops`` (int64[dies])."""
+        path, drive, payload = self._path, self._drive, self._payload
+        assert drive is not None and payload is not None
+        out = Rows(drive.next_row)
+        after = out.fence(UPDATE)
+        whole = bool((stops == path.homes[0].held()).all())
+        if begins and path.migrates:
+            worn = drive.arrays.worn
+            after = wear_leveling.plan(path.devices, worn, path.super_pages, out, after)
+            if whole:
+                stops = path.homes[0].held()
+        fetched: dict[tuple[int, int], int] = {}
+        cursors = [payload.updated[0].copy()]
+        yield from uneven_rounds.update(path.devices, out, after, cursors, fetched, [stops])
+        if whole:
+            yield from recovery_plan.parities(path, out, after, fetched, [self._made])
+            if path.guarded[0].commits:
+                path.commit(out, [self._made])
+        yield out.take()
+        path.next_row = out.next
+
+    @property
+    def _no_weights(self) -> dict[str, np.ndarray]:
+        return {"initial": np.broadcast_to(np.float32(0), self.n_params)}
+
+    def _step(self, count: int) -> Step:
+        """Return the trace's record of update ``count``, counted from 1."""
+        return replace(self._trace.steps[0], hyper=(dict(self.hyper),), count=count)
+
+    # --- what the drive calls
+
+    def apply(self, entry: LogEntry) -> None:
+        """Apply an entry of the engine's log to the bytes of the reservoir."""
+        if self._scan is not None:
+            self._scan.apply(entry)
+        else:
+            assert self._payload is not None
+            self._payload.apply(entry)
+            if entry.what == LOG_MADE:
+                self._made |= {entry.lpn}
+
+    def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
+        """Leave what a power cut leaves of program ``tid`` of the reservoir."""
+        if self._scan is not None:
+            scan = self._scan
+            interruption.interrupt_pad(
+                scan.system, self._path.stripes, scan.flash, die, tid, rng
+            )  # fmt: skip
+        else:
+            assert self._payload is not None and self._drive is not None
+            interruption.interrupt_program(self._drive, self._payload, die, tid, rng)
+
+    # --- contents
+
+    def stored(self, name: str) -> np.ndarray:
+        """Return vector ``name`` as it is on flash, [n_params] in the stored type, in zero
+        simulated time."""
+        return self._opened.stored(name)
+
+    def start_read(self) -> None:
+        """Start the read of all weights to the host, beside commands. When the drive has run,
+        ``weights`` returns them. Raises InputError if a plan is running or the drive is offline."""
+        drive = self._drive
+        self._opened.sent[:] = 0
+        assert drive is not None
+        drive.start(self._read_plan())
+
+    def _read_plan(self) -> Iterator[np.ndarray]:
+        assert self._drive is not None
+        out = Rows(self._drive.next_row)
+        yield from self._path.weights_up(out, out.fence(UPDATE))
+        yield out.take()
+        self._path.next_row = out.next
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights that the last read has sent to the host, [n_params]."""
+        return self._opened.delivered
+
+
+def _trace(op: str, options: Options, n_params: int, hyper: Mapping[str, float | bool]) -> Trace:
+    """Return a trace of one update of ``n_params`` parameters, without a gradient."""
+    step = Step(
+        index=0, loss=None, samples=1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0,
+        ready_s=None, hyper=(dict(hyper),), count=1,
+    )  # fmt: skip
+    return Trace(
+        name="states in a drive", payload="recorded", timing_source="recorded", op=op,
+        form=options.form, gradient_dtype="float32", groups=1,
+        tensors=flat_tensors([("states", (n_params,), 0, -1)]), steps=(step,),
+        samples_per_step=1, bytes_per_sample=0, macs_forward=0, macs_backward=0,
+        dataset_samples=0, private_samples=0,
+        source=Memory({}, {"initial": np.broadcast_to(np.float32(0), n_params)}),
+    )  # fmt: skip

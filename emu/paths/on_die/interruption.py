@@ -1,0 +1,85 @@
+"""Programs of the reservoir that a power cut interrupts, and what they leave on the pages.
+
+Owns the choice of the contents that each such program would have left. Does not own the operations
+in progress (nvme/power_cut.py), the outcome for each page (flash_pages.py) or recovery
+(reservoir_scan.py).
+Source: this project's rules of recovery (docs/store.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ondie.emu.engine.core.roles import Role
+from ondie.emu.engine.run.system import System
+from ondie.emu.ftl import page_map
+from ondie.emu.nand import timing
+from ondie.emu.paths.layout.regions import Stripes
+from ondie.emu.paths.on_die.flash_pages import FlashPages
+from ondie.emu.paths.on_die.parity import Made
+from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.emu.paths.on_die.super_page import At, physical_page
+
+
+def place_of(system: System, die: int, tid: int) -> At:
+    """Return the location that program ``tid`` of the reservoir writes on die ``die`` (numbered
+    over all devices)."""
+    arrays, geometry = system.arrays, system.geometry
+    txn = arrays.txn[tid]
+    place = int(txn.ppn)
+    if int(txn.role) == Role.MADE:
+        place = _next_place(system, die)
+    block = die * geometry.all_blocks + geometry.blocks + place // geometry.pages
+    return At(die % geometry.dies, place, int(arrays.block["turned"][block]))
+
+
+def _next_place(system: System, die: int) -> int:
+    """Return the index of the super-page of the reservoir that die ``die`` programs next
+    (ftl/reservoir.py).
+
+    Needed for a parity or commit record that is being programmed, because the engine records its
+    index only when the program is complete.
+    """
+    arrays, geometry = system.arrays, system.geometry
+    place = int(arrays.pool["r_next"][die])
+    state = arrays.block["state"].reshape(-1, geometry.all_blocks)[die, geometry.blocks :]
+    while place % geometry.pages == 0 and state[place // geometry.pages] == page_map.BAD:
+        place = (place + geometry.pages) % (geometry.reservoir_blocks * geometry.pages)
+    return place
+
+
+def is_pad(system: System, tid: int) -> bool:
+    """Return True if program ``tid`` pads an open block of the reservoir in a recovery."""
+    return bool(system.arrays.row[int(system.arrays.txn[tid].row)].kind == timing.PAD)
+
+
+def interrupt_pad(
+    system: System, stripes: Sequence[Stripes], flash: Sequence[FlashPages], die: int, tid: int,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Leave what a power cut leaves of padding ``tid`` on die ``die``. ``stripes``, ``flash``: of
+    each device."""
+    there, dev = place_of(system, die, tid), int(system.arrays.txn[tid].dev)
+    for slot in range(stripes[dev].planes):
+        page = physical_page(system.geometry, there, slot)
+        flash[dev].spoil(page, bool(rng.integers(2)))
+
+
+def interrupt_program(
+    system: System, payload: Reservoir, die: int, tid: int, rng: np.random.Generator
+) -> None:
+    """Leave what a power cut leaves of program ``tid`` on die ``die``: random incomplete pages."""
+    txn = system.arrays.txn[tid]
+    there, dev = place_of(system, die, tid), int(txn.dev)
+    if int(txn.role) == Role.MOVED:
+        data, spares = payload.landing(dev, int(txn.src_ppn))
+        made = Made(spares, data)
+    else:
+        made = payload.coming(dev, die, int(txn.lpn))
+    for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
+        page = payload.page(there, spare.slot)
+        members = None if made.members is None else made.members[i]
+        erases = payload.recorded_erases(dev, there)
+        payload.flash[dev].interrupt_program(page, spare, data, rng, members, erases)

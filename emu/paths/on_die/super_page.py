@@ -1,0 +1,30 @@
+"""Location of a super-page of the reservoir, and its physical pages.
+
+Owns the record of a location and the numbers of its pages. Does not own the map from super-pages to
+locations (ftl/reservoir.py) or the contents of pages (registers.py).
+Source: OptimStore (HPCA 2023); the numbering of nand/geometry.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ondie.emu.nand.geometry import Geometry
+
+
+class At(NamedTuple):
+    """Location of a super-page: the die of the device, its position (``place``) in the die's
+    reservoir, and the number of planes by which the vectors are rotated at this position
+    (``turned``)."""
+
+    die: int
+    place: int
+    turned: int
+
+
+def physical_page(geometry: Geometry, at: At, slot: int) -> int:
+    """Return the first physical page (mapping unit) of the flash page that holds role ``slot`` of
+    the super-page at ``at``. A role is a vector and a group."""
+    plane = (slot + at.turned) % geometry.planes
+    first = (geometry.blocks * geometry.pages + at.place) * geometry.planes
+    return at.die * geometry.die_pages + (first + plane) * geometry.slots
