@@ -1,0 +1,227 @@
+"""NBD server: listens, runs all handshakes in one event loop, and gives each client a thread.
+
+Owns the sockets, the limits of connections, and the threads. Does not own the words of the
+handshake (nbd_wire.py) or the requests of a client (nbd_session.py).
+Source: the NBD protocol; C10K practice: a connection costs a thread only once it is in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import selectors
+import socket
+import threading
+import time
+from collections import OrderedDict
+
+from ondie.emu.serve.address import Listener
+from ondie.emu.serve.nbd_session import Session
+from ondie.emu.serve.nbd_wire import Handshake, Phase
+from ondie.emu.serve.served import Served
+
+MOST_SESSIONS = 64
+"""Largest number of clients after the handshake."""
+HANDSHAKE_S = 10.0
+"""Time in which a client must have finished its handshake."""
+MOST_UNSENT = 1 << 16
+"""Bytes that a client may leave unread during the handshake."""
+SPARE_FILES = 128
+"""Open files that are left to the store and to clients after the handshake."""
+
+
+class Guest:
+    """A client in the handshake."""
+
+    def __init__(self, sock: socket.socket, handshake: Handshake) -> None:
+        self.socket, self.handshake = sock, handshake
+        self.deadline = time.monotonic() + HANDSHAKE_S
+        self.unsent = bytearray(handshake.greeting())
+
+
+class NbdServer:
+    """Serves ``served`` at ``listener`` until :meth:`close`."""
+
+    def __init__(self, served: Served, listener: Listener) -> None:
+        self.served, self.listener = served, listener
+        self.accepted = self.expired = 0
+        self._guests: OrderedDict[int, Guest] = OrderedDict()
+        """Clients in the handshake by file descriptor, oldest first."""
+        self._sessions: dict[threading.Thread, socket.socket] = {}
+        self._admitted = 0
+        self._lock = threading.Lock()
+        self._closing = False
+        self._most_guests = raise_file_limit() - SPARE_FILES - 2 * MOST_SESSIONS
+        self._wake, self._woken = socket.socketpair()
+        listener.socket.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener.socket, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._loop, name="ondie nbd", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Disconnect all clients, after the requests that they have in flight, and end."""
+        self._closing = True
+        self._wake.send(b"x")
+        self._thread.join()
+        with self._lock:
+            threads = list(self._sessions)
+            for sock in self._sessions.values():
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+        self._wake.close()
+        self._woken.close()
+
+    # --- the event loop
+
+    def _loop(self) -> None:
+        try:
+            while not self._closing:
+                for key, events in self._selector.select(self._timeout()):
+                    if key.fileobj is self.listener.socket:
+                        self._accept()
+                    elif key.fileobj is not self._woken:
+                        self._serve(self._guests[key.fd], events)
+                self._expire()
+        finally:
+            for guest in list(self._guests.values()):
+                self._drop(guest)
+            self._selector.close()
+            self.listener.close()
+
+    def _timeout(self) -> float | None:
+        """Return the time until the oldest handshake must have ended, s."""
+        for guest in self._guests.values():
+            return max(guest.deadline - time.monotonic(), 0.0)
+        return None
+
+    def _expire(self) -> None:
+        """Disconnect the clients whose time is over."""
+        now = time.monotonic()
+        while self._guests:
+            guest = next(iter(self._guests.values()))
+            if guest.deadline > now:
+                return
+            self.expired += 1
+            self._drop(guest)
+
+    def _accept(self) -> None:
+        """Accept clients; the oldest one in a handshake makes room if there are too many."""
+        while True:
+            if len(self._guests) >= self._most_guests:
+                self.expired += 1
+                self._drop(next(iter(self._guests.values())))
+            try:
+                sock, _ = self.listener.socket.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # the client has gone, or there are no more files
+                if self._guests:
+                    self._drop(next(iter(self._guests.values())))
+                return
+            sock.setblocking(False)
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            guest = Guest(sock, Handshake(self.served.export, self._admit))
+            self.accepted += 1
+            self._guests[sock.fileno()] = guest
+            self._selector.register(sock, selectors.EVENT_READ)
+            self._send(guest)
+
+    def _serve(self, guest: Guest, events: int) -> None:
+        """Receive from and send to a client in the handshake."""
+        if events & selectors.EVENT_READ:
+            try:
+                data = guest.socket.recv(MOST_UNSENT)
+            except BlockingIOError:
+                data = None
+            except OSError:
+                data = b""
+            if data == b"":
+                self._drop(guest)
+                return
+            if data:
+                guest.unsent += guest.handshake.feed(data)
+        self._send(guest)
+
+    def _send(self, guest: Guest) -> None:
+        """Send what can be sent; go on with a client whose handshake has ended."""
+        try:
+            del guest.unsent[: guest.socket.send(guest.unsent) if guest.unsent else 0]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(guest)
+            return
+        phase = guest.handshake.phase
+        if len(guest.unsent) > MOST_UNSENT or (phase is Phase.ENDED and not guest.unsent):
+            self._drop(guest)
+        elif phase is Phase.SERVED and not guest.unsent:
+            self._begin(guest)
+        else:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.unsent else 0)
+            self._selector.modify(guest.socket, wanted)
+
+    def _forget(self, guest: Guest) -> None:
+        """Remove a client from the event loop."""
+        self._selector.unregister(guest.socket)
+        del self._guests[guest.socket.fileno()]
+
+    def _drop(self, guest: Guest) -> None:
+        """Disconnect a client in the handshake."""
+        self._forget(guest)
+        if guest.handshake.phase is Phase.SERVED:
+            self._release()
+        guest.socket.close()
+
+    # --- clients after the handshake
+
+    def _admit(self) -> str:
+        """Take a place for a client; return why there is none, or ""."""
+        with self._lock:
+            if self._admitted >= MOST_SESSIONS:
+                return f"all {MOST_SESSIONS} connections are in use"
+            self._admitted += 1
+            return ""
+
+    def _release(self) -> None:
+        with self._lock:
+            self._admitted -= 1
+
+    def _begin(self, guest: Guest) -> None:
+        """Give a client its thread."""
+        self._forget(guest)
+        guest.socket.setblocking(True)
+        thread = threading.Thread(
+            target=self._session, args=(guest,), name="ondie nbd client", daemon=True
+        )
+        with self._lock:
+            self._sessions[thread] = guest.socket
+        thread.start()
+
+    def _session(self, guest: Guest) -> None:
+        """Run the requests of a client."""
+        shake = guest.handshake
+        try:
+            session = Session(
+                guest.socket, self.served, shake.structured, shake.allocation, shake.rest
+            )
+            session.run()
+        finally:
+            with self._lock:
+                del self._sessions[threading.current_thread()]
+                self._admitted -= 1
+            guest.socket.close()
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open files of this process as far as it may; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft

@@ -1,0 +1,67 @@
+"""A served drive: opens the drive, its service and the addresses, and closes them in order.
+
+Owns the order of start and stop. Does not own protocols or the drive. Source: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ondie.emu.config.config import Config
+from ondie.emu.drive import Drive
+from ondie.emu.nvme.tables import PAIR_RING
+from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.nbd import NbdServer
+from ondie.emu.serve.served import Served
+from ondie.emu.service import Service
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What is served, and where. The fields of the drive are those of drive.Drive."""
+
+    nbd: str
+    store: str | None = None
+    durability: str | None = None
+    block_bytes: int | None = None
+    seed: int = 0
+    clock: str = "virtual"
+    scale: float = 1.0
+
+
+class Server:
+    """A drive with configuration ``cfg`` that is served until :meth:`close`.
+
+    Addresses are bound before the drive is opened, and clients are accepted when it is ready.
+    Raises InputError if an address, the configuration or the store cannot be used.
+    """
+
+    def __init__(self, cfg: Config, options: ServeOptions) -> None:
+        listener = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
+        try:
+            self.drive = Drive(
+                cfg,
+                payload=True,
+                queue_depth=min(cfg.frontend.queue_depth, PAIR_RING),
+                block_bytes=options.block_bytes,
+                seed=options.seed,
+                store=options.store,
+                durability=options.durability,
+            )
+            try:
+                self.service = Service(self.drive, options.clock, options.scale)
+            except BaseException:
+                self.drive.close()
+                raise
+        except BaseException:
+            listener.close()
+            raise
+        self.served = Served(self.drive, self.service)
+        self.nbd = NbdServer(self.served, listener)
+
+    def close(self) -> None:
+        """Disconnect all clients, flush the drive and close its store. Raises CommandError if data
+        are lost."""
+        self.nbd.close()
+        self.service.close()
+        self.drive.close()
