@@ -1,7 +1,7 @@
 """NBD server: listens, runs all handshakes in one event loop, and gives each client a thread.
 
 Owns the sockets, the limits of connections, and the threads. Does not own the words of the
-handshake (nbd_wire.py) or the requests of a client (nbd_session.py).
+handshake (nbd_wire.py) or the requests of a client (nbd_session.py, nbd_paced.py).
 Source: the NBD protocol; C10K practice: a connection costs a thread only once it is in use.
 """
 
@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 
 from ondie.emu.serve.address import Listener
+from ondie.emu.serve.nbd_paced import PacedSession
 from ondie.emu.serve.nbd_session import Session
 from ondie.emu.serve.nbd_wire import Handshake, Phase
 from ondie.emu.serve.served import Served
@@ -26,8 +27,16 @@ HANDSHAKE_S = 10.0
 """Time in which a client must have finished its handshake."""
 MOST_UNSENT = 1 << 16
 """Bytes that a client may leave unread during the handshake."""
+MOST_GUESTS, LEAST_GUESTS = 16384, 8
+"""Largest number of clients in the handshake, and that of a process with few open files."""
 SPARE_FILES = 128
 """Open files that are left to the store and to clients after the handshake."""
+ACCEPTED_AT_ONCE = 64
+"""Largest number of clients that are accepted before others are served."""
+NO_FILES_S = 0.05
+"""Pause of the event loop when no file can be opened and no client can make room, s."""
+GRACE_S = 5.0
+"""Time in which a client must have taken the replies to its requests when the server ends."""
 
 
 class Guest:
@@ -47,11 +56,12 @@ class NbdServer:
         self.accepted = self.expired = 0
         self._guests: OrderedDict[int, Guest] = OrderedDict()
         """Clients in the handshake by file descriptor, oldest first."""
-        self._sessions: dict[threading.Thread, socket.socket] = {}
+        self._sessions: dict[threading.Thread, Session] = {}
         self._admitted = 0
         self._lock = threading.Lock()
         self._closing = False
-        self._most_guests = raise_file_limit() - SPARE_FILES - 2 * MOST_SESSIONS
+        files = raise_file_limit() - SPARE_FILES - 2 * MOST_SESSIONS
+        self._most_guests = min(max(files, LEAST_GUESTS), MOST_GUESTS)
         self._wake, self._woken = socket.socketpair()
         listener.socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -61,19 +71,33 @@ class NbdServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Disconnect all clients, after the requests that they have in flight, and end."""
+        """Complete the requests that clients have sent, disconnect the clients, and end. A client
+        that does not take its replies in GRACE_S is disconnected without them."""
         self._closing = True
         self._wake.send(b"x")
         self._thread.join()
-        with self._lock:
-            threads = list(self._sessions)
-            for sock in self._sessions.values():
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-        for thread in threads:
+        end = time.monotonic() + GRACE_S
+        self._shut(socket.SHUT_RD)
+        for thread in self._running():
+            thread.join(max(end - time.monotonic(), 0))
+        self._shut(socket.SHUT_RDWR)
+        for thread in self._running():
             thread.join()
         self._wake.close()
         self._woken.close()
+
+    def _running(self) -> list[threading.Thread]:
+        """Return the threads of clients."""
+        with self._lock:
+            return list(self._sessions)
+
+    def _shut(self, how: int) -> None:
+        """Let all clients end: no more bytes are received, or sent either."""
+        with self._lock:
+            for session in self._sessions.values():
+                session.stop()
+                with contextlib.suppress(OSError):
+                    session.socket.shutdown(how)
 
     # --- the event loop
 
@@ -83,8 +107,8 @@ class NbdServer:
                 for key, events in self._selector.select(self._timeout()):
                     if key.fileobj is self.listener.socket:
                         self._accept()
-                    elif key.fileobj is not self._woken:
-                        self._serve(self._guests[key.fd], events)
+                    elif guest := self._guests.get(key.fd):  # an earlier event may have ended it
+                        self._serve(guest, events)
                 self._expire()
         finally:
             for guest in list(self._guests.values()):
@@ -110,7 +134,7 @@ class NbdServer:
 
     def _accept(self) -> None:
         """Accept clients; the oldest one in a handshake makes room if there are too many."""
-        while True:
+        for _ in range(ACCEPTED_AT_ONCE):
             if len(self._guests) >= self._most_guests:
                 self.expired += 1
                 self._drop(next(iter(self._guests.values())))
@@ -121,10 +145,13 @@ class NbdServer:
             except OSError:  # the client has gone, or there are no more files
                 if self._guests:
                     self._drop(next(iter(self._guests.values())))
+                else:
+                    time.sleep(NO_FILES_S)
                 return
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             guest = Guest(sock, Handshake(self.served.export, self._admit))
             self.accepted += 1
             self._guests[sock.fileno()] = guest
@@ -133,7 +160,7 @@ class NbdServer:
 
     def _serve(self, guest: Guest, events: int) -> None:
         """Receive from and send to a client in the handshake."""
-        if events & selectors.EVENT_READ:
+        if events & selectors.EVENT_READ and guest.handshake.haggling:
             try:
                 data = guest.socket.recv(MOST_UNSENT)
             except BlockingIOError:
@@ -162,8 +189,10 @@ class NbdServer:
         elif phase is Phase.SERVED and not guest.unsent:
             self._begin(guest)
         else:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.unsent else 0)
-            self._selector.modify(guest.socket, wanted)
+            wanted = selectors.EVENT_READ if guest.handshake.haggling else 0
+            self._selector.modify(
+                guest.socket, wanted | (selectors.EVENT_WRITE if guest.unsent else 0)
+            )
 
     def _forget(self, guest: Guest) -> None:
         """Remove a client from the event loop."""
@@ -192,29 +221,48 @@ class NbdServer:
             self._admitted -= 1
 
     def _begin(self, guest: Guest) -> None:
-        """Give a client its thread."""
+        """Give a client its thread; without memory or thread, disconnect it."""
         self._forget(guest)
         guest.socket.setblocking(True)
+        try:
+            session = session_of(guest.socket, self.served, guest.handshake)
+        except (RuntimeError, MemoryError):
+            self._refuse(guest)
+            return
         thread = threading.Thread(
-            target=self._session, args=(guest,), name="ondie nbd client", daemon=True
+            target=self._session, args=(session,), name="ondie nbd client", daemon=True
         )
         with self._lock:
-            self._sessions[thread] = guest.socket
-        thread.start()
-
-    def _session(self, guest: Guest) -> None:
-        """Run the requests of a client."""
-        shake = guest.handshake
+            self._sessions[thread] = session
         try:
-            session = Session(
-                guest.socket, self.served, shake.structured, shake.allocation, shake.rest
-            )
+            thread.start()
+        except (RuntimeError, MemoryError):
+            with self._lock:
+                del self._sessions[thread]
+            self._refuse(guest)
+
+    def _refuse(self, guest: Guest) -> None:
+        """Disconnect a client that cannot be served."""
+        self._release()
+        guest.socket.close()
+
+    def _session(self, session: Session) -> None:
+        """Run the requests of a client."""
+        try:
             session.run()
         finally:
             with self._lock:
                 del self._sessions[threading.current_thread()]
                 self._admitted -= 1
-            guest.socket.close()
+                session.socket.close()
+
+
+def session_of(sock: socket.socket, served: Served, handshake: Handshake) -> Session:
+    """Return the session of a client, whose replies come at their time if the drive has one."""
+    paced = served.paced()
+    if paced is None:
+        return Session(sock, served, handshake)
+    return PacedSession(sock, served, handshake, paced)
 
 
 def raise_file_limit() -> int:

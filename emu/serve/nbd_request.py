@@ -52,7 +52,7 @@ class NbdError(IntEnum):
     ESHUTDOWN = 108
 
 
-ERRORS = {
+ERRORS: dict[int, NbdError] = {
     Status.SUCCESS: NbdError.NONE,
     Status.NAMESPACE_WRITE_PROTECTED: NbdError.EPERM,
     Status.CAPACITY_EXCEEDED: NbdError.ENOSPC,
@@ -86,6 +86,8 @@ LIMITS = np.dtype(
         ("out", "i8"),  # first byte for replies in the memory of a batch
         ("end", "i8"),  # end of the memory of a batch
         ("commands", "i8"),  # largest number of commands of a batch
+        ("read_only", "i8"),  # 1: the export is read-only
+        ("tag", "i8"),  # tag of the commands of the first request
     ],
     align=True,
 )
@@ -94,10 +96,13 @@ MORE, FULL, SLOW, LEFT, BAD = range(5)
 """Why the parser stops: bytes are missing; the batch is full; the first request left needs several
 steps (the batch is empty, or to be run first); the client has disconnected; no request begins here.
 """
-POSITION, COUNT, COMMANDS, OUT, SKIP, WHY = range(6)
+POSITION, COUNT, COMMANDS, OUT, SKIP, WHY, REFUSED, KINDS = range(8)
 """Numbers that the parser returns: position behind the last request taken, number of requests and
-of commands, end of the replies, bytes of refused data that are still to arrive, and why it stops.
+of commands, end of the replies, bytes of refused data that are still to arrive, why it stops,
+number of requests that are refused, and from KINDS on the number of requests of each known kind.
 """
+NUMBERS = KINDS + 8
+"""Number of them."""
 
 
 @njit
@@ -134,19 +139,25 @@ def fault(kind, flags, offset, length, limits):
         known |= FLAG_NO_HOLE | FLAG_FAST_ZERO
     elif kind == NBD_BLOCK_STATUS:
         known |= FLAG_REQ_ONE
-    if flags & ~known != 0 or kind == NBD_CACHE or kind > NBD_BLOCK_STATUS:
+    if flags & ~known != 0 or kind > NBD_BLOCK_STATUS:
         return 22
     if kind == NBD_FLUSH:
         return 22 if offset != 0 or length != 0 else 0
+    writes = kind == NBD_WRITE or kind == NBD_WRITE_ZEROES
+    if limits.read_only != 0 and (writes or kind == NBD_TRIM):
+        return 1
     if kind == NBD_BLOCK_STATUS and limits.allocation == 0:
         return 22
     odd = limits.block - 1
     if length == 0 or offset & odd != 0 or length & odd != 0:
         return 22
     if offset < 0 or offset > limits.size or length > limits.size - offset:
-        return 28 if kind == NBD_WRITE or kind == NBD_WRITE_ZEROES else 22
-    if (kind == NBD_READ or kind == NBD_WRITE) and length > limits.largest:
-        return 22
+        return 28 if writes else 22
+    if length > limits.largest:
+        if kind == NBD_READ or kind == NBD_WRITE:
+            return 22
+        if kind == NBD_CACHE:
+            return 75
     return 0
 
 
@@ -165,7 +176,7 @@ def is_slow(kind, flags, offset, length, limits):
 
 
 @njit
-def add_commands(command_op, request, data, fua, limits, commands, first, number):
+def add_commands(command_op, request, data, fua, limits, commands, first, tag):
     """Write the commands of ``request``, which are all of operation ``command_op``, from
     ``commands[first]`` on; ``data``: place of its bytes, -1: none. Return their number."""
     left, offset, count = request.length, request.offset, 0
@@ -179,7 +190,7 @@ def add_commands(command_op, request, data, fua, limits, commands, first, number
         command.size = size
         command.fua = fua
         command.data = data
-        command.tag = number
+        command.tag = tag
         count += 1
         left -= size
         offset += size
@@ -193,14 +204,15 @@ def add_commands(command_op, request, data, fua, limits, commands, first, number
 def parse(memory, begin, end, limits, requests, commands, found):
     """Parse requests in ``memory[begin:end]``, uint8, into a batch.
 
-    ``limits``: LIMITS[1]. Written: ``requests``, REQUEST[r], and ``commands``, COMMAND[c], whose
-    tags are the numbers of requests and whose data are places in ``memory``: those of writes where
-    they have arrived, those of reads between the headers of the replies, which are written as if
-    all succeeded. ``found``, int64[6]: see POSITION.
+    ``limits``: LIMITS[1]. Written: ``requests``, REQUEST[r]; ``commands``, COMMAND[c], whose tags
+    are those of their requests: ``limits.tag`` and the numbers that follow. Their data are places
+    in ``memory``: those of writes where they have arrived, those of reads between the headers of
+    the replies, which are written as if all succeeded. ``found``, int64[NUMBERS]: see POSITION.
     """
     limit = limits[0]
     at, count, made, out = begin, 0, 0, limit.out
-    skip, why = 0, MORE
+    skip, why, refused = 0, MORE, 0
+    found[KINDS:] = 0
     while at + HEADER_BYTES <= end:
         if count == requests.size:
             why = FULL
@@ -229,11 +241,13 @@ def parse(memory, begin, end, limits, requests, commands, found):
         steps = 0
         if error == 0:
             steps = 1
-            if kind == NBD_READ or kind == NBD_WRITE:
+            if kind == NBD_READ or kind == NBD_WRITE or kind == NBD_CACHE:
                 steps = (length + limit.transfer - 1) // limit.transfer
         if out + reply > limit.end or (made + steps > limit.commands and made > 0):
             why = FULL
             break
+        refused += error != 0
+        found[KINDS + (kind & 7)] += 1
         request = requests[count]
         request.cookie = cookie
         request.offset = offset
@@ -250,9 +264,12 @@ def parse(memory, begin, end, limits, requests, commands, found):
                 data, command_op = out + head, READ
             elif kind == NBD_WRITE:
                 data, command_op, fua = at + HEADER_BYTES, WRITE, flags & FLAG_FUA
+            elif kind == NBD_CACHE:
+                command_op = READ
             elif kind == NBD_FLUSH:
                 command_op = FLUSH
-            made += add_commands(command_op, request, data, fua, limit, commands, made, count)
+            tag = limit.tag + count
+            made += add_commands(command_op, request, data, fua, limit, commands, made, tag)
         request.count = made - request.first
         if head == DATA_CHUNK_BYTES:
             put_word(memory, out, 4, CHUNK_MAGIC)
@@ -277,6 +294,7 @@ def parse(memory, begin, end, limits, requests, commands, found):
     found[3] = out
     found[4] = skip
     found[5] = why
+    found[6] = refused
 
 
 def simple_reply(cookie: int, error: int = 0) -> bytes:
@@ -287,6 +305,11 @@ def simple_reply(cookie: int, error: int = 0) -> bytes:
 def chunk(cookie: int, kind: int, data: bytes) -> bytes:
     """Return the only chunk of a structured reply."""
     return CHUNK.pack(CHUNK_MAGIC, CHUNK_DONE, kind, cookie, len(data)) + data
+
+
+def error_of(status: int) -> int:
+    """Return the error of a reply for the status of a command."""
+    return ERRORS.get(status, NbdError.EIO)
 
 
 def error_reply(kind: int, cookie: int, error: int, structured: bool) -> bytes:

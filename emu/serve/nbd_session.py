@@ -1,7 +1,8 @@
 """One NBD client after the handshake: a thread that runs its requests in batches.
 
 Owns the memory of a client, the execution of its requests, and its replies. Does not own the words
-(nbd_request.py), connections before that (nbd.py) or the drive's clock (service.py).
+(nbd_request.py), connections before that (nbd.py), replies at their time on the wall clock
+(nbd_paced.py) or the drive's clock (service.py).
 Source: the NBD protocol, transmission phase; batches as in io_uring: whatever has arrived is handed
 over at once.
 """
@@ -13,15 +14,12 @@ import socket
 import numpy as np
 
 from ondie.emu.engine.core.state import as_records
-from ondie.emu.nvme.client_queue import Connection
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
-from ondie.emu.nvme.status import Status
 from ondie.emu.serve import nbd_request as words
-from ondie.emu.serve.nbd_request import ERRORS, NbdError
-from ondie.emu.serve.nbd_wire import ALLOCATION_ID
-from ondie.emu.serve.served import Served
+from ondie.emu.serve.nbd_request import NbdError, error_of
+from ondie.emu.serve.nbd_wire import ALLOCATION_ID, Handshake
+from ondie.emu.serve.served import Commands, Served
 from ondie.emu.units import InputError
-from ondie.kernels.errors import KernelError
 
 MOST_REQUESTS = 256
 """Largest number of requests in a batch."""
@@ -33,45 +31,63 @@ MOST_STATUS_UNITS = 1 << 20
 """Largest number of mapping units whose state is told at once."""
 
 
+class Batch:
+    """Memory of the requests that have arrived and of their replies, and both as records. Only what
+    is touched takes memory."""
+
+    def __init__(self, served: Served, largest: int, number: int = 0) -> None:
+        """``largest``: bytes of the largest read or write. ``number``: of this batch among those of
+        its client, 0 to 65535."""
+        self.input = largest + words.HEADER_BYTES + ROOM
+        """Bytes for requests; replies follow."""
+        self.memory = np.empty(self.input + largest + words.DATA_CHUNK_BYTES + ROOM, np.uint8)
+        self.view = self.memory.data
+        self.requests = as_records(np.zeros(MOST_REQUESTS, words.REQUEST))
+        most = served.depth + -(-largest // served.transfer)
+        self.commands = as_records(np.zeros(most, COMMAND))
+        self.number = number
+        self.begin = self.end = 0
+        """Bytes that have arrived and are not parsed: from begin to end."""
+
+
 class Session:
-    """The requests of one client of ``served``. :meth:`run` returns when the client has gone.
+    """The requests of one client of ``served``, after ``handshake``. :meth:`run` returns when the
+    client has gone, or when :meth:`stop` was called and what had arrived is done."""
 
-    ``rest``: bytes that have followed the handshake. ``structured``, ``allocation``: what was
-    negotiated.
-    """
-
-    def __init__(
-        self, sock: socket.socket, served: Served, structured: bool, allocation: bool, rest: bytes
-    ) -> None:
-        self._socket, self._served = sock, served
-        self._structured = structured
-        self._connection: Connection = served.service.connect()
-        largest = served.export.largest
-        self._input = largest + words.HEADER_BYTES + ROOM
+    def __init__(self, sock: socket.socket, served: Served, handshake: Handshake) -> None:
+        self.socket, self.served = sock, served
+        self.structured = handshake.structured
+        self.connection: Commands = served.connect()
+        export = handshake.export
+        self.largest = export.largest
+        self.batch = Batch(served, self.largest)
         limits = {
-            "size": served.export.size,
-            "block": served.export.block,
+            "size": export.size,
+            "block": export.block,
             "unit": served.unit,
             "transfer": served.transfer,
-            "largest": largest,
-            "structured": structured,
-            "allocation": allocation,
-            "out": self._input,
-            "end": self._input + largest + words.DATA_CHUNK_BYTES + ROOM,
+            "largest": self.largest,
+            "structured": self.structured,
+            "allocation": handshake.allocation,
+            "out": self.batch.input,
+            "end": len(self.batch.memory),
             "commands": served.depth,
+            "read_only": export.read_only,
         }
-        self._limits = as_records(np.zeros(1, words.LIMITS))
+        self.limits = as_records(np.zeros(1, words.LIMITS))
         for name, value in limits.items():
-            self._limits[name] = value
-        self._memory = np.empty(limits["end"], np.uint8)
-        self._view = self._memory.data
-        self._requests = as_records(np.zeros(MOST_REQUESTS, words.REQUEST))
-        most = served.depth + -(-largest // served.transfer)
-        self._commands = as_records(np.zeros(most, COMMAND))
-        self._found = np.zeros(6, np.int64)
-        self._view[: len(rest)] = rest
-        self._begin, self._end = 0, len(rest)
+            self.limits[name] = value
+        self._found = np.zeros(words.NUMBERS, np.int64)
+        rest = handshake.rest
+        self.batch.view[: len(rest)] = rest
+        self.batch.end = len(rest)
         self._skip = 0
+        """Bytes of refused data that are still to arrive."""
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let :meth:`run` end when what has arrived is done; from any thread."""
+        self._stopped = True
 
     def run(self) -> None:
         """Execute requests until the client has gone, or sends what is no request."""
@@ -81,87 +97,98 @@ class Session:
         except OSError:
             return  # the client has gone; requests in flight take effect
 
+    def send(self, data: bytes | memoryview) -> None:
+        """Send ``data``. Raises OSError if the client has gone."""
+        self.socket.sendall(data)
+
     def _turn(self) -> bool:
         """Execute what has arrived, or wait for more. Return False at the end."""
-        found = self._found
+        batch = self.batch
         words.parse(
-            self._memory, self._begin, self._end, self._limits, self._requests, self._commands,
-            found,
+            batch.memory, batch.begin, batch.end, self.limits, batch.requests, batch.commands,
+            self._found,
         )  # fmt: skip
-        _, count, commands, out, skip, why = found.tolist()
+        position, count, commands, out, skip, why, refused, *kinds = self._found.tolist()
+        batch.begin = position
         if count:
-            self._execute(count, commands, out)
-        self._begin = int(found[words.POSITION])
+            self.served.count(kinds, refused)
+            self.execute(count, commands, out, refused)
         if why == words.SLOW:
             self._execute_slow()
         elif why in (words.BAD, words.LEFT):
             return False
         elif why == words.MORE:
             self._skip += skip
-            return self._receive()
+            return not self._stopped and self._receive()
         return True
 
     def _receive(self) -> bool:
         """Wait for bytes. Return False if there will be none."""
+        batch = self.batch
         while True:
-            if self._begin == self._end:
-                self._begin = self._end = 0
-            elif self._input - self._end < ROOM:
-                left = self._end - self._begin
-                self._memory[:left] = self._memory[self._begin : self._end].copy()
-                self._begin, self._end = 0, left
-            count = self._socket.recv_into(self._view[self._end : self._input])
+            if batch.begin == batch.end:
+                batch.begin = batch.end = 0
+            elif batch.input - batch.end < ROOM:
+                left = batch.end - batch.begin
+                batch.memory[:left] = batch.memory[batch.begin : batch.end].copy()
+                batch.begin, batch.end = 0, left
+            count = self.socket.recv_into(batch.view[batch.end : batch.input])
             if count == 0:
                 return False
             skipped = min(count, self._skip)
             self._skip -= skipped
             if skipped < count:
-                if skipped:
-                    self._begin += skipped  # nothing was before them
-                self._end += count
+                batch.begin += skipped  # if bytes are skipped, nothing was before them
+                batch.end += count
                 return True
 
     # --- batches
 
-    def _execute(self, count: int, commands: int, out: int) -> None:
-        """Run the first ``commands`` commands, of ``count`` requests; reply to them."""
-        given, requests = self._commands[:commands], self._requests[:count]
-        errors = requests["error"].copy()
+    def execute(self, count: int, commands: int, out: int, refused: int) -> None:
+        """Run the first ``commands`` commands, of ``count`` requests, of which ``refused`` have
+        none; reply to them. ``out``: end of their replies."""
+        batch = self.batch
+        errors: dict[int, int] = {}
         if commands:
-            done = self._run(given, self._memory)
+            done = run(self.connection, batch.commands[:commands], batch.memory)
             if done is None:
-                errors[errors == 0] = NbdError.EIO
+                errors = dict.fromkeys(range(count), int(NbdError.EIO))
             elif done["status"].any():
-                for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
-                    if status and not errors[tag]:
-                        errors[tag] = error_of(status)
-        self._served.count(requests, errors)
-        first = int(self._limits["out"][0])
-        if not errors.any():
-            self._socket.sendall(self._view[first:out])
-            return
-        parts = []
-        for request, error in zip(requests.tolist(), errors.tolist(), strict=True):
-            cookie, _, _, place, size, kind, *_ = request
-            if error:
-                parts.append(words.error_reply(kind, cookie, error, self._structured))
-            else:
-                parts.append(bytes(self._view[place : place + size]))
-        self._socket.sendall(b"".join(parts))
+                failed = done[done["status"] != 0]
+                for tag, status in zip(
+                    failed["tag"].tolist(), failed["status"].tolist(), strict=True
+                ):
+                    errors.setdefault(tag, error_of(status))
+            if errors:
+                self.served.count([0] * 8, len(errors))
+        if not errors and not refused:
+            self.send(batch.view[batch.input : out])
+        else:
+            self.send(b"".join(self.replies(batch, count, errors)))
 
-    def _run(self, commands: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
-        """Run commands. Return COMPLETION[n], or None if the drive takes none."""
-        try:
-            return self._connection.run(commands, memory)
-        except (InputError, KernelError):
-            return None
+    def replies(self, batch: Batch, count: int, errors: dict[int, int]) -> list[bytes]:
+        """Return the replies to the first ``count`` requests of ``batch``; ``errors``: of requests
+        that the drive has failed, by number."""
+        return [
+            self.reply(batch, request, errors.get(number, 0))
+            for number, request in enumerate(batch.requests[:count].tolist())
+        ]
+
+    def reply(self, batch: Batch, request: tuple[int, ...], error: int) -> bytes:
+        """Return the reply to a request (fields of words.REQUEST) of ``batch``, with ``error`` of
+        the drive or 0."""
+        cookie, _, _, out, size, kind, _, _, _, refused = request
+        if error := refused or error:
+            return words.error_reply(kind, cookie, error, self.structured)
+        return bytes(batch.view[out : out + size])
 
     # --- requests of several steps
 
     def _execute_slow(self) -> None:
         """Execute and answer the request at the beginning of what has arrived."""
-        _, flags, kind, cookie, offset, length = words.HEADER.unpack_from(self._view, self._begin)
-        self._begin += words.HEADER_BYTES
+        batch = self.batch
+        _, flags, kind, cookie, offset, length = words.HEADER.unpack_from(batch.view, batch.begin)
+        batch.begin += words.HEADER_BYTES
         if kind == words.NBD_BLOCK_STATUS:
             reply, error = self._block_status(cookie, offset, length, flags)
         else:
@@ -171,21 +198,21 @@ class Session:
                 error = self._write_zeroes(offset, length, flags)
             if not error and flags & words.FLAG_FUA:
                 error = self._steps([(FLUSH, 0, 0, 0)])
-            reply = words.error_reply(kind, cookie, error, self._structured)
-        self._served.count_one(kind, bool(error))
-        self._socket.sendall(reply)
+            reply = words.error_reply(kind, cookie, error, self.structured)
+        self.served.count_one(kind, bool(error))
+        self.send(reply)
 
     def _steps(self, steps: list[tuple[int, int, int, int]]) -> int:
         """Run commands (operation, offset, size, FUA), writes of zeros among them. Return an error
         or 0."""
-        for first in range(0, len(steps), self._served.depth):
-            some = steps[first : first + self._served.depth]
+        for first in range(0, len(steps), self.served.depth):
+            some = steps[first : first + self.served.depth]
             commands = np.zeros(len(some), COMMAND)
             commands["op"], commands["offset"], commands["size"], commands["fua"] = zip(
                 *some, strict=True
             )
             commands["data"] = np.where(commands["op"] == WRITE, 0, -1)
-            done = self._run(commands, self._served.zeros)
+            done = run(self.connection, as_records(commands), self.served.zeros)
             if done is None:
                 return NbdError.EIO
             wrong = done["status"][done["status"] != 0]
@@ -196,14 +223,14 @@ class Session:
     def _write_zeroes(self, offset: int, length: int, flags: int) -> int:
         """Make a range read as zeros: trim whole mapping units and write the rest, or all of it
         with NO_HOLE. Return an error or 0."""
-        unit, end = self._served.unit, offset + length
+        unit, end = self.served.unit, offset + length
         first, last = -(-offset // unit) * unit, end // unit * unit
         if flags & words.FLAG_NO_HOLE or first >= last:
             if flags & words.FLAG_FAST_ZERO:
                 return NbdError.ENOTSUP
             first = last = end
         steps = []
-        transfer = self._served.transfer
+        transfer = self.served.transfer
         for begin, stop in ((offset, first), (last, end)):
             for at in range(begin, stop, transfer):
                 steps.append((WRITE, at, min(transfer, stop - at), 0))
@@ -213,12 +240,12 @@ class Session:
 
     def _block_status(self, cookie: int, offset: int, length: int, flags: int) -> tuple[bytes, int]:
         """Return the reply to BLOCK_STATUS, and its error or 0."""
-        unit = self._served.unit
+        unit = self.served.unit
         first = offset // unit
         count = min(-(-(offset + length) // unit) - first, MOST_STATUS_UNITS)
         length = min(length, (first + count) * unit - offset)
         try:
-            mapped = self._served.mapped(first, count)
+            mapped = self.served.mapped(first, count)
         except InputError:
             error = NbdError.EIO
             return words.error_reply(words.NBD_BLOCK_STATUS, cookie, error, True), error
@@ -228,6 +255,10 @@ class Session:
         return words.chunk(cookie, words.CHUNK_BLOCK_STATUS, context + found), 0
 
 
-def error_of(status: int) -> int:
-    """Return the error of a reply for the status of a command."""
-    return ERRORS.get(Status(status), NbdError.EIO)
+def run(connection: Commands, commands: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
+    """Run commands with their bytes in ``memory``. Return COMPLETION[n], or None if the drive takes
+    none: its power was cut, or its service has ended, for whatever reason."""
+    try:
+        return connection.run(commands, memory)
+    except Exception:  # noqa: BLE001 - the client gets an error instead
+        return None

@@ -28,6 +28,8 @@ MOST_OPTIONS = 256
 """Number of options after which a client is disconnected."""
 MOST_QUERIES = 64
 """Largest number of queries in an option about metadata contexts."""
+MOST_BLOCK = 1 << 16
+"""Largest logical block, bytes."""
 EXPORT_NAMES = (b"", b"drive")
 """Names of the export: the default, and the one that is listed."""
 ALLOCATION = b"base:allocation"
@@ -84,6 +86,7 @@ class ExportFlag(IntFlag):
     SEND_WRITE_ZEROES = 1 << 6
     SEND_DF = 1 << 7
     CAN_MULTI_CONN = 1 << 8
+    SEND_CACHE = 1 << 10
     SEND_FAST_ZERO = 1 << 11
 
 
@@ -109,7 +112,7 @@ class Export:
 
     def flags(self, structured: bool) -> int:
         """Return the transmission flags."""
-        found = ExportFlag.HAS_FLAGS | ExportFlag.CAN_MULTI_CONN
+        found = ExportFlag.HAS_FLAGS | ExportFlag.CAN_MULTI_CONN | ExportFlag.SEND_CACHE
         found |= ExportFlag.READ_ONLY if self.read_only else WRITABLE
         return int(found | (ExportFlag.SEND_DF if structured else 0))
 
@@ -127,9 +130,10 @@ class Handshake:
     """Handshake of one client for ``export``.
 
     :meth:`feed` takes bytes of the client and returns bytes for it. When :attr:`phase` is SERVED,
-    :attr:`rest` has the bytes that follow the handshake. ``admit``: takes a place for a client that
-    enters the next phase; returns why there is none, or "". Memory is bounded by
-    MOST_OPTION_BYTES: longer data of an option are skipped as they arrive.
+    :attr:`rest` has the bytes that follow the handshake, and the caller feeds no more. ``admit``:
+    takes a place for a client that enters the next phase; returns why there is none, or "". Memory
+    is bounded by MOST_OPTION_BYTES and the bytes fed at once: longer data of an option are skipped
+    as they arrive. A client without the flag FIXED_NEWSTYLE can only choose an export.
     """
 
     def __init__(self, export: Export, admit: Callable[[], str]) -> None:
@@ -137,16 +141,27 @@ class Handshake:
         self.phase = Phase.FLAGS
         self.structured = False
         """True if structured replies were negotiated."""
-        self.allocation = False
-        """True if the context base:allocation was selected."""
         self.rest = b""
         self._admit = admit
-        self._no_zeroes = False
+        self._fixed = self._no_zeroes = False
+        """Flags of the client."""
+        self._selected: bytes | None = None
+        """Name of the export for which the context base:allocation was selected; None: none."""
+        self._export_named = b""
+        """Name by which the client entered the next phase."""
         self._options = 0
         self._skip = 0
         """Bytes of an option that is too long and are still to arrive."""
         self._late_reply = b""
         """Reply when they have arrived."""
+        self._aborted = False
+        """True if the connection ends then."""
+
+    @property
+    def allocation(self) -> bool:
+        """True if the context base:allocation was selected under the name of the export by which
+        the client entered the next phase."""
+        return self._selected is not None and self._selected == self._export_named
 
     def greeting(self) -> bytes:
         """Return what the server sends first."""
@@ -156,19 +171,30 @@ class Handshake:
         """Take ``data``; return what is to be sent."""
         self.rest += data
         out = []
-        while self.phase in (Phase.FLAGS, Phase.OPTIONS):
+        while self.haggling:
             reply = self._step()
             if reply is None:
                 break
             out.append(reply)
+        if self.phase is Phase.ENDED:
+            self.rest = b""
         return b"".join(out)
+
+    @property
+    def haggling(self) -> bool:
+        """True while bytes of the client are part of the handshake."""
+        return self.phase in (Phase.FLAGS, Phase.OPTIONS)
 
     def _step(self) -> bytes | None:
         """Handle the next word; return its reply, or None if it has not arrived as a whole."""
         if self._skip:
             count = min(self._skip, len(self.rest))
             self.rest, self._skip = self.rest[count:], self._skip - count
-            return None if self._skip else self._late_reply
+            if self._skip:
+                return None
+            if self._aborted:
+                self.phase = Phase.ENDED
+            return self._late_reply
         if self.phase is Phase.FLAGS:
             return self._take_flags()
         if len(self.rest) < OPTION.size:
@@ -177,14 +203,11 @@ class Handshake:
         if magic != IHAVEOPT or self._options == MOST_OPTIONS:
             self.phase = Phase.ENDED
             return b""
-        if size > MOST_OPTION_BYTES:
-            self._options += 1
-            self.rest, self._skip = self.rest[OPTION.size :], size
-            text = f"{size} bytes of data: must be at most {MOST_OPTION_BYTES}"
-            self._late_reply = reply_to(option, Reply.ERR_TOO_BIG, text.encode())
-            if option == Option.EXPORT_NAME:
-                self.phase = Phase.ENDED
+        if not self._fixed and option != Option.EXPORT_NAME:
+            self.phase = Phase.ENDED
             return b""
+        if size > MOST_OPTION_BYTES:
+            return self._skip_data(option, size)
         end = OPTION.size + size
         if len(self.rest) < end:
             return None
@@ -192,14 +215,32 @@ class Handshake:
         self._options += 1
         return self._answer(option, data)
 
+    def _skip_data(self, option: int, size: int) -> bytes:
+        """Skip ``size`` bytes of data of an option, which are too many. Those of ABORT and of
+        unknown options do not matter."""
+        self._options += 1
+        self.rest, self._skip = self.rest[OPTION.size :], size
+        if option == Option.EXPORT_NAME:  # this option has no reply for errors
+            self.phase = Phase.ENDED
+        elif option == Option.ABORT:
+            self._aborted, self._late_reply = True, reply_to(option, Reply.ACK)
+        elif option in list(Option):
+            text = f"{size} bytes of data: must be at most {MOST_OPTION_BYTES}"
+            self._late_reply = reply_to(option, Reply.ERR_TOO_BIG, text.encode())
+        else:
+            self._late_reply = reply_to(option, Reply.ERR_UNSUP, b"unknown option")
+        if option == Option.SET_META_CONTEXT:
+            self._selected = None
+        return b""
+
     def _take_flags(self) -> bytes | None:
         if len(self.rest) < 4:
             return None
         flags = int.from_bytes(self.rest[:4], "big")
         self.rest = self.rest[4:]
         known = flags & ~(FIXED_NEWSTYLE | NO_ZEROES) == 0
-        self.phase = Phase.OPTIONS if known and flags & FIXED_NEWSTYLE else Phase.ENDED
-        self._no_zeroes = bool(flags & NO_ZEROES)
+        self.phase = Phase.OPTIONS if known else Phase.ENDED
+        self._fixed, self._no_zeroes = bool(flags & FIXED_NEWSTYLE), bool(flags & NO_ZEROES)
         return b""
 
     def _answer(self, option: int, data: bytes) -> bytes:
@@ -233,7 +274,7 @@ class Handshake:
         if name not in EXPORT_NAMES or self._admit():
             self.phase = Phase.ENDED  # this option has no reply for errors
             return b""
-        self.phase = Phase.SERVED
+        self.phase, self._export_named = Phase.SERVED, name
         found = struct.pack(">QH", self.export.size, self.export.flags(self.structured))
         return found + (b"" if self._no_zeroes else bytes(124))
 
@@ -257,7 +298,7 @@ class Handshake:
         if option == Option.GO:
             if why := self._admit():
                 return reply_to(option, Reply.ERR_POLICY, why.encode())
-            self.phase = Phase.SERVED
+            self.phase, self._export_named = Phase.SERVED, name
         found = b"".join(reply_to(option, Reply.INFO, each) for each in infos)
         return found + reply_to(option, Reply.ACK)
 
@@ -265,7 +306,7 @@ class Handshake:
         """Answer LIST_META_CONTEXT, and SET_META_CONTEXT, which replaces an earlier selection."""
         select = option == Option.SET_META_CONTEXT
         if select:
-            self.allocation = False
+            self._selected = None
         if not self.structured:
             return reply_to(option, Reply.ERR_INVALID, b"STRUCTURED_REPLY must be first")
         name, rest = _string(data)
@@ -288,7 +329,7 @@ class Handshake:
         if not found:
             return reply_to(option, Reply.ACK)
         if select:
-            self.allocation = True
+            self._selected = name
         number = ALLOCATION_ID if select else 0
         context = number.to_bytes(4, "big") + ALLOCATION
         return reply_to(option, Reply.META_CONTEXT, context) + reply_to(option, Reply.ACK)

@@ -1,20 +1,26 @@
-"""The drive that all protocols of one server share: its service, its description, its statistics.
+"""What all protocols of one server share: the drive as they see it, and their statistics.
 
-Owns what a protocol needs to know about the drive. Does not own the drive (drive.py) and its thread
-(service.py), or any protocol. Source: none.
+Owns what a protocol needs to know about the drive, and the count of requests. Does not own the
+drive (drive.py) and its thread (service.py), the drive without flash (memory_drive.py), or any
+protocol. Source: none.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
+from typing import Protocol
 
 import numpy as np
 
+from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
+from ondie.emu.nvme.client_queue import Connection
 from ondie.emu.nvme.status import Condition
 from ondie.emu.nvme.tables import PAIR_RING
-from ondie.emu.serve.nbd_wire import Export
+from ondie.emu.serve.nbd_wire import MOST_BLOCK, Export
 from ondie.emu.service import Service
+from ondie.emu.units import InputError
 
 REQUEST_NAMES = (
     "reads", "writes", "disconnects", "flushes", "trims", "caches", "write_zeroes", "block_status",
@@ -24,48 +30,114 @@ LARGEST = 1 << 20
 """Largest request, bytes, of drives whose commands are smaller; requests are then split."""
 
 
-class Served:
-    """``drive``, which has payload, behind ``service``."""
+class Commands(Protocol):
+    """A client of the drive."""
 
-    def __init__(self, drive: Drive, service: Service) -> None:
-        self.drive, self.service = drive, service
-        self.unit = drive.unit_bytes
-        self.transfer = drive.cfg.frontend.max_transfer_bytes
-        self.depth = depth_of(drive)
+    def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
+        """Execute commands, COMMAND[n], with their bytes in ``buffer``. Return COMPLETION[n]."""
+
+
+class Served(ABC):
+    """A drive as protocols see it. Sizes in bytes.
+
+    Raises InputError for a drive whose mapping unit, logical block or largest transfer does not fit
+    the protocols.
+    """
+
+    def __init__(self, cfg: Config, capacity: int, unit: int, block: int, depth: int) -> None:
+        self.unit, self.block, self.capacity = unit, block, capacity
+        """Mapping unit, logical block, size."""
+        self.transfer = cfg.frontend.max_transfer_bytes // block * block
+        """Largest read or write of a command."""
+        self.depth = depth
+        """Number of commands that the drive takes at once."""
+        self.description = f"ondie {cfg.system.name}"
+        if unit & (unit - 1):
+            raise InputError(f"mapping unit of {unit} bytes: must be a power of two to be served")
+        if block > MOST_BLOCK:
+            raise InputError(
+                f"logical block of {block} bytes: NBD has at most {MOST_BLOCK}; use --block"
+            )
+        if not self.transfer:
+            raise InputError(
+                f"frontend.max_transfer = {cfg.frontend.max_transfer_bytes} bytes: must be at "
+                f"least one logical block of {block} bytes"
+            )
         self.zeros = np.zeros(self.transfer, np.uint8)
         """Memory of writes of zeros; nobody changes it."""
-        self.export = Export(
-            size=drive.capacity,
-            block=drive.block_bytes,
-            preferred=max(drive.unit_bytes, 4096),
-            largest=max(self.transfer, LARGEST),
-            description=f"ondie {drive.cfg.system.name}",
-            read_only=drive.condition is Condition.READ_ONLY,
-        )
         self._lock = threading.Lock()
-        self.requests = np.zeros(8, np.int64)
-        """Number of requests by kind (nbd_request.NBD_READ, ...), int64[8]."""
-        self.errors = 0
-        """Number of requests that ended with an error."""
+        self._requests = [0] * len(REQUEST_NAMES)
+        self._errors = 0
 
-    def count(self, requests: np.ndarray, errors: np.ndarray) -> None:
-        """Count ``requests`` (nbd_request.REQUEST[n]) and their ``errors`` (int32[n])."""
-        kinds = np.bincount(requests["kind"] & 7, minlength=8)
+    @property
+    def export(self) -> Export:
+        """The drive as NBD describes it, now."""
+        return Export(
+            size=self.capacity,
+            block=self.block,
+            preferred=max(self.unit, 4096),
+            largest=max(self.transfer, LARGEST, self.unit),
+            description=self.description,
+            read_only=self.read_only,
+        )
+
+    @property
+    @abstractmethod
+    def read_only(self) -> bool:
+        """True if no write and no trim can succeed."""
+
+    @abstractmethod
+    def connect(self) -> Commands:
+        """Return a client that waits in a thread of its own."""
+
+    def paced(self) -> Connection | None:
+        """Return a client that gets completions one by one, if they come at their time on the wall
+        clock; None: they come as soon as they can."""
+        return None
+
+    @abstractmethod
+    def mapped(self, first: int, count: int) -> np.ndarray:
+        """Return which of ``count`` mapping units from ``first`` on hold data, bool[count]; others
+        read as zeros. Raises InputError if the drive serves no more."""
+
+    # --- statistics
+
+    def count(self, kinds: list[int], errors: int) -> None:
+        """Count requests by kind (nbd_request.NBD_READ, ...), int[8], and those that failed."""
         with self._lock:
-            self.requests += kinds
-            self.errors += int(np.count_nonzero(errors))
+            self._requests = [a + b for a, b in zip(self._requests, kinds, strict=True)]
+            self._errors += errors
 
     def count_one(self, kind: int, failed: bool) -> None:
         """Count a request of ``kind``."""
         with self._lock:
-            self.requests[kind] += 1
-            self.errors += failed
+            self._requests[kind] += 1
+            self._errors += failed
 
     def statistics(self) -> dict[str, int]:
         """Return the number of requests by name, and of those that ended with an error."""
         with self._lock:
-            found = dict(zip(REQUEST_NAMES, self.requests.tolist(), strict=True))
-            return {**found, "errors": self.errors}
+            found = dict(zip(REQUEST_NAMES, self._requests, strict=True))
+            return {**found, "errors": self._errors}
+
+
+class ServedDrive(Served):
+    """``drive``, which has payload, behind ``service``."""
+
+    def __init__(self, drive: Drive, service: Service) -> None:
+        depth = min(int(drive.arrays.pair["depth"][0]), PAIR_RING)
+        super().__init__(drive.cfg, drive.capacity, drive.unit_bytes, drive.block_bytes, depth)
+        self.drive, self.service = drive, service
+
+    @property
+    def read_only(self) -> bool:
+        return self.drive.condition is Condition.READ_ONLY
+
+    def connect(self) -> Commands:
+        return self.service.connect()
+
+    def paced(self) -> Connection | None:
+        return self.service.connect() if self.service.clock == "real" else None
 
     def mapped(self, first: int, count: int) -> np.ndarray:
         """Return which of ``count`` mapping units from ``first`` on hold data, on flash or in the
@@ -79,9 +151,4 @@ class Served:
             found[cached[(cached >= 0) & (cached < count)]] = True
             return found
 
-        return self.service.call(look).result()
-
-
-def depth_of(drive: Drive) -> int:
-    """Return the number of commands that the drive takes at once."""
-    return min(int(drive.arrays.pair["depth"][0]), PAIR_RING)
+        return np.asarray(self.service.call(look).result())

@@ -5,15 +5,17 @@ Owns the order of start and stop. Does not own protocols or the drive. Source: n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import NbdServer
-from ondie.emu.serve.served import Served
+from ondie.emu.serve.served import ServedDrive
 from ondie.emu.service import Service
+from ondie.emu.units import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,7 @@ class ServeOptions:
     seed: int = 0
     clock: str = "virtual"
     scale: float = 1.0
+    read_only: bool = False
 
 
 class Server:
@@ -47,6 +50,7 @@ class Server:
                 seed=options.seed,
                 store=options.store,
                 durability=options.durability,
+                read_only=options.read_only,
             )
             try:
                 self.service = Service(self.drive, options.clock, options.scale)
@@ -56,7 +60,7 @@ class Server:
         except BaseException:
             listener.close()
             raise
-        self.served = Served(self.drive, self.service)
+        self.served = ServedDrive(self.drive, self.service)
         self.nbd = NbdServer(self.served, listener)
 
     def close(self) -> None:
@@ -65,3 +69,29 @@ class Server:
         self.nbd.close()
         self.service.close()
         self.drive.close()
+
+
+class MemoryServer:
+    """Memory with the sizes of configuration ``cfg``, which is served until :meth:`close`: the
+    server without a model of flash, for comparison.
+
+    Raises InputError if the address cannot be used, or for options that only a drive has.
+    """
+
+    def __init__(self, cfg: Config, options: ServeOptions) -> None:
+        plain = ServeOptions(nbd=options.nbd, block_bytes=options.block_bytes, seed=options.seed)
+        for each in fields(ServeOptions):
+            if getattr(options, each.name) != getattr(plain, each.name):
+                name = each.name.replace("_", "-")
+                raise InputError(f"--{name} cannot be combined with --null, which has no flash")
+        listener = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
+        try:
+            self.served = MemoryDrive(cfg, options.block_bytes)
+        except BaseException:
+            listener.close()
+            raise
+        self.nbd = NbdServer(self.served, listener)
+
+    def close(self) -> None:
+        """Disconnect all clients."""
+        self.nbd.close()

@@ -14,8 +14,8 @@ import click
 from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.config.config import configuration
 from ondie.emu.drive import CommandError
-from ondie.emu.nand.store_folder import DURABILITIES
-from ondie.emu.serve.server import ServeOptions, Server
+from ondie.emu.nand.superblock import DURABILITIES
+from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
 from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
 
@@ -32,6 +32,9 @@ from ondie.emu.units import InputError
               "[default: the mapping unit]")  # fmt: skip
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
               help="virtual: as fast as possible; real: completions at their time.")  # fmt: skip
+@click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store as it is.")
+@click.option("--null", is_flag=True, help="Serve memory of the same size without a model of "
+              "flash, for comparison.")  # fmt: skip
 @seed_option("bad blocks and failing operations")
 @click.option("--stats", is_flag=True, help="Print the requests at the end.")
 def run_serve(
@@ -42,6 +45,8 @@ def run_serve(
     durability: str | None,
     block: int | None,
     clock: str,
+    read_only: bool,
+    null: bool,
     seed: int,
     stats: bool,
 ) -> None:
@@ -57,13 +62,11 @@ def run_serve(
 
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        server = Server(
-            cfg,
-            ServeOptions(
-                nbd=nbd, store=store, durability=durability, block_bytes=block, seed=seed,
-                clock=clock,
-            ),
+        options = ServeOptions(
+            nbd=nbd, store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
+            read_only=read_only,
         )  # fmt: skip
+        server = MemoryServer(cfg, options) if null else Server(cfg, options)
         click.echo(f"nbd {server.nbd.listener.address}")
         stopped.wait()
         try:
