@@ -19,10 +19,12 @@ from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.command import COMMAND, COMPLETION, READ, TRIM, WRITE
 from ondie.emu.nvme.tables import PAIR_RING
+from ondie.emu.serve.copy_bytes import copy_bytes
 from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import entry, njit
 
+NO_BYTES = np.zeros(0, np.uint8)
 MAP_NORESERVE = 0x4000
 """Flag of mmap(2) on Linux: memory is counted when it is written, not when it is mapped."""
 
@@ -39,9 +41,9 @@ def execute(commands, memory, store, held, unit, done):
         offset, size, data = command.offset, command.size, command.data
         op = int(command.op)
         if op == READ and data >= 0:
-            memory[data : data + size] = store[offset : offset + size]
+            copy_bytes(memory, data, store, offset, size)
         elif op == WRITE:
-            store[offset : offset + size] = memory[data : data + size]
+            copy_bytes(store, offset, memory, data, size)
             held[offset // unit : (offset + size - 1) // unit + 1] = 1
         elif op == TRIM:
             trims = True
@@ -71,6 +73,8 @@ class MemoryDrive(Served):
             raise InputError(f"{capacity} bytes of memory cannot be mapped: {error}") from error
         self._store = np.frombuffer(self._pages, np.uint8)
         self._held = np.zeros(-(-capacity // unit), np.uint8)
+        commands, done = (as_records(np.zeros(1, each)) for each in (COMMAND, COMPLETION))
+        self._execute = entry(execute, commands, NO_BYTES, self._store, self._held, unit, done)
 
     @property
     def read_only(self) -> bool:
@@ -84,9 +88,10 @@ class MemoryDrive(Served):
 
     def execute(self, commands: np.ndarray, memory: np.ndarray, done: np.ndarray) -> None:
         """Execute ``commands``, COMMAND[n], with their bytes in ``memory``; write COMPLETION[n]."""
-        if execute(commands, memory, self._store, self._held, self.unit, done):
-            for command in commands[commands["op"] == TRIM].tolist():
-                self._trim(command[2], command[2] + command[3])
+        if self._execute(commands, memory, self._store, self._held, self.unit, done):
+            for command in commands[commands["op"] == TRIM]:
+                begin = int(command["offset"])
+                self._trim(begin, begin + int(command["size"]))
 
     def _trim(self, begin: int, end: int) -> None:
         """Make a range zeros, and return whole pages to the system."""
@@ -115,7 +120,3 @@ class MemoryClient:
         done = self._done[: len(commands)]
         self._drive.execute(commands, NO_BYTES if buffer is None else buffer, done)
         return done
-
-
-NO_BYTES = np.zeros(0, np.uint8)
-assert COMMAND.names is not None and COMMAND.names[2:4] == ("offset", "size")

@@ -17,7 +17,7 @@ from collections import OrderedDict
 
 from ondie.emu.serve.address import Listener
 from ondie.emu.serve.nbd_paced import PacedSession
-from ondie.emu.serve.nbd_session import Session
+from ondie.emu.serve.nbd_session import Session, warm_up
 from ondie.emu.serve.nbd_wire import Handshake, Phase
 from ondie.emu.serve.served import Served
 
@@ -53,6 +53,7 @@ class NbdServer:
 
     def __init__(self, served: Served, listener: Listener) -> None:
         self.served, self.listener = served, listener
+        warm_up(served)
         self.accepted = self.expired = 0
         self._guests: OrderedDict[int, Guest] = OrderedDict()
         """Clients in the handshake by file descriptor, oldest first."""

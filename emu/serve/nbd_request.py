@@ -96,10 +96,11 @@ MORE, FULL, SLOW, LEFT, BAD = range(5)
 """Why the parser stops: bytes are missing; the batch is full; the first request left needs several
 steps (the batch is empty, or to be run first); the client has disconnected; no request begins here.
 """
-POSITION, COUNT, COMMANDS, OUT, SKIP, WHY, REFUSED, KINDS = range(8)
+POSITION, COUNT, COMMANDS, OUT, SKIP, WHY, REFUSED, MISSING, KINDS = range(9)
 """Numbers that the parser returns: position behind the last request taken, number of requests and
 of commands, end of the replies, bytes of refused data that are still to arrive, why it stops,
-number of requests that are refused, and from KINDS on the number of requests of each known kind.
+number of requests that are refused, bytes that the write at the position lacks, and from KINDS on
+the number of requests of each known kind.
 """
 NUMBERS = KINDS + 8
 """Number of them."""
@@ -211,7 +212,7 @@ def parse(memory, begin, end, limits, requests, commands, found):
     """
     limit = limits[0]
     at, count, made, out = begin, 0, 0, limit.out
-    skip, why, refused = 0, MORE, 0
+    skip, why, refused, missing = 0, MORE, 0, 0
     found[KINDS:] = 0
     while at + HEADER_BYTES <= end:
         if count == requests.size:
@@ -231,6 +232,7 @@ def parse(memory, begin, end, limits, requests, commands, found):
         if kind == NBD_WRITE:
             size += length
             if error == 0 and at + size > end:
+                missing = at + size - end
                 break
         if error == 0 and is_slow(kind, flags, offset, length, limit):
             why = SLOW
@@ -295,6 +297,7 @@ def parse(memory, begin, end, limits, requests, commands, found):
     found[4] = skip
     found[5] = why
     found[6] = refused
+    found[7] = missing
 
 
 def simple_reply(cookie: int, error: int = 0) -> bytes:

@@ -10,6 +10,7 @@ over at once.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,11 +21,16 @@ from ondie.emu.serve.nbd_request import NbdError, error_of
 from ondie.emu.serve.nbd_wire import ALLOCATION_ID, Handshake
 from ondie.emu.serve.served import Commands, Served
 from ondie.emu.units import InputError
+from ondie.kernels.jit import entry
 
 MOST_REQUESTS = 256
 """Largest number of requests in a batch."""
 ROOM = 1 << 20
 """Memory for requests and for replies beyond that of the largest one, bytes."""
+WHOLE = 1 << 16
+"""Bytes missing of a write from which on they are awaited all at once."""
+SEND_BUFFER = 1 << 20
+"""Bytes that the system keeps of replies that the client has not taken."""
 MOST_EXTENTS = 4096
 """Largest number of extents in a reply to BLOCK_STATUS."""
 MOST_STATUS_UNITS = 1 << 20
@@ -38,8 +44,9 @@ class Batch:
     def __init__(self, served: Served, largest: int, number: int = 0) -> None:
         """``largest``: bytes of the largest read or write. ``number``: of this batch among those of
         its client, 0 to 65535."""
-        self.input = largest + words.HEADER_BYTES + ROOM
-        """Bytes for requests; replies follow."""
+        self.input = 4 * (largest + words.HEADER_BYTES) + ROOM
+        """Bytes for requests; replies follow. With room for several large ones, the rest of one is
+        seldom moved to the beginning."""
         self.memory = np.empty(self.input + largest + words.DATA_CHUNK_BYTES + ROOM, np.uint8)
         self.view = self.memory.data
         self.requests = as_records(np.zeros(MOST_REQUESTS, words.REQUEST))
@@ -78,9 +85,11 @@ class Session:
         for name, value in limits.items():
             self.limits[name] = value
         self._found = np.zeros(words.NUMBERS, np.int64)
+        self._parse = parser(self.batch, self.limits, self._found)
         rest = handshake.rest
         self.batch.view[: len(rest)] = rest
         self.batch.end = len(rest)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._skip = 0
         """Bytes of refused data that are still to arrive."""
         self._stopped = False
@@ -104,11 +113,11 @@ class Session:
     def _turn(self) -> bool:
         """Execute what has arrived, or wait for more. Return False at the end."""
         batch = self.batch
-        words.parse(
+        self._parse(
             batch.memory, batch.begin, batch.end, self.limits, batch.requests, batch.commands,
             self._found,
         )  # fmt: skip
-        position, count, commands, out, skip, why, refused, *kinds = self._found.tolist()
+        position, count, commands, out, skip, why, refused, missing, *kinds = self._found.tolist()
         batch.begin = position
         if count:
             self.served.count(kinds, refused)
@@ -119,20 +128,25 @@ class Session:
             return False
         elif why == words.MORE:
             self._skip += skip
-            return not self._stopped and self._receive()
+            return not self._stopped and self._receive(missing)
         return True
 
-    def _receive(self) -> bool:
-        """Wait for bytes. Return False if there will be none."""
+    def _receive(self, missing: int) -> bool:
+        """Wait for bytes; ``missing``: number without which the next request cannot be executed, or
+        0. Return False if there will be none."""
         batch = self.batch
         while True:
             if batch.begin == batch.end:
                 batch.begin = batch.end = 0
-            elif batch.input - batch.end < ROOM:
+            elif batch.input - batch.end < max(ROOM, missing):
                 left = batch.end - batch.begin
-                batch.memory[:left] = batch.memory[batch.begin : batch.end].copy()
+                batch.memory[:left] = batch.memory[batch.begin : batch.end]
                 batch.begin, batch.end = 0, left
-            count = self.socket.recv_into(batch.view[batch.end : batch.input])
+            if missing >= WHOLE:
+                space = batch.view[batch.end : batch.end + missing]
+                count = self.socket.recv_into(space, 0, socket.MSG_WAITALL)
+            else:
+                count = self.socket.recv_into(batch.view[batch.end : batch.input])
             if count == 0:
                 return False
             skipped = min(count, self._skip)
@@ -253,6 +267,20 @@ class Session:
         found = words.extents(mapped, unit, offset, length, most)
         context = words.CONTEXT.pack(ALLOCATION_ID)
         return words.chunk(cookie, words.CHUNK_BLOCK_STATUS, context + found), 0
+
+
+def warm_up(served: Served) -> None:
+    """Load or compile what sessions of ``served`` need, so that no client waits for it."""
+    batch = Batch(served, served.export.largest)
+    parser(batch, as_records(np.zeros(1, words.LIMITS)), np.zeros(words.NUMBERS, np.int64))
+
+
+def parser(batch: Batch, limits: np.ndarray, found: np.ndarray) -> Callable[..., None]:
+    """Return the compiled parser of requests (nbd_request.parse)."""
+    found_entry: Callable[..., None] = entry(
+        words.parse, batch.memory, 0, 0, limits, batch.requests, batch.commands, found
+    )
+    return found_entry
 
 
 def run(connection: Commands, commands: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
