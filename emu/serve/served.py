@@ -134,7 +134,7 @@ class ServedDrive(Served):
         return self.drive.condition is Condition.READ_ONLY
 
     def connect(self) -> Commands:
-        return self.service.connect()
+        return DriveClient(self.service)
 
     def paced(self) -> Connection | None:
         return self.service.connect() if self.service.clock == "real" else None
@@ -152,3 +152,16 @@ class ServedDrive(Served):
             return found
 
         return np.asarray(self.service.call(look).result())
+
+
+class DriveClient:
+    """A client of ``service`` that runs its commands itself while it is alone, and hands them over
+    otherwise."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._connection = service, service.connect()
+
+    def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
+        """Execute commands, COMMAND[n], with their bytes in ``buffer``. Return COMPLETION[n]."""
+        done = self._service.try_run(commands, buffer)
+        return self._connection.run(commands, buffer) if done is None else done
