@@ -96,7 +96,6 @@ class NbdServer:
         """Let all clients end: no more bytes are received, or sent either."""
         with self._lock:
             for session in self._sessions.values():
-                session.stop()
                 with contextlib.suppress(OSError):
                     session.socket.shutdown(how)
 

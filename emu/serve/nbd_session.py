@@ -59,7 +59,7 @@ class Batch:
 
 class Session:
     """The requests of one client of ``served``, after ``handshake``. :meth:`run` returns when the
-    client has gone, or when :meth:`stop` was called and what had arrived is done."""
+    client has gone, or when the socket receives no more and what had arrived is done."""
 
     def __init__(self, sock: socket.socket, served: Served, handshake: Handshake) -> None:
         self.socket, self.served = sock, served
@@ -92,11 +92,6 @@ class Session:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._skip = 0
         """Bytes of refused data that are still to arrive."""
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Let :meth:`run` end when what has arrived is done; from any thread."""
-        self._stopped = True
 
     def run(self) -> None:
         """Execute requests until the client has gone, or sends what is no request."""
@@ -128,7 +123,7 @@ class Session:
             return False
         elif why == words.MORE:
             self._skip += skip
-            return not self._stopped and self._receive(missing)
+            return self._receive(missing)
         return True
 
     def _receive(self, missing: int) -> bool:
