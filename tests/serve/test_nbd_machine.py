@@ -177,12 +177,12 @@ def run(kind: type[Machine], folder: Path, examples: int, **values: str) -> None
 
 
 def test_in_memory(tmp_path, counts):
-    run(InMemory, tmp_path, counts(15, 300))
+    run(InMemory, tmp_path, counts(15, 100))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_on_flash(tmp_path, mode, counts):
-    run(OnFlash, tmp_path, counts(4, 60), mode=mode)
+    run(OnFlash, tmp_path, counts(4, 20), mode=mode)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "zero", "trim", "stop"]), PLACES,
