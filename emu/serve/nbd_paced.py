@@ -13,13 +13,14 @@ import socket
 import threading
 
 from ondie.emu.nvme.client_queue import Connection, Ticket
-from ondie.emu.serve.nbd_request import NbdError, error_of
+from ondie.emu.serve.nbd_request import REQUEST, NbdError, error_of
 from ondie.emu.serve.nbd_session import Batch, Session
 from ondie.emu.serve.nbd_wire import Handshake
 from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
+ERROR = REQUEST.names.index("error") if REQUEST.names else -1
 TAG_SHIFT = 16
 """Tags of commands: number of the batch, and below this bit number of the request."""
 MOST_BATCHES = 32
@@ -30,7 +31,7 @@ MOST_BATCHES = 32
 class Flight:
     """A batch in flight: requests without a reply, and the errors of those that have failed."""
 
-    def __init__(self, batch: Batch, count: int, commands: int) -> None:
+    def __init__(self, batch: Batch, count: int, commands: int, stream: Ticket | None) -> None:
         self.batch, self.commands = batch, commands
         self.requests: list[tuple[int, ...]] = batch.requests[:count].tolist()
         self.left = batch.requests["count"][:count].tolist()
@@ -38,7 +39,7 @@ class Flight:
         self.errors: dict[int, int] = {}
         self.waiting = {number for number, left in enumerate(self.left) if left}
         """Requests without a reply."""
-        self.stream: Ticket | None = None
+        self.stream = stream
 
 
 class PacedSession(Session):
@@ -80,31 +81,28 @@ class PacedSession(Session):
     def execute(self, count: int, commands: int, out: int, refused: int) -> None:
         """Hand over commands, and reply to the requests that have none."""
         batch = self.batch
-        flight = Flight(batch, count, commands)
-        refusals = [
-            self.reply(batch, request, 0)
-            for request, left in zip(flight.requests, flight.left, strict=True)
-            if not left
-        ]
-        if refusals:
-            self.send(b"".join(refusals))
-        if not commands:
-            return
-        with self._changed:
-            while self._in_flight and self._in_flight + commands > self.served.depth:
-                self._changed.wait()  # back-pressure
-            self._flights[batch.number] = flight
-            self._in_flight += commands
-            try:
-                flight.stream = self._source.stream(batch.commands[:commands], batch.memory)
-            except (InputError, KernelError):  # the service has ended
-                self._in_flight -= commands
-                del self._flights[batch.number]
-            self._changed.notify_all()
-        if flight.stream is None:
-            self.send(self._fail(flight))
-            return
-        self._take_spare()
+        if commands:
+            with self._changed:
+                while self._in_flight and self._in_flight + commands > self.served.depth:
+                    self._changed.wait()  # back-pressure
+                try:
+                    stream = self._source.stream(batch.commands[:commands], batch.memory)
+                except (InputError, KernelError):  # the service has ended
+                    stream = None
+                flight = Flight(batch, count, commands, stream)
+                if stream is not None:
+                    self._flights[batch.number] = flight
+                    self._in_flight += commands
+                    self._changed.notify_all()
+            if stream is None:
+                self.send(self._fail(flight))
+        if refused:
+            self.send(b"".join(
+                self.reply(batch, request, 0)
+                for request in batch.requests[:count].tolist() if request[ERROR]
+            ))  # fmt: skip
+        if commands and stream is not None:
+            self._take_spare()
 
     def _take_spare(self) -> None:
         """Go on with a batch that is not in flight, and with the bytes that have arrived."""
@@ -150,14 +148,16 @@ class PacedSession(Session):
 
     def _take(self, ticket: Ticket) -> bytes:
         """Return the replies to the requests that the completions of ``ticket`` complete."""
+        with self._changed:  # a batch is known when it was handed over
+            flights = self._flights
         try:
             done = ticket.wait()
         except Exception:  # noqa: BLE001 - whatever has ended the service
-            flight = next(each for each in self._flights.values() if each.stream is ticket)
+            flight = next(each for each in flights.values() if each.stream is ticket)
             return self._fail(flight)
         replies = []
         for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
-            flight = self._flights[tag >> TAG_SHIFT]
+            flight = flights[tag >> TAG_SHIFT]
             number = tag & (1 << TAG_SHIFT) - 1
             if status:
                 flight.errors.setdefault(number, error_of(status))
