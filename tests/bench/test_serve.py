@@ -10,9 +10,9 @@ import threading
 import numpy as np
 import pytest
 
+from ondie.emu.serve.nbd_load import READ, SPAN, WRITE, Load, check, requests
 from ondie.emu.units import InputError
 from ondie.emu.validate.speed import nbd_servers
-from ondie.emu.validate.speed.nbd_load import READ, SPAN, WRITE, Load, check, requests
 from ondie.emu.validate.speed.nbd_servers import FLASH, NBDKIT, NULL
 from tests.serve import nbd_client as nbd
 from tests.serve import served

@@ -2,7 +2,7 @@
 
 The servers run in turns.
 
-Owns the processes of the servers, the rounds and the rows. Does not own the client (nbd_load.py) or
+Owns the processes of the servers, the rounds and the rows. Does not own the client (serve/nbd_load.py) or
 nbdkit, which the user has installed.
 Source: none. Requests go to 256 MiB that were written before, over a unix socket.
 """
@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from ondie.emu.config.config import load_preset
+from ondie.emu.serve.nbd_load import READ, WRITE, Load
 from ondie.emu.units import InputError
 from ondie.emu.validate.speed import service
-from ondie.emu.validate.speed.nbd_load import READ, WRITE, Load
 from ondie.kernels.bench import run as bench
 from ondie.kernels.bench.run import Row
 
