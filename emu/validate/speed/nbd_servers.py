@@ -2,8 +2,8 @@
 
 The servers run in turns.
 
-Owns the processes of the servers, the rounds and the rows. Does not own the client (serve/nbd_load.py) or
-nbdkit, which the user has installed.
+Owns the processes of the servers, the rounds and the rows. Does not own the client
+(serve/nbd_load.py) or nbdkit, which the user has installed.
 Source: none. Requests go to 256 MiB that were written before, over a unix socket.
 """
 
