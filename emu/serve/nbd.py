@@ -74,6 +74,8 @@ class NbdServer:
     def close(self) -> None:
         """Complete the requests that clients have sent, disconnect the clients, and end. A client
         that does not take its replies in GRACE_S is disconnected without them."""
+        if self._closing:
+            return
         self._closing = True
         self._wake.send(b"x")
         self._thread.join()

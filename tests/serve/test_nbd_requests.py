@@ -335,6 +335,8 @@ def check_exchange(
 @given(st.lists(REQUESTS, max_size=12), st.lists(st.integers(0, 1 << 20), max_size=5),
        st.booleans(), st.booleans())  # fmt: skip
 @example([(6, nbd.NO_HOLE, 1, 512, 8192, 0), (7, 0, 2, 0, SIZE, 0)], [], True, True)
+@example([(1, 0, 1, 0, 8192, 5), (4, 0, 2, 512, 7680, 0), (7, 0, 3, 0, 8192, 0)], [], True, True)
+@example([(1, 0, 1, 0, 8192, 5), (4, 0, 2, 0, 7680, 0), (7, 0, 3, 0, 8192, 0)], [], True, True)
 @example([(1, 0, 1, 0, LARGEST + BLOCK, 0), (3, 0, 2, 0, 0, 0)], [27, 28, 29, 600], False, False)
 def test_any_requests_in_any_pieces(requests, cuts, structured, allocation):
     check_exchange(requests, cuts, structured, allocation)

@@ -20,6 +20,8 @@ from ondie.emu.serve.nbd import MOST_SESSIONS
 from tests.serve import nbd_client as nbd
 from tests.serve import served
 from tests.serve.nbd_client import Client, client
+from tests.state.test_service import MODES, SMALL
+from tests.state.written import config
 
 
 def until(condition, what):
@@ -49,9 +51,6 @@ def test_an_export_by_every_way_in(tmp_path):
 
 def test_over_tcp():
     listener = Listener(Address.parse(":0", "--nbd"), "--nbd")
-    from tests.state.test_service import SMALL
-    from tests.state.written import config
-
     server = server_of.NbdServer(MemoryDrive(config(**SMALL), 512), listener)
     try:
         assert listener.address.host == "127.0.0.1" and listener.address.port > 0
@@ -166,9 +165,6 @@ def test_the_oldest_makes_room(tmp_path):
 def test_a_process_with_few_files(monkeypatch):
     monkeypatch.setattr(server_of, "raise_file_limit", lambda: 64)
     listener = Listener(Address.parse("127.0.0.1:0", "--nbd"), "--nbd")
-    from tests.state.test_service import SMALL
-    from tests.state.written import config
-
     server = server_of.NbdServer(MemoryDrive(config(**SMALL), 512), listener)
     try:
         assert server._most_guests == server_of.LEAST_GUESTS
@@ -326,7 +322,6 @@ def test_the_end_answers_what_was_sent(tmp_path):
                 found.append(one.answer())
         assert all(each.error == 0 for each in found) and len(found) == 200
         one.close()
-        server.nbd.close = lambda: None
 
 
 def test_the_end_does_not_wait_for_who_does_not_read(tmp_path, monkeypatch):
@@ -342,7 +337,6 @@ def test_the_end_does_not_wait_for_who_does_not_read(tmp_path, monkeypatch):
         server.close()
         assert 0.2 < time.monotonic() - begin < 10
         one.close()
-        server.close = lambda: None
 
 
 def test_the_power_is_cut_under_clients(tmp_path):
@@ -382,7 +376,49 @@ def test_many_clients_at_once(tmp_path, counts):
                         assert one.read(at * 512, 512) == data
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_block_status_knows_what_is_cached(tmp_path, mode):
+    """Data in the cache are no hole, before and after a flush; trimmed units are one."""
+    with served.drive(tmp_path, mode) as (_, path), client(path) as one:
+        one.write(8192, b"c" * 4096)
+        expected = ((8192, 3), (4096, 0), (8192, 3))
+        assert one.ask(nbd.BLOCK_STATUS, 0, 20480).extents == expected
+        assert one.ask(nbd.BLOCK_STATUS, 8704, 8192).extents == ((3584, 0), (4608, 3))
+        one.ask(nbd.FLUSH)
+        assert one.ask(nbd.BLOCK_STATUS, 0, 20480).extents == expected
+        assert one.ask(nbd.BLOCK_STATUS, 8192, 20480, nbd.REQ_ONE).extents == ((4096, 0),)
+        one.ask(nbd.TRIM, 8192, 4096)
+        assert one.ask(nbd.BLOCK_STATUS, 0, 20480).extents == ((20480, 3),)
+        assert one.ask(nbd.BLOCK_STATUS, 1 << 40, 4096).error == nbd.EINVAL
+
+
 # --- the wall clock
+
+
+def test_back_pressure_with_the_wall_clock(tmp_path):
+    """64 reads at a depth of 4: never more in flight, each answered once, large ones too."""
+    options = {"frontend__queue_depth": 4, "host__io_queue_depth": 4, "flash__t_read": "1 ms"}
+    with served.drive(tmp_path, "no cache", {"clock": "real"}, **options) as (server, path):
+        with client(path) as one:
+            data = np.random.default_rng(1).bytes(100 << 10)
+            one.write(0, data)
+            flying = []
+            submit = server.drive.submit
+
+            def record(commands, *rest):
+                flying.append(server.drive.outstanding + len(commands))
+                return submit(commands, *rest)
+
+            server.drive.submit = record
+            for cookie in range(64):
+                one.send(nbd.READ, cookie * 512, 512, cookie=cookie)
+            found = {each.cookie: each.data for each in (one.answer() for _ in range(64))}
+            assert found == {n: data[n * 512 : n * 512 + 512] for n in range(64)}
+            assert max(flying) <= 4 and len(flying) >= 16
+            one.send(nbd.READ, 512, 99 << 10, cookie=1)  # four commands of up to 32 KiB
+            one.send(nbd.READ, 0, 512, cookie=2)
+            found = {each.cookie: each.data for each in (one.answer() for _ in range(2))}
+            assert found == {1: data[512 : 512 + (99 << 10)], 2: data[:512]}
 
 
 def test_replies_come_one_by_one_with_the_wall_clock(tmp_path):

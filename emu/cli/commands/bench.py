@@ -90,7 +90,7 @@ def service(**values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def serve(**values: Any) -> None:
-    """Measure the requests per second of a drive that is served over NBD.
+    """Measure the requests per second of a drive over NBD.
 
     The servers run in turns: `ondie serve` with a model of flash, without one, and nbdkit's memory
     plugin. With the wall clock, the table says how long a client at depth 1 waits beyond the
