@@ -12,8 +12,9 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from ondie.emu.nvme.client_queue import (
     Connection,
     FutureBatch,
     Lag,
+    Stream,
     Ticket,
     checked,
 )
@@ -92,6 +94,8 @@ class Service:
         self._closing = False
         self._ended: str | None = None
         self._lock = threading.Lock()
+        self._turns = threading.Lock()
+        """Held by the thread that uses the drive, with the clock ``virtual``."""
         self._delivery = Delivery(self._bell)
         self._worked_ns = 0
         """Wall time of the last hand-over or delivery."""
@@ -123,6 +127,30 @@ class Service:
         """Return a connection for a client that waits in a thread of its own; see Connection."""
         return Connection(self._hand_over, self._bell, lambda: self._thread)
 
+    def try_run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray | None:
+        """Run a batch of commands, COMMAND[n], in the calling thread, if the clock is ``virtual``
+        and nobody else uses the drive: that spares two changes of threads. Return COMPLETION[n] as
+        Connection.run does, or None if the batch has to be handed over.
+
+        Raises InputError for a batch that breaks a rule, or if the drive takes none.
+        """
+        drive = self.drive
+        if self.clock != "virtual" or drive.strict or not self._turns.acquire(blocking=False):
+            return None
+        owner = drive.owner
+        try:
+            if self._inbox or self._batches or self._idle or self._closing:
+                return None
+            drive.owner = threading.get_ident()
+            given = checked(commands)
+            given["arrival"] = drive.earliest_arrival
+            drive.submit(given, buffer)
+            drive.run_until(completions=len(given))
+            return drive.completions()
+        finally:
+            drive.owner = owner
+            self._turns.release()
+
     def idle(self, seconds: float) -> Future[np.ndarray]:
         """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),
         so that the drive does its work of idle times. The result of the future is empty.
@@ -137,6 +165,18 @@ class Service:
         if not 0 <= seconds * PS < NEVER:
             raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS:.3g} s")
         batch = FutureBatch(None, idle_ps=round(seconds * PS))
+        self._hand_over(batch)
+        self._bell.ring()
+        return batch.future
+
+    def call(self, function: Callable[[], Any]) -> Future[Any]:
+        """Let the thread of the service call ``function`` between two turns; it may use the drive.
+
+        The result of the future is that of the function, or what it raises. If the function cuts
+        the power of the drive, the batches in flight fail with InputError, as later ones do until
+        another function switches it on. Raises InputError after the end of the service.
+        """
+        batch = FutureBatch(None, function=function)
         self._hand_over(batch)
         self._bell.ring()
         return batch.future
@@ -181,7 +221,8 @@ class Service:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self.drive.owner = None
+            with self._turns:
+                self.drive.owner = None
 
     def _end(self, why: str, error: BaseException) -> None:
         """End the service: no batch is accepted any more, and the clients of those that are left
@@ -195,10 +236,11 @@ class Service:
         """Take batches, advance the clock, deliver completions. Return False at the end."""
         if self.clock == "virtual":
             seen = self._bell.rung
-            if not (self._take() or self._batches or self._idle or self._closing):
+            with self._turns:
+                busy = self._take() or bool(self._batches or self._idle)
+                self._advance()
+            if not (busy or self._closing):
                 self._bell.wait(seen, self._poll_ns())
-                self._take()
-            self._advance()
         else:
             self._wait()
             self._follow()
@@ -223,7 +265,12 @@ class Service:
         if not batch.start():
             return
         if isinstance(batch, FutureBatch) and batch.commands is None:
-            self._idle.append(batch)
+            if batch.function is not None:
+                self._call(batch)
+            elif self.drive.off:
+                batch.fail(InputError("idle: the power was cut"))
+            else:
+                self._idle.append(batch)
             return
         assert batch.commands is not None
         commands, number = batch.commands, self._next
@@ -245,10 +292,31 @@ class Service:
             del self._batches[number]
             batch.fail(error)
 
+    def _call(self, batch: FutureBatch) -> None:
+        """Call the function of a batch, and deliver what has completed meanwhile."""
+        assert batch.function is not None
+        was_off = self.drive.off
+        try:
+            result = batch.function()
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            batch.fail(error)
+        else:
+            batch.future.set_result(result)
+        if self.drive.has_completions:
+            self._deliver()
+        if self.drive.off:
+            lost = InputError("the power was cut")
+            for each in (*self._batches.values(), *self._idle):
+                each.fail(lost)
+            self._batches.clear()
+            self._idle.clear()
+        elif was_off:
+            self._sim0, self._wall0 = self.drive.now, time.perf_counter_ns()
+
     def _advance(self) -> None:
         """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
         if self._batches:
-            self.drive.run_until(completions=min(each.left for each in self._batches.values()))
+            self.drive.run_until(completions=min(each.wanted for each in self._batches.values()))
             self._deliver()
         elif self._idle:
             batch, now = self._idle[0], self.drive.now
@@ -274,11 +342,17 @@ class Service:
             due.append(ends[at] - batch.moved_ps)
             if at + 1 < len(tags) and tags[at + 1] >> _SHIFT == number:
                 continue
-            batch.parts.append(found[first : at + 1])
+            part = found[first : at + 1]
             batch.left -= at + 1 - first
             first = at + 1
             if batch.left == 0:
                 del self._batches[number]
+            if isinstance(batch, Stream):
+                part["tag"] = batch.tags[part["tag"] & MOST_COMMANDS - 1]
+                ready.append((batch.part(), part))
+                continue
+            batch.parts.append(part)
+            if batch.left == 0:
                 done = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts)
                 one = len(done) == 1
                 done["tag"] = batch.tags if one else batch.tags[done["tag"] & MOST_COMMANDS - 1]
@@ -320,7 +394,8 @@ class Service:
             seen = self._bell.rung
             if self._take() or (self._closing and not self._batches):
                 return
-            event = min(self.drive.next_event, self.drive.next_upkeep)
+            drive = self.drive
+            event = NEVER if drive.off else min(drive.next_event, drive.next_upkeep)
             deadline_ns = NEVER_NS
             if event < NEVER:
                 deadline_ns = self._wall_ns(event) - self._ahead_ns
@@ -333,6 +408,8 @@ class Service:
         """Advance the drive to the time of the wall clock, or ahead of it to the next completion,
         and deliver what has completed."""
         drive = self.drive
+        if drive.off:
+            return
         until = min(self._target() + int(self._ahead_ns * self._ps_per_ns), NEVER - 1)
         if until > drive.now:
             drive.run_until(until, completions=int(bool(self._batches)))

@@ -36,6 +36,7 @@ TABLE = {
     "preset": Entry("preset:preset", "List, show and compare configurations."),
     "record": Entry("record:record", "Record a training run as a trace."),
     "replay": Entry("replay:run_replay", "Replay a block trace through a drive."),
+    "serve": Entry("serve:run_serve", "Serve a drive to other programs, over NBD."),
     "stannis": Entry("cluster:stannis", "Plan and simulate training on a cluster of drives."),
     "store": Entry("store:store", "Check, export and import the stored pages of a drive."),
     "study": Entry("study:study", "Train models with number formats and with bit errors."),

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from ondie.emu.nvme.command import COMMAND
 from ondie.emu.nvme.submission import as_commands
 from ondie.emu.units import InputError
 from ondie.kernels import doorbell
@@ -28,6 +30,7 @@ LOOK_NS = 10**8
 """Time between two looks of a waiting client whether the service has ended, ns."""
 MOST_COMMANDS = 1 << 20
 """Largest number of commands in a batch."""
+NO_COMMANDS = np.zeros(0, COMMAND)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ class Batch(ABC):
         """Return True if the batch is to be submitted, False if it was cancelled."""
         return True
 
+    @property
+    def wanted(self) -> int:
+        """Number of completions for which the client waits next."""
+        return self.left
+
     @abstractmethod
     def succeed(self, done: np.ndarray) -> None:
         """Hand ``done`` (COMPLETION[n]) to the client."""
@@ -95,7 +103,9 @@ class Batch(ABC):
 class FutureBatch(Batch):
     """A batch whose client has a future."""
 
-    future: Future[np.ndarray] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=Future)
+    function: Callable[[], Any] | None = None
+    """What the thread of the service is to call, instead of commands."""
 
     def start(self) -> bool:
         return self.future.set_running_or_notify_cancel()
@@ -171,6 +181,19 @@ class Ticket(Batch):
         self.client.bell.ring()
 
 
+class Stream(Ticket):
+    """A batch whose completions are handed over as they come: each part is a ticket of its own,
+    which Connection.next returns. Only a batch that fails is returned as this ticket."""
+
+    @property
+    def wanted(self) -> int:
+        return 1
+
+    def part(self) -> Ticket:
+        """Return the ticket of the next completions."""
+        return Ticket(self.client, NO_COMMANDS, self.handed_ns, None)
+
+
 class Connection:
     """One client of a service: hands over batches, and waits for them in C, without Python's lock.
 
@@ -196,6 +219,14 @@ class Connection:
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Ticket:
         """Hand over a batch of commands, COMMAND[n], as Service.submit does; return its ticket."""
         ticket = self._ticket(commands, buffer, time.perf_counter_ns())
+        self.service.ring()
+        return ticket
+
+    def stream(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Stream:
+        """Hand over a batch whose completions :meth:`next` returns as they come. Return the ticket
+        that :meth:`next` returns if the batch fails."""
+        ticket = Stream(self, checked(commands), time.perf_counter_ns(), buffer)
+        self._hand_over(ticket)
         self.service.ring()
         return ticket
 

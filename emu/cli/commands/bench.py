@@ -1,4 +1,4 @@
-"""`ondie bench kernels|engine|service|recovery`: the options of measurements on this machine.
+"""`ondie bench kernels|engine|service|serve|recovery`: the options of measurements on this machine.
 
 Owns the options. Does not own the measurements (kernels/bench, emu/validate/speed). Source: this
 project.
@@ -82,6 +82,23 @@ def service(**values: Any) -> None:
     from ondie.emu.cli.commands.bench_run import ServiceBenchOptions, service_command
 
     service_command(ServiceBenchOptions(**values))
+
+
+@bench.command()
+@click.option("--nbdkit", type=click.Path(path_type=Path), metavar="PROGRAM",
+              help="nbdkit to compare with.  [default: the one on the search path]")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
+@output_options("the rows", quiet="table")
+def serve(**values: Any) -> None:
+    """Measure the requests per second of a drive over NBD.
+
+    The servers run in turns: `ondie serve` with a model of flash, without one, and nbdkit's memory
+    plugin. With the wall clock, the table says how long a client at depth 1 waits beyond the
+    modeled latency and the same server without a drive.
+    """
+    from ondie.emu.cli.commands.bench_run import NbdBenchOptions, serve_command
+
+    serve_command(NbdBenchOptions(**values))
 
 
 @bench.command()

@@ -1,4 +1,4 @@
-"""`ondie bench kernels|engine|service|recovery`: progress, table, remarks and files.
+"""`ondie bench kernels|engine|service|serve|recovery`: progress, table, remarks and files.
 
 Owns the commands. Does not own the measurements (ondie.kernels.bench,
 ondie.emu.validate.speed).
@@ -7,6 +7,8 @@ Source: none.
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -17,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.cli.output import FigureOptions, OutputOptions
-from ondie.emu.validate.speed import recovery, sections, service
+from ondie.emu.units import InputError
+from ondie.emu.validate.speed import nbd_servers, recovery, sections, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
 from ondie.kernels import FORMATS
 from ondie.kernels.bench import run
@@ -90,6 +93,14 @@ class ServiceBenchOptions(OutputOptions):
     quick: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class NbdBenchOptions(OutputOptions):
+    """The options of `ondie bench serve`."""
+
+    nbdkit: Path | None = None
+    quick: bool = False
+
+
 def table_of_rows(measured: run.Bench, what: str) -> Table:
     """Return the measurements of ``what`` as a table with value, unit and comparison."""
     caption = ", ".join(f"{key} {value}" for key, value in measured.machine.items())
@@ -128,6 +139,23 @@ def service_command(given: ServiceBenchOptions) -> None:
     )  # fmt: skip
 
 
+def serve_command(given: NbdBenchOptions) -> None:
+    """Run `ondie bench serve`: measure servers of NBD, print the table, write the JSON.
+
+    On a terminal, progress is shown; remarks go to standard error. Raises InputError for a program
+    that cannot be run.
+    """
+    program = given.nbdkit
+    if program is not None and not (program.is_file() and os.access(program, os.X_OK)):
+        raise InputError(f"--nbdkit {program}: no executable program")
+    if program is None and (found := shutil.which("nbdkit")):
+        program = Path(found)
+    show_rows(
+        given, "NBD",
+        lambda progress: nbd_servers.run(given.quick, program, progress or (lambda what: None)),
+    )  # fmt: skip
+
+
 def recovery_command(given: ServiceBenchOptions) -> None:
     """Run `ondie bench recovery`: measure the recovery of a full drive, print the table, write the
     JSON. On a terminal, progress is shown.
@@ -148,6 +176,8 @@ def show_rows(
     with Console(stderr=True).status("") if visible else nullcontext() as status:
         measured = measure(None if status is None else status.update)
     files = given.write(run.as_json(measured))
+    for remark in measured.remarks:
+        Console(stderr=True).print(remark, highlight=False, markup=False, soft_wrap=True)
     if (screen := given.console) is not None:
         screen.print(table_of_rows(measured, what))
     given.list_files(files)

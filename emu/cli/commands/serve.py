@@ -1,0 +1,81 @@
+"""`ondie serve`: one drive behind sockets, until a signal.
+
+Owns the options and what is printed. Does not own the server (emu/serve). Source: none.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from ondie.emu.cli.options import drive_options, seed_option
+from ondie.emu.config.config import configuration
+from ondie.emu.drive import CommandError
+from ondie.emu.nand.superblock import DURABILITIES
+from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
+from ondie.emu.service import CLOCKS
+from ondie.emu.units import InputError
+
+
+@click.command()
+@click.option("--nbd", metavar="ADDR", required=True,
+              help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@drive_options("gen4-tlc", several=False)
+@click.option("--store", metavar="DIR", help="Folder of the stored pages (docs/store.md); without "
+              "it, the contents end with the server.")  # fmt: skip
+@click.option("--durability", type=click.Choice(DURABILITIES),
+              help="Durability of the store (docs/store.md).")  # fmt: skip
+@click.option("--block", type=int, metavar="BYTES", help="Size of a logical block.  "
+              "[default: the mapping unit]")  # fmt: skip
+@click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
+              help="virtual: as fast as possible; real: completions at their time.")  # fmt: skip
+@click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store as it is.")
+@click.option("--null", is_flag=True, help="Serve memory of the same size without a model of "
+              "flash, for comparison.")  # fmt: skip
+@seed_option("bad blocks and failing operations")
+@click.option("--stats", is_flag=True, help="Print the requests at the end.")
+def run_serve(
+    nbd: str,
+    device: str,
+    settings: tuple[str, ...],
+    store: str | None,
+    durability: str | None,
+    block: int | None,
+    clock: str,
+    read_only: bool,
+    null: bool,
+    seed: int,
+    stats: bool,
+) -> None:
+    """Serve a drive until SIGINT or SIGTERM; then flush it and close its store.
+
+    The first line of output is the address, when the drive is ready.
+    """
+    cfg = configuration(device, settings)
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        options = ServeOptions(
+            nbd=nbd, store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
+            read_only=read_only,
+        )  # fmt: skip
+        server = MemoryServer(cfg, options) if null else Server(cfg, options)
+        click.echo(f"nbd {server.nbd.listener.address}")
+        stopped.wait()
+        try:
+            server.close()
+        except CommandError as error:
+            raise InputError(str(error)) from error
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if stats:
+        for name, value in server.served.statistics().items():
+            click.echo(f"{name} {value}")

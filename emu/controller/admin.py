@@ -1,0 +1,317 @@
+"""Admin commands: a state machine without I/O, from a submission entry to a completion entry.
+
+Owns the state of a controller above its registers, the table of admin commands, and the order of
+their effects. Does not own registers (registers.py), the rules of single commands (identify.py,
+log_pages.py, features.py, queues.py, namespace_commands.py) or I/O commands (io_commands.py).
+Source: NVM Express Base Specification 2.0, sections 3.4 (command processing) and 5 (admin command
+set).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ondie.emu.controller import features, log_pages, namespace_commands
+from ondie.emu.controller.actions import Action, Do
+from ondie.emu.controller.capabilities import Capabilities
+from ondie.emu.controller.events import Event, Events
+from ondie.emu.controller.features import Features
+from ondie.emu.controller.health import Health
+from ondie.emu.controller.health_logs import FAILED, IN_PROGRESS, HealthFacts, SanitizeState
+from ondie.emu.controller.identify import SIZE as IDENTIFY_BYTES
+from ondie.emu.controller.identify import UsedBlocks, identify
+from ondie.emu.controller.log_pages import ErrorLog, LogFacts
+from ondie.emu.controller.namespaces import Namespaces
+from ondie.emu.controller.opcodes import DURING_SANITIZE, Admin
+from ondie.emu.controller.queues import Queues
+from ondie.emu.controller.registers import Registers
+from ondie.emu.controller.status_code import Code, Refused, status_field
+from ondie.emu.controller.uncorrectable import Uncorrectable
+from ondie.emu.nvme.wire import Cqe, Sqe
+
+FUSED, SGL = 0b11, 0b11 << 6
+"""Bits of the byte Flags: fused operation, PRP or SGL for data transfer."""
+FLAGS_BYTE, PRP_BYTE, PRP2_BYTE = 1, 24, 32
+TO_CONTROLLER, TO_HOST = 1, 2
+"""Direction of the data: bits 1:0 of an opcode."""
+
+
+class Reply(NamedTuple):
+    """What follows an admin command."""
+
+    entries: tuple[Cqe, ...]
+    """Completions, in order; none while the command stays outstanding. An Abort or a request may
+    complete other commands too."""
+    data: bytes = b""
+    """Data for the host memory at the command's data pointer."""
+    actions: tuple[Action, ...] = ()
+    """To be performed before the entries are posted, except Do.SANITIZE. If one fails, the
+    transport calls Controller.failed instead of posting the entries."""
+
+
+class Controller:
+    """One controller of one drive.
+
+    ``read_health``: returns the drive's counters now. ``used_blocks``: returns the mapped logical
+    blocks of a namespace. ``registers`` handles the accesses to registers. A transport keeps
+    ``namespaces``, ``features.saved``, ``errors.count``, ``sanitize``, ``uncorrectable.ranges`` and
+    the counts of commands over power cycles.
+    """
+
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        namespaces: Namespaces,
+        read_health: Callable[[], Health],
+        used_blocks: UsedBlocks,
+    ) -> None:
+        self.capabilities = capabilities
+        self.namespaces = namespaces
+        self.read_health = read_health
+        self.used_blocks = used_blocks
+        self.registers = Registers(capabilities)
+        self.queues = Queues(capabilities, self.registers)
+        self.features = Features(capabilities, namespaces)
+        self.events = Events()
+        self.errors = ErrorLog()
+        self.sanitize = SanitizeState()
+        self.uncorrectable = Uncorrectable()
+        self.read_commands = self.write_commands = self.unaligned = 0
+        """Counted by io_commands.finish."""
+
+    def disabled(self) -> list[Action]:
+        """The action RESET is done: forget queues, requests and values that are not saved, and
+        reset the registers. Return the actions of a host that has enabled the controller again
+        meanwhile."""
+        self._forget()
+        return self.registers.disabled()
+
+    def subsystem_reset(self) -> None:
+        """The action SUBSYSTEM_RESET is done: the same, and all registers."""
+        self._forget()
+        self.registers.subsystem_reset()
+
+    def _forget(self) -> None:
+        self.queues.reset()
+        self.features.reset()
+        self.events.reset()
+
+    # --- commands
+
+    def execute(self, entry: bytes, data: bytes = b"") -> Reply:
+        """Execute an admin command. ``entry``: submission queue entry, bytes[64]. ``data``: what
+        :func:`transfer_of` says that the host sends."""
+        sqe = Sqe.unpack(entry)
+        try:
+            reply = self._execute(sqe, data)
+        except Refused as refused:
+            return self._refuse(sqe, refused)
+        for action in reply.actions:
+            if action.do in (Do.DEALLOCATE, Do.ERASE):
+                self.uncorrectable.clear(action.first, action.size)
+            elif action.do is Do.SANITIZE:
+                self.uncorrectable.ranges.clear()
+        return reply
+
+    def _execute(self, sqe: Sqe, data: bytes) -> Reply:
+        row = COMMANDS.get(sqe.opcode)
+        if row is None:
+            raise Refused(Code.INVALID_OPCODE)
+        if sqe.flags & FUSED:
+            raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
+        direction, size = transfer_of(sqe, self.capabilities.transfer_bytes)
+        if len(data) != (size if direction == TO_CONTROLLER else 0):
+            raise Refused(Code.DATA_TRANSFER_ERROR)
+        self.check_sanitize(
+            sqe.opcode in DURING_SANITIZE,
+            allowed_after_failure=sqe.opcode in DURING_SANITIZE | {Admin.SANITIZE},
+        )
+        return row(self, sqe, data)
+
+    def check_sanitize(self, allowed: bool, allowed_after_failure: bool = False) -> None:
+        """Raise Refused for a command that is not allowed while a sanitize operation is in
+        progress, or after one that has failed."""
+        if self.sanitize.status == IN_PROGRESS and not allowed:
+            raise Refused(Code.SANITIZE_IN_PROGRESS)
+        if self.sanitize.status == FAILED and not (allowed or allowed_after_failure):
+            raise Refused(Code.SANITIZE_FAILED)
+
+    def _refuse(self, sqe: Sqe, refused: Refused) -> Reply:
+        status = status_field(refused.code)
+        if refused.code not in (Code.ABORT_REQUESTED, Code.EVENT_LIMIT):
+            self.errors.add(0, sqe.cid, status, refused.where, nsid=sqe.nsid)
+        return Reply((Cqe(sqe.cid, status),))
+
+    def failed(self, entry: bytes, status: int = Code.INTERNAL_ERROR, where: int = 0) -> Reply:
+        """Return the reply of an admin command whose data or actions have failed with ``status``
+        (status code type << 8 | code), for example a PRP list outside of memory."""
+        return self._refuse(Sqe.unpack(entry), Refused(Code(status), where))
+
+    # --- what happens in the drive or the transport
+
+    def notify(self, event: Event, nsid: int = 0) -> tuple[Cqe, ...]:
+        """Report an event; return the completions of Async Event Requests that follow. ``nsid``:
+        the namespace that has changed."""
+        if event is Event.NAMESPACE_ATTRIBUTE:
+            self.events.changed.append(nsid)
+        if not self._enabled(event):
+            return ()
+        return tuple(self.events.occur(event))
+
+    def _enabled(self, event: Event) -> bool:
+        """Return True if the host has enabled an event (feature 0Bh); errors always are."""
+        bits = self.features.value(features.EVENT_CONFIGURATION)
+        enabling = {
+            Event.SPARE: 1 << 0,
+            Event.TEMPERATURE: 1 << 1,
+            Event.RELIABILITY: 1 << 2,
+            Event.NAMESPACE_ATTRIBUTE: features.NAMESPACE_NOTICES,
+        }
+        return event not in enabling or bool(bits & enabling[event])
+
+    def sanitized(self, success: bool) -> tuple[Cqe, ...]:
+        """The action SANITIZE has ended; return the completions that follow."""
+        self.sanitize = namespace_commands.ended(self.sanitize, success)
+        return self.notify(Event.SANITIZE_COMPLETED)
+
+    # --- the rows of the table
+
+    def _identify(self, sqe: Sqe, data: bytes) -> Reply:
+        found = identify(sqe, self.capabilities, self.namespaces, self.used_blocks)
+        return Reply((Cqe(sqe.cid),), found)
+
+    def _get_log_page(self, sqe: Sqe, data: bytes) -> Reply:
+        health = self.read_health()
+        facts = HealthFacts(
+            self.capabilities,
+            health,
+            self.features.temperature_warning(health.kelvin),
+            self.read_commands,
+            self.write_commands,
+            self.errors.count,
+            self.namespaces.unallocated_bytes,
+            self.unaligned,
+        )
+        found = log_pages.get_log_page(
+            sqe,
+            LogFacts(facts, self.errors, self.events.changed, self.sanitize),
+            self.capabilities.transfer_bytes,
+        )
+        others: list[Cqe] = []
+        if not sqe.cdw10 & log_pages.RETAIN:
+            others = self.events.clear(sqe.cdw10 & 0xFF)
+        return Reply((Cqe(sqe.cid), *others), found)
+
+    def _get_features(self, sqe: Sqe, data: bytes) -> Reply:
+        dword, found = self.features.get(sqe)
+        return Reply((Cqe(sqe.cid, dw0=dword),), found)
+
+    def _set_features(self, sqe: Sqe, data: bytes) -> Reply:
+        exist = bool(self.queues.submission or self.queues.completion)
+        dword, actions = self.features.set(sqe, data, exist)
+        return Reply((Cqe(sqe.cid, dw0=dword),), actions=tuple(actions))
+
+    def _create_cq(self, sqe: Sqe, data: bytes) -> Reply:
+        most = (self.features.value(features.QUEUE_COUNT) >> 16) + 1
+        return Reply((Cqe(sqe.cid),), actions=(self.queues.create_completion(sqe, most),))
+
+    def _create_sq(self, sqe: Sqe, data: bytes) -> Reply:
+        most = (self.features.value(features.QUEUE_COUNT) & 0xFFFF) + 1
+        return Reply((Cqe(sqe.cid),), actions=(self.queues.create_submission(sqe, most),))
+
+    def _delete_cq(self, sqe: Sqe, data: bytes) -> Reply:
+        return Reply((Cqe(sqe.cid),), actions=(self.queues.delete_completion(sqe),))
+
+    def _delete_sq(self, sqe: Sqe, data: bytes) -> Reply:
+        return Reply((Cqe(sqe.cid),), actions=(self.queues.delete_submission(sqe),))
+
+    def _async_event_request(self, sqe: Sqe, data: bytes) -> Reply:
+        return Reply(tuple(self.events.request(sqe.cid)))
+
+    def _abort(self, sqe: Sqe, data: bytes) -> Reply:
+        """Abort a waiting Async Event Request. Commands in the drive are not aborted: bit 0 of
+        dword 0 is then 1, and they complete as usual."""
+        queue, cid = sqe.cdw10 & 0xFFFF, sqe.cdw10 >> 16
+        if queue != 0 and queue not in self.queues.submission:
+            raise Refused(Code.INVALID_FIELD, 40)
+        if queue == 0 and cid in self.events.requests:
+            self.events.requests.remove(cid)
+            return Reply((Cqe(cid, Code.ABORT_REQUESTED), Cqe(sqe.cid)))
+        return Reply((Cqe(sqe.cid, dw0=1),))
+
+    def _keep_alive(self, sqe: Sqe, data: bytes) -> Reply:
+        return Reply((Cqe(sqe.cid),))
+
+    def _doorbell_buffer_config(self, sqe: Sqe, data: bytes) -> Reply:
+        """Map the shadow doorbells (PRP1) and the event indexes (PRP2)."""
+        page = self.registers.page_bytes
+        for base, byte in ((sqe.prp1, PRP_BYTE), (sqe.prp2, PRP2_BYTE)):
+            if base == 0 or base % page:
+                raise Refused(Code.INVALID_FIELD, byte)
+        action = Action(Do.MAP_DOORBELLS, base=sqe.prp1, event_base=sqe.prp2, size=page)
+        return Reply((Cqe(sqe.cid),), actions=(action,))
+
+    def _format_nvm(self, sqe: Sqe, data: bytes) -> Reply:
+        actions, changed = namespace_commands.format_nvm(sqe, self.namespaces)
+        return Reply((Cqe(sqe.cid), *self._changed(changed)), actions=tuple(actions))
+
+    def _sanitize(self, sqe: Sqe, data: bytes) -> Reply:
+        self.sanitize, actions = namespace_commands.sanitize(sqe, self.sanitize)
+        return Reply((Cqe(sqe.cid),), actions=tuple(actions))
+
+    def _namespace_management(self, sqe: Sqe, data: bytes) -> Reply:
+        nsid, actions, changed = namespace_commands.manage(sqe, data, self.namespaces)
+        for each in changed:
+            self.features.forget(each)
+        return Reply((Cqe(sqe.cid, dw0=nsid), *self._changed(changed)), actions=tuple(actions))
+
+    def _namespace_attachment(self, sqe: Sqe, data: bytes) -> Reply:
+        namespace_commands.attach(sqe, data, self.namespaces, self.capabilities.controller_id)
+        return Reply((Cqe(sqe.cid), *self._changed([sqe.nsid])))
+
+    def _changed(self, nsids: list[int]) -> list[Cqe]:
+        """Report namespaces that have changed; return the completions that follow."""
+        return [each for nsid in nsids for each in self.notify(Event.NAMESPACE_ATTRIBUTE, nsid)]
+
+
+COMMANDS: dict[int, Callable[[Controller, Sqe, bytes], Reply]] = {
+    Admin.DELETE_SQ: Controller._delete_sq,
+    Admin.CREATE_SQ: Controller._create_sq,
+    Admin.GET_LOG_PAGE: Controller._get_log_page,
+    Admin.DELETE_CQ: Controller._delete_cq,
+    Admin.CREATE_CQ: Controller._create_cq,
+    Admin.IDENTIFY: Controller._identify,
+    Admin.ABORT: Controller._abort,
+    Admin.SET_FEATURES: Controller._set_features,
+    Admin.GET_FEATURES: Controller._get_features,
+    Admin.ASYNC_EVENT_REQUEST: Controller._async_event_request,
+    Admin.NAMESPACE_MANAGEMENT: Controller._namespace_management,
+    Admin.NAMESPACE_ATTACHMENT: Controller._namespace_attachment,
+    Admin.KEEP_ALIVE: Controller._keep_alive,
+    Admin.DOORBELL_BUFFER_CONFIG: Controller._doorbell_buffer_config,
+    Admin.FORMAT_NVM: Controller._format_nvm,
+    Admin.SANITIZE: Controller._sanitize,
+}
+
+
+def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
+    """Return (direction, bytes) of the data of an admin command: TO_CONTROLLER, TO_HOST or 0.
+
+    ``most``: largest transfer, bytes; a command that asks for more is refused by
+    :meth:`Controller.execute`, and moves none.
+    """
+    match sqe.opcode:
+        case Admin.IDENTIFY:
+            return TO_HOST, IDENTIFY_BYTES
+        case Admin.GET_LOG_PAGE:
+            size = log_pages.data_bytes(sqe)
+            return (TO_HOST, size) if size <= most else (0, 0)
+        case Admin.GET_FEATURES | Admin.SET_FEATURES:
+            size = features.data_bytes(sqe)
+            direction = TO_HOST if sqe.opcode == Admin.GET_FEATURES else TO_CONTROLLER
+            return (direction, size) if size else (0, 0)
+        case Admin.NAMESPACE_MANAGEMENT | Admin.NAMESPACE_ATTACHMENT:
+            size = namespace_commands.data_bytes(sqe)
+            return (TO_CONTROLLER, size) if size else (0, 0)
+    return 0, 0

@@ -1,0 +1,155 @@
+"""What a controller offers: sizes, limits and names that stay the same while it has power.
+
+Owns the record and how it follows from a configuration. Does not own the fields that carry it
+(identify_controller.py, identify_namespace.py, registers.py) or counters (health.py).
+Source: NVM Express Base Specification 2.0 (MDTS, AWUN, VWC, MQES); NVM Command Set Specification
+1.0, section 5.8.2 (NPWG, NPDG, NOWS); docs/store.md (atomic unit, volatile write cache).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from ondie.emu.config.config import Config
+from ondie.emu.units import InputError, quoted, whole_number
+
+MEMORY_PAGE_BYTES = 4096
+"""CAP.MPSMIN: the smallest memory page that a host may choose."""
+MOST_MEMORY_PAGE_BYTES = 65536
+"""CAP.MPSMAX."""
+MOST_QUEUES = 256
+"""Largest number of I/O queue pairs, as of a drive (drive.py)."""
+_OWN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:ondie:nvme")
+"""Name space of the UUIDs of subsystems and namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the controller of a drive offers. Sizes are in bytes."""
+
+    serial: str
+    """Serial number, at most 20 ASCII characters."""
+    model: str
+    """Model number, at most 40 ASCII characters."""
+    firmware: str
+    """Firmware revision, at most 8 ASCII characters."""
+    capacity_bytes: int
+    block_bytes: int
+    """Logical block of the drive, and of namespaces with LBA format 0."""
+    mapping_unit_bytes: int
+    """Unit of the mapping table: writes of one unit are atomic, and TRIM unmaps whole ones."""
+    stripe_bytes: int
+    """One flash page on every plane of the drive."""
+    max_transfer_bytes: int
+    volatile_cache: bool
+    """VWC: completed writes may be lost at a power cut without FLUSH."""
+    endurance_bytes: int
+    """Bytes that may be programmed: capacity times rated cycles; 0: not rated."""
+    io_queues: int
+    """I/O submission queues, and as many completion queues."""
+    queue_entries: int = 1 << 12
+    """Largest number of entries of an I/O queue."""
+    vectors: int = 1
+    """Interrupt vectors."""
+    namespaces: int = 16
+    """NN: largest namespace identifier."""
+    controller_id: int = 1
+    vendor_id: int = 0
+    """PCI vendor; 0: none is assigned."""
+    sgl_support: int = 1
+    """SGLS; 1: SGLs without alignment, 0: none."""
+    capsule_bytes: int = 0
+    """Fabrics only: bytes of a command capsule with its data."""
+
+    @property
+    def subsystem_uuid(self) -> uuid.UUID:
+        return uuid.uuid5(_OWN, self.serial)
+
+    @property
+    def subsystem_name(self) -> str:
+        """SUBNQN."""
+        return f"nqn.2014-08.org.nvmexpress:uuid:{self.subsystem_uuid}"
+
+    @property
+    def transfer_exponent(self) -> int:
+        """MDTS: the largest transfer is 2**MDTS pages of MEMORY_PAGE_BYTES."""
+        return (self.max_transfer_bytes // MEMORY_PAGE_BYTES).bit_length() - 1
+
+    @property
+    def transfer_bytes(self) -> int:
+        """Largest transfer that MDTS expresses, bytes."""
+        return MEMORY_PAGE_BYTES << self.transfer_exponent
+
+    @property
+    def formats(self) -> tuple[int, ...]:
+        """Sizes of a logical block by LBA format: the drive's block, and the mapping unit."""
+        return tuple(sorted({self.block_bytes, self.mapping_unit_bytes}))
+
+    @property
+    def atomic_blocks(self) -> int:
+        """AWUN and AWUPF: blocks of LBA format 0 that are written whole, 0's based."""
+        return self.mapping_unit_bytes // self.block_bytes - 1
+
+    @property
+    def optimal_write_bytes(self) -> int:
+        """Write that keeps as many planes busy as one command can: the stripe, or the part of it
+        that a transfer holds."""
+        return max(min(self.stripe_bytes, self.transfer_bytes), self.mapping_unit_bytes)
+
+
+def capabilities_of(
+    cfg: Config,
+    *,
+    capacity_bytes: int,
+    block_bytes: int,
+    serial: str,
+    firmware: str,
+    io_queues: int = 16,
+    vectors: int = 1,
+    capsule_bytes: int = 0,
+) -> Capabilities:
+    """Return the capabilities of one drive with configuration ``cfg``.
+
+    ``capacity_bytes``, ``block_bytes``: those of the served drive. ``serial``: for example of its
+    store. ``capsule_bytes``: 0 except for message transports. Raises InputError for a number
+    outside its range, a name that is too long or not ASCII, a capacity of no mapping unit, or a
+    largest transfer that MDTS cannot express.
+    """
+    for name, text, size in (("serial", serial, 20), ("firmware", firmware, 8)):
+        if not (text.isascii() and text.isprintable() and 0 < len(text) <= size):
+            raise InputError(f"{name} = {quoted(text)}: must be 1 to {size} ASCII characters")
+    unit = cfg.ftl.mapping_unit_bytes or cfg.flash.page_bytes
+    block = whole_number("block_bytes", block_bytes, 512, unit)
+    if block & (block - 1) or unit % block:
+        raise InputError(f"block_bytes = {block}: must be a power of two that divides {unit}")
+    capacity = whole_number("capacity_bytes", capacity_bytes, unit, 1 << 62)
+    if cfg.frontend.max_transfer_bytes < max(2 * MEMORY_PAGE_BYTES, block):
+        raise InputError(
+            f"frontend.max_transfer = {cfg.frontend.max_transfer_bytes}: must be at least "
+            f"{max(2 * MEMORY_PAGE_BYTES, block)} bytes for an NVMe controller (MDTS)"
+        )
+    flash = cfg.flash
+    model = f"ondie {cfg.system.name}".encode("ascii", "replace").decode()[:40]
+    return Capabilities(
+        serial=serial,
+        model=model,
+        firmware=firmware,
+        capacity_bytes=capacity // unit * unit,
+        block_bytes=block,
+        mapping_unit_bytes=unit,
+        stripe_bytes=flash.channels * flash.dies_per_channel * flash.planes_per_die
+        * flash.page_bytes,
+        max_transfer_bytes=cfg.frontend.max_transfer_bytes,
+        volatile_cache=cfg.cache.mode in ("write_back", "read_write")
+        and not cfg.cache.power_loss_protection,
+        endurance_bytes=cfg.system.capacity_bytes * int(flash.endurance_cycles),
+        io_queues=whole_number("io_queues", io_queues, 1, MOST_QUEUES),
+        vectors=whole_number("vectors", vectors, 1, 2048),
+        capsule_bytes=whole_number("capsule_bytes", capsule_bytes, 0, 1 << 20),
+    )  # fmt: skip
+
+
+def namespace_uuid(capabilities: Capabilities, nsid: int, generation: int) -> uuid.UUID:
+    """Return the UUID of namespace ``nsid``, the ``generation``-th with this identifier."""
+    return uuid.uuid5(capabilities.subsystem_uuid, f"{nsid}.{generation}")

@@ -1,0 +1,145 @@
+"""Counters of a drive in the terms of the health logs.
+
+Owns the record, and how it follows from the drive's counters. Does not own the counters
+(engine/core/counters.py), the critical warnings (nvme/condition.py) or the log pages that carry the
+record (log_pages.py).
+Source: NVM Express Base Specification 2.0, sections 5.16.1.3 (SMART / Health Information) and
+5.16.1.10 (Endurance Group Information); OCP Datacenter NVMe SSD Specification 2.0, section 4.8.6.
+
+A page of a counter is a page of the mapping table (engine/core/counters.py), so bytes programmed
+are pages programmed times its size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.engine.core.counters import (
+    BAD_BLOCKS,
+    COUNTERS,
+    HOST_READ_BYTES,
+    HOST_WRITE_BYTES,
+    MEDIA_ERRORS,
+    PROGRAMMED,
+    REFRESHED_BLOCKS,
+    RETRIED_PAGES,
+    SENSED,
+    UNCORRECTABLE_PAGES,
+)
+
+KELVIN = 273
+
+
+class Past(NamedTuple):
+    """What a drive keeps over power cycles and the counters of one start do not contain."""
+
+    power_cycles: int = 1
+    """Starts of the drive, this one included."""
+    unsafe_shutdowns: int = 0
+    """Power cuts without a shutdown notification (Registers.notified)."""
+    power_on_ps: int = 0
+    """Time with power before this start."""
+    power_loss_saves: int = 0
+    """Power cuts at which capacitors have written data to flash."""
+
+    def restarted(self, notified: bool, saved: bool, ran_ps: int) -> Past:
+        """Return the past of the next start. ``notified``: the host had announced the end of power.
+        ``saved``: capacitors have written data to flash. ``ran_ps``: time of this start."""
+        return Past(
+            self.power_cycles + 1,
+            self.unsafe_shutdowns + (not notified),
+            self.power_on_ps + ran_ps,
+            self.power_loss_saves + saved,
+        )
+
+
+class Health(NamedTuple):
+    """Counters of a drive since it was made."""
+
+    critical_warning: int
+    """nvme.status.CriticalWarning."""
+    spare: int
+    """Available spare, percent."""
+    spare_threshold: int
+    """Percent."""
+    percentage_used: int
+    """Mean erases of a block divided by the rated cycles, percent, at most 255."""
+    free_blocks: int
+    """Free blocks, percent."""
+    host_read_bytes: int
+    host_write_bytes: int
+    media_read_bytes: int
+    media_write_bytes: int
+    power_on_ps: int
+    busy_ps: int
+    """Time with commands in flight."""
+    power_cycles: int
+    unsafe_shutdowns: int
+    power_loss_saves: int
+    media_errors: int
+    bad_blocks: int
+    retried_pages: int
+    """Pages that took more than one read."""
+    uncorrectable_pages: int
+    refreshed_blocks: int
+    least_erases: int
+    most_erases: int
+    used_bytes: int
+    """Bytes of mapped mapping units."""
+    kelvin: int = KELVIN + 40
+    """Temperature. The emulator models no heat: a constant, assumed."""
+
+
+def health_of(
+    counts: np.ndarray,
+    *,
+    page_bytes: int,
+    erases: np.ndarray,
+    endurance_cycles: float,
+    spare: int,
+    spare_at_start: int,
+    spare_threshold: float,
+    critical_warning: int,
+    free_blocks: int,
+    used_pages: int,
+    now_ps: int,
+    busy_ps: int,
+    past: Past,
+) -> Health:
+    """Return the counters of a drive.
+
+    ``counts``: int64[len(COUNTERS)], those since the drive was made. ``page_bytes``: bytes of a
+    page of the mapping table. ``erases``: int[blocks], good blocks only, with the cycles at the
+    start. ``spare``, ``spare_at_start``: spare blocks; ``spare_threshold``: share of them.
+    ``free_blocks``: number of free blocks. ``now_ps``: time since this start.
+    """
+    found = dict(zip(COUNTERS, counts.tolist(), strict=True))
+    worn = float(erases.mean()) if erases.size else 0.0
+    used = round(100 * worn / endurance_cycles) if endurance_cycles else 0
+    left = 100 * max(spare, 0) // spare_at_start if spare_at_start > 0 else 100
+    return Health(
+        critical_warning=int(critical_warning),
+        spare=min(left, 100),
+        spare_threshold=round(100 * spare_threshold),
+        percentage_used=min(used, 255),
+        free_blocks=100 * free_blocks // max(erases.size, 1),
+        host_read_bytes=int(counts[HOST_READ_BYTES]),
+        host_write_bytes=int(counts[HOST_WRITE_BYTES]),
+        media_read_bytes=page_bytes * sum(found[name] for name in SENSED),
+        media_write_bytes=page_bytes * sum(found[name] for name in PROGRAMMED),
+        power_on_ps=past.power_on_ps + now_ps,
+        busy_ps=busy_ps,
+        power_cycles=past.power_cycles,
+        unsafe_shutdowns=past.unsafe_shutdowns,
+        power_loss_saves=past.power_loss_saves,
+        media_errors=int(counts[MEDIA_ERRORS]),
+        bad_blocks=int(counts[BAD_BLOCKS]),
+        retried_pages=int(counts[RETRIED_PAGES]),
+        uncorrectable_pages=int(counts[UNCORRECTABLE_PAGES]),
+        refreshed_blocks=int(counts[REFRESHED_BLOCKS]),
+        least_erases=int(erases.min()) if erases.size else 0,
+        most_erases=int(erases.max()) if erases.size else 0,
+        used_bytes=page_bytes * used_pages,
+    )

@@ -1,0 +1,175 @@
+"""The Identify command: which data structure a CNS value returns.
+
+Owns the table of CNS values, the lists of namespaces and controllers, and the checks of NSID, CNTID
+and CSI. Does not own the fields of the structures (identify_controller.py, identify_namespace.py).
+Source: NVM Express Base Specification 2.0, section 5.17 and figure "Identify - CNS Values".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ondie.emu.controller.capabilities import Capabilities
+from ondie.emu.controller.identify_controller import (
+    CONTROLLER_NVM,
+    IDENTIFY_CONTROLLER,
+    ControllerFacts,
+)
+from ondie.emu.controller.identify_namespace import (
+    IDENTIFY_NAMESPACE,
+    NAMESPACE_INDEPENDENT,
+    NAMESPACE_NVM,
+    NVM_COMMAND_SET,
+    NamespaceFacts,
+    descriptors,
+)
+from ondie.emu.controller.namespaces import BROADCAST, Namespace, Namespaces
+from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.controller.structure import Structure, number_list
+from ondie.emu.nvme.wire import Sqe
+
+SIZE = 4096
+"""Bytes of every Identify data structure."""
+NSID_BYTE, CNTID_BYTE, CSI_BYTE = 4, 42, 47
+"""Bytes of the submission queue entry."""
+UsedBlocks = Callable[[Namespace], int]
+
+
+class Subject(NamedTuple):
+    """What an Identify command asks about."""
+
+    capabilities: Capabilities
+    namespaces: Namespaces
+    used_blocks: UsedBlocks
+    """Logical blocks of a namespace that are mapped (NUSE)."""
+    nsid: int
+    cntid: int
+    csi: int
+
+
+def _of_namespace(structure: Structure, asked: Subject, namespace: Namespace) -> bytes:
+    used = min(asked.used_blocks(namespace), namespace.blocks)
+    return structure.pack(NamespaceFacts(asked.capabilities, namespace, used))
+
+
+def _active(structure: Structure, asked: Subject) -> bytes:
+    """Return the structure of an attached namespace; zeros for one that is not."""
+    asked.namespaces.check_identifier(asked.nsid)
+    found = asked.namespaces.by_nsid.get(asked.nsid)
+    if found is None or not found.attached:
+        return bytes(SIZE)
+    return _of_namespace(structure, asked, found)
+
+
+def _common(asked: Subject) -> bytes:
+    """Return what namespaces created in the future have in common: the LBA formats, no sizes."""
+    example = Namespaces(asked.capabilities).create(1)
+    example.blocks = example.size = 0
+    return IDENTIFY_NAMESPACE.pack(NamespaceFacts(asked.capabilities, example, 0))
+
+
+def _namespace(asked: Subject) -> bytes:
+    if asked.nsid == BROADCAST:
+        return _common(asked)
+    return _active(IDENTIFY_NAMESPACE, asked)
+
+
+def _controller(asked: Subject) -> bytes:
+    free = asked.namespaces.unallocated_bytes
+    return IDENTIFY_CONTROLLER.pack(ControllerFacts(asked.capabilities, free))
+
+
+def _namespace_list(asked: Subject, attached: bool) -> bytes:
+    if asked.nsid >= BROADCAST - 1:
+        raise Refused(Code.INVALID_NAMESPACE, NSID_BYTE)
+    found = [nsid for nsid in asked.namespaces.identifiers(attached) if nsid > asked.nsid]
+    return number_list(found[: SIZE // 4], 4, SIZE)
+
+
+def _descriptors(asked: Subject) -> bytes:
+    found = asked.namespaces.by_nsid.get(asked.nsid)
+    if found is None or not found.attached:
+        raise Refused(Code.INVALID_NAMESPACE, NSID_BYTE)
+    return descriptors(found)
+
+
+def _check_command_set(asked: Subject) -> None:
+    if asked.csi != NVM_COMMAND_SET:
+        raise Refused(Code.INVALID_FIELD, CSI_BYTE)
+
+
+def _namespace_of_command_set(asked: Subject) -> bytes:
+    _check_command_set(asked)
+    return _active(NAMESPACE_NVM, asked)
+
+
+def _controller_of_command_set(asked: Subject) -> bytes:
+    _check_command_set(asked)
+    return CONTROLLER_NVM.pack(ControllerFacts(asked.capabilities, 0))
+
+
+def _allocated(asked: Subject) -> bytes:
+    """Return the structure of an allocated namespace, attached or not; otherwise zeros."""
+    asked.namespaces.check_identifier(asked.nsid)
+    found = asked.namespaces.by_nsid.get(asked.nsid)
+    return bytes(SIZE) if found is None else _of_namespace(IDENTIFY_NAMESPACE, asked, found)
+
+
+def _controller_list(asked: Subject, attached: bool) -> bytes:
+    """Return the controllers from CNTID on: their number, then their identifiers."""
+    if attached:
+        asked.namespaces.check_identifier(asked.nsid)
+        namespace = asked.namespaces.by_nsid.get(asked.nsid)
+        there = namespace is not None and namespace.attached
+    else:
+        there = True
+    own = asked.capabilities.controller_id
+    found = [own] if there and own >= asked.cntid else []
+    return number_list([len(found), *found], 2, SIZE)
+
+
+def _command_sets(asked: Subject) -> bytes:
+    """Return the combinations of I/O command sets: the NVM Command Set alone."""
+    if asked.cntid not in (0xFFFF, asked.capabilities.controller_id):
+        raise Refused(Code.INVALID_FIELD, CNTID_BYTE)
+    return number_list([1 << NVM_COMMAND_SET], 8, SIZE)
+
+
+class Cns(NamedTuple):
+    """Row of the table of CNS values."""
+
+    title: str
+    answer: Callable[[Subject], bytes]
+
+
+CNS = {
+    0x00: Cns("Identify Namespace", _namespace),
+    0x01: Cns("Identify Controller", _controller),
+    0x02: Cns("Active Namespace ID list", lambda asked: _namespace_list(asked, attached=True)),
+    0x03: Cns("Namespace Identification Descriptor list", _descriptors),
+    0x05: Cns("Identify Namespace of an I/O Command Set", _namespace_of_command_set),
+    0x06: Cns("Identify Controller of an I/O Command Set", _controller_of_command_set),
+    0x08: Cns("Identify Namespace, I/O Command Set independent",
+              lambda asked: _active(NAMESPACE_INDEPENDENT, asked)),
+    0x10: Cns("Allocated Namespace ID list", lambda asked: _namespace_list(asked, attached=False)),
+    0x11: Cns("Identify Namespace of an allocated Namespace ID", _allocated),
+    0x12: Cns("Controller list attached to an NSID",
+              lambda asked: _controller_list(asked, attached=True)),
+    0x13: Cns("Controller list of the NVM subsystem",
+              lambda asked: _controller_list(asked, attached=False)),
+    0x1C: Cns("I/O Command Set data structure", _command_sets),
+}  # fmt: skip
+
+
+def identify(
+    sqe: Sqe, capabilities: Capabilities, namespaces: Namespaces, used_blocks: UsedBlocks
+) -> bytes:
+    """Return the data of an Identify command, bytes[4096]. Raises Refused."""
+    row = CNS.get(sqe.cdw10 & 0xFF)
+    if row is None:
+        raise Refused(Code.INVALID_FIELD, 40)
+    asked = Subject(
+        capabilities, namespaces, used_blocks, sqe.nsid, sqe.cdw10 >> 16, sqe.cdw11 >> 24
+    )
+    return row.answer(asked)

@@ -1,0 +1,229 @@
+"""I/O commands of the NVM Command Set: from a submission entry to commands of the drive, and back.
+
+Owns the checks, the table of I/O commands, the split into stages of drive commands, and the status
+that follows from theirs. Does not own the drive's commands (nvme/command.py), their statuses
+(nvme/status.py) or the data transfer (prp.py, sgl.py, the transport).
+Source: NVM Command Set Specification 1.0, sections 3.2.1 (Compare), 3.2.3 (Dataset Management),
+3.2.4 (Read), 3.2.5 (Verify), 3.2.6 (Write), 3.2.7 (Write Uncorrectable), 3.2.8 (Write Zeroes); NVM
+Express Base Specification 2.0, section 7.1 (Flush).
+
+A plan has a *data area*: ``area`` bytes that the transport provides. Data of the host are at its
+begin. The field ``data`` of the plan's commands counts from there; the transport adds the address
+and sets ``queue``, ``tag`` and ``arrival``. A stage begins when the one before has completed
+without an error.
+
+1. ``transfer_of`` says how many bytes move in which direction.
+2. ``decode`` returns an :class:`IoPlan`, or raises Refused. Data to the controller are in the
+   area before the first stage; those of Dataset Management are needed by ``decode`` itself.
+3. ``finish`` returns the status; data to the host leave the area after it if the status is success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.controller.admin import FLAGS_BYTE, FUSED, TO_CONTROLLER, TO_HOST, Controller
+from ondie.emu.controller.identify_controller import MOST_RANGES
+from ondie.emu.controller.namespaces import BROADCAST, Namespace
+from ondie.emu.controller.opcodes import CHANGES_CONTENT, NVM_EFFECTS, Nvm
+from ondie.emu.controller.status_code import Code, Refused, status_field
+from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
+from ondie.emu.nvme.wire import Sqe
+
+OPCODE_BYTE, NSID_BYTE, SLBA_BYTE, NLB_BYTE, PRINFO_BYTE = 0, 4, 40, 48, 51
+FUA = 1 << 30
+PROTECTION_CHECKS = 0b1111 << 26
+"""PRINFO: no format has protection information."""
+DEALLOCATE = 1 << 2
+"""AD of Dataset Management."""
+RANGE_BYTES = 16
+READS = (Nvm.READ, Nvm.COMPARE, Nvm.VERIFY)
+WITH_DATA = {Nvm.READ: TO_HOST, Nvm.WRITE: TO_CONTROLLER, Nvm.COMPARE: TO_CONTROLLER}
+"""Commands whose data are their logical blocks, and the direction."""
+
+
+class IoPlan(NamedTuple):
+    """What the drive does for an I/O command."""
+
+    opcode: int
+    namespace: Namespace | None
+    """None: a Flush of all namespaces."""
+    first: int
+    """First byte on the drive."""
+    size: int
+    """Bytes of the command's logical blocks."""
+    stages: tuple[np.ndarray, ...]
+    """COMMAND[n] of each stage; none if the drive has nothing to do."""
+    area: int = 0
+    """Bytes of the data area. Bytes that are not data of the host are zero at the start."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """(first byte, bytes) on the drive that the command deallocates."""
+
+
+def transfer_of(sqe: Sqe, controller: Controller) -> tuple[int, int]:
+    """Return (direction, bytes) of the data of an I/O command; (0, 0) for none, and for a command
+    that ``decode`` refuses for its namespace or size."""
+    if sqe.opcode == Nvm.DATASET_MANAGEMENT:
+        return TO_CONTROLLER, ((sqe.cdw10 & 0xFF) + 1) * RANGE_BYTES
+    namespace = controller.namespaces.by_nsid.get(sqe.nsid)
+    if sqe.opcode not in WITH_DATA or namespace is None or not namespace.attached:
+        return 0, 0
+    size = ((sqe.cdw12 & 0xFFFF) + 1) * namespace.block_bytes
+    if size > controller.capabilities.transfer_bytes:
+        return 0, 0
+    return WITH_DATA[Nvm(sqe.opcode)], size
+
+
+def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
+    """Return the plan of an I/O command. ``data``: ranges of Dataset Management. Raises Refused."""
+    if sqe.opcode not in NVM_EFFECTS:
+        raise Refused(Code.INVALID_OPCODE, OPCODE_BYTE)
+    if sqe.flags & FUSED:
+        raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
+    controller.check_sanitize(allowed=False)
+    opcode = Nvm(sqe.opcode)
+    if opcode == Nvm.FLUSH and sqe.nsid == BROADCAST:
+        return _flush(None)
+    namespace = controller.namespaces.active(sqe.nsid)
+    if opcode == Nvm.FLUSH:
+        return _flush(namespace)
+    if namespace.write_protected and opcode in CHANGES_CONTENT:
+        raise Refused(Code.NAMESPACE_WRITE_PROTECTED, NSID_BYTE)
+    if opcode == Nvm.DATASET_MANAGEMENT:
+        return _dataset_management(sqe, namespace, data)
+    return _blocks(opcode, sqe, namespace, controller)
+
+
+def _commands(rows: Sequence[tuple[int, int, int, int, int]]) -> np.ndarray:
+    """Return COMMAND[n] of rows (op, offset, size, data, fua)."""
+    out = np.zeros(len(rows), COMMAND)
+    for at, (op, offset, size, place, fua) in enumerate(rows):
+        each = out[at]
+        each["op"], each["offset"], each["size"] = op, offset, size
+        each["data"], each["fua"] = place, fua
+    return out
+
+
+FLUSH_STAGE = _commands([(FLUSH, 0, 0, -1, 0)])
+
+
+def _flush(namespace: Namespace | None) -> IoPlan:
+    return IoPlan(Nvm.FLUSH, namespace, 0, 0, (FLUSH_STAGE.copy(),))
+
+
+def _blocks(opcode: Nvm, sqe: Sqe, namespace: Namespace, controller: Controller) -> IoPlan:
+    """Return the plan of a command for the logical blocks SLBA to SLBA + NLB. Raises Refused."""
+    slba, count = sqe.cdw10 | sqe.cdw11 << 32, (sqe.cdw12 & 0xFFFF) + 1
+    size = count * namespace.block_bytes
+    limited = opcode in WITH_DATA or opcode == Nvm.VERIFY
+    if limited and size > controller.capabilities.transfer_bytes:
+        raise Refused(Code.INVALID_FIELD, NLB_BYTE)
+    if opcode != Nvm.WRITE_UNCORRECTABLE and sqe.cdw12 & PROTECTION_CHECKS:
+        raise Refused(Code.INVALID_FIELD, PRINFO_BYTE)
+    if slba + count > namespace.blocks:
+        raise Refused(Code.LBA_OUT_OF_RANGE, SLBA_BYTE)
+    first = namespace.first + slba * namespace.block_bytes
+    if opcode in READS and controller.uncorrectable.touches(first, size):
+        raise Refused(Code.UNRECOVERED_READ_ERROR, SLBA_BYTE)
+    through = bool(sqe.cdw12 & FUA) or not controller.features.cache_enabled
+    plan = IoPlan(opcode, namespace, first, size, ())
+    match opcode:
+        case Nvm.READ:
+            read = _commands([(READ, first, size, 0, 0)])
+            cached = sqe.cdw12 & FUA and controller.features.cache_enabled
+            stages = (FLUSH_STAGE.copy(), read) if cached else (read,)
+            return plan._replace(stages=stages, area=size)
+        case Nvm.WRITE:
+            write = _commands([(WRITE, first, size, 0, int(through))])
+            return plan._replace(stages=(write,), area=size)
+        case Nvm.COMPARE:  # the host's data, then those of the drive
+            read = _commands([(READ, first, size, size, 0)])
+            return plan._replace(stages=(read,), area=2 * size)
+        case Nvm.VERIFY:
+            read = _commands([(READ, first, size, 0, 0)])
+            return plan._replace(stages=(read,), area=size)
+        case Nvm.WRITE_ZEROES:
+            return _write_zeroes(plan, controller.capabilities.mapping_unit_bytes, through)
+    return plan  # Write Uncorrectable: marked by finish
+
+
+def _write_zeroes(plan: IoPlan, unit: int, through: bool) -> IoPlan:
+    """Return the plan of Write Zeroes: whole mapping units are deallocated, so that they read as
+    zeros, and zeros are written to the rest. A FLUSH then makes a TRIM durable where a completed
+    write must be."""
+    begin, end = plan.first, plan.first + plan.size
+    low, high = -(-begin // unit) * unit, end // unit * unit
+    if low > high:  # inside of one unit
+        low = high = end
+    rows = [(TRIM, low, high - low, -1, 0)] if low < high else []
+    trims, area = bool(rows), 0
+    for first, size in ((begin, low - begin), (high, end - high)):
+        if size:
+            rows.append((WRITE, first, size, 0, int(through)))
+            area = max(area, size)
+    stages: tuple[np.ndarray, ...] = (_commands(rows),)
+    if trims and through:
+        stages += (FLUSH_STAGE.copy(),)
+    return plan._replace(stages=stages, area=area)
+
+
+def _dataset_management(sqe: Sqe, namespace: Namespace, data: bytes) -> IoPlan:
+    """Return the plan of Dataset Management: TRIM of each range, if the host asks to deallocate.
+    Raises Refused."""
+    count = (sqe.cdw10 & 0xFF) + 1
+    if len(data) != count * RANGE_BYTES or count > MOST_RANGES:
+        raise Refused(Code.DATA_TRANSFER_ERROR)
+    ranges = []
+    for at in range(0, len(data), RANGE_BYTES):
+        blocks = int.from_bytes(data[at + 4 : at + 8], "little")
+        slba = int.from_bytes(data[at + 8 : at + 16], "little")
+        if slba + blocks > namespace.blocks:
+            raise Refused(Code.LBA_OUT_OF_RANGE, SLBA_BYTE)
+        if blocks and sqe.cdw11 & DEALLOCATE:
+            first = namespace.first + slba * namespace.block_bytes
+            ranges.append((first, blocks * namespace.block_bytes))
+    rows = [(TRIM, first, size, -1, 0) for first, size in ranges]
+    stages = (_commands(rows),) if rows else ()
+    return IoPlan(Nvm.DATASET_MANAGEMENT, namespace, 0, 0, stages, ranges=tuple(ranges))
+
+
+def finish(plan: IoPlan, statuses: Sequence[int], area: np.ndarray, controller: Controller) -> int:
+    """Return the status of an I/O command (type << 8 | code) when its stages have ended, and count
+    it. ``statuses``: those of all its drive commands that have run; ``area``: uint8[plan.area].
+    """
+    status = next((status for status in statuses if status), int(Code.SUCCESS))
+    if status == Code.SUCCESS and plan.opcode == Nvm.COMPARE:
+        if not np.array_equal(area[: plan.size], area[plan.size : 2 * plan.size]):
+            status = int(Code.COMPARE_FAILURE)
+    unit = controller.capabilities.mapping_unit_bytes
+    if plan.opcode in READS:
+        controller.read_commands += 1
+    elif plan.opcode == Nvm.WRITE:
+        controller.write_commands += 1
+        controller.unaligned += bool(plan.first % unit or plan.size % unit)
+    if status != Code.SUCCESS:
+        return status
+    marked = controller.uncorrectable
+    if plan.opcode in (Nvm.WRITE, Nvm.WRITE_UNCORRECTABLE):
+        controller.sanitize = controller.sanitize._replace(erased=False)
+    if plan.opcode == Nvm.WRITE_UNCORRECTABLE:
+        marked.mark(plan.first, plan.size)
+    elif plan.opcode in (Nvm.WRITE, Nvm.WRITE_ZEROES):
+        marked.clear(plan.first, plan.size)
+    for first, size in plan.ranges:
+        marked.clear(first, size)
+    return status
+
+
+def record(controller: Controller, sqid: int, sqe: Sqe, status: int, where: int = 0xFFFF) -> int:
+    """Return the status field of an I/O command's completion; add an error to the Error Information
+    log."""
+    if status == Code.SUCCESS:
+        return 0
+    field = status_field(status)
+    lba = sqe.cdw10 | sqe.cdw11 << 32
+    controller.errors.add(sqid, sqe.cid, field, where, lba, sqe.nsid)
+    return field

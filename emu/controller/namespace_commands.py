@@ -1,0 +1,143 @@
+"""Admin commands that create, delete, attach, format and sanitize namespaces.
+
+Owns the checks of these commands and their order. Does not own the namespaces (namespaces.py) or
+the erasure of bytes, which is an action (actions.py).
+Source: NVM Express Base Specification 2.0, sections 5.14 (Format NVM), 5.22 (Namespace Attachment),
+5.23 (Namespace Management), 5.24 (Sanitize) and 8.21 (sanitize operations); NVM Command Set
+Specification 1.0, figure "Namespace Management - Data Structure for Create".
+"""
+
+from __future__ import annotations
+
+from ondie.emu.controller.actions import Action, Do
+from ondie.emu.controller.health_logs import DONE, FAILED, IN_PROGRESS, SanitizeState
+from ondie.emu.controller.identify_namespace import NVM_COMMAND_SET
+from ondie.emu.controller.namespaces import BROADCAST, Namespaces
+from ondie.emu.controller.opcodes import Admin
+from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.controller.structure import Field, Structure
+from ondie.emu.nvme.wire import Sqe
+
+CREATE, DELETE = 0, 1
+ATTACH, DETACH = 0, 1
+SEL_BYTE, CDW10_BYTE, CDW11_BYTE, NSID_BYTE = 40, 40, 44, 4
+NO_ERASE, USER_DATA_ERASE, CRYPTOGRAPHIC_ERASE = range(3)
+"""SES of Format NVM."""
+EXIT_FAILURE, BLOCK_ERASE = 1, 2
+"""SANACT of Sanitize."""
+NO_DEALLOCATE = 1 << 9
+MOST_CONTROLLERS = 2047
+
+HOST_SOFTWARE_FIELDS = Structure(
+    "Namespace Management data structure for Create",
+    4096,
+    "NVM Command Set 1.0: Namespace Management - Data Structure for Create",
+    (
+        Field(0, 8, "NSZE", "Namespace Size"),
+        Field(8, 8, "NCAP", "Namespace Capacity"),
+        Field(26, 1, "FLBAS", "Formatted LBA Size"),
+        Field(29, 1, "DPS", "End-to-end Data Protection Type Settings"),
+        Field(30, 1, "NMIC", "Multi-path I/O and Namespace Sharing"),
+        Field(92, 4, "ANAGRPID", "ANA Group Identifier"),
+        Field(100, 2, "NVMSETID", "NVM Set Identifier"),
+        Field(102, 2, "ENDGID", "Endurance Group Identifier"),
+    ),
+)
+
+
+def data_bytes(sqe: Sqe) -> int:
+    """Return the bytes that the host sends with Namespace Management or Attachment."""
+    management = sqe.opcode == Admin.NAMESPACE_MANAGEMENT
+    return 0 if management and sqe.cdw10 & 0xF != CREATE else 4096
+
+
+def manage(sqe: Sqe, data: bytes, namespaces: Namespaces) -> tuple[int, list[Action], list[int]]:
+    """Create or delete namespaces; return (dword 0, actions, namespaces that were deleted).
+
+    A namespace that is deleted while attached is detached first. Raises Refused.
+    """
+    select = sqe.cdw10 & 0xF
+    if select == CREATE:
+        return _create(sqe, data, namespaces), [], []
+    if select != DELETE:
+        raise Refused(Code.INVALID_FIELD, SEL_BYTE)
+    if sqe.nsid == BROADCAST:
+        nsids = namespaces.identifiers(attached=False)
+    else:
+        nsids = [namespaces.allocated(sqe.nsid).nsid]
+    gone = [namespaces.delete(nsid) for nsid in nsids]
+    actions = [Action(Do.DEALLOCATE, first=each.first, size=each.size) for each in gone]
+    return 0, actions, nsids
+
+
+def _create(sqe: Sqe, data: bytes, namespaces: Namespaces) -> int:
+    """Create a namespace; return its identifier. Raises Refused."""
+    if sqe.cdw11 >> 24 != NVM_COMMAND_SET:
+        raise Refused(Code.INVALID_FIELD, CDW11_BYTE + 3)
+    if sqe.nsid != 0:
+        raise Refused(Code.INVALID_FIELD, NSID_BYTE)
+    asked = HOST_SOFTWARE_FIELDS.unpack(data)
+    if asked["NCAP"] != asked["NSZE"]:
+        raise Refused(Code.THIN_PROVISIONING)
+    if any(asked[name] for name in ("DPS", "NMIC", "ANAGRPID", "NVMSETID")):
+        raise Refused(Code.INVALID_FIELD)
+    if asked["ENDGID"] not in (0, 1):
+        raise Refused(Code.INVALID_FIELD)
+    return namespaces.create(int(asked["NSZE"]), int(asked["FLBAS"]) & 0xF).nsid
+
+
+def attach(sqe: Sqe, data: bytes, namespaces: Namespaces, controller: int) -> None:
+    """Attach a namespace to this controller, or detach it. ``data``: controller list, bytes[4096].
+    Raises Refused."""
+    select = sqe.cdw10 & 0xF
+    if select not in (ATTACH, DETACH):
+        raise Refused(Code.INVALID_FIELD, SEL_BYTE)
+    namespace = namespaces.allocated(sqe.nsid)
+    words = [int.from_bytes(data[at : at + 2], "little") for at in range(0, 4096, 2)]
+    count, asked = words[0], words[1 : 1 + words[0]]
+    if not 1 <= count <= MOST_CONTROLLERS or asked != [controller]:
+        raise Refused(Code.CONTROLLER_LIST_INVALID)
+    if select == ATTACH and namespace.attached:
+        raise Refused(Code.NAMESPACE_ATTACHED)
+    if select == DETACH and not namespace.attached:
+        raise Refused(Code.NAMESPACE_NOT_ATTACHED)
+    namespace.attached = select == ATTACH
+
+
+def format_nvm(sqe: Sqe, namespaces: Namespaces) -> tuple[list[Action], list[int]]:
+    """Give namespaces an LBA format and drop their data; return the actions and the namespaces.
+    Raises Refused."""
+    erase = sqe.cdw10 >> 9 & 0b111
+    if erase not in (NO_ERASE, USER_DATA_ERASE):
+        raise Refused(Code.INVALID_FIELD, CDW10_BYTE + 1)
+    if sqe.cdw10 >> 4 & 0x1F:  # metadata and protection information
+        raise Refused(Code.FORMAT_INVALID, CDW10_BYTE)
+    block_format = sqe.cdw10 & 0xF | (sqe.cdw10 >> 12 & 0b11) << 4
+    if block_format >= len(namespaces.capabilities.formats):
+        raise Refused(Code.FORMAT_INVALID, CDW10_BYTE)
+    if sqe.nsid == BROADCAST:
+        nsids = namespaces.identifiers(attached=True)
+    else:
+        nsids = [namespaces.active(sqe.nsid).nsid]
+    if any(namespaces.by_nsid[nsid].write_protected for nsid in nsids):
+        raise Refused(Code.NAMESPACE_WRITE_PROTECTED, NSID_BYTE)
+    do = Do.ERASE if erase == USER_DATA_ERASE else Do.DEALLOCATE
+    changed = [namespaces.reformat(nsid, block_format) for nsid in nsids]
+    return [Action(do, first=each.first, size=each.size) for each in changed], nsids
+
+
+def sanitize(sqe: Sqe, state: SanitizeState) -> tuple[SanitizeState, list[Action]]:
+    """Start a sanitize operation, or leave the failure of the last one; return the new state and
+    the actions. Raises Refused."""
+    action = sqe.cdw10 & 0b111
+    if action == EXIT_FAILURE:
+        return (SanitizeState() if state.status == FAILED else state), []
+    if action != BLOCK_ERASE or sqe.cdw10 & NO_DEALLOCATE:
+        raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
+    started = SanitizeState(IN_PROGRESS, dword=sqe.cdw10, progress=0)
+    return started, [Action(Do.SANITIZE)]
+
+
+def ended(state: SanitizeState, success: bool) -> SanitizeState:
+    """Return the state after a sanitize operation."""
+    return SanitizeState(DONE if success else FAILED, success, state.dword)

@@ -1,0 +1,122 @@
+"""Drive without a model of flash: commands are executed from memory at once.
+
+Owns that memory and the execution of commands. Does not own protocols. It is the null device with
+which the speed of a served drive is compared, and a RAM disk of any size, of which only what is
+written takes memory.
+Source: nbdkit's memory plugin and Linux's null_blk with memory_backed, for the idea.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.drive import with_blocks
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.ftl.tables import logical_pages
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme.command import COMMAND, COMPLETION, READ, TRIM, WRITE
+from ondie.emu.nvme.tables import PAIR_RING
+from ondie.emu.serve.copy_bytes import copy_bytes
+from ondie.emu.serve.served import Served
+from ondie.emu.units import InputError
+from ondie.kernels.jit import entry, njit
+
+NO_BYTES = np.zeros(0, np.uint8)
+MAP_NORESERVE = 0x4000
+"""Flag of mmap(2) on Linux: memory is counted when it is written, not when it is mapped."""
+
+
+@njit
+def execute(commands, memory, store, held, unit, done):
+    """Execute ``commands``, COMMAND[n], on ``store``, uint8[bytes], with their bytes in ``memory``,
+    uint8. ``held``: uint8[units], 1 for mapping units that were written and not trimmed since;
+    others are zeros. Written: ``done``, COMPLETION[n]. Return True if there was a TRIM, whose
+    memory is not yet zero."""
+    trims = False
+    for at in range(commands.size):
+        command = commands[at]
+        offset, size, data = command.offset, command.size, command.data
+        op = int(command.op)
+        if op == READ and data >= 0:
+            copy_bytes(memory, data, store, offset, size)
+        elif op == WRITE:
+            copy_bytes(store, offset, memory, data, size)
+            held[offset // unit : (offset + size - 1) // unit + 1] = 1
+        elif op == TRIM:
+            trims = True
+        done[at].tag = command.tag
+        done[at].status = 0
+    return trims
+
+
+class MemoryDrive(Served):
+    """A drive in memory, of the sizes that configuration ``cfg`` states, with logical blocks of
+    ``block_bytes`` (None: the default of a drive).
+
+    Raises InputError for an impossible block size, or if the memory cannot be mapped.
+    """
+
+    def __init__(self, cfg: Config, block_bytes: int | None = None) -> None:
+        cfg, block = with_blocks(cfg, block_bytes)
+        geometry = Geometry.of(cfg)
+        unit = geometry.page_bytes
+        capacity = logical_pages(cfg, geometry) * unit
+        super().__init__(cfg, capacity, unit, block, min(cfg.frontend.queue_depth, PAIR_RING))
+        self.description += ", memory"
+        try:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+            self._pages = mmap.mmap(-1, capacity, flags)
+        except (OSError, ValueError, OverflowError) as error:
+            raise InputError(f"{capacity} bytes of memory cannot be mapped: {error}") from error
+        self._store = np.frombuffer(self._pages, np.uint8)
+        self._held = np.zeros(-(-capacity // unit), np.uint8)
+        commands, done = (as_records(np.zeros(1, each)) for each in (COMMAND, COMPLETION))
+        self._execute = entry(execute, commands, NO_BYTES, self._store, self._held, unit, done)
+
+    @property
+    def read_only(self) -> bool:
+        return False
+
+    def connect(self) -> MemoryClient:
+        return MemoryClient(self)
+
+    def mapped(self, first: int, count: int) -> np.ndarray:
+        return self._held[first : first + count] != 0
+
+    def execute(self, commands: np.ndarray, memory: np.ndarray, done: np.ndarray) -> None:
+        """Execute ``commands``, COMMAND[n], with their bytes in ``memory``; write COMPLETION[n]."""
+        if self._execute(commands, memory, self._store, self._held, self.unit, done):
+            for command in commands[commands["op"] == TRIM]:
+                begin = int(command["offset"])
+                self._trim(begin, begin + int(command["size"]))
+
+    def _trim(self, begin: int, end: int) -> None:
+        """Make a range zeros, and return whole pages to the system."""
+        page = mmap.PAGESIZE
+        first, last = -(-begin // page) * page, end // page * page
+        if first < last:
+            self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
+            self._store[begin:first] = 0
+            self._store[last:end] = 0
+        else:
+            self._store[begin:end] = 0
+        self._held[-(-begin // self.unit) : end // self.unit] = 0
+
+
+class MemoryClient:
+    """A client of a :class:`MemoryDrive`, for one thread."""
+
+    def __init__(self, drive: MemoryDrive) -> None:
+        self._drive = drive
+        self._done = as_records(np.zeros(0, COMPLETION))
+
+    def run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
+        """Execute commands, COMMAND[n]. Return COMPLETION[n], valid until the next call."""
+        if len(commands) > len(self._done):
+            self._done = as_records(np.zeros(2 * len(commands), COMPLETION))
+        done = self._done[: len(commands)]
+        self._drive.execute(commands, NO_BYTES if buffer is None else buffer, done)
+        return done

@@ -1,0 +1,193 @@
+"""One NBD client of a drive whose completions come at their time on the wall clock.
+
+Owns the batches in flight, and the thread that replies to each request when it completes, while
+others are in flight and new ones arrive. Does not own the requests themselves (nbd_session.py), the
+words (nbd_request.py) or the time of completions (service.py).
+Source: the NBD protocol, which lets replies come in any order; NVMe completion queues.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+
+from ondie.emu.nvme.client_queue import Connection, Ticket
+from ondie.emu.serve.nbd_request import REQUEST, NbdError, error_of
+from ondie.emu.serve.nbd_session import Batch, Session
+from ondie.emu.serve.nbd_wire import Handshake
+from ondie.emu.serve.served import Served
+from ondie.emu.units import InputError
+from ondie.kernels.errors import KernelError
+
+ERROR = REQUEST.names.index("error") if REQUEST.names else -1
+TAG_SHIFT = 16
+"""Tags of commands: number of the batch, and below this bit number of the request."""
+MOST_BATCHES = 32
+"""Largest number of batches in flight; the number of their commands is that of the drive's depth.
+"""
+
+
+class Flight:
+    """A batch in flight: requests without a reply, and the errors of those that have failed."""
+
+    def __init__(self, batch: Batch, count: int, commands: int, stream: Ticket | None) -> None:
+        self.batch, self.commands = batch, commands
+        self.requests: list[tuple[int, ...]] = batch.requests[:count].tolist()
+        self.left = batch.requests["count"][:count].tolist()
+        """Number of commands in flight, by request."""
+        self.errors: dict[int, int] = {}
+        self.waiting = {number for number, left in enumerate(self.left) if left}
+        """Requests without a reply."""
+        self.stream = stream
+
+
+class PacedSession(Session):
+    """A session that replies to each request when it completes. ``source``: client of the drive."""
+
+    def __init__(
+        self, sock: socket.socket, served: Served, handshake: Handshake, source: Connection
+    ) -> None:
+        super().__init__(sock, served, handshake)
+        self._source = source
+        self._spare: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+        self._batches = 1
+        self._flights: dict[int, Flight] = {}
+        self._changed = threading.Condition()
+        """Guards the flights and the end; notified when there is something to wait for."""
+        self._in_flight = 0
+        """Number of commands in flight."""
+        self._ending = False
+        self._sending = threading.Lock()
+        self._gone = False
+
+    def run(self) -> None:
+        """Execute requests until the client has gone, or sends what is no request, and those in
+        flight have completed."""
+        replies = threading.Thread(target=self._reply, name="ondie nbd replies", daemon=True)
+        replies.start()
+        try:
+            super().run()
+        finally:
+            with self._changed:
+                self._ending = True
+                self._changed.notify_all()
+            replies.join()
+
+    def send(self, data: bytes | memoryview) -> None:
+        with self._sending:
+            super().send(data)
+
+    def execute(self, count: int, commands: int, out: int, refused: int) -> None:
+        """Hand over commands, and reply to the requests that have none."""
+        batch = self.batch
+        if commands:
+            with self._changed:
+                while self._in_flight and self._in_flight + commands > self.served.depth:
+                    self._changed.wait()  # back-pressure
+                try:
+                    stream = self._source.stream(batch.commands[:commands], batch.memory)
+                except (InputError, KernelError):  # the service has ended
+                    stream = None
+                flight = Flight(batch, count, commands, stream)
+                if stream is not None:
+                    self._flights[batch.number] = flight
+                    self._in_flight += commands
+                    self._changed.notify_all()
+            if stream is None:
+                self.send(self._fail(flight))
+        if refused:
+            self.send(b"".join(
+                self.reply(batch, request, 0)
+                for request in batch.requests[:count].tolist() if request[ERROR]
+            ))  # fmt: skip
+        if commands and stream is not None:
+            self._take_spare()
+
+    def _take_spare(self) -> None:
+        """Go on with a batch that is not in flight, and with the bytes that have arrived."""
+        old = self.batch
+        try:
+            new = self._spare.get_nowait()
+        except queue.Empty:
+            if self._batches < MOST_BATCHES:
+                new = Batch(self.served, self.largest, self._batches)
+                self._batches += 1
+            else:
+                new = self._spare.get()  # back-pressure
+        left = old.end - old.begin
+        new.memory[:left] = old.memory[old.begin : old.end]
+        new.begin, new.end = 0, left
+        self.batch = new
+        self.limits["tag"] = new.number << TAG_SHIFT
+
+    # --- the thread of replies
+
+    def _reply(self) -> None:
+        """Reply to requests as they complete, until the end."""
+        while True:
+            with self._changed:
+                while not self._flights and not self._ending:
+                    self._changed.wait()
+                if not self._flights:
+                    return
+            data = self._take(self._source.next())
+            if data and not self._gone:
+                try:
+                    self.send(data)
+                except OSError:
+                    self._leave()
+
+    def _leave(self) -> None:
+        """Disconnect a client that takes no replies."""
+        self._gone = True
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    def _take(self, ticket: Ticket) -> bytes:
+        """Return the replies to the requests that the completions of ``ticket`` complete."""
+        with self._changed:  # a batch is known when it was handed over
+            flights = self._flights
+        try:
+            done = ticket.wait()
+        except Exception:  # noqa: BLE001 - whatever has ended the service
+            flight = next(each for each in flights.values() if each.stream is ticket)
+            return self._fail(flight)
+        replies = []
+        for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
+            flight = flights[tag >> TAG_SHIFT]
+            number = tag & (1 << TAG_SHIFT) - 1
+            if status:
+                flight.errors.setdefault(number, error_of(status))
+            flight.left[number] -= 1
+            if flight.left[number]:
+                continue
+            flight.waiting.remove(number)
+            error = flight.errors.get(number, 0)
+            replies.append(self.reply(flight.batch, flight.requests[number], error))
+            if error:
+                self.served.count([0] * 8, 1)
+            if not flight.waiting:
+                self._land(flight)
+        return b"".join(replies)
+
+    def _fail(self, flight: Flight) -> bytes:
+        """Return the replies to the requests of a batch that the drive does not execute."""
+        waiting = sorted(flight.waiting)
+        self.served.count([0] * 8, len(waiting))
+        replies = [
+            self.reply(flight.batch, flight.requests[number], NbdError.EIO) for number in waiting
+        ]
+        self._land(flight)
+        return b"".join(replies)
+
+    def _land(self, flight: Flight) -> None:
+        """Forget a batch that is done; its memory is free unless the drive has not taken it."""
+        with self._changed:
+            if self._flights.pop(flight.batch.number, None) is None:
+                return
+            self._in_flight -= flight.commands
+            self._changed.notify_all()
+        self._spare.put(flight.batch)

@@ -1,0 +1,157 @@
+"""`ondie serve`: what it refuses in one line, what it prints, and what its signals leave behind."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serve import nbd_client as nbd
+from tests.serve.nbd_client import client
+from tests.serve.served import path_in
+from tests.smoke.commands import files, here, refused
+
+SMALL = ("flash.channels=1", "flash.dies_per_channel=1", "flash.blocks_per_plane=16",
+         "cache.capacity=1 MiB")  # fmt: skip
+SETTINGS = [word for each in SMALL for word in ("--set", each)]
+
+
+@contextlib.contextmanager
+def process(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """(process, the address that it prints) of `ondie serve` with a small drive."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "ondie.emu.cli", "serve", *map(str, arguments), *SETTINGS],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        assert line.startswith("nbd "), started.communicate(timeout=nbd.SECONDS)
+        yield started, line.removeprefix("nbd ").rstrip()
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_signals_end_it_and_the_store_is_clean(tmp_path):
+    """Written without a flush, stopped by each signal, and read again; --stats counts requests, and
+    a read-only export refuses writes and leaves the store as it is."""
+    store = tmp_path / "store"
+    for number, name in enumerate((signal.SIGTERM, signal.SIGINT)):
+        path = path_in(tmp_path)
+        with process("--nbd", f"unix:{path}", "--store", store, "--stats") as (server, address):
+            assert address == f"unix:{path}"
+            with client(path) as one:
+                assert one.read(0, 4096) == bytes([number]) * 4096
+                one.write(0, bytes([number + 1]) * 4096)
+                server.send_signal(name)
+                out, err = server.communicate(timeout=nbd.SECONDS)
+                assert (server.returncode, err) == (0, "")
+                assert "reads 1\nwrites 1\n" in out and "errors 0\n" in out
+                assert one.closed()
+        assert not os.path.exists(path)
+    before = {
+        name: (store / name).read_bytes() for name in files(store) if (store / name).is_file()
+    }
+    with process("--nbd", ":0", "--store", store, "--read-only") as (server, address):
+        host, port = address.split(":")
+        assert host == "127.0.0.1"
+        with client((host, int(port))) as one:
+            assert one.flags & 2 and one.read(0, 4096) == b"\2" * 4096
+            assert one.ask(nbd.WRITE, 0, data=bytes(4096)).error == nbd.EPERM
+            assert one.ask(nbd.TRIM, 0, 4096).error == nbd.EPERM
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=nbd.SECONDS)
+    assert before == {name: (store / name).read_bytes() for name in before}
+
+
+def test_the_store_is_locked(capsys, tmp_path):
+    """While another server has it; the socket of the refused one does not stay."""
+    store = tmp_path / "store"
+    with process("--nbd", ":0", "--store", store):
+        path = path_in(tmp_path)
+        words = ("serve", "--nbd", f"unix:{path}", "--store", store, *SETTINGS)
+        refused(here(capsys, *words), str(store), "in use by another drive")
+        assert not os.path.exists(path)
+
+
+def test_a_port_in_use(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused(here(capsys, "serve", "--nbd", f":{port}"), f"--nbd 127.0.0.1:{port}", "in use")
+
+
+def test_sockets_that_are_there(capsys, tmp_path):
+    """A live one is left alone, a stale one is taken over, and a file or folder is not touched."""
+    path = str(tmp_path / "a.sock")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        other.listen()
+        refused(here(capsys, "serve", "--nbd", f"unix:{path}"), path, "another program listens")
+        assert os.path.exists(path)
+    with process("--nbd", f"unix:{path}", "--null") as (server, address):
+        assert address == f"unix:{path}"
+        with client(path) as one:
+            assert one.read(0, 4096) == bytes(4096)
+        refused(here(capsys, "serve", "--nbd", f"unix:{path}", "--null"), "another program listens")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(nbd.SECONDS) == 0
+    assert not os.path.exists(path)
+    (tmp_path / "file").write_text("mine")
+    found = here(capsys, "serve", "--nbd", f"unix:{tmp_path}/file")
+    refused(found, "file", "is no socket")
+    refused(here(capsys, "serve", "--nbd", f"unix:{tmp_path}"), "is no socket")
+    assert files(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_socket_that_another_server_took_over_stays(tmp_path):
+    """The end of a server removes its own file only."""
+    path = path_in(tmp_path)
+    with process("--nbd", f"unix:{path}", "--null") as (server, _):
+        os.unlink(path)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(path)
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(nbd.SECONDS) == 0
+            assert os.path.exists(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--nbd", "unix:" + "x" * 108], ["at most 107 bytes", "has 108"]),
+        (["--nbd", "unix:" + "ü" * 54], ["at most 107 bytes", "has 108"]),
+        (["--nbd", "unix:"], ["--nbd unix:", "must be unix:PATH or HOST:PORT"]),
+        (["--nbd", "somewhere"], ["--nbd somewhere", "must be unix:PATH or HOST:PORT"]),
+        (["--nbd", "localhost:65536"], ["localhost:65536", "from 0 to 65535"]),
+        (["--nbd", "localhost:-1"], ["localhost:-1", "from 0 to 65535"]),
+        (["--nbd", "unix:no/such/folder/a"], ["no/such/folder/a", "No such file"]),
+        (["--nbd", "203.0.113.1:0"], ["--nbd 203.0.113.1:0", "assign"]),
+        ([], ["--nbd"]),
+        (["--nbd", ":0", "--block", "1000"], ["block_bytes = 1000", "power of two"]),
+        (["--nbd", ":0", "--block", "8192"], ["block_bytes = 8192", "4096"]),
+        (["--nbd", ":0", "--clock", "lunar"], ["--clock", "lunar"]),
+        (["--nbd", ":0", "--device", "newprot"], ["newprot", "newport"]),
+        (["--nbd", ":0", "--read-only"], ["read_only", "store"]),
+        (["--nbd", ":0", "--durability", "process"], ["durability", "store"]),
+        (["--nbd", ":0", "--null", "--store", "a"], ["--store cannot be combined with --null"]),
+        (["--nbd", ":0", "--null", "--clock", "real"], ["--clock cannot be combined with --null"]),
+        (["--nbd", ":0", "--null", "--read-only"], ["--read-only cannot be combined with --null"]),
+        (["--nbd", ":0", "--null", "--set", "flash.page=128 KiB",
+          "--set", "ftl.mapping_unit=128 KiB"], ["at most 65536", "--block"]),
+    ],
+)  # fmt: skip
+def test_what_is_refused(capsys, tmp_path, monkeypatch, given, words):
+    monkeypatch.chdir(tmp_path)
+    refused(here(capsys, "serve", *given), *words)
+    assert files(tmp_path) == []
+
+
+def test_handlers_of_signals_are_restored(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    refused(here(capsys, "serve", "--nbd", ":0", "--block", "1000"))
+    assert signal.getsignal(signal.SIGTERM) is before
