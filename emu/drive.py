@@ -22,7 +22,7 @@ import numpy as np
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
-from ondie.emu.engine.run import defect_report
+from ondie.emu.engine.run import defect_report, injected_faults
 from ondie.emu.engine.run.command_system import CommandOptions
 from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
 from ondie.emu.engine.run.system import PLANNED
@@ -311,6 +311,40 @@ class Drive(PowerSystem):
         if status == Status.UNRECOVERED_READ_ERROR:
             raise MediaError(message, status)
         raise CommandError(f"{message}; {self._reason}" if self._reason else message, status)
+
+    # --- faults by request
+
+    def inject_media_errors(self, offset: int, size: int) -> int:
+        """Damage the flash pages that hold ``size`` bytes from byte ``offset`` on, after a FLUSH
+        that also runs the commands in flight. Reads of them end with UNRECOVERED_READ_ERROR until
+        they are written or trimmed. Return the number of damaged mapping units.
+
+        Raises InputError without payload, without power, for partial mapping units, for bytes
+        outside the drive, and if none of the units holds data; CommandError if the FLUSH fails.
+        """
+        unit = self.unit_bytes
+        offset = whole_number("offset", offset, 0, self.capacity - unit)
+        size = whole_number("size", size, unit, self.capacity - offset)
+        for name, value in {"offset": offset, "size": size}.items():
+            if value % unit:
+                raise InputError(f"{name} = {value}: must be a multiple of {unit}, a mapping unit")
+        self.check_power()
+        self.flush()
+        assert self.store is not None and self._bytes is not None
+        if self.cfg.cache.power_loss_protection:
+            self._save_all()  # their FLUSH writes nothing
+        self._bytes.verify_reads()
+        units = np.arange(offset // unit, (offset + size) // unit)
+        found = injected_faults.damage_units(self.arrays, self.store, units, self._options.seed)
+        if not found:
+            raise InputError(f"bytes {offset} to {offset + size - 1} hold no data on flash")
+        return found
+
+    def wear_out(self) -> int:
+        """Let a program fail in as many blocks as are spare, so that the drive becomes read-only.
+        Return their number. Raises InputError without power."""
+        self.check_power()
+        return injected_faults.fail_spare_blocks(self.arrays, self.geometry)
 
     # --- conservation
 

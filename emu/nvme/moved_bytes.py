@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ondie.emu.engine.core.conservation import Imbalance
+from ondie.emu.engine.core.counters import MEDIA_ERRORS
 from ondie.emu.engine.core.events import ROW
 from ondie.emu.engine.core.payload_log import LOG_BAD, LOG_FILL, LOG_READ, LogEntry
 from ondie.emu.engine.core.state import Arrays
@@ -179,6 +180,11 @@ class MovedBytes:
             if kept is None or not kept.count:  # else the cache has it
                 files.sync()
 
+    def verify_reads(self) -> None:
+        """Compare the checksums of all pages that are read from now on, also of pages in memory."""
+        for dev in range(len(self.stores)):
+            self._records[dev].verify = 1
+
     def tables(self) -> dict[str, np.ndarray]:
         """Return the memory of the data cache by name, for a checkpoint."""
         return {f"bytes {name}": self._kept[name] for name in ("cached", "flying", "state")}
@@ -255,6 +261,7 @@ class MovedBytes:
             request = self._arrays.req[place]
             if request["status"] == Status.SUCCESS:
                 request["status"] = Status.UNRECOVERED_READ_ERROR
+                self._arrays.count[int(entry["dev"]), MEDIA_ERRORS] += 1
 
     def _prepare(self, entry: np.record, record: Any, store: PageStore) -> int:
         """Open a segment, reserve room or erase pages, so that the application of ``entry`` of the

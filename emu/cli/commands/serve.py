@@ -15,6 +15,7 @@ from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.config.config import configuration
 from ondie.emu.drive import CommandError
 from ondie.emu.nand.superblock import DURABILITIES
+from ondie.emu.serve.control import flat, report
 from ondie.emu.serve.server import ServeOptions, Server
 from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
@@ -23,6 +24,8 @@ from ondie.emu.units import InputError
 @click.command()
 @click.option("--nbd", metavar="ADDR", required=True,
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--ctl", metavar="PATH", help="Take commands of `ondie ctl` at this unix socket, "
+              "which only this user may use.")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
 @click.option("--store", metavar="DIR", help="Folder of the stored pages (docs/store.md); without "
               "it, the contents end with the server.")  # fmt: skip
@@ -33,9 +36,10 @@ from ondie.emu.units import InputError
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
               help="virtual: as fast as possible; real: completions at their time.")  # fmt: skip
 @seed_option("bad blocks and failing operations")
-@click.option("--stats", is_flag=True, help="Print the requests at the end.")
+@click.option("--stats", is_flag=True, help="Print requests and counters at the end.")
 def run_serve(
     nbd: str,
+    ctl: str | None,
     device: str,
     settings: tuple[str, ...],
     store: str | None,
@@ -60,8 +64,8 @@ def run_serve(
         server = Server(
             cfg,
             ServeOptions(
-                nbd=nbd, store=store, durability=durability, block_bytes=block, seed=seed,
-                clock=clock,
+                nbd=nbd, ctl=ctl, store=store, durability=durability, block_bytes=block,
+                seed=seed, clock=clock,
             ),
         )  # fmt: skip
         click.echo(f"nbd {server.nbd.listener.address}")
@@ -74,5 +78,5 @@ def run_serve(
         for each, handler in before.items():
             signal.signal(each, handler)
     if stats:
-        for name, value in server.served.statistics().items():
-            click.echo(f"{name} {value}")
+        for name, value in flat(report(server.served)):
+            click.echo(f"{name} {value}".rstrip())

@@ -1,0 +1,257 @@
+"""Control socket of a served drive: power, faults and counters, one JSON line each way.
+
+Owns the commands, their arguments, the socket's threads, and the client's side. Does not own the
+drive (drive.py), whose service executes the commands, or what is printed (cli).
+Source: this project; JSON lines (jsonlines.org), as QEMU's monitor (QMP) has them.
+
+A request is an object with "command" and its arguments, and ends with a newline. The reply is
+{"result": {...}} or {"error": "one sentence"}. A connection carries any number of requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ondie.emu.drive import CommandError
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.served import Served
+from ondie.emu.units import InputError, quoted, whole_number
+
+MOST_BYTES = 4096
+"""Longest request, bytes."""
+MOST_CLIENTS = 16
+IDLE_S = 60.0
+"""Time after which a silent client is disconnected."""
+MOST_EVENTS = 10**12
+Result = dict[str, Any]
+
+
+class Controls:
+    """Commands for ``served``; each returns its result. All raise InputError, and CommandError if a
+    command of the drive has failed."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        """Let the thread of the service call ``function``; return its result."""
+        return self._served.service.call(function).result()
+
+    def counters(self) -> Result:
+        """Return the condition of the drive, its counters since the power came on, and the requests
+        of clients since the server started."""
+        return self._call(lambda: report(self._served))
+
+    def power_cut(self, after: int = 0, restart: bool = False) -> Result:
+        """Cut the power after ``after`` events of the engine. Without ``restart``, the drive is
+        then offline until :meth:`power_on`."""
+        after = whole_number("after", after, 0, MOST_EVENTS)
+        events = self._call(lambda: self._served.drive.power_cut(after))
+        return {"events": events, **(self.power_on() if restart else {})}
+
+    def power_on(self) -> Result:
+        """Switch the power on again: the drive recovers its tables from flash."""
+        drive = self._served.drive
+
+        def switch_on() -> Result:
+            drive.power_on()
+            return {"condition": drive.condition.value, "why": drive.why}
+
+        return self._call(switch_on)
+
+    def inject_media_error(self, offset: int, size: int) -> Result:
+        """Damage the flash pages of ``size`` bytes from byte ``offset`` on."""
+        drive = self._served.drive
+        return {"units": self._call(lambda: drive.inject_media_errors(offset, size))}
+
+    def wear_out(self) -> Result:
+        """Use up the spare blocks."""
+        drive = self._served.drive
+
+        def use_up() -> Result:
+            blocks = drive.wear_out()
+            return {"blocks": blocks, "condition": drive.condition.value, "why": drive.why}
+
+        return self._call(use_up)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: the method of Controls, and its arguments by name with their types."""
+
+    run: Callable[..., Result]
+    arguments: dict[str, type]
+    required: tuple[str, ...] = ()
+
+
+COMMANDS = {
+    "counters": Command(Controls.counters, {}),
+    "power-cut": Command(Controls.power_cut, {"after": int, "restart": bool}),
+    "power-on": Command(Controls.power_on, {}),
+    "inject-media-error": Command(
+        Controls.inject_media_error, {"offset": int, "size": int}, ("offset", "size")
+    ),
+    "wear-out": Command(Controls.wear_out, {}),
+}
+
+
+def report(served: Served) -> Result:
+    """Return what :meth:`Controls.counters` does; only the thread that owns the drive may call."""
+    drive = served.drive
+    return {
+        "condition": drive.condition.value,
+        "why": drive.why,
+        "critical_warning": int(drive.critical_warning),
+        "simulated_ps": int(drive.now),
+        "mapped_units": int(drive.arrays.dev.mapped[0]),
+        "unit_bytes": drive.unit_bytes,
+        "requests": served.statistics(),
+        "counters": dict(zip(COUNTERS, drive.arrays.count[0].tolist(), strict=True)),
+    }
+
+
+def execute(controls: Controls, line: bytes) -> Result:
+    """Return the reply to a request."""
+    try:
+        return {"result": _execute(controls, line)}
+    except (InputError, CommandError) as error:
+        return {"error": str(error)}
+
+
+def _execute(controls: Controls, line: bytes) -> Result:
+    """Return the result of a request. Raises InputError and CommandError."""
+    try:
+        request = json.loads(line)
+    except ValueError as error:  # also bytes that are no UTF-8
+        raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object") from error
+    except RecursionError as error:
+        raise InputError("request: is nested too deeply") from error
+    if not isinstance(request, dict):
+        raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object")
+    name = request.pop("command", None)
+    command = COMMANDS.get(name) if isinstance(name, str) else None
+    if command is None:
+        raise InputError(f"command {quoted(repr(name))}: must be one of {', '.join(COMMANDS)}")
+    for key, value in request.items():
+        kind = command.arguments.get(key)
+        if kind is None:
+            known = ", ".join(command.arguments) or "none"
+            raise InputError(f"{name}: argument {quoted(repr(key))}: must be one of: {known}")
+        if type(value) is not kind:
+            wanted = "a whole number" if kind is int else "true or false"
+            raise InputError(f"{name}: {key} = {quoted(repr(value))}: must be {wanted}")
+    if missing := [key for key in command.required if key not in request]:
+        raise InputError(f"{name}: {' and '.join(missing)} must be given")
+    return command.run(controls, **request)
+
+
+class ControlServer:
+    """Answers requests at ``listener``, for ``served``, until :meth:`close`."""
+
+    def __init__(self, served: Served, listener: Listener) -> None:
+        self.listener = listener
+        self._controls = Controls(served)
+        self._clients: dict[threading.Thread, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept, name="ondie control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Disconnect all clients, after the command that is executed, and end."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self.listener.socket.shutdown(socket.SHUT_RDWR)  # ends accept
+        self._thread.join()
+        with self._lock:
+            threads = list(self._clients)
+            for sock in self._clients.values():
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RD)
+        for thread in threads:
+            thread.join()
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listener.socket.accept()
+            except OSError:
+                if self._closing:
+                    return
+                continue  # the client has gone
+            sock.settimeout(IDLE_S)
+            thread = threading.Thread(target=self._answer, args=(sock,), daemon=True)
+            with self._lock:
+                if len(self._clients) < MOST_CLIENTS:
+                    self._clients[thread] = sock
+                    thread.start()
+                    continue
+            with sock, contextlib.suppress(OSError):
+                sock.sendall(reply_line({"error": f"all {MOST_CLIENTS} connections are in use"}))
+
+    def _answer(self, sock: socket.socket) -> None:
+        """Answer the requests of a client until it leaves."""
+        try:
+            with sock, sock.makefile("rb") as lines, contextlib.suppress(OSError):
+                while line := lines.readline(MOST_BYTES):
+                    if not line.endswith(b"\n"):
+                        error = f"a request must have at most {MOST_BYTES} bytes and end with \\n"
+                        sock.sendall(reply_line({"error": error}))
+                        return
+                    sock.sendall(reply_line(execute(self._controls, line)))
+        finally:
+            with self._lock:
+                del self._clients[threading.current_thread()]
+
+
+def reply_line(reply: Result) -> bytes:
+    """Return a reply or a request as a line."""
+    return json.dumps(reply).encode() + b"\n"
+
+
+def socket_address(text: str, option: str) -> Address:
+    """Return the address of the control socket at PATH or unix:PATH. Raises InputError."""
+    path = text.removeprefix("unix:")
+    if not path:
+        raise InputError(f"{option} {quoted(repr(text))}: must be the path of a unix socket")
+    return Address(path=path)
+
+
+def send(path: str, command: str, arguments: Result) -> Result:
+    """Send a request to the control socket at ``path``; return its result. Raises InputError if
+    there is no answer, or with the error of the reply."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.connect(path)
+            sock.sendall(reply_line({"command": command, **arguments}))
+            with sock.makefile("rb") as lines:
+                line = lines.readline()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; is this the --ctl of a running "
+                         "`ondie serve`?") from error  # fmt: skip
+    try:
+        reply = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{path}: the reply is no JSON; the server may have ended") from error
+    if "error" in reply:
+        raise InputError(reply["error"])
+    return reply["result"]
+
+
+def flat(result: Result) -> list[tuple[str, Any]]:
+    """Return the names and values of a result; those of an inner object have a prefix."""
+    found: list[tuple[str, Any]] = []
+    for name, value in result.items():
+        if isinstance(value, dict):
+            found += [(f"{name}.{inner}", each) for inner, each in value.items()]
+        else:
+            found.append((name, value))
+    return found
