@@ -1,36 +1,29 @@
-"""Control socket of a served drive: power, faults and counters, one JSON line each way.
+"""Control socket of a served drive: power, faults and counters.
 
-Owns the commands, their arguments, the socket's threads, and the client's side. Does not own the
-drive (drive.py), whose service executes the commands, or what is printed (cli).
-Source: this project; JSON lines (jsonlines.org), as QEMU's monitor (QMP) has them.
-
-A request is an object with "command" and its arguments, and ends with a newline. The reply is
-{"result": {...}} or {"error": "one sentence"}. A connection carries any number of requests.
+Owns the execution of the commands, and the socket's threads. Does not own the words of the socket
+and the client's side (control_words.py), the drive (drive.py), whose service executes the commands,
+or what is printed (cli). Source: this project.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ondie.emu.drive import CommandError
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.control_words import MOST_BYTES, Result, line_of, parse
 from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError, quoted, whole_number
 
-MOST_BYTES = 4096
-"""Longest request, bytes."""
 MOST_CLIENTS = 16
 IDLE_S = 60.0
 """Time after which a silent client is disconnected."""
 MOST_EVENTS = 10**12
-Result = dict[str, Any]
 
 
 class Controls:
@@ -82,24 +75,14 @@ class Controls:
         return self._call(use_up)
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command: the method of Controls, and its arguments by name with their types."""
-
-    run: Callable[..., Result]
-    arguments: dict[str, type]
-    required: tuple[str, ...] = ()
-
-
-COMMANDS = {
-    "counters": Command(Controls.counters, {}),
-    "power-cut": Command(Controls.power_cut, {"after": int, "restart": bool}),
-    "power-on": Command(Controls.power_on, {}),
-    "inject-media-error": Command(
-        Controls.inject_media_error, {"offset": int, "size": int}, ("offset", "size")
-    ),
-    "wear-out": Command(Controls.wear_out, {}),
+RUN: dict[str, Callable[..., Result]] = {
+    "counters": Controls.counters,
+    "power-cut": Controls.power_cut,
+    "power-on": Controls.power_on,
+    "inject-media-error": Controls.inject_media_error,
+    "wear-out": Controls.wear_out,
 }
+"""Methods of control_words.COMMANDS."""
 
 
 def report(served: Served) -> Result:
@@ -120,36 +103,10 @@ def report(served: Served) -> Result:
 def execute(controls: Controls, line: bytes) -> Result:
     """Return the reply to a request."""
     try:
-        return {"result": _execute(controls, line)}
+        command, arguments = parse(line)
+        return {"result": RUN[command](controls, **arguments)}
     except (InputError, CommandError) as error:
         return {"error": str(error)}
-
-
-def _execute(controls: Controls, line: bytes) -> Result:
-    """Return the result of a request. Raises InputError and CommandError."""
-    try:
-        request = json.loads(line)
-    except ValueError as error:  # also bytes that are no UTF-8
-        raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object") from error
-    except RecursionError as error:
-        raise InputError("request: is nested too deeply") from error
-    if not isinstance(request, dict):
-        raise InputError(f"request {quoted(repr(line[:40]))}: must be one JSON object")
-    name = request.pop("command", None)
-    command = COMMANDS.get(name) if isinstance(name, str) else None
-    if command is None:
-        raise InputError(f"command {quoted(repr(name))}: must be one of {', '.join(COMMANDS)}")
-    for key, value in request.items():
-        kind = command.arguments.get(key)
-        if kind is None:
-            known = ", ".join(command.arguments) or "none"
-            raise InputError(f"{name}: argument {quoted(repr(key))}: must be one of: {known}")
-        if type(value) is not kind:
-            wanted = "a whole number" if kind is int else "true or false"
-            raise InputError(f"{name}: {key} = {quoted(repr(value))}: must be {wanted}")
-    if missing := [key for key in command.required if key not in request]:
-        raise InputError(f"{name}: {' and '.join(missing)} must be given")
-    return command.run(controls, **request)
 
 
 class ControlServer:
@@ -195,7 +152,7 @@ class ControlServer:
                     thread.start()
                     continue
             with sock, contextlib.suppress(OSError):
-                sock.sendall(reply_line({"error": f"all {MOST_CLIENTS} connections are in use"}))
+                sock.sendall(line_of({"error": f"all {MOST_CLIENTS} connections are in use"}))
 
     def _answer(self, sock: socket.socket) -> None:
         """Answer the requests of a client until it leaves."""
@@ -204,17 +161,12 @@ class ControlServer:
                 while line := lines.readline(MOST_BYTES):
                     if not line.endswith(b"\n"):
                         error = f"a request must have at most {MOST_BYTES} bytes and end with \\n"
-                        sock.sendall(reply_line({"error": error}))
+                        sock.sendall(line_of({"error": error}))
                         return
-                    sock.sendall(reply_line(execute(self._controls, line)))
+                    sock.sendall(line_of(execute(self._controls, line)))
         finally:
             with self._lock:
                 del self._clients[threading.current_thread()]
-
-
-def reply_line(reply: Result) -> bytes:
-    """Return a reply or a request as a line."""
-    return json.dumps(reply).encode() + b"\n"
 
 
 def socket_address(text: str, option: str) -> Address:
@@ -223,35 +175,3 @@ def socket_address(text: str, option: str) -> Address:
     if not path:
         raise InputError(f"{option} {quoted(repr(text))}: must be the path of a unix socket")
     return Address(path=path)
-
-
-def send(path: str, command: str, arguments: Result) -> Result:
-    """Send a request to the control socket at ``path``; return its result. Raises InputError if
-    there is no answer, or with the error of the reply."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.connect(path)
-            sock.sendall(reply_line({"command": command, **arguments}))
-            with sock.makefile("rb") as lines:
-                line = lines.readline()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; is this the --ctl of a running "
-                         "`ondie serve`?") from error  # fmt: skip
-    try:
-        reply = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{path}: the reply is no JSON; the server may have ended") from error
-    if "error" in reply:
-        raise InputError(reply["error"])
-    return reply["result"]
-
-
-def flat(result: Result) -> list[tuple[str, Any]]:
-    """Return the names and values of a result; those of an inner object have a prefix."""
-    found: list[tuple[str, Any]] = []
-    for name, value in result.items():
-        if isinstance(value, dict):
-            found += [(f"{name}.{inner}", each) for inner, each in value.items()]
-        else:
-            found.append((name, value))
-    return found

@@ -1,6 +1,6 @@
 """`ondie ctl`: one command to the control socket of a served drive.
 
-Owns the options and what is printed. Does not own the commands (emu/serve/control.py).
+Owns the options and what is printed. Does not own the commands (emu/serve/control_words.py).
 Source: none.
 """
 
@@ -10,7 +10,7 @@ import json
 
 import click
 
-from ondie.emu.serve.control import COMMANDS, flat, send
+from ondie.emu.serve.control_words import COMMANDS, flat, send
 from ondie.emu.units import InputError
 
 
@@ -45,7 +45,7 @@ def run_ctl(
     arguments = {name: value for name, value in given.items() if value is not None}
     known = COMMANDS[command]
     for name in arguments:
-        if name not in known.arguments:
+        if name not in known.types:
             raise InputError(f"--{name} cannot be combined with {command}")
     for name in known.required:
         if name not in arguments:
