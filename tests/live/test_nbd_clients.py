@@ -13,6 +13,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control_words import send
 from ondie.emu.units import InputError
 from tests.live.processes import Live, needs, needs_mounts
@@ -92,7 +93,7 @@ def test_copies(small, rng):
     assert "identical" in small.run(["qemu-img", "compare", "-Fraw", "-fraw", "image", small.uri])
     small.run(["qemu-img", "convert", "-fraw", "-Oqcow2", small.uri, "image.qcow2"])
     assert "identical" in small.run(["qemu-img", "compare", "image", "image.qcow2"])
-    io(small, "discard 0 4M", "write -z 20M 1M", "flush")
+    io(small, "discard 0 4M", "write -zu 20M 1M", "flush")
     io(small, "read -P 0 0 4M", "read -P 0 20M 1M")
     kinds = [(each["offset"], each["type"]) for each in
              json.loads(small.run(["nbdinfo", "--map", "--json", small.uri]))]  # fmt: skip
@@ -101,10 +102,11 @@ def test_copies(small, rng):
     assert counters(small)["mapped_units"] == 11 * MIB // UNIT
 
 
-def fio(live: Live, *options: str, code: int | None = 0) -> dict:
+def fio(live: Live, *options: str) -> dict:
+    """Run a job of 4 KiB requests at depth 32; return what fio says of it."""
     words = ["fio", "--name=job", "--ioengine=nbd", f"--uri={live.uri}", "--output-format=json",
              "--thread", "--bs=4k", "--iodepth=32", "--randseed=7"]  # fmt: skip
-    text = live.run([*words, *options], code=code)
+    text = live.run([*words, *options])
     return json.loads(text[text.index("{") : text.rindex("}") + 1])["jobs"][0]
 
 
@@ -139,10 +141,8 @@ def test_media_errors(small, rng):
     failed = {at: line for at, line in enumerate(outcomes) if "failed" in line}
     assert failed == dict.fromkeys(bad, "read failed: Input/output error")
     assert counters(small)["counters"]["media_errors"] == len(bad)
-    job = fio(
-        small, "--rw=randread", f"--size={units * UNIT}", "--continue_on_error=read", code=None
-    )
-    assert job["total_err"] == len(bad) and job["error"] == 5
+    job = fio(small, "--rw=randread", f"--size={units * UNIT}", "--continue_on_error=read")
+    assert (job["total_err"], job["first_error"]) == (len(bad), 5)
     found = counters(small)
     assert found["counters"]["media_errors"] == found["requests"]["errors"] == 2 * len(bad)
     assert found["critical_warning"] & 4
@@ -193,18 +193,13 @@ def test_a_worn_drive_under_a_mount(small):
               "sed s/mnt/again/ sum | sha256sum -c")  # fmt: skip
 
 
-@pytest.mark.parametrize("option", ["--nbd", "--ctl"])
-def test_a_socket_in_use(small, option):
-    served(small)
-    other = {"--nbd": "nbd", "--ctl": "ctl"}[option]
-    nbd = f"unix:{small.folder}/" + ("nbd" if option == "--nbd" else "nbd2")
-    text = small.run(f"ondie serve --nbd {nbd} --ctl {other} --device small.toml", code=2)
-    assert re.fullmatch(rf"ondie: {option} .*: another program listens there\n", text)
-
-
-def test_nothing_is_left(small):
-    """The sockets are removed at the end, and the control socket was private."""
+def test_the_sockets(small):
+    """They are not taken from a running server, which removes them at its end; the control socket
+    is private."""
     process = served(small)
+    for name in ("nbd", "ctl"):
+        with pytest.raises(InputError, match="another program listens there"):
+            Listener(Address(path=str(small.folder / name)), f"--{name}")
     assert os.stat(small.folder / "ctl").st_mode & 0o777 == 0o600
     small.stop(process)
     assert not (small.folder / "ctl").exists() and not (small.folder / "nbd").exists()
