@@ -6,7 +6,7 @@ Owns the options and what is printed. Does not own the server (emu/serve). Sourc
 from __future__ import annotations
 
 import signal
-import threading
+import time
 from types import FrameType
 
 import click
@@ -20,6 +20,10 @@ from ondie.emu.serve.control_words import flat
 from ondie.emu.serve.server import ServeOptions, Server
 from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
+
+LOOK_S = 0.2
+"""Time after which the main thread looks for signals: CPython 3.11 calls no handler for one that
+arrives while this thread goes to sleep and another one takes its lock."""
 
 
 @click.command()
@@ -55,10 +59,11 @@ def run_serve(
     The first line of output is the address, when the drive is ready.
     """
     cfg = configuration(device, settings)
-    stopped = threading.Event()
+    stopped = False  # a lock of an Event could be held where the handler runs
 
     def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
+        nonlocal stopped
+        stopped = True
 
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -70,7 +75,8 @@ def run_serve(
             ),
         )  # fmt: skip
         click.echo(f"nbd {server.nbd.listener.address}")
-        stopped.wait()
+        while not stopped:
+            time.sleep(LOOK_S)
         try:
             server.close()
         except CommandError as error:
