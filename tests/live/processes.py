@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -160,6 +161,11 @@ class Live:
         if command[0] == "ondie":
             return [sys.executable, "-m", "ondie.emu.cli", *command[1:]]
         return command
+
+    @staticmethod
+    def split(command: str) -> list[str]:
+        """The words of a line."""
+        return shlex.split(command)
 
     def start(
         self, command: list[str], ready: Callable[[Path], object], seconds: float = READY_S

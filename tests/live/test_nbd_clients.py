@@ -1,7 +1,7 @@
 """Do the programs that others use find a disk at `ondie serve`, and the faults that `ondie ctl`
 asks for?
 
-Needs libnbd-bin, qemu-utils with qemu-block-extra, and fio; for mounts also root, e2fsprogs, FUSE
+Needs libnbd-bin, qemu-utils and fio; for mounts also root, e2fsprogs, FUSE
 and loop devices.
 """
 
