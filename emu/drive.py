@@ -22,14 +22,14 @@ import numpy as np
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
-from ondie.emu.engine.run import defect_report, injected_faults
+from ondie.emu.engine.run import defect_report
 from ondie.emu.engine.run.command_system import CommandOptions
 from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import cache_file
-from ondie.emu.nvme import condition
+from ondie.emu.nvme import condition, injected_faults
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
