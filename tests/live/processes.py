@@ -225,18 +225,17 @@ class Live:
     def uri(self) -> str:
         return f"nbd+unix:///drive?socket={self.folder}/nbd"
 
-    def mount(self, option: str = "discard") -> None:
-        """Mount the ext4 of the served drive at mnt, through nbdfuse and a loop device."""
-        self.attach()
-        (self.folder / "mnt").mkdir(exist_ok=True)
-        self.run(f"mount -o {option} $(losetup -f --show --direct-io=on fuse/disk) mnt")
-
-    def attach(self) -> None:
+    def attach(self, *options: str) -> None:
         """Make the bytes of the served drive the file fuse/disk."""
         (self.folder / "fuse").mkdir(exist_ok=True)
         disk = self.folder / "fuse" / "disk"
-        words = ["nbdfuse", str(disk), "--unix", f"{self.folder}/nbd"]
+        words = ["nbdfuse", *options, str(disk), "--unix", f"{self.folder}/nbd"]
         self.start(words, lambda log: disk.is_file())
+
+    def mount_disk(self, option: str = "discard") -> None:
+        """Mount the ext4 in fuse/disk at mnt, through a loop device."""
+        (self.folder / "mnt").mkdir(exist_ok=True)
+        self.run(f"mount -o {option} $(losetup -f --show --direct-io=on fuse/disk) mnt")
 
     def detach(self) -> None:
         """Unmount all of it."""

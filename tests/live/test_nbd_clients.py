@@ -176,8 +176,7 @@ def test_a_worn_drive_under_a_mount(small):
     served(small, "--block", "512")
     small.attach()
     small.run("mkfs.ext4 -q -F fuse/disk")
-    small.detach()
-    small.mount("errors=remount-ro")
+    small.mount_disk("errors=remount-ro")
     small.run("head -c 2M /dev/urandom > mnt/before && sha256sum mnt/before > sum && sync -f mnt")
     assert ctl(small, "wear-out")["condition"] == "read-only"
     small.run("head -c 2M /dev/zero > mnt/after; sync mnt/after", code=None)
