@@ -10,7 +10,8 @@ import pytest
 
 from ondie.emu.config.config import configuration
 from ondie.emu.drive import Drive
-from tests.live.processes import Live, needs, needs_mounts
+from ondie.emu.serve.control_words import send
+from tests.live.processes import Live, needs, needs_mounts, wait_for
 from tests.live.recorded_log import Contents, Log, play, record, submit
 from tests.live.test_nbd_clients import SMALL
 from tests.state.versions import contents
@@ -103,3 +104,46 @@ def test_two_hundred_cuts(live, monkeypatch, counts):
         print(f"round {number}: {time.monotonic() - begun:.1f} s, {total}")
     assert total["cuts"] == rounds * each
     assert total["lost"] > total["cuts"] // 8 and total["open"] > total["cuts"] // 8
+
+
+WRITER = """\
+i=$(cat sums | wc -l)
+while head -c $((i * 7919 % 60000 + 1)) /dev/urandom > mnt/f$i && sync mnt/f$i; do
+    sha256sum mnt/f$i >> sums && i=$((i + 1))
+done
+"""
+"""Writes files; the sum of each is noted, outside the drive, when the file was synced."""
+
+
+def cut_while_it_writes(live: Live, ctl: str, after: int) -> int:
+    """Cut the power when the writer has synced 12 more files; unmount what is left. Return the
+    number of synced files."""
+    sums = live.folder / "sums"
+
+    def synced() -> int:
+        return len(sums.read_bytes().splitlines())
+
+    wanted = synced() + 12
+    writer = live.start(["bash", "-c", WRITER], lambda log: synced() >= wanted)
+    send(ctl, "power-cut", {"after": after})
+    wait_for("the writer's error", lambda: writer.poll() is not None)
+    live.detach()
+    return synced()
+
+
+def test_cuts_under_a_mount(live, counts):
+    """Every file that was synced is there after the cut, whole, and the file system is clean."""
+    tools()
+    (live.folder / "small.toml").write_text(SMALL)
+    live.serve("--device", "small.toml", "--block", "512", "--store", "store")
+    live.attach()
+    live.run("mkfs.ext4 -q -F fuse/disk && touch sums")
+    ctl, rng = str(live.folder / "ctl"), np.random.default_rng(5)
+    cuts = counts(1, 5)
+    for number in range(cuts):
+        live.mount_disk("errors=remount-ro")
+        assert cut_while_it_writes(live, ctl, int(rng.integers(0, 400))) >= 12 * (number + 1)
+        assert send(ctl, "power-on", {})["condition"] == "online"
+        live.attach()
+        live.mount_disk("errors=remount-ro")  # replays the journal
+        live.run("sha256sum --quiet -c sums && umount mnt && e2fsck -fn fuse/disk")
