@@ -19,6 +19,8 @@ from ondie.emu.units import InputError, quoted
 
 MOST_BYTES = 4096
 """Longest request, bytes."""
+MOST_SHOWN = 40
+"""Longest value that an error repeats, characters."""
 Result = dict[str, Any]
 
 
@@ -44,6 +46,12 @@ def line_of(message: Result) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
+def _shown(value: object) -> str:
+    """Return a value of a request as JSON, shortened."""
+    text = json.dumps(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
 def parse(line: bytes) -> tuple[str, Result]:
     """Return the command of a request and its arguments. Raises InputError."""
     try:
@@ -57,15 +65,15 @@ def parse(line: bytes) -> tuple[str, Result]:
     name = request.pop("command", None)
     known = COMMANDS.get(name) if isinstance(name, str) else None
     if known is None:
-        raise InputError(f"command {quoted(repr(name))}: must be one of {', '.join(COMMANDS)}")
+        raise InputError(f"command {_shown(name)}: must be one of {', '.join(COMMANDS)}")
     for key, value in request.items():
         kind = known.types.get(key)
         if kind is None:
             names = ", ".join(known.types) or "none"
-            raise InputError(f"{name}: argument {quoted(repr(key))}: must be one of: {names}")
+            raise InputError(f"{name}: argument {_shown(key)}: must be one of: {names}")
         if type(value) is not kind:
             wanted = "a whole number" if kind is int else "true or false"
-            raise InputError(f"{name}: {key} = {quoted(repr(value))}: must be {wanted}")
+            raise InputError(f"{name}: {key} = {_shown(value)}: must be {wanted}")
     if missing := [key for key in known.required if key not in request]:
         raise InputError(f"{name}: {' and '.join(missing)} must be given")
     return name, request

@@ -84,16 +84,16 @@ def test_just_those_units(cache, files, tmp_path, rng):
 
 @pytest.mark.parametrize("cache", CACHES)
 def test_reads_at_the_same_time(cache, rng):
-    """None of them gets the damaged bytes, as the one that waits for the other's page does."""
+    """None of them gets the damaged bytes, also none that finds in the cache what another read."""
     made = drive(cache)
     made.write(0, rng.integers(0, 256, (8, UNIT), np.uint8))
     made.inject_media_errors(UNIT, UNIT)
-    for same in (True, False):
+    for same, gap_ps in ((True, 0), (False, 0), (True, 20_000_000)):
         commands = np.zeros(8, COMMAND)
         commands["size"], commands["tag"] = UNIT, np.arange(8)
         commands["data"] = np.arange(8) * UNIT
         commands["offset"] = UNIT if same else np.arange(8) * UNIT
-        commands["arrival"] = made.earliest_arrival
+        commands["arrival"] = made.earliest_arrival + gap_ps * np.arange(8)
         before = media_errors(made)
         made.submit(commands, np.zeros(8 * UNIT, np.uint8))
         made.run()
