@@ -29,7 +29,7 @@ from ondie.emu.engine.run.system import NO_RESERVOIR, PLANNED, ReservoirOptions
 from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import cache_file
-from ondie.emu.nvme import condition
+from ondie.emu.nvme import condition, injected_faults
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
@@ -316,6 +316,40 @@ class Drive(PowerSystem):
         if status == Status.UNRECOVERED_READ_ERROR:
             raise MediaError(message, status)
         raise CommandError(f"{message}; {self._reason}" if self._reason else message, status)
+
+    # --- faults by request
+
+    def inject_media_errors(self, offset: int, size: int) -> int:
+        """Damage the flash pages that hold ``size`` bytes from byte ``offset`` on, after a FLUSH
+        that also runs the commands in flight. Reads of them end with UNRECOVERED_READ_ERROR until
+        they are written or trimmed. Return the number of damaged mapping units.
+
+        Raises InputError without payload, without power, for partial mapping units, for bytes
+        outside the drive, and if none of the units holds data; CommandError if the FLUSH fails.
+        """
+        unit = self.unit_bytes
+        offset = whole_number("offset", offset, 0, self.capacity - unit)
+        size = whole_number("size", size, unit, self.capacity - offset)
+        for name, value in {"offset": offset, "size": size}.items():
+            if value % unit:
+                raise InputError(f"{name} = {value}: must be a multiple of {unit}, a mapping unit")
+        self.check_power()
+        self.flush()
+        assert self.store is not None and self._bytes is not None
+        if self.cfg.cache.power_loss_protection:
+            self._save_all()  # their FLUSH writes nothing
+        self._bytes.verify_reads()
+        units = np.arange(offset // unit, (offset + size) // unit)
+        found = injected_faults.damage_units(self.arrays, self.store, units, self._options.seed)
+        if not found:
+            raise InputError(f"bytes {offset} to {offset + size - 1} hold no data on flash")
+        return found
+
+    def wear_out(self) -> int:
+        """Let a program fail in as many blocks as are spare, so that the drive becomes read-only.
+        Return their number. Raises InputError without power."""
+        self.check_power()
+        return injected_faults.fail_spare_blocks(self.arrays, self.geometry)
 
     # --- conservation
 

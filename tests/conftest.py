@@ -159,8 +159,11 @@ TOGETHER = (
     "tests/faults/test_compiled_code.py",
     "tests/faults/test_training_errors.py",
     "tests/fidelity/test_validate_hypertune.py",
+    "tests/live/test_nbd_clients.py",
+    "tests/live/test_power_cuts.py",
 )
-"""Whose tests are built on what takes minutes at full counts: one process has them all."""
+"""Whose tests are built on what takes minutes at full counts, or mount file systems: one process
+has them all."""
 
 
 @pytest.hookimpl(optionalhook=True)

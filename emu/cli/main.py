@@ -32,6 +32,7 @@ TABLE = {
     "bench": Entry("bench:bench", "Measure the speed of kernels and of the engine."),
     "calibrate": Entry("calibrate:run_calibrate", "Fit a preset to measurements of fio."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
+    "ctl": Entry("ctl:run_ctl", "Control a served drive: power, faults, counters."),
     "mqsim": Entry("mqsim:run_mqsim", "Run MQSim's own files."),
     "preset": Entry("preset:preset", "List, show and compare configurations."),
     "record": Entry("record:record", "Record a training run as a trace."),

@@ -14,8 +14,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from ondie.emu.engine.core.conservation import Imbalance
+from ondie.emu.engine.core.counters import MEDIA_ERRORS
 from ondie.emu.engine.core.events import ROW
-from ondie.emu.engine.core.payload_log import LOG_BAD, LOG_FILL, LOG_READ, LogEntry
+from ondie.emu.engine.core.payload_log import (
+    LOG_BAD,
+    LOG_FILL,
+    LOG_READ,
+    LOG_SERVE,
+    LOG_STORE,
+    LogEntry,
+)
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import trim_maps
 from ondie.emu.nand import bit_errors
@@ -187,6 +195,11 @@ class MovedBytes:
             if kept is None or not kept.count:  # else the cache has it
                 files.sync()
 
+    def verify_reads(self) -> None:
+        """Compare the checksums of all pages that are read from now on, also of pages in memory."""
+        for dev in range(len(self.stores)):
+            self._records[dev].verify = 1
+
     def tables(self) -> dict[str, np.ndarray]:
         """Return the memory of the data cache by name, for a checkpoint."""
         return {f"bytes {name}": self._kept[name] for name in ("cached", "flying", "state")}
@@ -223,16 +236,17 @@ class MovedBytes:
     def _apply(self, log: np.ndarray, address: object, count: int) -> None:
         at = 0
         while (at := native.lib.ondie_apply(self._records, address, at, count)) < count:
-            at += self._apply_stopped(log[at])
+            at += self._apply_stopped(log[at], log[at + 1 : count])
         slots = self._arrays.trim_slot
         slots[slots == trim_maps.LOGGED] = trim_maps.FREE
 
-    def _apply_stopped(self, entry: np.record) -> int:
-        """Do what keeps ondie_apply from going on behind or with ``entry`` of the log. Return the
-        number of entries that this has applied. Raises as :meth:`apply_log`."""
+    def _apply_stopped(self, entry: np.record, behind: np.ndarray) -> int:
+        """Do what keeps ondie_apply from going on behind or with ``entry`` of the log, which the
+        entries ``behind`` follow. Return the number of entries that this has applied. Raises as
+        :meth:`apply_log`."""
         record = self._records[int(entry["dev"])]
         if record.status == native.lib.ONDIE_DAMAGED:
-            self._fail_read(entry, int(record.missing))
+            self._fail_read(entry, int(record.missing), behind)
             return 1
         if record.status in IN_FILES:
             store = self.stores[int(entry["dev"])]
@@ -244,7 +258,7 @@ class MovedBytes:
             except InputError:
                 if entry["what"] not in (LOG_READ, LOG_FILL):
                     raise
-                self._fail_read(entry, int(entry["ppn"]))  # its segment cannot be read
+                self._fail_read(entry, int(entry["ppn"]), behind)  # its segment cannot be read
                 return 1
         if record.status == native.lib.ONDIE_TWICE:
             ppn = int(entry["ppn"])
@@ -252,15 +266,41 @@ class MovedBytes:
         self._apply_other(LogEntry._make(entry.tolist()), record.status)
         return 1
 
-    def _fail_read(self, entry: np.record, ppn: int) -> None:
+    def _fail_read(self, entry: np.record, ppn: int, behind: np.ndarray) -> None:
         """Let the request of ``entry`` of the log, which has read damaged page ``ppn``, end with an
-        unrecovered read error. Its completion is not reported yet."""
+        unrecovered read error, and those that find its bytes in the data cache. ``behind``: the
+        entries that follow. The completions are not reported yet."""
         self.damaged.add(ppn)
-        if entry["queue"] >= 0:
-            place = (int(entry["queue"]) << self._record.ring_shift) + int(entry["row"])
-            request = self._arrays.req[place]
-            if request["status"] == Status.SUCCESS:
-                request["status"] = Status.UNRECOVERED_READ_ERROR
+        self._fail_request(entry)
+        if entry["what"] == LOG_FILL:
+            self._drop_fill(entry, behind)
+
+    def _fail_request(self, entry: np.record) -> None:
+        """Let the request of ``entry`` of the log end with an unrecovered read error."""
+        if entry["queue"] < 0:
+            return
+        place = (int(entry["queue"]) << self._record.ring_shift) + int(entry["row"])
+        request = self._arrays.req[place]
+        if request["status"] == Status.SUCCESS:
+            request["status"] = Status.UNRECOVERED_READ_ERROR
+            self._arrays.count[int(entry["dev"]), MEDIA_ERRORS] += 1
+
+    def _drop_fill(self, entry: np.record, behind: np.ndarray) -> None:
+        """Take the sectors that ``entry`` of the log has filled from a damaged page out of the data
+        cache, unless a write has replaced them since. Reads ``behind`` it that were served with
+        them fail."""
+        place, sectors = int(entry["place"]), int(entry["sectors"])
+        for later in behind[behind["place"] == place]:
+            if later["what"] in (LOG_FILL, LOG_STORE):
+                if later["lpn"] != entry["lpn"]:
+                    return  # the slot has another page
+                if later["what"] == LOG_STORE:
+                    sectors &= ~int(later["sectors"])
+            elif later["what"] == LOG_SERVE and sectors:
+                self._fail_request(later)
+        page = self._arrays.cpage[place - 1]
+        if page["lpn"] == entry["lpn"] and page["flying"] == 0:
+            page["have"] &= ~(sectors & ~int(page["dirty"]))
 
     def _keep_in_memory(self, error: StoreFull, record: Any, store: PageStore) -> None:
         """Keep what follows in memory after ``error``; the files stay as they are."""

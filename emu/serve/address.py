@@ -53,12 +53,13 @@ class Address:
 class Listener:
     """A socket that listens at ``address``; closed by :meth:`close`.
 
-    A socket file is taken over if no program answers there. Raises InputError that names
-    ``option`` if the address cannot be used.
+    A socket file is taken over if no program answers there. ``private``: only the user of this
+    process may connect to it. Raises InputError that names ``option`` if the address cannot be
+    used.
     """
 
-    def __init__(self, address: Address, option: str) -> None:
-        self._option = option
+    def __init__(self, address: Address, option: str, private: bool = False) -> None:
+        self._option, self._private = option, private
         self._file: tuple[int, int] | None = None
         try:
             self.socket = self._unix(address) if address.path else self._tcp(address)
@@ -79,6 +80,8 @@ class Listener:
             self._take_over(address)
         found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            if self._private:
+                os.fchmod(found.fileno(), 0o600)  # the file gets the mode of the socket
             found.bind(path)
             made = os.stat(path)
             self._file = made.st_dev, made.st_ino

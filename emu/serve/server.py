@@ -1,4 +1,4 @@
-"""A served drive: opens the drive, its service and the addresses, and closes them in order.
+"""A served drive: opens the addresses, the drive and its service, and closes them in order.
 
 Owns the order of start and stop. Does not own protocols or the drive. Source: none.
 """
@@ -11,6 +11,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.control import ControlServer, socket_address
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import NbdServer
 from ondie.emu.serve.served import ServedDrive
@@ -23,6 +24,7 @@ class ServeOptions:
     """What is served, and where. The fields of the drive are those of drive.Drive."""
 
     nbd: str
+    ctl: str | None = None
     store: str | None = None
     durability: str | None = None
     block_bytes: int | None = None
@@ -40,8 +42,12 @@ class Server:
     """
 
     def __init__(self, cfg: Config, options: ServeOptions) -> None:
-        listener = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
+        nbd = Address.parse(options.nbd, "--nbd")
+        ctl = None if options.ctl is None else socket_address(options.ctl, "--ctl")
+        listeners = [Listener(nbd, "--nbd")]
         try:
+            if ctl is not None:
+                listeners.append(Listener(ctl, "--ctl", private=True))
             self.drive = Drive(
                 cfg,
                 payload=True,
@@ -58,14 +64,18 @@ class Server:
                 self.drive.close()
                 raise
         except BaseException:
-            listener.close()
+            for each in listeners:
+                each.close()
             raise
         self.served = ServedDrive(self.drive, self.service)
-        self.nbd = NbdServer(self.served, listener)
+        self.nbd = NbdServer(self.served, listeners[0])
+        self.control = None if ctl is None else ControlServer(self.served, listeners[1])
 
     def close(self) -> None:
         """Disconnect all clients, flush the drive and close its store. Raises CommandError if data
         are lost."""
+        if self.control is not None:
+            self.control.close()
         self.nbd.close()
         self.service.close()
         self.drive.close()

@@ -6,7 +6,7 @@ Owns the options and what is printed. Does not own the server (emu/serve). Sourc
 from __future__ import annotations
 
 import signal
-import threading
+import time
 from types import FrameType
 
 import click
@@ -15,14 +15,22 @@ from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.config.config import configuration
 from ondie.emu.drive import CommandError
 from ondie.emu.nand.superblock import DURABILITIES
+from ondie.emu.serve.control import report
+from ondie.emu.serve.control_words import Result, flat
 from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
 from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
+
+LOOK_S = 0.2
+"""Time after which the main thread looks for signals: CPython 3.11 calls no handler for one that
+arrives while this thread goes to sleep and another one takes its lock."""
 
 
 @click.command()
 @click.option("--nbd", metavar="ADDR", required=True,
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--ctl", metavar="PATH", help="Take commands of `ondie ctl` at this unix socket, "
+              "which only this user may use.")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
 @click.option("--store", metavar="DIR", help="Folder of the stored pages (docs/store.md); without "
               "it, the contents end with the server.")  # fmt: skip
@@ -36,9 +44,10 @@ from ondie.emu.units import InputError
 @click.option("--null", is_flag=True, help="Serve memory of the same size without a model of "
               "flash, for comparison.")  # fmt: skip
 @seed_option("bad blocks and failing operations")
-@click.option("--stats", is_flag=True, help="Print the requests at the end.")
+@click.option("--stats", is_flag=True, help="Print requests and counters at the end.")
 def run_serve(
     nbd: str,
+    ctl: str | None,
     device: str,
     settings: tuple[str, ...],
     store: str | None,
@@ -55,20 +64,22 @@ def run_serve(
     The first line of output is the address, when the drive is ready.
     """
     cfg = configuration(device, settings)
-    stopped = threading.Event()
+    stopped = False  # a lock of an Event could be held where the handler runs
 
     def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
+        nonlocal stopped
+        stopped = True
 
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         options = ServeOptions(
-            nbd=nbd, store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
-            read_only=read_only,
+            nbd=nbd, ctl=ctl, store=store, durability=durability, block_bytes=block, seed=seed,
+            clock=clock, read_only=read_only,
         )  # fmt: skip
         server = MemoryServer(cfg, options) if null else Server(cfg, options)
         click.echo(f"nbd {server.nbd.listener.address}")
-        stopped.wait()
+        while not stopped:
+            time.sleep(LOOK_S)
         try:
             server.close()
         except CommandError as error:
@@ -77,5 +88,9 @@ def run_serve(
         for each, handler in before.items():
             signal.signal(each, handler)
     if stats:
-        for name, value in server.served.statistics().items():
-            click.echo(f"{name} {value}")
+        if isinstance(server, MemoryServer):
+            found: Result = {"requests": server.served.statistics()}
+        else:
+            found = report(server.served)
+        for name, value in flat(found):
+            click.echo(f"{name} {value}".rstrip())

@@ -1,0 +1,58 @@
+"""`ondie ctl`: one command to the control socket of a served drive.
+
+Owns the options and what is printed. Does not own the commands (emu/serve/control_words.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ondie.emu.serve.control_words import COMMANDS, flat, send
+from ondie.emu.units import InputError
+
+
+@click.command()
+@click.argument("socket", metavar="SOCKET")
+@click.argument("command", metavar="COMMAND", type=click.Choice(tuple(COMMANDS)))
+@click.option("--offset", type=int, metavar="BYTES",
+              help="inject-media-error: first byte; a multiple of the mapping unit.")  # fmt: skip
+@click.option("--size", type=int, metavar="BYTES",
+              help="inject-media-error: bytes; a multiple of the mapping unit.")  # fmt: skip
+@click.option("--after", type=int, metavar="EVENTS",
+              help="power-cut: cut the power after EVENTS events.  [default: 0]")  # fmt: skip
+@click.option("--restart", is_flag=True, default=None,
+              help="power-cut: switch the power on again at once.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def run_ctl(
+    socket: str,
+    command: str,
+    offset: int | None,
+    size: int | None,
+    after: int | None,
+    restart: bool | None,
+    as_json: bool,
+) -> None:
+    """Send COMMAND to the drive of `ondie serve --ctl SOCKET` and print the result.
+
+    counters: condition, requests and counters. power-cut: what has not reached flash is lost, and
+    requests fail until power-on, which recovers the tables. inject-media-error: reads of the bytes
+    fail until they are written again. wear-out: the drive becomes read-only.
+    """
+    given = {"offset": offset, "size": size, "after": after, "restart": restart}
+    arguments = {name: value for name, value in given.items() if value is not None}
+    known = COMMANDS[command]
+    for name in arguments:
+        if name not in known.types:
+            raise InputError(f"--{name} cannot be combined with {command}")
+    for name in known.required:
+        if name not in arguments:
+            raise InputError(f"{command} requires --{name}")
+    result = send(socket, command, arguments)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    for name, value in flat(result):
+        click.echo(f"{name} {value}".rstrip())

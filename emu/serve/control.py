@@ -1,0 +1,177 @@
+"""Control socket of a served drive: power, faults and counters.
+
+Owns the execution of the commands, and the socket's threads. Does not own the words of the socket
+and the client's side (control_words.py), the drive (drive.py), whose service executes the commands,
+or what is printed (cli). Source: this project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ondie.emu.drive import CommandError
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.control_words import MOST_BYTES, Result, line_of, parse
+from ondie.emu.serve.served import ServedDrive
+from ondie.emu.units import InputError, quoted, whole_number
+
+MOST_CLIENTS = 16
+IDLE_S = 60.0
+"""Time after which a silent client is disconnected."""
+MOST_EVENTS = 10**12
+
+
+class Controls:
+    """Commands for ``served``; each returns its result. All raise InputError, and CommandError if a
+    command of the drive has failed."""
+
+    def __init__(self, served: ServedDrive) -> None:
+        self._served = served
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        """Let the thread of the service call ``function``; return its result."""
+        return self._served.service.call(function).result()
+
+    def counters(self) -> Result:
+        """Return the condition of the drive, its counters since the power came on, and the requests
+        of clients since the server started."""
+        return self._call(lambda: report(self._served))
+
+    def power_cut(self, after: int = 0, restart: bool = False) -> Result:
+        """Cut the power after ``after`` events of the engine. Without ``restart``, the drive is
+        then offline until :meth:`power_on`."""
+        after = whole_number("after", after, 0, MOST_EVENTS)
+        events = self._call(lambda: self._served.drive.power_cut(after))
+        return {"events": events, **(self.power_on() if restart else {})}
+
+    def power_on(self) -> Result:
+        """Switch the power on again: the drive recovers its tables from flash."""
+        drive = self._served.drive
+
+        def switch_on() -> Result:
+            drive.power_on()
+            return {"condition": drive.condition.value, "why": drive.why}
+
+        return self._call(switch_on)
+
+    def inject_media_error(self, offset: int, size: int) -> Result:
+        """Damage the flash pages of ``size`` bytes from byte ``offset`` on."""
+        drive = self._served.drive
+        return {"units": self._call(lambda: drive.inject_media_errors(offset, size))}
+
+    def wear_out(self) -> Result:
+        """Use up the spare blocks."""
+        drive = self._served.drive
+
+        def use_up() -> Result:
+            blocks = drive.wear_out()
+            return {"blocks": blocks, "condition": drive.condition.value, "why": drive.why}
+
+        return self._call(use_up)
+
+
+RUN: dict[str, Callable[..., Result]] = {
+    "counters": Controls.counters,
+    "power-cut": Controls.power_cut,
+    "power-on": Controls.power_on,
+    "inject-media-error": Controls.inject_media_error,
+    "wear-out": Controls.wear_out,
+}
+"""Methods of control_words.COMMANDS."""
+
+
+def report(served: ServedDrive) -> Result:
+    """Return what :meth:`Controls.counters` does; only the thread that owns the drive may call."""
+    drive = served.drive
+    return {
+        "condition": drive.condition.value,
+        "why": drive.why,
+        "critical_warning": int(drive.critical_warning),
+        "simulated_ps": int(drive.now),
+        "mapped_units": int(drive.arrays.dev.mapped[0]),
+        "unit_bytes": drive.unit_bytes,
+        "requests": served.statistics(),
+        "counters": dict(zip(COUNTERS, drive.arrays.count[0].tolist(), strict=True)),
+    }
+
+
+def execute(controls: Controls, line: bytes) -> Result:
+    """Return the reply to a request."""
+    try:
+        command, arguments = parse(line)
+        return {"result": RUN[command](controls, **arguments)}
+    except (InputError, CommandError) as error:
+        return {"error": str(error)}
+
+
+class ControlServer:
+    """Answers requests at ``listener``, for ``served``, until :meth:`close`."""
+
+    def __init__(self, served: ServedDrive, listener: Listener) -> None:
+        self.listener = listener
+        self._controls = Controls(served)
+        self._clients: dict[threading.Thread, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept, name="ondie control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Disconnect all clients, after the command that is executed, and end."""
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self.listener.socket.shutdown(socket.SHUT_RDWR)  # ends accept
+        self._thread.join()
+        with self._lock:
+            threads = list(self._clients)
+            for sock in self._clients.values():
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RD)
+        for thread in threads:
+            thread.join()
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listener.socket.accept()
+            except OSError:
+                if self._closing:
+                    return
+                continue  # the client has gone
+            sock.settimeout(IDLE_S)
+            thread = threading.Thread(target=self._answer, args=(sock,), daemon=True)
+            with self._lock:
+                if len(self._clients) < MOST_CLIENTS:
+                    self._clients[thread] = sock
+                    thread.start()
+                    continue
+            with sock, contextlib.suppress(OSError):
+                sock.sendall(line_of({"error": f"all {MOST_CLIENTS} connections are in use"}))
+
+    def _answer(self, sock: socket.socket) -> None:
+        """Answer the requests of a client until it leaves."""
+        try:
+            with sock, sock.makefile("rb") as lines, contextlib.suppress(OSError):
+                while line := lines.readline(MOST_BYTES):
+                    if not line.endswith(b"\n"):
+                        error = f"a request must have at most {MOST_BYTES} bytes and end with \\n"
+                        sock.sendall(line_of({"error": error}))
+                        return
+                    sock.sendall(line_of(execute(self._controls, line)))
+        finally:
+            with self._lock:
+                del self._clients[threading.current_thread()]
+
+
+def socket_address(text: str, option: str) -> Address:
+    """Return the address of the control socket at PATH or unix:PATH. Raises InputError."""
+    path = text.removeprefix("unix:")
+    if not path:
+        raise InputError(f"{option} {quoted(repr(text))}: must be the path of a unix socket")
+    return Address(path=path)

@@ -1,0 +1,206 @@
+"""Do the programs that others use find a disk at `ondie serve`, and the faults that `ondie ctl`
+asks for?
+
+Needs libnbd-bin, qemu-utils and fio; for mounts also root, e2fsprogs, FUSE
+and loop devices.
+"""
+
+import json
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.control_words import send
+from ondie.emu.units import InputError
+from tests.live.processes import Live, needs, needs_mounts
+
+UNIT = 4096
+MIB = 1 << 20
+SMALL = """\
+base = "gen4-tlc"
+
+[system]
+name = { value = "small", source = "derived", ref = "gen4-tlc with 288 MiB of flash" }
+
+[flash]
+channels = { value = 4, source = "derived", ref = "small" }
+dies_per_channel = { value = 2, source = "derived", ref = "small" }
+blocks_per_plane = { value = 24, source = "derived", ref = "small" }
+pages_per_block = { value = 24, source = "derived", ref = "small" }
+"""
+
+
+@pytest.fixture
+def small(live: Live) -> Live:
+    """A folder with small.toml."""
+    (live.folder / "small.toml").write_text(SMALL)
+    return live
+
+
+def served(live: Live, *options: str) -> "subprocess.Popen[bytes]":
+    return live.serve("--device", "small.toml", *options)
+
+
+def ctl(live: Live, command: str, **arguments: object) -> dict:
+    """What the control socket answers, without a process for each question."""
+    return send(str(live.folder / "ctl"), command, arguments)
+
+
+def counters(live: Live) -> dict:
+    return ctl(live, "counters")
+
+
+def io(live: Live, *commands: str, code: int = 0) -> list[str]:
+    """Run commands of qemu-io; return the line with the outcome of each."""
+    words = [word for command in commands for word in ("-c", command)]
+    text = live.run(["qemu-io", "-f", "raw", *words, live.uri], code=code)
+    return [line for line in text.splitlines() if re.search(r"failed|at offset", line)]
+
+
+def test_the_description(small):
+    """What nbdinfo says is what the drive is."""
+    needs("nbdinfo")
+    served(small)
+    export = json.loads(small.run(["nbdinfo", "--json", small.uri]))["exports"][0]
+    size = export["export-size"]
+    assert size % UNIT == 0 and 200 * MIB < size < 288 * MIB
+    expected = {"flush": True, "fua": True, "trim": True, "zero": True, "multi_conn": True}
+    assert {name: export[f"can_{name}"] for name in expected} == expected
+    assert export["is_read_only"] is False and export["description"] == "ondie small"
+    sizes = [export[f"block_size_{name}"] for name in ("minimum", "preferred", "maximum")]
+    assert sizes == [UNIT, UNIT, MIB]
+    extents = json.loads(small.run(["nbdinfo", "--map", "--json", small.uri]))
+    assert extents == [{"offset": 0, "length": size, "type": 3, "description": "hole,zero"}]
+    assert "drive" in small.run(["nbdinfo", "--list", f"nbd+unix://?socket={small.folder}/nbd"])
+
+
+def test_copies(small, rng):
+    """A copy in and a copy out are the same bytes, over several connections; zeros are no copies,
+    and what is discarded is no longer mapped."""
+    needs("nbdcopy", "nbdinfo", "qemu-img", "qemu-io")
+    served(small)
+    data = rng.integers(0, 256, 24 * MIB, np.uint8)
+    data[8 * MIB : 16 * MIB] = 0
+    (small.folder / "image").write_bytes(data.tobytes())
+    small.run(["nbdcopy", "--flush", "--connections=4", "image", small.uri])
+    assert counters(small)["mapped_units"] == 16 * MIB // UNIT
+    small.run(["nbdcopy", "--connections=4", small.uri, "back"])
+    assert (small.folder / "back").read_bytes()[: len(data)] == data.tobytes()
+    assert "identical" in small.run(["qemu-img", "compare", "-Fraw", "-fraw", "image", small.uri])
+    small.run(["qemu-img", "convert", "-fraw", "-Oqcow2", small.uri, "image.qcow2"])
+    assert "identical" in small.run(["qemu-img", "compare", "image", "image.qcow2"])
+    io(small, "discard 0 4M", "write -zu 20M 1M", "flush")
+    io(small, "read -P 0 0 4M", "read -P 0 20M 1M")
+    kinds = [(each["offset"], each["type"]) for each in
+             json.loads(small.run(["nbdinfo", "--map", "--json", small.uri]))]  # fmt: skip
+    starts = [0, 4 * MIB, 8 * MIB, 16 * MIB, 20 * MIB, 21 * MIB, 24 * MIB]
+    assert kinds == list(zip(starts, (3, 0, 3, 0, 3, 0, 3), strict=True))
+    assert counters(small)["mapped_units"] == 11 * MIB // UNIT
+
+
+def fio(live: Live, *options: str) -> dict:
+    """Run a job of 4 KiB requests at depth 32; return what fio says of it."""
+    words = ["fio", "--name=job", "--ioengine=nbd", f"--uri={live.uri}", "--output-format=json",
+             "--thread", "--bs=4k", "--iodepth=32", "--randseed=7"]  # fmt: skip
+    text = live.run([*words, *options])
+    return json.loads(text[text.index("{") : text.rindex("}") + 1])["jobs"][0]
+
+
+def test_fio_finds_what_it_has_written(small, counts):
+    """4 KiB at depth 32, reads and writes at random, each block with a checksum."""
+    needs("fio")
+    process = served(small, "--stats")
+    size = counts(24, 256)
+    job = fio(small, "--rw=randrw", "--size=48m", f"--io_size={size}m", "--verify=crc32c",
+              "--verify_fatal=1", "--verify_backlog=512", "--norandommap=0")  # fmt: skip
+    assert job["error"] == 0 and job["write"]["total_ios"] > 1000
+    printed = dict(
+        line.split(" ", 1) for line in small.stop(process).splitlines()[1:] if " " in line
+    )
+    assert int(printed["requests.writes"]) == job["write"]["total_ios"]
+    assert int(printed["requests.reads"]) >= job["read"]["total_ios"]
+    assert (printed["requests.errors"], printed["condition"]) == ("0", "online")
+
+
+def test_media_errors(small, rng):
+    """Reads of the damaged units fail, and no others; the drive counts as many; a write heals."""
+    needs("qemu-io", "fio")
+    served(small)
+    units = 256
+    io(small, f"write -P 9 0 {units * UNIT}", "flush")
+    bad = sorted(rng.choice(units, 9, replace=False).tolist())
+    for unit in bad:
+        assert ctl(small, "inject-media-error", offset=unit * UNIT, size=UNIT) == {"units": 1}
+    assert counters(small)["counters"]["media_errors"] == 0
+    outcomes = io(small, *(f"read -P 9 {unit * UNIT} {UNIT}" for unit in range(units)), code=1)
+    assert len(outcomes) == units
+    failed = {at: line for at, line in enumerate(outcomes) if "failed" in line}
+    assert failed == dict.fromkeys(bad, "read failed: Input/output error")
+    assert counters(small)["counters"]["media_errors"] == len(bad)
+    job = fio(small, "--rw=randread", f"--size={units * UNIT}", "--continue_on_error=read")
+    assert (job["total_err"], job["first_error"]) == (len(bad), 5)
+    found = counters(small)
+    assert found["counters"]["media_errors"] == found["requests"]["errors"] == 2 * len(bad)
+    assert found["critical_warning"] & 4
+    io(small, *(f"{op} -P 8 {unit * UNIT} {UNIT}" for unit in bad for op in ("write", "read")))
+
+
+def test_power_cuts(small):
+    """What was flushed is there after a cut; without power every request fails, and the drive
+    answers again when it is back."""
+    needs("qemu-io")
+    served(small, "--store", "store")
+    io(small, "write -P 1 0 1M", "write -P 2 1M 1M", "flush", "write -P 3 0 512k")
+    assert small.run("ondie ctl ctl power-cut") == "events 0\n"
+    assert io(small, "read 0 4k", code=1) == ["read failed: Input/output error"]
+    found = counters(small)
+    assert (found["condition"], found["why"]) == ("offline", "the power was cut")
+    text = small.run("ondie ctl ctl power-cut --after 5", code=2)
+    assert text == "ondie: the drive handles no commands after a power cut\n"
+    assert ctl(small, "power-on")["condition"] == "online"
+    for _ in range(2):
+        io(small, "read -P 1 512k 512k", "read -P 2 1M 1M", "write -P 4 3M 64k", "flush",
+           "read -P 4 3M 64k")  # fmt: skip
+        found = ctl(small, "power-cut", restart=True)
+        assert found["condition"] == "online" and "recovered from flash" in found["why"]
+
+
+def test_a_worn_drive_under_a_mount(small):
+    """Writes fail and the file system becomes read-only; what was there can be read."""
+    needs("nbdfuse", "mkfs.ext4", "losetup", "umount")
+    needs_mounts()
+    served(small, "--block", "512")
+    small.attach()
+    small.run("mkfs.ext4 -q -F fuse/disk")
+    small.mount_disk("errors=remount-ro")
+    small.run("head -c 2M /dev/urandom > mnt/before && sha256sum mnt/before > sum && sync -f mnt")
+    assert ctl(small, "wear-out")["condition"] == "read-only"
+    small.run("head -c 2M /dev/zero > mnt/after; sync mnt/after", code=None)
+    small.run("touch mnt/after; sync -f mnt; true")
+    assert "Read-only file system" in small.run("touch mnt/another", code=1)
+    found = counters(small)
+    assert found["condition"] == "read-only" and "spare blocks" in found["why"]
+    assert found["critical_warning"] == 9
+    small.run("sha256sum -c sum")
+    small.detach()
+    small.attach()
+    small.run("mkdir again; mount -o ro,noload $(losetup -f --show -r fuse/disk) again; "
+              "sed s/mnt/again/ sum | sha256sum -c")  # fmt: skip
+
+
+def test_the_sockets(small):
+    """They are not taken from a running server, which removes them at its end; the control socket
+    is private."""
+    process = served(small)
+    for name in ("nbd", "ctl"):
+        with pytest.raises(InputError, match="another program listens there"):
+            Listener(Address(path=str(small.folder / name)), f"--{name}")
+    assert os.stat(small.folder / "ctl").st_mode & 0o777 == 0o600
+    small.stop(process)
+    assert not (small.folder / "ctl").exists() and not (small.folder / "nbd").exists()
+    with pytest.raises(InputError, match=r"ctl: No such file or directory; is this the --ctl"):
+        counters(small)
