@@ -7,6 +7,7 @@ from ondie.emu.controller.admin import Controller, Reply
 from ondie.emu.controller.capabilities import Capabilities, capabilities_of
 from ondie.emu.controller.health import Health
 from ondie.emu.controller.namespaces import Namespaces
+from ondie.emu.controller.shared import Shared
 from ondie.emu.nvme.wire import Sqe
 
 ENABLED = 4 << 20 | 6 << 16 | 1
@@ -47,7 +48,7 @@ class Host:
             self.namespaces.create_whole()
         self.health = HEALTH
         self.controller = Controller(
-            self.offered, self.namespaces, lambda: self.health, lambda namespace: 11
+            self.offered, Shared(self.namespaces), lambda: self.health, lambda namespace: 11
         )
         self.enable()
 

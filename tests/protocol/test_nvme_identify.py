@@ -139,7 +139,7 @@ def log(host: Host, lid: int, size: int, offset: int = 0, **fields: int) -> byte
 
 
 def test_smart(host):
-    host.controller.read_commands, host.controller.write_commands = 21, 22
+    host.controller.shared.read_commands, host.controller.shared.write_commands = 21, 22
     data = log(host, 0x02, 512, nsid=ALL)
     assert number(data, 1, 2) == 313 and data[0] == 0 and data[3:7] == bytes([97, 10, 3, 0])
     assert [number(data, at, at + 15) for at in range(32, 192, 16)] == [

@@ -14,7 +14,7 @@ import click
 from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.config.config import configuration
 from ondie.emu.drive import CommandError
-from ondie.emu.nand.store_folder import DURABILITIES
+from ondie.emu.nand.superblock import DURABILITIES
 from ondie.emu.serve.server import ServeOptions, Server
 from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
