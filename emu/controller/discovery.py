@@ -16,7 +16,7 @@ from ondie.emu.controller.actions import Action
 from ondie.emu.controller.admin import FLAGS_BYTE, FUSED, TO_HOST, Reply
 from ondie.emu.controller.capabilities import Capabilities
 from ondie.emu.controller.features import FID_BYTE, KEEP_ALIVE, Features
-from ondie.emu.controller.identify_controller import VERSION
+from ondie.emu.controller.identify_controller import SGL_OFFSET, VERSION
 from ondie.emu.controller.namespaces import Namespaces
 from ondie.emu.controller.opcodes import Admin
 from ondie.emu.controller.registers import Registers
@@ -56,7 +56,8 @@ IDENTIFY = Structure(
         Field(320, 2, "KAS", "Keep Alive Support", 1),  # units of 100 ms
         Field(514, 2, "MAXCMD", "Maximum Outstanding Commands",
               lambda offered: min(offered.queue_entries, 65535)),
-        Field(536, 4, "SGLS", "SGL Support", lambda offered: offered.sgl_support),
+        Field(536, 4, "SGLS", "SGL Support", lambda offered: offered.sgl_support
+              | SGL_OFFSET),
         Field(768, 256, "SUBNQN", "NVM Subsystem NVMe Qualified Name", DISCOVERY_NAME.encode()),
         Field(1792, 4, "IOCCSZ", "I/O Queue Command Capsule Supported Size",
               lambda offered: offered.capsule_bytes // 16),

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from ondie.emu.controller.actions import Action
 from ondie.emu.controller.admin import Controller
-from ondie.emu.controller.discovery import DISCOVERY_NAME, DiscoveryController
-from ondie.emu.controller.features import KEEP_ALIVE, QUEUE_COUNT
+from ondie.emu.controller.discovery import DISCOVERY_NAME, DiscoveryController, Port
+from ondie.emu.controller.features import KEEP_ALIVE, KEEP_ALIVE_UNIT_MS, QUEUE_COUNT
 from ondie.emu.controller.opcodes import Admin
 from ondie.emu.controller.queues import SubmissionQueue
 from ondie.emu.controller.registers import Registers, State
@@ -64,6 +64,7 @@ NO_FLOW_CONTROL = 1 << 2
 """CATTR: the host does not use the head of the submission queue (SQHD)."""
 MOST_CONTROLLERS = 64
 LEAST_ADMIN_ENTRIES = 32
+DISCOVERY_KEEP_ALIVE_MS = 120_000
 NOT_OVER_FABRICS = frozenset(
     {
         Admin.DELETE_SQ, Admin.CREATE_SQ, Admin.DELETE_CQ, Admin.CREATE_CQ,
@@ -180,7 +181,14 @@ class Association:
     host: str
     host_id: bytes
     controller: Controller | DiscoveryController
-    queues: set[int] = field(default_factory=set)
+    connected_keep_alive_ms: int
+    """Keep alive timeout that Connect has set."""
+    queues: set[int] = field(default_factory=lambda: {0})
+
+    def apply_connect(self) -> None:
+        """Set the features that Connect determines; a reset of the controller forgets them."""
+        self.controller.features.current[KEEP_ALIVE, 0] = self.connected_keep_alive_ms
+        self.controller.features.host_identifier = self.host_id
 
     @property
     def discovery(self) -> bool:
@@ -188,15 +196,17 @@ class Association:
 
     @property
     def keep_alive_ms(self) -> int:
-        """Time without a Keep Alive after which the association ends; 0: never."""
-        return self.controller.features.value(KEEP_ALIVE)
+        """Time without a Keep Alive after which the association ends; 0: never. A discovery
+        controller that was given none has a fixed one."""
+        found = self.controller.features.value(KEEP_ALIVE)
+        return DISCOVERY_KEEP_ALIVE_MS if self.discovery and not found else found
 
 
 class Subsystem:
     """An NVM subsystem and its discovery service, which hosts connect to.
 
     ``name``: NQN of the subsystem. ``hosts``: NQNs that may connect; None: any. ``make``,
-    ``make_discovery``: return the controller with an identifier.
+    ``make_discovery``: return the controller with an identifier; the latter lists a port.
     """
 
     def __init__(
@@ -204,7 +214,7 @@ class Subsystem:
         name: str,
         hosts: Collection[str] | None,
         make: Callable[[int], Controller],
-        make_discovery: Callable[[int], DiscoveryController],
+        make_discovery: Callable[[int, Port], DiscoveryController],
     ) -> None:
         self.name = name
         self.hosts = None if hosts is None else frozenset(hosts)
@@ -212,17 +222,20 @@ class Subsystem:
         self._associations: dict[int, Association] = {}
         self._last = 0
 
-    def connect(self, asked: Connect) -> Association:
-        """Admit a queue and return its association; a new one for queue 0. Raises
-        ConnectRefused."""
+    def connect(self, asked: Connect, port: Port) -> Association:
+        """Admit a queue and return its association; a new one for queue 0. ``port``: where the host
+        has connected. Raises ConnectRefused."""
         discovery = asked.subsystem == DISCOVERY_NAME
         if not discovery and asked.subsystem != self.name:
             raise ConnectRefused(FabricsCode.INVALID_PARAMETERS, IN_DATA | SUBNQN_BYTE)
         if not discovery and self.hosts is not None and asked.host not in self.hosts:
             raise ConnectRefused(FabricsCode.INVALID_HOST)
-        return self._io_queue(asked) if asked.qid else self._admin_queue(asked, discovery)
+        if asked.qid:
+            return self._io_queue(asked)
+        return self._admin_queue(asked, port if discovery else None)
 
-    def _admin_queue(self, asked: Connect, discovery: bool) -> Association:
+    def _admin_queue(self, asked: Connect, port: Port | None) -> Association:
+        """Admit the admin queue of a new association. ``port``: of a discovery service."""
         if asked.cntlid != ANY_CONTROLLER:
             raise ConnectRefused(FabricsCode.INVALID_PARAMETERS, IN_DATA | CNTLID_BYTE)
         if not LEAST_ADMIN_ENTRIES <= asked.entries <= 1 << 12:
@@ -230,10 +243,11 @@ class Subsystem:
         if len(self._associations) >= MOST_CONTROLLERS:
             raise ConnectRefused(FabricsCode.CONTROLLER_BUSY)
         cntlid = self._free()
-        controller = self._make_discovery(cntlid) if discovery else self._make(cntlid)
+        controller = self._make(cntlid) if port is None else self._make_discovery(cntlid, port)
         controller.registers.aqa = (asked.entries - 1) * 0x0001_0001
-        controller.features.current[KEEP_ALIVE, 0] = asked.keep_alive_ms
-        found = Association(cntlid, asked.host, asked.host_id, controller, {0})
+        timeout = -(-asked.keep_alive_ms // KEEP_ALIVE_UNIT_MS) * KEEP_ALIVE_UNIT_MS
+        found = Association(cntlid, asked.host, asked.host_id, controller, timeout)
+        found.apply_connect()
         self._associations[cntlid] = found
         return found
 

@@ -41,9 +41,9 @@ def subsystem(hosts=None) -> Subsystem:
     def make(cntlid):
         return Host(dataclasses.replace(capabilities(), controller_id=cntlid)).controller
 
-    def discovery(cntlid):
+    def discovery(cntlid, port):
         return DiscoveryController(
-            dataclasses.replace(capabilities(), controller_id=cntlid, capsule_bytes=8256), PORT
+            dataclasses.replace(capabilities(), controller_id=cntlid, capsule_bytes=8256), port
         )
 
     return Subsystem(NAME, hosts, make, discovery)
@@ -52,7 +52,7 @@ def subsystem(hosts=None) -> Subsystem:
 def refused(found: Subsystem, entry: dict | None = None, **data) -> tuple[int, int]:
     """Status and dword 0 of a Connect that is refused."""
     with pytest.raises(ConnectRefused) as error:
-        found.connect(asked(entry, **data))
+        found.connect(asked(entry, **data), PORT)
     answer = error.value.entry(9)
     assert answer.cid == 9
     return answer.status, answer.dw0
@@ -81,20 +81,20 @@ def test_words_of_connect():
 
 def test_associations():
     found = subsystem()
-    first, second = found.connect(asked()), found.connect(asked())
+    first, second = found.connect(asked(), PORT), found.connect(asked(), PORT)
     assert (first.cntlid, second.cntlid) == (1, 2) and not first.discovery
     assert first.controller.capabilities.controller_id == 1
     assert first.controller.registers.admin_entries == (32, 32)
     assert first.keep_alive_ms == 5000
     io = {"qid": 1, "size": 63}
-    assert found.connect(asked(io, cntlid=2)) is second and second.queues == {0, 1}
+    assert found.connect(asked(io, cntlid=2), PORT) is second and second.queues == {0, 1}
     assert list(second.controller.queues.submission) == [1]
     found.disconnect(second, 1)
     assert second.queues == {0} and not second.controller.queues.submission
-    assert found.connect(asked(io, cntlid=2)) is second
+    assert found.connect(asked(io, cntlid=2), PORT) is second
     found.disconnect(first, 0)
     assert found.associations == [second]
-    assert found.connect(asked()).cntlid == 3  # the number of one that has ended comes back late
+    assert found.connect(asked(), PORT).cntlid == 3  # the number of one that has ended comes back late
 
 
 def test_refused_connections():
@@ -107,20 +107,20 @@ def test_refused_connections():
     assert refused(found, {"size": 4096}) == (INVALID_PARAMETERS | DNR, 44)
     io = {"qid": 1}
     assert refused(found, io, cntlid=1) == (INVALID_PARAMETERS | DNR, 1 << 16 | 16)
-    mine = found.connect(asked())
+    mine = found.connect(asked(), PORT)
     assert refused(found, io, cntlid=1, host_id=b"x" * 16) == (INVALID_HOST | DNR, 0)
     assert refused(found, {"qid": 5}, cntlid=1) == (INVALID_PARAMETERS | DNR, 42)
     assert refused(found, {"qid": 1, "size": 4096}, cntlid=1) == (INVALID_PARAMETERS | DNR, 44)
-    found.connect(asked(io, cntlid=1))
+    found.connect(asked(io, cntlid=1), PORT)
     assert refused(found, io, cntlid=1) == (Code.SEQUENCE_ERROR | DNR, 0)
     mine.controller.registers.write(0x14, 4, 0)
     assert refused(found, {"qid": 2}, cntlid=1) == (Code.SEQUENCE_ERROR | DNR, 0)
     # a discovery service lets any host in, and has no I/O queues
-    listed = found.connect(asked(subsystem=DISCOVERY_NAME, host=other))
+    listed = found.connect(asked(subsystem=DISCOVERY_NAME, host=other), PORT)
     assert listed.discovery
     assert refused(found, io, subsystem=DISCOVERY_NAME, host=other, cntlid=2) == (0x185 | DNR, 0)
     while len(found.associations) < fabrics.MOST_CONTROLLERS:
-        found.connect(asked())
+        found.connect(asked(), PORT)
     assert refused(found) == (BUSY, 0)
 
 
@@ -130,7 +130,7 @@ def property_entry(kind: int, offset: int, size: int = 4, value: int = 0) -> byt
 
 
 def test_properties():
-    registers = subsystem().connect(asked()).controller.registers
+    registers = subsystem().connect(asked(), PORT).controller.registers
     registers.write(0x14, 4, 0)
     registers.disabled()
     got = fabrics.property_get(property_entry(4, 0, 8), 3, registers)
@@ -153,7 +153,7 @@ def test_properties():
 
 
 def discovery_run(opcode: int, **fields: int):
-    controller = subsystem().connect(asked(subsystem=DISCOVERY_NAME)).controller
+    controller = subsystem().connect(asked(subsystem=DISCOVERY_NAME), PORT).controller
     reply = controller.execute(Sqe(opcode, cid=4, **fields).pack())
     return reply.entries[0].status & 0x7FF, reply.entries[0].dw0, reply.data
 
