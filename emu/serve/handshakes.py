@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from ondie.emu.serve.address import Listener
 from ondie.emu.serve.nbd import MOST_SESSIONS, SPARE_FILES, raise_file_limit
@@ -48,16 +48,19 @@ class Handshake(Protocol):
         """The client has gone in the phase SERVED, before it had its thread."""
 
 
-class Guest:
+Shake = TypeVar("Shake", bound=Handshake)
+
+
+class Guest(Generic[Shake]):
     """A client in the handshake."""
 
-    def __init__(self, sock: socket.socket, handshake: Handshake) -> None:
+    def __init__(self, sock: socket.socket, handshake: Shake) -> None:
         self.socket, self.handshake = sock, handshake
         self.deadline = time.monotonic() + HANDSHAKE_S
         self.unsent = bytearray()
 
 
-class Handshakes:
+class Handshakes(Generic[Shake]):
     """Accepts clients of ``listener`` until :meth:`close`.
 
     ``make``: returns the handshake of a socket. ``run``: serves a client after its handshake, in a
@@ -69,15 +72,15 @@ class Handshakes:
     def __init__(
         self,
         listener: Listener,
-        make: Callable[[socket.socket], Handshake],
-        run: Callable[[socket.socket, Handshake], None],
+        make: Callable[[socket.socket], Shake],
+        run: Callable[[socket.socket, Shake], None],
         tick: Callable[[], None],
         name: str,
     ) -> None:
         self.listener = listener
         self.accepted = self.expired = 0
         self._make, self._run, self._tick, self._name = make, run, tick, name
-        self._guests: OrderedDict[int, Guest] = OrderedDict()
+        self._guests: OrderedDict[int, Guest[Shake]] = OrderedDict()
         """Clients in the handshake by file descriptor, oldest first."""
         self._sessions: dict[threading.Thread, socket.socket] = {}
         self._lock = threading.Lock()
@@ -168,7 +171,7 @@ class Handshakes:
             self._guests[sock.fileno()] = guest
             self._selector.register(sock, selectors.EVENT_READ)
 
-    def _serve(self, guest: Guest, events: int) -> None:
+    def _serve(self, guest: Guest[Shake], events: int) -> None:
         """Receive from and send to a client in the handshake."""
         if events & selectors.EVENT_READ:
             try:
@@ -184,7 +187,7 @@ class Handshakes:
                 guest.unsent += guest.handshake.feed(data)
         self._send(guest)
 
-    def _send(self, guest: Guest) -> None:
+    def _send(self, guest: Guest[Shake]) -> None:
         """Send what can be sent; go on with a client whose handshake has ended."""
         try:
             del guest.unsent[: guest.socket.send(guest.unsent) if guest.unsent else 0]
@@ -202,19 +205,19 @@ class Handshakes:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.unsent else 0)
             self._selector.modify(guest.socket, wanted)
 
-    def _forget(self, guest: Guest) -> None:
+    def _forget(self, guest: Guest[Shake]) -> None:
         """Remove a client from the event loop."""
         self._selector.unregister(guest.socket)
         del self._guests[guest.socket.fileno()]
 
-    def _drop(self, guest: Guest) -> None:
+    def _drop(self, guest: Guest[Shake]) -> None:
         """Disconnect a client in the handshake."""
         self._forget(guest)
         if guest.handshake.phase is Phase.SERVED:
             guest.handshake.drop()
         guest.socket.close()
 
-    def _begin(self, guest: Guest) -> None:
+    def _begin(self, guest: Guest[Shake]) -> None:
         """Give a client its thread."""
         self._forget(guest)
         guest.socket.setblocking(True)
@@ -229,7 +232,7 @@ class Handshakes:
             self._sessions[thread] = guest.socket
         thread.start()
 
-    def _session(self, guest: Guest) -> None:
+    def _session(self, guest: Guest[Shake]) -> None:
         """Serve a client."""
         try:
             self._run(guest.socket, guest.handshake)

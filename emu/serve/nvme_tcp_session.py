@@ -20,8 +20,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from ondie.emu.controller import admin, discovery, fabrics, io_commands
 from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import SGL, TO_CONTROLLER, TO_HOST, Controller, Reply
@@ -235,7 +233,7 @@ class Session:
             self._queued.append(Command(entry, sqe, NO_DATA, size=size))
             self._ask()
             return
-        data = pdu.data[place] if direction == TO_CONTROLLER else NO_DATA
+        data = NO_DATA if direction == TO_HOST or place is None else pdu.data[place]
         self._ready.append(Command(entry, sqe, data))
 
     def _transfer_of(self, sqe: Sqe) -> tuple[int, int]:
@@ -303,7 +301,8 @@ class Session:
         controller = self.association.controller
         if not isinstance(controller, Controller) or self.qid == 0:
             with self._drive.lock:
-                self._respond(*controller.failed(entry, refused.code, refused.where).entries)
+                reply = controller.failed(entry, refused.code, refused.where)
+            self._respond(*reply.entries)
             return
         with self._drive.lock:
             status = io_commands.record(controller, self.qid, sqe, refused.code, refused.where)

@@ -94,7 +94,9 @@ def test_associations():
     assert found.connect(asked(io, cntlid=2), PORT) is second
     found.disconnect(first, 0)
     assert found.associations == [second]
-    assert found.connect(asked(), PORT).cntlid == 3  # the number of one that has ended comes back late
+    assert (
+        found.connect(asked(), PORT).cntlid == 3
+    )  # the number of one that has ended comes back late
 
 
 def test_refused_connections():
