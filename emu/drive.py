@@ -42,6 +42,10 @@ MOST_QUEUES = 256
 """Largest number of queue pairs; each has a ring of nvme/tables.PAIR_RING requests in memory."""
 
 
+PURGE_ROUNDS = 4
+"""Rounds of collections without a block that becomes free, after which an erasure gives up."""
+
+
 class CommandError(OSError):
     """Error: a command of :meth:`Drive.read`, ``write`` or ``flush`` has ended with ``status``
     (nvme.status.Status)."""
@@ -318,13 +322,14 @@ class Drive(PowerSystem):
         if self.outstanding or self.condition is not Condition.ONLINE:
             raise InputError("erase_stale: the drive must be online, without commands in flight")
         self.run()
-        blocks, left = len(self.arrays.block), int(purge.collect_stale(self.state, 0))
-        for _ in range(blocks):
-            if left == 0:
-                break
+        erases = np.zeros(len(self.arrays.block), np.int64)
+        purge.mark_stale(self.state, 0, erases)
+        left, tried = int(purge.collect_marked(self.state, 0, erases)), 0
+        while left and tried < PURGE_ROUNDS:
             self.run()
-            left = int(purge.collect_stale(self.state, 0))
-        self.run()
+            now = int(purge.collect_marked(self.state, 0, erases))
+            tried = 0 if now < left else tried + 1
+            left = now
         if left:
             raise InputError(f"erase_stale: no room to collect {plural(left, 'block')}")
         waiting = self.arrays.block["dirty"] * (self.arrays.block["state"] == page_map.FREE)

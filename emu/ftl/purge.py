@@ -23,18 +23,35 @@ from ondie.kernels.jit import cold
 
 
 @cold
-def collect_stale(st, dev):
-    """Start the collection of the blocks of drive ``dev`` with old versions of logical pages, as
-    far as there is room. Return the number of blocks that had some, pinned ones excepted."""
+def mark_stale(st, dev, erases):
+    """Write to ``erases``, int64[blocks of all units], the erase count of each block of drive
+    ``dev`` with old versions of logical pages, and -1 for others. Pinned blocks, which are never
+    collected, are others."""
     cfg = st.cfg[0]
-    found = 0
+    erases[:] = -1
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
         for bid in range(unit * cfg.all_blocks, unit * cfg.all_blocks + cfg.blocks):
-            block = st.block[bid]
-            if block.retire == page_map.PINNED or not has_stale(st, dev, unit, bid):
+            if st.block[bid].retire != page_map.PINNED and has_stale(st, dev, unit, bid):
+                erases[bid] = st.block[bid].erases
+
+
+@cold
+def collect_marked(st, dev, erases):
+    """Start the collection of the blocks that ``erases`` marks, as far as there is room. Take the
+    marks of those away that are free, retired or erased. Return the number of marks."""
+    cfg = st.cfg[0]
+    left = 0
+    for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+        for bid in range(unit * cfg.all_blocks, unit * cfg.all_blocks + cfg.blocks):
+            if erases[bid] < 0:
                 continue
-            found += 1
-            if block.state == page_map.OPEN and st.front[block.stream, unit].owed == 0:
+            block = st.block[bid]
+            state = block.state
+            if state == page_map.FREE or state == page_map.BAD or block.erases != erases[bid]:
+                erases[bid] = -1
+                continue
+            left += 1
+            if state == page_map.OPEN and st.front[block.stream, unit].owed == 0:
                 padding.close_early(st, dev, unit, bid)
             write_frontier.schedule_check(st, unit)
             if block.state != page_map.FULL and block.state != page_map.FOLDABLE:
@@ -45,7 +62,7 @@ def collect_stale(st, dev):
                 st.count[dev, pslc.counter_of_moves(st, bid, MOVE_STARTS)] += 1
                 gc_victims.make_victim(st, unit, bid)
                 gc.start_moving(st, dev, unit, bid)
-    return found
+    return left
 
 
 @cold
