@@ -136,9 +136,14 @@ def _name(field_bytes: bytes, byte: int) -> str:
         text = name.decode()
     except UnicodeDecodeError:
         text = ""
-    if not text.startswith("nqn.") or len(name) > MOST_NAME_BYTES:
+    if not is_name(text):
         raise ConnectRefused(FabricsCode.INVALID_PARAMETERS, IN_DATA | byte)
     return text
+
+
+def is_name(text: str) -> bool:
+    """Return True if ``text`` may be an NVMe Qualified Name."""
+    return text.startswith("nqn.") and len(text.encode()) <= MOST_NAME_BYTES
 
 
 class Property(NamedTuple):

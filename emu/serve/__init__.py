@@ -1,5 +1,5 @@
 """Served drive: protocols by which other programs use one drive, as words and as sockets.
 
-Owns NBD, the control socket, and the server that runs both. The only room with sockets. Does not
-own the drive and its clock (service.py, drive.py) or the printing (cli).
+Owns NBD, NVMe/TCP, the control socket, and the server that runs them. The only room with sockets.
+Does not own the drive and its clock (service.py, drive.py) or the printing (cli).
 """

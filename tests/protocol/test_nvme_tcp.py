@@ -282,6 +282,7 @@ def test_wrong_data_ends_the_connection(target, change, why):
     with pytest.raises(Terminated) as found:
         io.answer()
     assert found.value.args == why
+    io.close()
     again = target.queue()
     wait_for(lambda: 1 not in target.server.subsystem.associations[-1].queues)
     assert again.connect(target.name, 1, admin.cntlid)[0] == 0  # the association lives on

@@ -21,8 +21,13 @@ from ondie.emu.units import InputError
 
 
 @click.command()
-@click.option("--nbd", metavar="ADDR", required=True,
+@click.option("--nbd", metavar="ADDR",
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--nvme-tcp", metavar="ADDR",
+              help="Serve NVMe/TCP at HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
+              help="Let only this host connect to --nvme-tcp; may be repeated.  "
+              "[default: any]")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
 @click.option("--store", metavar="DIR", help="Folder of the stored pages (docs/store.md); without "
               "it, the contents end with the server.")  # fmt: skip
@@ -35,7 +40,9 @@ from ondie.emu.units import InputError
 @seed_option("bad blocks and failing operations")
 @click.option("--stats", is_flag=True, help="Print the requests at the end.")
 def run_serve(
-    nbd: str,
+    nbd: str | None,
+    nvme_tcp: str | None,
+    nvme_hosts: tuple[str, ...],
     device: str,
     settings: tuple[str, ...],
     store: str | None,
@@ -47,7 +54,8 @@ def run_serve(
 ) -> None:
     """Serve a drive until SIGINT or SIGTERM; then flush it and close its store.
 
-    The first line of output is the address, when the drive is ready.
+    The first lines of output are the addresses, when the drive is ready; that of NVMe/TCP with the
+    name (NQN) of the subsystem.
     """
     cfg = configuration(device, settings)
     stopped = threading.Event()
@@ -60,11 +68,15 @@ def run_serve(
         server = Server(
             cfg,
             ServeOptions(
-                nbd=nbd, store=store, durability=durability, block_bytes=block, seed=seed,
-                clock=clock,
+                nbd=nbd, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, store=store,
+                durability=durability, block_bytes=block, seed=seed, clock=clock,
             ),
         )  # fmt: skip
-        click.echo(f"nbd {server.nbd.listener.address}")
+        if server.nbd is not None:
+            click.echo(f"nbd {server.nbd.listener.address}")
+        if server.nvme_tcp is not None:
+            name = server.nvme_tcp.subsystem.name
+            click.echo(f"nvme-tcp {server.nvme_tcp.listener.address} {name}")
         stopped.wait()
         try:
             server.close()
