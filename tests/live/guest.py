@@ -36,7 +36,7 @@ while read -r line; do sh -c "$line"; done
 
 
 class Archive:
-    """An initrd: cpio archive in the format newc. Source: cpio(5), Linux' initramfs buffer format."""
+    """An initrd: a cpio archive in the format newc. Source: Linux, initramfs buffer format."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
