@@ -57,6 +57,11 @@ class NvmeTcpServer:
     def listener(self) -> Listener:
         return self._handshakes.listener
 
+    @property
+    def accepted(self) -> int:
+        """Number of connections so far."""
+        return self._handshakes.accepted
+
     def close(self) -> None:
         """Disconnect all hosts, after the commands that they have in flight, and end."""
         self._handshakes.close()
