@@ -51,9 +51,15 @@ class Target:
         self.address = ("127.0.0.1", self.server.listener.address.port)
         self.queues: list[Queue] = []
 
-    def close(self) -> None:
+    def forget(self) -> None:
+        """Disconnect all hosts, and wait until the target has noticed."""
         for queue in self.queues:
             queue.close()
+        self.queues.clear()
+        wait_for(lambda: not self.server.subsystem.associations)
+
+    def close(self) -> None:
+        self.forget()
         self.server.close()
         self.nvme.close()
         self.service.close()
