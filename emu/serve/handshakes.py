@@ -65,8 +65,8 @@ class Handshakes(Generic[Shake]):
 
     ``make``: returns the handshake of a socket. ``run``: serves a client after its handshake, in a
     thread of its own; when it returns, the socket is closed. ``tick``: called every TICK_S while
-    there are clients. ``name``: of the threads. There are at most MOST_SESSIONS threads of clients;
-    more clients are disconnected.
+    there are clients. ``name``: of the threads. A protocol admits at most MOST_SESSIONS clients; while
+    twice as many threads have not ended, more clients are disconnected.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Handshakes(Generic[Shake]):
         self._sessions: dict[threading.Thread, socket.socket] = {}
         self._lock = threading.Lock()
         self._closing = False
-        self._most_guests = raise_file_limit() - SPARE_FILES - 2 * MOST_SESSIONS
+        self._most_guests = raise_file_limit() - SPARE_FILES - 4 * MOST_SESSIONS
         self._wake, self._woken = socket.socketpair()
         listener.socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -225,7 +225,7 @@ class Handshakes(Generic[Shake]):
             target=self._session, args=(guest,), name=f"{self._name} client", daemon=True
         )
         with self._lock:
-            if len(self._sessions) >= MOST_SESSIONS:
+            if len(self._sessions) >= 2 * MOST_SESSIONS:
                 guest.handshake.drop()
                 guest.socket.close()
                 return

@@ -17,11 +17,18 @@ from collections.abc import Collection
 
 from ondie.emu.controller.admin import Controller
 from ondie.emu.controller.discovery import DiscoveryController, Port
-from ondie.emu.controller.fabrics import Association, Connect, Subsystem
+from ondie.emu.controller.fabrics import (
+    Association,
+    Connect,
+    ConnectRefused,
+    FabricsCode,
+    Subsystem,
+)
 from ondie.emu.controller.registers import State
 from ondie.emu.nvme.wire import Cqe
 from ondie.emu.serve.address import Listener
 from ondie.emu.serve.handshakes import Handshakes
+from ondie.emu.serve.nbd import MOST_SESSIONS
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp_handshake import Handshake
 from ondie.emu.serve.nvme_tcp_session import Session
@@ -96,6 +103,8 @@ class NvmeTcpServer:
 
         def admit(asked: Connect) -> Association:
             with self._lock:
+                if sum(len(each.queues) for each in self.subsystem.associations) >= MOST_SESSIONS:
+                    raise ConnectRefused(FabricsCode.CONTROLLER_BUSY)
                 found = self.subsystem.connect(asked, port)
                 self._sessions.setdefault(found, {})
                 self._seen[found] = time.monotonic()

@@ -330,6 +330,38 @@ def test_rules_of_the_connection(target):
     assert found.value.args == (2, 0)
 
 
+def test_data_are_asked_for_in_turn(target, monkeypatch):
+    """Few bytes are under way at a time, and a write does not overtake its identifier."""
+    monkeypatch.setattr("ondie.emu.serve.nvme_tcp_session.MOST_ASKED", SIZE + 1)
+    admin, io = target.host()
+    words = struct.pack("<QI", 0, 31)
+    first, second = (io.capsule(1, 1, words, descriptor=sgl(TRANSPORT, SIZE)) for _ in range(2))
+    io.cid = second - 1
+    assert io.capsule(2, 1, words, descriptor=sgl(TRANSPORT, SIZE)) == second
+    asked = io.pdu()
+    assert asked[0] == 9 and struct.unpack_from("<H", asked[2]) == (first,)
+    assert io.answer(cid=second)[0] == 0x003 | DNR  # the second write waits under this identifier
+    io.push(first, struct.unpack_from("<HH", asked[2])[1], text(1, SIZE))
+    asked = io.pdu()
+    assert asked[0] == 9 and struct.unpack_from("<H", asked[2]) == (second,)
+    assert io.answer(cid=first)[0] == 0
+    io.push(second, struct.unpack_from("<HH", asked[2])[1], text(2, SIZE))
+    assert io.answer(cid=second)[0] == 0
+    assert io.read(0, 32, BLOCK) == text(2, SIZE)
+
+
+def test_termination_by_the_host(target):
+    admin, io = target.host()
+    io.send(2, struct.pack("<HI10x", 1, 4), b"header")
+    with pytest.raises(ConnectionError):
+        io.pdu()
+    assert admin.run(0x18) == (0, 0)
+    early = target.queue()
+    early.send(2, struct.pack("<HI10x", 1, 4))
+    with pytest.raises(ConnectionError):
+        early.pdu()
+
+
 def test_data_digests(target):
     admin, io = target.host(1, data=True)
     assert io.write(5, text(1, BLOCK), BLOCK) == 0
@@ -414,6 +446,36 @@ def test_events(target):
     status, words, _ = first[0].answer(cid=waiting)
     assert status == 0 and words == 0x040002
     assert second[0].run(0x15, controllers, 1)[0] == 0
+
+
+def test_a_reset_of_the_subsystem_ends_all_hosts():
+    found = Target()
+    try:
+        first, second = found.host(1), found.host(1)
+        first[0].capsule(0x7F, words=struct.pack("<BxxxIQ", 0, 0x20, 0x4E564D65))
+        for queue in (*first, *second):
+            with pytest.raises(ConnectionError):
+                queue.pdu()
+        wait_for(lambda: not found.server.subsystem.associations)
+        assert found.host()[1].write(0, bytes(BLOCK), BLOCK) == 0
+    finally:
+        found.close()
+
+
+def test_a_host_too_many():
+    """All threads of hosts are in use; the others are served as before."""
+    found = Target()
+    try:
+        some = found.host(15) + found.host(15) + found.host(15) + found.host(15)
+        assert len(some) == 64
+        assert found.queue().connect(found.name) == (0x181, 0)
+        assert some[63].write(0, text(1, BLOCK), BLOCK) == 0
+        assert some[1].read(0, 1, BLOCK) == text(1, BLOCK)
+        some[63].close()
+        wait_for(lambda: sum(len(each.queues) for each in found.server.subsystem.associations) < 64)
+        assert found.queue().connect(found.name)[0] == 0
+    finally:
+        found.close()
 
 
 def test_many_hosts_come_and_go(target, counts):
