@@ -65,8 +65,8 @@ class Handshakes(Generic[Shake]):
 
     ``make``: returns the handshake of a socket. ``run``: serves a client after its handshake, in a
     thread of its own; when it returns, the socket is closed. ``tick``: called every TICK_S while
-    there are clients. ``name``: of the threads. A protocol admits at most MOST_SESSIONS clients; while
-    twice as many threads have not ended, more clients are disconnected.
+    there are clients. ``name``: of the threads. A protocol admits at most MOST_SESSIONS clients;
+    while twice as many threads have not ended, more clients are disconnected.
     """
 
     def __init__(
