@@ -21,8 +21,10 @@ from ondie.emu.units import InputError
 
 
 @click.command()
-@click.option("--nbd", metavar="ADDR", required=True,
+@click.option("--nbd", metavar="ADDR",
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--vfio-user", metavar="SOCK", help="Serve an NVMe PCIe function to a virtual "
+              "machine at this unix socket.")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
 @click.option("--store", metavar="DIR", help="Folder of the stored pages (docs/store.md); without "
               "it, the contents end with the server.")  # fmt: skip
@@ -35,7 +37,8 @@ from ondie.emu.units import InputError
 @seed_option("bad blocks and failing operations")
 @click.option("--stats", is_flag=True, help="Print the requests at the end.")
 def run_serve(
-    nbd: str,
+    nbd: str | None,
+    vfio_user: str | None,
     device: str,
     settings: tuple[str, ...],
     store: str | None,
@@ -47,7 +50,7 @@ def run_serve(
 ) -> None:
     """Serve a drive until SIGINT or SIGTERM; then flush it and close its store.
 
-    The first line of output is the address, when the drive is ready.
+    The first lines of output are the addresses, when the drive is ready.
     """
     cfg = configuration(device, settings)
     stopped = threading.Event()
@@ -60,11 +63,12 @@ def run_serve(
         server = Server(
             cfg,
             ServeOptions(
-                nbd=nbd, store=store, durability=durability, block_bytes=block, seed=seed,
-                clock=clock,
+                nbd=nbd, vfio_user=vfio_user, store=store, durability=durability,
+                block_bytes=block, seed=seed, clock=clock,
             ),
         )  # fmt: skip
-        click.echo(f"nbd {server.nbd.listener.address}")
+        for name, address in server.addresses.items():
+            click.echo(f"{name} {address}")
         stopped.wait()
         try:
             server.close()

@@ -1,0 +1,368 @@
+"""NVMe controller behind PCIe registers and memory: what a host reads, writes and finds there.
+
+Owns the function's queues and doorbells, the execution of the actions of registers and admin
+commands, and the transfer of data by PRP and SGL. Does not own the tables of the controller
+(emu/controller), the drive (nvme_drive.py), host memory (guest_memory.py) or the messages that
+bring accesses (vfio_user.py).
+Source: NVM Express NVMe over PCIe Transport Specification 1.0; NVM Express Base Specification 2.0,
+sections 3.4 to 3.7.
+
+All commands of a batch have completed when ``work`` returns, so none is in flight when the host
+resets the controller or unmaps memory; commands that were not fetched have no effect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ondie.emu.controller import prp, sgl
+from ondie.emu.controller.actions import Action, Do
+from ondie.emu.controller.admin import TO_CONTROLLER
+from ondie.emu.controller.admin import transfer_of as admin_transfer_of
+from ondie.emu.controller.events import Event
+from ondie.emu.controller.io_commands import record, transfer_of
+from ondie.emu.controller.registers import DOORBELLS, State
+from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Cqe, Sqe
+from ondie.emu.serve.guest_memory import GuestMemory
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.nvme_io import IoRequest, IoRunner
+from ondie.emu.serve.pci_space import (
+    BAR0_BYTES,
+    MSIX_PENDING,
+    MSIX_TABLE,
+    PciSpace,
+)
+from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
+
+MOST_COMMANDS = 256
+"""Largest number of I/O commands of a batch."""
+PSDT = 0b11 << 6
+"""PRP or SGL for Data Transfer."""
+PSDT_BYTE = 1
+Pieces = Sequence[prp.Piece | sgl.Piece]
+
+
+class PcieFunction:
+    """One PCIe function with a controller of ``drive``.
+
+    ``memory``: the host's. ``interrupt``: sends the interrupt of a vector; it returns False if the
+    host has not enabled it. ``wake``: lets the thread that uses this function call ``work``; the
+    function calls it from other threads.
+    """
+
+    def __init__(
+        self,
+        drive: NvmeDrive,
+        memory: GuestMemory,
+        interrupt: Callable[[int], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        self.drive, self.memory = drive, memory
+        self._interrupt, self._wake = interrupt, wake
+        self.controller = drive.controller(self._post_later)
+        self.registers = self.controller.registers
+        self.space = PciSpace(drive.capabilities)
+        self._runner = IoRunner(drive, self.controller)
+        self._msix = bytearray(BAR0_BYTES - MSIX_TABLE)
+        self._submission: dict[int, SubmissionQueue] = {}
+        self._completion: dict[int, CompletionQueue] = {}
+        self._later: deque[Cqe] = deque()
+        """Completions of the admin queue from other threads."""
+        self._first = 0
+        """Submission queue that is served first: the queues take turns."""
+
+    def close(self) -> None:
+        """Leave the drive: the host has gone."""
+        self.drive.remove(self.controller)
+
+    # --- accesses of the host
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of BAR0; ``offset + size`` is at most BAR0_BYTES."""
+        if offset >= MSIX_TABLE:
+            return bytes(self._msix[offset - MSIX_TABLE : offset - MSIX_TABLE + size])
+        if offset >= DOORBELLS:  # reading a doorbell returns nothing that is defined
+            return bytes(size)
+        with self.drive.lock:
+            return self.registers.read(offset, size).to_bytes(size, "little")
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write bytes of BAR0."""
+        if offset >= MSIX_TABLE:
+            end = min(offset + len(data), MSIX_PENDING)  # pending bits are read-only
+            if offset < end:
+                self._msix[offset - MSIX_TABLE : end - MSIX_TABLE] = data[: end - offset]
+        elif offset >= DOORBELLS:
+            if len(data) == 4 and offset % 4 == 0:
+                self.ring((offset - DOORBELLS) // 4, int.from_bytes(data, "little") & 0xFFFF)
+        else:
+            with self.drive.lock:
+                value = int.from_bytes(data, "little")
+                actions = self.registers.write(offset, len(data), value)
+            self._perform(actions)
+
+    def set_pending(self, vector: int, pending: bool) -> None:
+        """Set the pending bit of a vector that is masked."""
+        at, bit = MSIX_PENDING - MSIX_TABLE + vector // 8, 1 << vector % 8
+        self._msix[at] = self._msix[at] | bit if pending else self._msix[at] & ~bit
+
+    def ring(self, number: int, value: int) -> None:
+        """Write doorbell ``number``: tail of a submission queue, or head of a completion queue."""
+        if self.registers.state is not State.READY:
+            return
+        queues = self._completion if number & 1 else self._submission
+        queue = queues.get(number >> 1)
+        if queue is None:
+            self._report(Event.INVALID_DOORBELL)
+        elif not queue.ring(value):
+            self._report(Event.INVALID_DOORBELL_VALUE)
+
+    def reset(self) -> None:
+        """Reset the function: as after power-on, but the drive keeps its data."""
+        self._drop_queues()
+        with self.drive.lock:
+            self.controller.subsystem_reset()
+            self.registers.reset_occurred = 0
+        self.space.reset()
+        self._msix[:] = bytes(len(self._msix))
+
+    # --- actions
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        """Perform the actions of a register access."""
+        for action in actions:
+            match action.do:
+                case Do.ENABLE:
+                    self._enable()
+                case Do.RESET:
+                    self._drop_queues()
+                    with self.drive.lock:
+                        again = self.controller.disabled()
+                    self._perform(again)
+                case Do.SHUT_DOWN:
+                    self.drive.shut_down(self.controller, action.abrupt)
+                case Do.SUBSYSTEM_RESET:
+                    self._drop_queues()
+                    with self.drive.lock:
+                        self.controller.subsystem_reset()
+
+    def _enable(self) -> None:
+        """Map the admin queues."""
+        registers = self.registers
+        submission, completion = registers.admin_entries
+        held = self.memory.holds(registers.asq, submission * SQE_BYTES)
+        if not (held and self.memory.accepts(registers.acq, completion * CQE_BYTES)):
+            with self.drive.lock:
+                registers.fail()
+            return
+        queue = CompletionQueue(0, registers.acq, completion, vector=0)
+        self._completion[0] = queue
+        self._submission[0] = SubmissionQueue(0, registers.asq, submission, queue)
+        with self.drive.lock:
+            registers.enabled()
+
+    def _drop_queues(self) -> None:
+        self._submission.clear()
+        self._completion.clear()
+        self._later.clear()
+
+    def _fail(self) -> None:
+        """Stop: the controller cannot continue until the host resets it (CSTS.CFS)."""
+        with self.drive.lock:
+            self.registers.fail()
+
+    def _perform_admin(self, action: Action) -> bool:
+        """Perform an action of an admin command; return False if its memory does not exist."""
+        match action.do:
+            case Do.CREATE_CQ:
+                if not self.memory.accepts(action.base, action.entries * CQE_BYTES):
+                    self.controller.queues.completion.pop(action.queue)
+                    return False
+                self._completion[action.queue] = CompletionQueue(
+                    action.queue, action.base, action.entries, action.vector
+                )
+            case Do.CREATE_SQ:
+                if not self.memory.holds(action.base, action.entries * SQE_BYTES):
+                    self.controller.queues.submission.pop(action.queue)
+                    return False
+                self._submission[action.queue] = SubmissionQueue(
+                    action.queue, action.base, action.entries,
+                    self._completion[action.completion_queue],
+                )  # fmt: skip
+            case Do.DELETE_CQ:
+                del self._completion[action.queue]
+            case Do.DELETE_SQ:
+                del self._submission[action.queue]
+        return True
+
+    # --- commands
+
+    def work(self) -> bool:
+        """Fetch and execute commands; return True if there may be more."""
+        if self.registers.state is not State.READY or not self.space.may_use_memory:
+            return False
+        try:
+            return self._work()
+        except QueueLost:
+            self._fail()
+            return False
+
+    def _work(self) -> bool:
+        posts = {queue: list[Cqe]() for queue in self._completion.values() if queue.waiting}
+        while self._later:
+            entry = self._later.popleft()._replace(sqhd=self._submission[0].head)
+            posts.setdefault(self._completion[0], []).append(entry)
+        self._post(posts)
+        more = self._work_admin()
+        return self._work_io() or more
+
+    def _work_admin(self) -> bool:
+        """Execute admin commands one by one; return True if there may be more."""
+        queue = self._submission[0]
+        done = 0
+        while queue.used and queue.completions.room > 0 and done < MOST_COMMANDS:
+            (entry,) = queue.fetch(self.memory, 1)
+            entries = self._execute_admin(entry)
+            if self.registers.state is not State.READY:
+                return False
+            made = [each._replace(sqhd=queue.head) for each in entries]
+            self._post({queue.completions: made})
+            done += 1
+        return bool(queue.used and queue.completions.room > 0)
+
+    def _execute_admin(self, entry: bytes) -> tuple[Cqe, ...]:
+        """Execute an admin command; return the completions that follow."""
+        sqe, controller = Sqe.unpack(entry), self.controller
+        try:
+            if sqe.flags & PSDT:  # PRP only
+                raise Refused(Code.INVALID_FIELD, PSDT_BYTE)
+            direction, size = admin_transfer_of(sqe, self.drive.capabilities.transfer_bytes)
+            pieces = self._pieces(sqe, size, direction == TO_CONTROLLER)
+            data = self._gather(pieces) if direction == TO_CONTROLLER else b""
+        except Refused as refused:
+            with self.drive.lock:
+                return controller.failed(entry, refused.code, refused.where).entries
+        reply = self.drive.execute(controller, entry, bytes(data))
+        for action in reply.actions:
+            if not self._perform_admin(action):
+                with self.drive.lock:
+                    return controller.failed(entry, Code.INVALID_FIELD, 24).entries
+        if reply.data:
+            self._scatter(pieces, np.frombuffer(reply.data, np.uint8))
+        return reply.entries
+
+    def _work_io(self) -> bool:
+        """Run a batch of I/O commands, in turn from all queues; return True if there may be
+        more."""
+        order = [number for number in sorted(self._submission) if number]
+        if not order:
+            return False
+        self._first = (self._first + 1) % len(order)
+        left, more = MOST_COMMANDS, False
+        posts: dict[CompletionQueue, list[Cqe]] = {}
+        taken: dict[CompletionQueue, int] = {}
+        requests: list[IoRequest] = []
+        targets: list[tuple[SubmissionQueue, Pieces]] = []
+        for number in order[self._first :] + order[: self._first]:
+            queue = self._submission[number]
+            completions = queue.completions
+            room = completions.room - taken.get(completions, 0)
+            count = min(queue.used, room, left)
+            if count <= 0:
+                continue
+            more |= queue.used > count and room > count
+            left -= count
+            taken[completions] = taken.get(completions, 0) + count
+            for entry in queue.fetch(self.memory, count):
+                self._prepare(queue, Sqe.unpack(entry), requests, targets, posts)
+        results = self._runner.run(requests) if requests else []
+        for (queue, pieces), result in zip(targets, results, strict=True):
+            if len(result.data):
+                self._scatter(pieces, result.data)
+            completion = result.cqe._replace(sqhd=queue.head, sqid=queue.number)
+            posts.setdefault(queue.completions, []).append(completion)
+        self._post(posts)
+        return more
+
+    def _prepare(
+        self,
+        queue: SubmissionQueue,
+        sqe: Sqe,
+        requests: list[IoRequest],
+        targets: list[tuple[SubmissionQueue, Pieces]],
+        posts: dict[CompletionQueue, list[Cqe]],
+    ) -> None:
+        """Add an I/O command and the place of its data to a batch, or its completion to ``posts``
+        if its data pointer is wrong."""
+        with self.drive.lock:
+            direction, size = transfer_of(sqe, self.controller)
+        try:
+            pieces = self._pieces(sqe, size, direction == TO_CONTROLLER)
+            data = self._gather(pieces) if direction == TO_CONTROLLER else b""
+        except Refused as refused:
+            with self.drive.lock:
+                status = record(self.controller, queue.number, sqe, refused.code, refused.where)
+            completion = Cqe(sqe.cid, status, sqhd=queue.head, sqid=queue.number)
+            posts.setdefault(queue.completions, []).append(completion)
+            return
+        requests.append(IoRequest(queue.number, sqe, data))
+        targets.append((queue, pieces))
+
+    # --- data
+
+    def _pieces(self, sqe: Sqe, size: int, to_controller: bool) -> Pieces:
+        """Return the pieces of host memory of a command's data. Raises Refused."""
+        if size == 0:
+            return ()
+        pieces: Pieces
+        if sqe.flags & PSDT:
+            descriptor = sqe.pack()[24:40]
+            pieces = sgl.walk(descriptor, size, self.memory)
+        else:
+            page = self.registers.page_bytes
+            pieces = prp.walk(sqe.prp1, sqe.prp2, size, page, self.memory)
+        if not to_controller and not all(self.memory.accepts(*each[:2]) for each in pieces):
+            raise Refused(Code.DATA_TRANSFER_ERROR, 24)
+        return pieces
+
+    def _gather(self, pieces: Pieces) -> bytes:
+        """Return the bytes of pieces. Raises Refused."""
+        found = []
+        for each in pieces:
+            data = self.memory.read(each.address, each.size)
+            if data is None:
+                raise Refused(Code.DATA_TRANSFER_ERROR, 24)
+            found.append(data)
+        return b"".join(found)
+
+    def _scatter(self, pieces: Pieces, data: np.ndarray) -> None:
+        """Write ``data``, uint8[n], to pieces that the host can receive."""
+        at = 0
+        for each in pieces:
+            self.memory.write(each.address, data[at : at + each.size])
+            at += each.size
+
+    # --- completions
+
+    def _post(self, posts: dict[CompletionQueue, list[Cqe]]) -> None:
+        """Post completions, then send one interrupt for each vector. Raises QueueLost."""
+        vectors = set()
+        for queue, entries in posts.items():
+            if queue.post(self.memory, entries) and queue.vector >= 0:
+                vectors.add(queue.vector)
+        for vector in vectors:
+            self.set_pending(vector, not self._interrupt(vector))
+
+    def _post_later(self, entries: tuple[Cqe, ...]) -> None:
+        """Post completions of the admin queue; any thread calls this."""
+        self._later += entries
+        self._wake()
+
+    def _report(self, event: Event) -> None:
+        """Report an error of the host."""
+        with self.drive.lock:
+            self._later += self.controller.notify(event)
