@@ -86,6 +86,8 @@ class NvmeDrive:
         run."""
         self.gate = Gate()
         """Passed together by I/O commands, alone by admin commands that change the media."""
+        self.generation = 0
+        """Changes with the namespaces."""
         self._posts: dict[Controller, Post] = {}
         self._busy_ps = self._busy_until = 0
         self._sanitizing: threading.Thread | None = None
@@ -118,6 +120,7 @@ class NvmeDrive:
                 changes = len(controller.events.changed)
                 reply = controller.execute(entry, data)
                 changed = controller.events.changed[changes:]
+                self.generation += 1
             reply = self._perform_all(controller, entry, reply)
         self._tell_others(controller, changed)
         return reply

@@ -16,40 +16,31 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from ondie.emu.controller import prp, sgl
 from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import TO_CONTROLLER
 from ondie.emu.controller.admin import transfer_of as admin_transfer_of
 from ondie.emu.controller.events import Event
-from ondie.emu.controller.io_commands import record, transfer_of
 from ondie.emu.controller.registers import DOORBELLS, State
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Cqe, Sqe
-from ondie.emu.serve.guest_memory import GuestMemory
+from ondie.emu.serve.host_data import PSDT, gather, pieces_of, scatter
 from ondie.emu.serve.nvme_drive import NvmeDrive
-from ondie.emu.serve.nvme_io import IoRequest, IoRunner
 from ondie.emu.serve.pci_space import (
     BAR0_BYTES,
     MSIX_PENDING,
     MSIX_TABLE,
     PciSpace,
 )
+from ondie.emu.serve.pcie_io import MOST_COMMANDS, MemoryIo
 from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
 
-MOST_COMMANDS = 256
-"""Largest number of I/O commands of a batch."""
-PSDT = 0b11 << 6
-"""PRP or SGL for Data Transfer."""
 PSDT_BYTE = 1
-Pieces = Sequence[prp.Piece | sgl.Piece]
 
 
 class PcieFunction:
     """One PCIe function with a controller of ``drive``.
 
-    ``memory``: the host's. ``interrupt``: sends the interrupt of a vector; it returns False if the
+    ``interrupt``: sends the interrupt of a vector; it returns False if the
     host has not enabled it. ``wake``: lets the thread that uses this function call ``work``; the
     function calls it from other threads.
     """
@@ -57,23 +48,21 @@ class PcieFunction:
     def __init__(
         self,
         drive: NvmeDrive,
-        memory: GuestMemory,
         interrupt: Callable[[int], bool],
         wake: Callable[[], None],
     ) -> None:
-        self.drive, self.memory = drive, memory
+        self.drive = drive
         self._interrupt, self._wake = interrupt, wake
         self.controller = drive.controller(self._post_later)
         self.registers = self.controller.registers
         self.space = PciSpace(drive.capabilities)
-        self._runner = IoRunner(drive, self.controller)
+        self._io = MemoryIo(drive, self.controller)
+        self.memory = self._io.memory
         self._msix = bytearray(BAR0_BYTES - MSIX_TABLE)
         self._submission: dict[int, SubmissionQueue] = {}
         self._completion: dict[int, CompletionQueue] = {}
         self._later: deque[Cqe] = deque()
         """Completions of the admin queue from other threads."""
-        self._first = 0
-        """Submission queue that is served first: the queues take turns."""
 
     def close(self) -> None:
         """Leave the drive: the host has gone."""
@@ -225,7 +214,10 @@ class PcieFunction:
         queue = self._submission[0]
         done = 0
         while queue.used and queue.completions.room > 0 and done < MOST_COMMANDS:
-            (entry,) = queue.fetch(self.memory, 1)
+            entry = self.memory.read(queue.parts(1)[0][0], SQE_BYTES)
+            if entry is None:
+                raise QueueLost
+            queue.fetched(1)
             entries = self._execute_admin(entry)
             if self.registers.state is not State.READY:
                 return False
@@ -241,120 +233,39 @@ class PcieFunction:
             if sqe.flags & PSDT:  # PRP only
                 raise Refused(Code.INVALID_FIELD, PSDT_BYTE)
             direction, size = admin_transfer_of(sqe, self.drive.capabilities.transfer_bytes)
-            pieces = self._pieces(sqe, size, direction == TO_CONTROLLER)
-            data = self._gather(pieces) if direction == TO_CONTROLLER else b""
+            to_controller = direction == TO_CONTROLLER
+            pieces = pieces_of(sqe, size, to_controller, self.registers.page_bytes, self.memory)
+            data = gather(pieces, self.memory) if to_controller else b""
         except Refused as refused:
             with self.drive.lock:
                 return controller.failed(entry, refused.code, refused.where).entries
-        reply = self.drive.execute(controller, entry, bytes(data))
+        reply = self.drive.execute(controller, entry, data)
         for action in reply.actions:
             if not self._perform_admin(action):
                 with self.drive.lock:
                     return controller.failed(entry, Code.INVALID_FIELD, 24).entries
-        if reply.data:
-            self._scatter(pieces, np.frombuffer(reply.data, np.uint8))
+        if reply.data and not scatter(pieces, reply.data, self.memory):
+            with self.drive.lock:
+                return controller.failed(entry, Code.DATA_TRANSFER_ERROR, 24).entries
         return reply.entries
 
     def _work_io(self) -> bool:
-        """Run a batch of I/O commands, in turn from all queues; return True if there may be
-        more."""
-        order = [number for number in sorted(self._submission) if number]
-        if not order:
-            return False
-        self._first = (self._first + 1) % len(order)
-        left, more = MOST_COMMANDS, False
-        posts: dict[CompletionQueue, list[Cqe]] = {}
-        taken: dict[CompletionQueue, int] = {}
-        requests: list[IoRequest] = []
-        targets: list[tuple[SubmissionQueue, Pieces]] = []
-        for number in order[self._first :] + order[: self._first]:
-            queue = self._submission[number]
-            completions = queue.completions
-            room = completions.room - taken.get(completions, 0)
-            count = min(queue.used, room, left)
-            if count <= 0:
-                continue
-            more |= queue.used > count and room > count
-            left -= count
-            taken[completions] = taken.get(completions, 0) + count
-            for entry in queue.fetch(self.memory, count):
-                self._prepare(queue, Sqe.unpack(entry), requests, targets, posts)
-        results = self._runner.run(requests) if requests else []
-        for (queue, pieces), result in zip(targets, results, strict=True):
-            if len(result.data):
-                self._scatter(pieces, result.data)
-            completion = result.cqe._replace(sqhd=queue.head, sqid=queue.number)
-            posts.setdefault(queue.completions, []).append(completion)
-        self._post(posts)
+        """Run a batch of I/O commands; return True if there may be more."""
+        queues = [queue for number, queue in self._submission.items() if number]
+        more, posted = self._io.run(queues)
+        self._send({queue.vector for queue in posted})
         return more
-
-    def _prepare(
-        self,
-        queue: SubmissionQueue,
-        sqe: Sqe,
-        requests: list[IoRequest],
-        targets: list[tuple[SubmissionQueue, Pieces]],
-        posts: dict[CompletionQueue, list[Cqe]],
-    ) -> None:
-        """Add an I/O command and the place of its data to a batch, or its completion to ``posts``
-        if its data pointer is wrong."""
-        with self.drive.lock:
-            direction, size = transfer_of(sqe, self.controller)
-        try:
-            pieces = self._pieces(sqe, size, direction == TO_CONTROLLER)
-            data = self._gather(pieces) if direction == TO_CONTROLLER else b""
-        except Refused as refused:
-            with self.drive.lock:
-                status = record(self.controller, queue.number, sqe, refused.code, refused.where)
-            completion = Cqe(sqe.cid, status, sqhd=queue.head, sqid=queue.number)
-            posts.setdefault(queue.completions, []).append(completion)
-            return
-        requests.append(IoRequest(queue.number, sqe, data))
-        targets.append((queue, pieces))
-
-    # --- data
-
-    def _pieces(self, sqe: Sqe, size: int, to_controller: bool) -> Pieces:
-        """Return the pieces of host memory of a command's data. Raises Refused."""
-        if size == 0:
-            return ()
-        pieces: Pieces
-        if sqe.flags & PSDT:
-            descriptor = sqe.pack()[24:40]
-            pieces = sgl.walk(descriptor, size, self.memory)
-        else:
-            page = self.registers.page_bytes
-            pieces = prp.walk(sqe.prp1, sqe.prp2, size, page, self.memory)
-        if not to_controller and not all(self.memory.accepts(*each[:2]) for each in pieces):
-            raise Refused(Code.DATA_TRANSFER_ERROR, 24)
-        return pieces
-
-    def _gather(self, pieces: Pieces) -> bytes:
-        """Return the bytes of pieces. Raises Refused."""
-        found = []
-        for each in pieces:
-            data = self.memory.read(each.address, each.size)
-            if data is None:
-                raise Refused(Code.DATA_TRANSFER_ERROR, 24)
-            found.append(data)
-        return b"".join(found)
-
-    def _scatter(self, pieces: Pieces, data: np.ndarray) -> None:
-        """Write ``data``, uint8[n], to pieces that the host can receive."""
-        at = 0
-        for each in pieces:
-            self.memory.write(each.address, data[at : at + each.size])
-            at += each.size
 
     # --- completions
 
     def _post(self, posts: dict[CompletionQueue, list[Cqe]]) -> None:
         """Post completions, then send one interrupt for each vector. Raises QueueLost."""
-        vectors = set()
-        for queue, entries in posts.items():
-            if queue.post(self.memory, entries) and queue.vector >= 0:
-                vectors.add(queue.vector)
-        for vector in vectors:
+        guest = self._io.guest
+        self._send({queue.vector for queue, some in posts.items() if queue.post(guest, some)})
+
+    def _send(self, vectors: set[int]) -> None:
+        """Send the interrupts of vectors; -1: none."""
+        for vector in vectors - {-1}:
             self.set_pending(vector, not self._interrupt(vector))
 
     def _post_later(self, entries: tuple[Cqe, ...]) -> None:

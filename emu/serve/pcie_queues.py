@@ -8,14 +8,15 @@ doorbells); NVM Express Base Specification 2.0, section 3.3.1 (queue usage, full
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from dataclasses import dataclass, field
 
-from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Cqe
-from ondie.emu.serve.guest_memory import GuestMemory
+from ondie.emu.nvme.wire import SQE_BYTES, Cqe
+from ondie.kernels.guest import CompletionRing, Guest
 
-PHASE_BYTE = 14
-"""Byte of a completion with the phase tag in bit 0."""
+HALVES = struct.Struct("<QQ")
+"""The halves of a completion queue entry."""
 
 
 class QueueLost(Exception):
@@ -33,10 +34,12 @@ class CompletionQueue:
     """Interrupt vector; -1: none."""
     head: int = 0
     """First entry that the host has not taken."""
-    tail: int = 0
-    phase: int = 1
+    memory: CompletionRing = field(init=False)
     waiting: deque[Cqe] = field(default_factory=deque)
     """Completions for which there was no room."""
+
+    def __post_init__(self) -> None:
+        self.memory = CompletionRing(self.base, self.entries)
 
     @property
     def room(self) -> int:
@@ -46,7 +49,7 @@ class CompletionQueue:
     @property
     def used(self) -> int:
         """Number of entries that the host has not taken."""
-        return (self.tail - self.head) % self.entries
+        return (self.memory.tail - self.head) % self.entries
 
     def ring(self, head: int) -> bool:
         """The host has written the head doorbell; return False for an invalid value."""
@@ -55,20 +58,15 @@ class CompletionQueue:
         self.head = head
         return True
 
-    def post(self, memory: GuestMemory, entries: list[Cqe]) -> bool:
+    def post(self, guest: Guest, entries: list[Cqe]) -> bool:
         """Write completions, as far as there is room; the others wait. Return True if any was
         written. Raises QueueLost."""
         self.waiting += entries
         posted = False
         while self.waiting and self.used < self.entries - 1:
-            data = bytearray(self.waiting.popleft().pack())
-            data[PHASE_BYTE] |= self.phase
-            if not memory.write_entry(self.base + self.tail * CQE_BYTES, bytes(data)):
+            if not self.memory.post(guest, *HALVES.unpack(self.waiting.popleft().pack())):
                 raise QueueLost
             posted = True
-            self.tail += 1
-            if self.tail == self.entries:
-                self.tail, self.phase = 0, self.phase ^ 1
         return posted
 
 
@@ -96,13 +94,12 @@ class SubmissionQueue:
         self.tail = tail
         return True
 
-    def fetch(self, memory: GuestMemory, most: int) -> list[bytes]:
-        """Return up to ``most`` entries, bytes[64] each. Raises QueueLost."""
-        found = []
-        for _ in range(min(most, self.used)):
-            entry = memory.read(self.base + self.head * SQE_BYTES, SQE_BYTES)
-            if entry is None:
-                raise QueueLost
-            found.append(entry)
-            self.head = (self.head + 1) % self.entries
-        return found
+    def parts(self, count: int) -> list[tuple[int, int]]:
+        """Return where the next ``count`` entries are: (address, entries), two parts at most."""
+        first = min(count, self.entries - self.head)
+        found = [(self.base + self.head * SQE_BYTES, first)]
+        return found if first == count else [*found, (self.base, count - first)]
+
+    def fetched(self, count: int) -> None:
+        """Count entries as fetched."""
+        self.head = (self.head + count) % self.entries

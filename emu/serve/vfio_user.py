@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 from ondie.emu.serve import vfio_wire as wire
 from ondie.emu.serve.address import Listener
-from ondie.emu.serve.guest_memory import GuestMemory
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.pci_space import BAR0_BYTES, CONFIG_BYTES
 from ondie.emu.serve.pcie_function import PcieFunction
@@ -106,12 +105,12 @@ class Session:
     def __init__(self, sock: socket.socket, drive: NvmeDrive) -> None:
         self._socket = sock
         sock.setblocking(False)
-        self.memory = GuestMemory()
         self.interrupts = Interrupts(drive.capabilities.vectors)
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.function = PcieFunction(
-            drive, self.memory, lambda vector: self.interrupts.send(Irq.MSIX, vector), self.wake
+            drive, lambda vector: self.interrupts.send(Irq.MSIX, vector), self.wake
         )
+        self.memory = self.function.memory
         self._data = bytearray()
         self._fds: list[tuple[int, list[int]]] = []
         """(end of the message in ``_data`` that they belong to, or beyond, descriptors)."""
