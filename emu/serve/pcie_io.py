@@ -175,9 +175,7 @@ class MemoryIo:
         requests: list[IoRequest] = []
         targets: list[tuple[SubmissionQueue, Pieces]] = []
         for queue, first, count in parts:
-            for at in (
-                first + np.flatnonzero(kinds[first : first + count] != guest.PLAIN)
-            ).tolist():
+            for at in (first + np.flatnonzero(others[first : first + count])).tolist():
                 sqe = Sqe.unpack(self._batch.entries[at].tobytes())
                 request = self._batch.requests[at]
                 if request["kind"] == guest.FAILED:
