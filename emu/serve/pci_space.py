@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from ondie.emu.controller.capabilities import Capabilities
 from ondie.emu.controller.structure import Field, Structure
+from ondie.emu.serve.vfio_wire import BAR_END
 
 CONFIG_BYTES = 4096
-BAR0_BYTES = 1 << 14
+BAR0_BYTES = BAR_END
 MSIX_TABLE, MSIX_PENDING = 0x2000, 0x3000
 """Places in BAR0. The table has 16 bytes for each vector."""
 MOST_VECTORS = (MSIX_PENDING - MSIX_TABLE) // 16

@@ -86,13 +86,21 @@ class PcieFunction:
             if offset < end:
                 self._msix[offset - MSIX_TABLE : end - MSIX_TABLE] = data[: end - offset]
         elif offset >= DOORBELLS:
-            if len(data) == 4 and offset % 4 == 0:
-                self.ring((offset - DOORBELLS) // 4, int.from_bytes(data, "little") & 0xFFFF)
+            if len(data) == 4:
+                self.write_word(offset, int.from_bytes(data, "little"))
         else:
             with self.drive.lock:
                 value = int.from_bytes(data, "little")
                 actions = self.registers.write(offset, len(data), value)
             self._perform(actions)
+
+    def write_word(self, offset: int, value: int) -> None:
+        """Write 4 bytes of BAR0."""
+        if DOORBELLS <= offset < MSIX_TABLE:
+            if offset % 4 == 0:
+                self.ring((offset - DOORBELLS) // 4, value & 0xFFFF)
+        else:
+            self.write(offset, value.to_bytes(4, "little"))
 
     def set_pending(self, vector: int, pending: bool) -> None:
         """Set the pending bit of a vector that is masked."""

@@ -77,8 +77,9 @@ class MemoryIo:
         made = self._decode(parts)
         if made:
             self._run_plain(made)
-        posted = {part.queue.completions for part in parts if self._finish_plain(part)}
-        posted |= self._run_others(parts)
+        posted, plain = self._finish_plain(parts) if made else (set(), 0)
+        if plain < sum(part.size for part in parts):
+            posted |= self._run_others(parts)
         return more, posted
 
     def _fetch(self, queues: Sequence[SubmissionQueue]) -> tuple[list[Part], bool]:
@@ -144,15 +145,20 @@ class MemoryIo:
                 statuses[:made] = Code.INTERNAL_ERROR
                 return
         statuses[done["tag"]] = done["status"]
-        with self._drive.lock:
-            self._drive.add_busy(int(done["arrival"].min()), int(done["end"].max()))
+        with self._drive.lock:  # they arrived together, and are in the order of their ends
+            self._drive.add_busy(int(done[0]["arrival"]), int(done[-1]["end"]))
 
-    def _finish_plain(self, part: Part) -> bool:
-        """Complete the plain commands that have succeeded; return True if there are any. Raises
-        QueueLost."""
-        queue = part.queue
-        ring = queue.completions.memory
-        posted = self._batch.finish(part.first, part.size, queue.number, queue.head, ring)
+    def _finish_plain(self, parts: list[Part]) -> tuple[set[CompletionQueue], int]:
+        """Complete the plain commands that have succeeded; return their completion queues and their
+        number. Raises QueueLost."""
+        found, number, lost = set(), 0, False
+        for queue, first, size in parts:
+            ring = queue.completions.memory
+            posted = self._batch.finish(first, size, queue.number, queue.head, ring)
+            if posted:
+                found.add(queue.completions)
+            number += posted
+            lost |= posted < 0
         reads, writes, unaligned = self.guest.take_counts()
         with self._drive.lock:
             shared = self._controller.shared
@@ -161,9 +167,9 @@ class MemoryIo:
             shared.unaligned += unaligned
             if writes and shared.sanitize.erased:
                 shared.sanitize = shared.sanitize._replace(erased=False)
-        if posted < 0:
+        if lost:
             raise QueueLost
-        return posted > 0
+        return found, number
 
     # --- other commands
 

@@ -196,6 +196,12 @@ class Session:
         at, held = 0, len(self._data)
         try:
             while held - at >= wire.HEADER_BYTES:
+                if held - at >= wire.POST_BYTES and self._agreed and not self._fds:
+                    value = wire.posted_word(self._data, at)
+                    if value is not None:
+                        self.function.write_word(*value)
+                        at += wire.POST_BYTES
+                        continue
                 header = wire.parse_header(self._data, at)
                 if held - at < header.size:
                     return

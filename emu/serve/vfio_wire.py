@@ -97,6 +97,13 @@ MULTI = struct.Struct("<Q")
 MULTI_WRITE = struct.Struct("<QIIQ")
 
 
+POST = struct.Struct("<HHIIIQIII")
+POST_BYTES = POST.size
+_POSTED = (Message.REGION_WRITE, POST_BYTES, COMMAND_TYPE | NO_REPLY, Region.BAR0, 4)
+BAR_END = 1 << 14
+"""Bytes of BAR0."""
+
+
 class Refused(Exception):
     """A message is answered with an error number of the host's (errno)."""
 
@@ -134,6 +141,15 @@ def parse_header(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
     if found.flags & TYPE_MASK != COMMAND_TYPE:
         raise Broken(f"a message of type {found.flags & TYPE_MASK}; a command is type 0")
     return found
+
+
+def posted_word(data: bytearray, at: int) -> tuple[int, int] | None:
+    """Return (offset, value) if a message that writes 4 bytes of BAR0 without a reply is at
+    ``data[at]``, which has at least POST_BYTES; otherwise None. Doorbells come this way."""
+    _, command, size, flags, _, offset, region, count, value = POST.unpack_from(data, at)
+    if (command, size, flags, region, count) != _POSTED or offset > BAR_END - 4:
+        return None
+    return offset, value
 
 
 def reply(header: Header, payload: bytes = b"") -> bytes:
