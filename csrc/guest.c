@@ -300,3 +300,48 @@ int64_t ondie_guest_finish(ondie_guest *guest, ondie_guest_request *requests, in
     }
     return posted;
 }
+
+/* --- doorbells in memory */
+
+static int look(_Atomic uint32_t *shadow, ondie_guest_doorbell *bells, int64_t count) {
+    int changed = 0;
+    for (int64_t i = 0; i < count; i++) {
+        bells[i].seen = atomic_load_explicit(&shadow[bells[i].number], memory_order_acquire);
+        changed |= bells[i].seen != bells[i].value;
+    }
+    return changed;
+}
+
+static _Atomic uint32_t *doorbell_page(const ondie_guest *guest, uint64_t address, int writable) {
+    const ondie_guest_region *region = region_at(guest, address);
+    if (!region || !region->memory || !(writable ? region->writable : region->readable) ||
+        region->last - address < guest->page - 1)
+        return NULL;
+    return (_Atomic uint32_t *)(region->memory + (address - region->first));
+}
+
+int ondie_guest_doorbells(const ondie_guest *guest, uint64_t shadow, uint64_t events,
+                          ondie_guest_doorbell *bells, int64_t count, int64_t spin_ns, int arm) {
+    _Atomic uint32_t *values = doorbell_page(guest, shadow, 0);
+    _Atomic uint32_t *wanted = doorbell_page(guest, events, 1);
+    if (!values || !wanted)
+        return -1;
+    sigjmp_buf here;
+    if (sigsetjmp(here, 0)) {
+        rescue = NULL;
+        return -1;
+    }
+    rescue = &here;
+    int64_t end = spin_ns ? ondie_now() + spin_ns : 0;
+    int changed = look(values, bells, count);
+    while (!changed && spin_ns && ondie_now() < end)
+        changed = look(values, bells, count);
+    if (!changed && arm) {
+        for (int64_t i = 0; i < count; i++)
+            atomic_store_explicit(&wanted[bells[i].number], bells[i].event, memory_order_relaxed);
+        atomic_thread_fence(memory_order_seq_cst); /* the events before the second look */
+        changed = look(values, bells, count);
+    }
+    rescue = NULL;
+    return changed;
+}

@@ -567,4 +567,19 @@ int64_t ondie_guest_finish(ondie_guest *guest, ondie_guest_request *requests, in
                            const int32_t *statuses, uint32_t sqid, uint32_t sqhd,
                            ondie_guest_queue *queue);
 
+/* Doorbell in memory: its number, the value that is known, the event index at which the guest is
+ * to write the register too, and the value found.
+ */
+typedef struct {
+    uint32_t number, value, event, seen;
+} ondie_guest_doorbell;
+
+/* Read the values of `count` doorbells, a page of 4 bytes each at the guest's address `shadow`, for
+ * up to spin_ns until one is not the known value. If none is and `arm` is set, write their events
+ * to the page `events`, and read them again: a guest that changes a doorbell afterwards sees its
+ * event. Return 1 if a value is not the known one, 0 if all are, -1 if a page is not there.
+ */
+int ondie_guest_doorbells(const ondie_guest *guest, uint64_t shadow, uint64_t events,
+                          ondie_guest_doorbell *bells, int64_t count, int64_t spin_ns, int arm);
+
 #endif

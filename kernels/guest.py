@@ -24,6 +24,10 @@ REQUEST = np.dtype(
 """The record ondie_guest_request."""
 
 
+DOORBELL = np.dtype([("number", "u4"), ("value", "u4"), ("event", "u4"), ("seen", "u4")])
+"""The record ondie_guest_doorbell."""
+
+
 class Guest:
     """A guest's memory and its namespaces. Raises KernelError without the C extension.
 
@@ -172,3 +176,24 @@ class Batch:
                 sqid, sqhd, ring._queue,
             )
         )  # fmt: skip
+
+
+class Doorbells:
+    """Doorbells of queues in a page at address ``shadow``, and their event indexes in a page at
+    ``events``. ``most``: largest number of doorbells."""
+
+    def __init__(self, guest: Guest, shadow: int, events: int, most: int) -> None:
+        self._guest, self._shadow, self._events = guest, shadow, events
+        self.bells = np.zeros(most, DOORBELL)
+        """DOORBELL[most]; :meth:`look` takes the first ones."""
+        self._place = native.ffi.cast("ondie_guest_doorbell *", self.bells.ctypes.data)
+
+    def look(self, count: int, spin_ns: int, arm: bool) -> int:
+        """Read ``count`` doorbells for up to ``spin_ns`` until one has another value than is known.
+        ``arm``: if none has, let the guest write the register when it changes one. Return 1 if one
+        has another value, 0 if none has, -1 if a page is not there."""
+        return int(
+            native.lib.ondie_guest_doorbells(
+                self._guest._guest, self._shadow, self._events, self._place, count, spin_ns, arm
+            )
+        )

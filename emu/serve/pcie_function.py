@@ -33,6 +33,7 @@ from ondie.emu.serve.pci_space import (
 )
 from ondie.emu.serve.pcie_io import MOST_COMMANDS, MemoryIo
 from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
+from ondie.emu.serve.shadow_doorbells import ShadowDoorbells
 
 PSDT_BYTE = 1
 
@@ -61,6 +62,10 @@ class PcieFunction:
         self._msix = bytearray(BAR0_BYTES - MSIX_TABLE)
         self._submission: dict[int, SubmissionQueue] = {}
         self._completion: dict[int, CompletionQueue] = {}
+        self._shadow: ShadowDoorbells | None = None
+        self.late_doorbells = 0
+        """Doorbells in memory that were found after a sleep, although the host should have written
+        the register."""
         self._later: deque[Cqe] = deque()
         """Completions of the admin queue from other threads."""
 
@@ -111,6 +116,8 @@ class PcieFunction:
         """Write doorbell ``number``: tail of a submission queue, or head of a completion queue."""
         if self.registers.state is not State.READY:
             return
+        if self._shadow is not None and number > 1:
+            return  # the value in memory is at least as new
         queues = self._completion if number & 1 else self._submission
         queue = queues.get(number >> 1)
         if queue is None:
@@ -156,6 +163,7 @@ class PcieFunction:
             with self.drive.lock:
                 registers.fail()
             return
+        self._io.guest.set_page(registers.page_bytes, False)
         queue = CompletionQueue(0, registers.acq, completion, vector=0)
         self._completion[0] = queue
         self._submission[0] = SubmissionQueue(0, registers.asq, submission, queue)
@@ -163,6 +171,7 @@ class PcieFunction:
             registers.enabled()
 
     def _drop_queues(self) -> None:
+        self._shadow = None
         self._submission.clear()
         self._completion.clear()
         self._later.clear()
@@ -190,6 +199,12 @@ class PcieFunction:
                     action.queue, action.base, action.entries,
                     self._completion[action.completion_queue],
                 )  # fmt: skip
+            case Do.MAP_DOORBELLS:
+                for base in (action.base, action.event_base):
+                    if not self.memory.accepts(base, action.size):
+                        return False
+                most = self.drive.capabilities.io_queues
+                self._shadow = ShadowDoorbells(self._io.guest, action.base, action.event_base, most)
             case Do.DELETE_CQ:
                 del self._completion[action.queue]
             case Do.DELETE_SQ:
@@ -257,8 +272,39 @@ class PcieFunction:
                 return controller.failed(entry, Code.DATA_TRANSFER_ERROR, 24).entries
         return reply.entries
 
+    def _look(self, sleep: bool = False) -> bool:
+        """Take the doorbells in memory; return True if any has changed."""
+        if self._shadow is None:
+            return False
+        changed, wrong = self._shadow.look(self._submission, self._completion, sleep)
+        if wrong:
+            self._report(Event.INVALID_DOORBELL_VALUE)
+        return changed
+
+    def may_sleep(self) -> bool:
+        """Return True if the host will wake the server when there is work: by a register, also for
+        doorbells in memory. Those are read for a while before that."""
+        if self.registers.state is not State.READY:
+            return True
+        try:
+            return not self._look(sleep=True)
+        except QueueLost:
+            self._fail()
+            return True
+
+    @property
+    def has_shadow(self) -> bool:
+        """The host keeps doorbells in memory."""
+        return self._shadow is not None
+
+    def look_late(self) -> None:
+        """Look for doorbells after a sleep without a register access; there should be none."""
+        if self.registers.state is State.READY and not self.may_sleep():
+            self.late_doorbells += 1
+
     def _work_io(self) -> bool:
         """Run a batch of I/O commands; return True if there may be more."""
+        self._look()
         queues = [queue for number, queue in self._submission.items() if number]
         more, posted = self._io.run(queues)
         self._send({queue.vector for queue in posted})

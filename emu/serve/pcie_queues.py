@@ -34,6 +34,8 @@ class CompletionQueue:
     """Interrupt vector; -1: none."""
     head: int = 0
     """First entry that the host has not taken."""
+    rung: int = 0
+    """Last value of the doorbell, right or wrong."""
     memory: CompletionRing = field(init=False)
     waiting: deque[Cqe] = field(default_factory=deque)
     """Completions for which there was no room."""
@@ -53,6 +55,7 @@ class CompletionQueue:
 
     def ring(self, head: int) -> bool:
         """The host has written the head doorbell; return False for an invalid value."""
+        self.rung = head
         if head >= self.entries or (head - self.head) % self.entries > self.used:
             return False
         self.head = head
@@ -81,6 +84,8 @@ class SubmissionQueue:
     head: int = 0
     tail: int = 0
     """As the host has written it to the doorbell."""
+    rung: int = 0
+    """Last value of the doorbell, right or wrong."""
 
     @property
     def used(self) -> int:
@@ -89,6 +94,7 @@ class SubmissionQueue:
 
     def ring(self, tail: int) -> bool:
         """The host has written the tail doorbell; return False for an invalid value."""
+        self.rung = tail
         if tail >= self.entries:
             return False
         self.tail = tail

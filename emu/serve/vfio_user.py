@@ -26,6 +26,8 @@ from ondie.emu.serve.vfio_wire import Broken, Header, Irq, Message, Refused, Reg
 
 HANDSHAKE_S = 10.0
 """Time in which a client must have negotiated the version."""
+SHADOW_S = 0.1
+"""Longest sleep while a client keeps doorbells in memory."""
 SEND_S = 10.0
 """Time in which a client must take a reply."""
 RECEIVE_BYTES = 1 << 16
@@ -150,26 +152,30 @@ class Session:
         poll.register(self._socket, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         deadline = time.monotonic() + HANDSHAKE_S
-        more = False
         while True:
-            if not self._receive(more):
+            if not self._receive():
                 return
             self._take_messages()
             more = self.function.work()
             if self._unplug.is_set():
                 self._unplug.clear()
                 self.interrupts.send(Irq.REQ, 0)
-            if more:
+            if more or not self.function.may_sleep():
                 continue
             wait = None if self._agreed else deadline - time.monotonic()
             if wait is not None and wait <= 0:
                 raise Broken(f"no version was negotiated in {HANDSHAKE_S:g} s")
-            for fd, _ in poll.poll(None if wait is None else wait * 1e3):
+            if wait is None and self.function.has_shadow:
+                wait = SHADOW_S
+            ready = poll.poll(None if wait is None else wait * 1e3)
+            if not ready:
+                self.function.look_late()
+            for fd, _ in ready:
                 if fd == self._woken:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._woken, 8)
 
-    def _receive(self, more: bool) -> bool:
+    def _receive(self) -> bool:
         """Take what has arrived; return False if the client has gone."""
         try:
             data, ancillary, flags, _ = self._socket.recvmsg(

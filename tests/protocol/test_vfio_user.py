@@ -232,6 +232,50 @@ def test_queues_wrap_and_wait_for_room(driver):
         seen.clear()
 
 
+def test_doorbells_in_memory(driver, server, counts):
+    """No command is lost, whether the server reads doorbells or sleeps, and registers are written
+    for some of them only; after a reset, registers count again."""
+    queues = [driver.create(1), driver.create(2, entries=8)]
+    driver.use_shadow()
+    place, before, total = driver.take(PAGE), driver.rung, 0
+    rng = np.random.default_rng(9)
+    for turn in range(counts(60, 1000)):
+        queue = queues[turn % 2]
+        for _ in range(int(rng.integers(1, 4))):  # without a pause
+            count = int(rng.integers(1, queue.entries))
+            done = driver.run(queue, *[rw(READ_, 8 * at, 1, place) for at in range(count)])
+            assert [each.status for each in done] == [0] * count
+            total += count
+        if turn % 20 == 0:
+            time.sleep(0.005)  # the server sleeps
+    assert driver.rung - before < total // 2
+    function = server.session.function
+    assert function.late_doorbells == 0
+    event = driver.push(driver.admin, Sqe(EVENT))
+    driver.ring(driver.admin)
+    driver.view(driver.shadow + 8, 4)[:] = struct.pack("<I", 99)
+    driver.client.post(BAR0, 0x1008, 0)  # its value does not count
+    (done,) = driver.wait(driver.admin, 1)
+    assert (done.cid, done.dw0) == (event, 0 | 1 << 8 | 1 << 16)
+    driver.disable()
+    driver.next = 2 * PAGE
+    driver.enable()
+    assert not function.has_shadow
+    queue = driver.create(1)
+    assert driver.run(queue, rw(READ_, 0, 1, place))[0].status == 0
+
+
+def test_wrong_doorbells_in_memory(driver):
+    place = driver.take(PAGE)
+    for prp1, prp2 in ((place + 4, place), (place, 0), (place, driver.base + driver.client.size)):
+        assert driver.command(0x7C, prp1=prp1, prp2=prp2).status == 2
+    driver.create(1)
+    VfioMemory(driver.client, 1 << 20, 2 * PAGE)
+    assert driver.command(0x7C, prp1=1 << 20, prp2=(1 << 20) + PAGE).status == 0
+    driver.client.unmap(1 << 20, 2 * PAGE)
+    assert driver.wait_status(FATAL, FATAL)
+
+
 # --- wrong pointers, queues and doorbells
 
 
@@ -385,6 +429,29 @@ def test_data_in_memory_that_goes_away(driver):
     assert driver.run(queue, rw(READ_, 0, 1, 2 << 20))[0].status == 4
 
 
+def test_files_that_shrink(driver):
+    """The pages of a truncated file cannot be accessed: the server lives, commands that need them
+    fail, and so does a controller whose queues were there."""
+    queue = driver.create(1)
+    file = os.memfd_create("other")
+    os.ftruncate(file, 4 * PAGE)
+    driver.client.map(1 << 20, 4 * PAGE, file=file)
+    assert driver.run(queue, rw(WRITE_, 0, 8, 1 << 20))[0].status == 0
+    done = driver.command(CREATE_CQ, prp1=1 << 20, cdw10=2 | 3 << 16, cdw11=1)
+    assert done.status == 0
+    done = driver.command(CREATE_SQ, prp1=(1 << 20) + PAGE, cdw10=2 | 3 << 16, cdw11=1 | 2 << 16)
+    assert done.status == 0
+    os.ftruncate(file, 0)
+    os.close(file)
+    compare = rw(COMPARE, 0, 8, 1 << 20)
+    done = driver.run(queue, rw(READ_, 0, 8, 1 << 20), rw(WRITE_, 0, 8, 1 << 20), compare)
+    assert [each.status for each in done] == [4, 4, 4]
+    assert driver.command(IDENTIFY, cdw10=1, prp1=1 << 20).status == 4
+    assert driver.run(queue, rw(READ_, 0, 8, driver.take(PAGE)))[0].status == 0
+    driver.client.post(BAR0, 0x1010, 1)
+    assert driver.wait_status(FATAL, FATAL)
+
+
 class VfioMemory:
     """Another mapping of the first pages of the file."""
 
@@ -422,6 +489,9 @@ def test_resets_under_load(driver, counts):
     rng = np.random.default_rng(6)
     place = [driver.take(PAGE) for _ in range(16)]
     model = {at: {0} for at in range(16)}
+    queue, zeros = driver.create(2), driver.take(2 * PAGE)
+    assert driver.run(queue, rw(WRITE_, 1000, 16, zeros, zeros + PAGE))[0].status == 0
+    driver.next = 2 * PAGE + 16 * PAGE
     for turn in range(counts(8, 60)):
         queue = driver.create(1)
         for at in range(16):
