@@ -54,8 +54,8 @@ class Controller:
 
     ``shared``: what it shares with other controllers of the drive. ``read_health``: returns the
     drive's counters now. ``used_blocks``: returns the mapped logical blocks of a namespace.
-    ``registers`` handles the accesses to registers. A transport keeps ``shared``,
-    ``features.saved`` and ``errors.count`` over power cycles.
+    ``registers`` handles the accesses to registers. A transport keeps ``shared`` and
+    ``errors.count`` over power cycles.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Controller:
         self.used_blocks = used_blocks
         self.registers = Registers(capabilities)
         self.queues = Queues(capabilities, self.registers)
-        self.features = Features(capabilities, namespaces)
+        self.features = Features(capabilities, namespaces, shared.saved_features)
         self.events = Events()
         self.errors = ErrorLog()
 

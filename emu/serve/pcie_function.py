@@ -167,8 +167,7 @@ class PcieFunction:
         queue = CompletionQueue(0, registers.acq, completion, vector=0)
         self._completion[0] = queue
         self._submission[0] = SubmissionQueue(0, registers.asq, submission, queue)
-        with self.drive.lock:
-            registers.enabled()
+        self.drive.enabled(self.controller)
 
     def _drop_queues(self) -> None:
         self._shadow = None
