@@ -28,11 +28,11 @@ from ondie.emu.engine.run.payload_system import NO_PAYLOAD
 from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
 from ondie.emu.engine.run.system import PLANNED
 from ondie.emu.files import as_path, write_atomically
-from ondie.emu.ftl import page_map, purge
+from ondie.emu.ftl import page_map
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import cache_file
 from ondie.emu.nand.wipe import wipe_erased
-from ondie.emu.nvme import condition
+from ondie.emu.nvme import condition, purge
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING

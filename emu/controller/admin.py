@@ -31,7 +31,7 @@ from ondie.emu.nvme.wire import Cqe, Sqe
 
 FUSED, SGL = 0b11, 0b11 << 6
 """Bits of the byte Flags: fused operation, PRP or SGL for data transfer."""
-FLAGS_BYTE, PRP_BYTE, PRP2_BYTE = 1, 24, 32
+FLAGS_BYTE, CID_BYTE, PRP_BYTE, PRP2_BYTE = 1, 2, 24, 32
 TO_CONTROLLER, TO_HOST = 1, 2
 """Direction of the data: bits 1:0 of an opcode."""
 
@@ -54,8 +54,8 @@ class Controller:
 
     ``shared``: what it shares with other controllers of the drive. ``read_health``: returns the
     drive's counters now. ``used_blocks``: returns the mapped logical blocks of a namespace.
-    ``registers`` handles the accesses to registers. A transport keeps ``shared``,
-    ``features.saved`` and ``errors.count`` over power cycles.
+    ``registers`` handles the accesses to registers. A transport keeps ``shared`` and
+    ``errors.count`` over power cycles.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Controller:
         self.used_blocks = used_blocks
         self.registers = Registers(capabilities)
         self.queues = Queues(capabilities, self.registers)
-        self.features = Features(capabilities, namespaces)
+        self.features = Features(capabilities, namespaces, shared.saved_features)
         self.events = Events()
         self.errors = ErrorLog()
 
@@ -116,6 +116,8 @@ class Controller:
             raise Refused(Code.INVALID_OPCODE)
         if sqe.flags & FUSED:
             raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
+        if sqe.cid in self.events.requests:
+            raise Refused(Code.ID_CONFLICT, CID_BYTE)
         direction, size = transfer_of(sqe, self.capabilities.transfer_bytes)
         if len(data) != (size if direction == TO_CONTROLLER else 0):
             raise Refused(Code.DATA_TRANSFER_ERROR)

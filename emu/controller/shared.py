@@ -23,6 +23,8 @@ class Shared:
     namespaces: Namespaces
     uncorrectable: Uncorrectable = field(default_factory=Uncorrectable)
     sanitize: SanitizeState = field(default_factory=SanitizeState)
+    saved_features: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Saved values of features, by (feature, what it belongs to)."""
     read_commands: int = 0
     """Counted by io_commands.finish, as the others."""
     write_commands: int = 0

@@ -13,8 +13,8 @@ A transport does this for each controller:
 2. Admin commands go to ``NvmeDrive.execute``. What is left in ``Reply.actions`` is the transport's:
    queues, doorbell buffers, the host's identifier.
 3. I/O commands go to ``nvme_io.IoRunner.run``; each thread of the transport has a runner.
-4. For the actions RESET and SHUT_DOWN of the registers, it stops its threads and calls
-   ``Controller.disabled``, or ``NvmeDrive.shut_down``.
+4. For the actions of the registers it calls ``enabled`` or ``shut_down``; for RESET, it stops its
+   threads and calls ``Controller.disabled``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,19 @@ from ondie.emu.controller.admin import Controller, Reply
 from ondie.emu.controller.capabilities import Capabilities, capabilities_of
 from ondie.emu.controller.events import Event
 from ondie.emu.controller.health import Health, Past, health_of
+from ondie.emu.controller.health_logs import IN_PROGRESS
 from ondie.emu.controller.namespace_commands import ended
 from ondie.emu.controller.namespaces import Namespace, Namespaces
 from ondie.emu.controller.opcodes import ADMIN_EFFECTS, Effect
 from ondie.emu.controller.shared import Shared
 from ondie.emu.controller.status_code import Code
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import page_map
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM
-from ondie.emu.nvme.status import SPARE_THRESHOLD
+from ondie.emu.nvme.status import SPARE_THRESHOLD, Condition
 from ondie.emu.nvme.wire import Cqe
+from ondie.emu.serve import controller_state
 from ondie.emu.serve.gate import Gate
 from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError
@@ -79,16 +83,47 @@ class NvmeDrive:
             vectors=vectors,
         )
         self.shared = Shared(Namespaces(self.capabilities))
-        self.shared.namespaces.create_whole()
         self.past = Past()
+        store = drive.store
+        files = None if store is None or drive.condition is not Condition.ONLINE else store.files
+        self._folder: Path | None = None if files is None else files.folder.path
         self.lock = threading.Lock()
         """Held for every use of ``shared`` and of a controller's tables, and not while commands
         run."""
         self.gate = Gate()
         """Passed together by I/O commands, alone by admin commands that change the media."""
+        self.generation = 0
+        """Changes with the namespaces."""
         self._posts: dict[Controller, Post] = {}
         self._busy_ps = self._busy_until = 0
         self._sanitizing: threading.Thread | None = None
+        self._running = True
+        """No host has announced the end of power: it would be an unsafe shutdown."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Continue with what the last start has left, or create a namespace of all bytes."""
+        found = None
+        if self._folder is not None:
+            found = controller_state.load(self._folder, self.shared.namespaces)
+        if found is None:
+            self.shared.namespaces.create_whole()
+        else:
+            self.shared = found.shared
+            new = self.served.drive.started is Start.RECOVERY  # its clock begins at 0
+            ran_ps = found.now_ps if new else 0
+            self.past = found.past.restarted(not found.running, False, ran_ps)
+        self.save()
+        if self.shared.sanitize.status == IN_PROGRESS:  # as after any loss of power
+            self.perform(Action(Do.SANITIZE))
+
+    def save(self) -> None:
+        """Write what outlives a loss of power to the store, if there is one. Raises InputError."""
+        if self._folder is None:
+            return
+        with self.lock:
+            now = self.served.service.call(lambda: self.served.drive.now).result()
+            controller_state.save(self._folder, self.shared, self.past, now, self._running)
 
     # --- controllers
 
@@ -110,15 +145,20 @@ class NvmeDrive:
         """Execute an admin command and its actions on the media; return the reply with the actions
         that are left for the transport. ``entry``, ``data``: see Controller.execute."""
         if entry[0] not in ALONE:
+            saved = dict(self.shared.saved_features)
             with self.lock:
                 reply = controller.execute(entry, data)
+            if self.shared.saved_features != saved:
+                self.save()
             return self._perform_all(controller, entry, reply)
         with self.gate.alone():
             with self.lock:
                 changes = len(controller.events.changed)
                 reply = controller.execute(entry, data)
                 changed = controller.events.changed[changes:]
+                self.generation += 1
             reply = self._perform_all(controller, entry, reply)
+            self.save()
         self._tell_others(controller, changed)
         return reply
 
@@ -160,11 +200,24 @@ class NvmeDrive:
             self._run([(FLUSH, 0, 0)])
         with self.lock:
             controller.registers.shut_down()
+        self._running = False
+        self.save()
+
+    def enabled(self, controller: Controller) -> None:
+        """The action ENABLE is done: let the controller be ready."""
+        if not self._running:
+            self._running = True
+            self.save()
+        with self.lock:
+            controller.registers.enabled()
 
     def close(self) -> None:
-        """Wait until a sanitize operation has ended."""
+        """Wait until a sanitize operation has ended, so that the drive may close. Raises InputError
+        if its file cannot be written."""
         if self._sanitizing is not None:
             self._sanitizing.join()
+        self._running = False
+        self.save()
 
     def _tell_others(self, controller: Controller, changed: list[int]) -> None:
         """Report changed namespaces to the other controllers."""
@@ -217,6 +270,7 @@ class NvmeDrive:
             success = self.perform(whole) == 0
         with self.lock:
             self.shared.sanitize = ended(self.shared.sanitize, success)
+        self.save()
         self._tell(lambda each: each.notify(Event.SANITIZE_COMPLETED))
 
     # --- counters

@@ -138,10 +138,13 @@ class IoRunner:
                 break
             self._run_stage(current, stage)
             stage += 1
+        marks = list(self._drive.shared.uncorrectable.ranges)
         with self._drive.lock:
             for each in part:
                 result = self._finish(each)
                 results[each.at] = result._replace(data=result.data.copy()) if several else result
+        if marks != self._drive.shared.uncorrectable.ranges:
+            self._drive.save()
 
     def _load(self, each: _Running) -> None:
         """Fill the data area of a command."""

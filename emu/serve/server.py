@@ -5,6 +5,7 @@ Owns the order of start and stop. Does not own protocols or the drive. Source: n
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from ondie.emu.config.config import Config
@@ -16,6 +17,7 @@ from ondie.emu.serve.nbd import NbdServer
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp import NvmeTcpServer
 from ondie.emu.serve.served import Served
+from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
 
@@ -25,9 +27,13 @@ class ServeOptions:
     """What is served, and where. The fields of the drive are those of drive.Drive."""
 
     nbd: str | None = None
+    """Address of NBD."""
+    vfio_user: str | None = None
+    """Path of the socket of vfio-user."""
     nvme_tcp: str | None = None
+    """Address of NVMe/TCP."""
     nvme_hosts: tuple[str, ...] = ()
-    """NQNs of the NVMe hosts that may connect; none: any."""
+    """NQNs of the hosts that may connect to it; none: any."""
     store: str | None = None
     durability: str | None = None
     block_bytes: int | None = None
@@ -44,8 +50,19 @@ class Server:
     """
 
     def __init__(self, cfg: Config, options: ServeOptions) -> None:
-        listeners = bind(options)
-        try:
+        if options.nbd is options.vfio_user is options.nvme_tcp is None:
+            raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
+        with contextlib.ExitStack() as undo:
+            nbd = vfio_user = None
+            nvme_tcp = listener_of_nvme_tcp(options)
+            if nvme_tcp is not None:
+                undo.callback(nvme_tcp.close)
+            if options.nbd is not None:
+                nbd = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
+                undo.callback(nbd.close)
+            if options.vfio_user is not None:
+                vfio_user = Listener(Address(path=options.vfio_user), "--vfio-user")
+                undo.callback(vfio_user.close)
             self.drive = Drive(
                 cfg,
                 payload=True,
@@ -55,59 +72,49 @@ class Server:
                 store=options.store,
                 durability=options.durability,
             )
-            try:
-                self.service = Service(self.drive, options.clock, options.scale)
-            except BaseException:
-                self.drive.close()
-                raise
-        except BaseException:
-            for listener in listeners.values():
-                listener.close()
-            raise
-        self.served = Served(self.drive, self.service)
-        self.nbd: NbdServer | None = None
-        self.nvme: NvmeDrive | None = None
-        self.nvme_tcp: NvmeTcpServer | None = None
-        if "--nbd" in listeners:
-            self.nbd = NbdServer(self.served, listeners["--nbd"])
-        if "--nvme-tcp" in listeners:
-            self.nvme = NvmeDrive(self.served)
-            hosts = options.nvme_hosts or None
-            self.nvme_tcp = NvmeTcpServer(self.nvme, listeners["--nvme-tcp"], hosts)
+            undo.callback(self.drive.close)
+            self.service = Service(self.drive, options.clock, options.scale)
+            undo.callback(self.service.close)
+            self.served = Served(self.drive, self.service)
+            self.nvme = NvmeDrive(self.served) if vfio_user or nvme_tcp else None
+            undo.pop_all()
+        self.nbd = None if nbd is None else NbdServer(self.served, nbd)
+        self.vfio_user = None
+        if vfio_user is not None and self.nvme is not None:
+            self.vfio_user = VfioUserServer(self.nvme, vfio_user)
+        self.nvme_tcp = None
+        if nvme_tcp is not None and self.nvme is not None:
+            self.nvme_tcp = NvmeTcpServer(self.nvme, nvme_tcp, options.nvme_hosts or None)
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """The addresses at which the drive is served, by protocol."""
+        servers = {"nbd": self.nbd, "vfio-user": self.vfio_user, "nvme-tcp": self.nvme_tcp}
+        return {name: each.listener.address for name, each in servers.items() if each is not None}
 
     def close(self) -> None:
         """Disconnect all clients, flush the drive and close its store. Raises CommandError if data
         are lost."""
-        for server in (self.nbd, self.nvme_tcp, self.nvme):
-            if server is not None:
-                server.close()
+        for each in (self.nbd, self.vfio_user, self.nvme_tcp, self.nvme):
+            if each is not None:
+                each.close()
         self.service.close()
         self.drive.close()
 
 
-def bind(options: ServeOptions) -> dict[str, Listener]:
-    """Return the sockets that listen, by option. Raises InputError if an address cannot be used, or
-    if there is none."""
-    asked = {"--nbd": options.nbd, "--nvme-tcp": options.nvme_tcp}
-    addresses = {name: Address.parse(text, name) for name, text in asked.items() if text}
-    if not addresses:
-        raise InputError("serve: give an address, --nbd ADDR or --nvme-tcp ADDR")
-    if options.nvme_hosts and not options.nvme_tcp:
-        raise InputError("--nvme-host requires --nvme-tcp ADDR")
+def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
+    """Return the socket of NVMe/TCP, or None if it was not asked for. Raises InputError."""
+    if options.nvme_tcp is None:
+        if options.nvme_hosts:
+            raise InputError("--nvme-host requires --nvme-tcp ADDR")
+        return None
     for host in options.nvme_hosts:
         if not is_name(host):
             raise InputError(
                 f"--nvme-host {host}: must be an NVMe Qualified Name: nqn., then at most "
                 f"{MOST_NAME_BYTES - 4} bytes"
             )
-    if options.nvme_tcp and addresses["--nvme-tcp"].path:
+    address = Address.parse(options.nvme_tcp, "--nvme-tcp")
+    if address.path:
         raise InputError(f"--nvme-tcp {options.nvme_tcp}: must be HOST:PORT")
-    found: dict[str, Listener] = {}
-    try:
-        for name, address in addresses.items():
-            found[name] = Listener(address, name)
-    except BaseException:
-        for listener in found.values():
-            listener.close()
-        raise
-    return found
+    return Listener(address, "--nvme-tcp")

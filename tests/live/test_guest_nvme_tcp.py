@@ -46,9 +46,9 @@ class Served:
         self.log = (self.folder / "serve.err").open("a+")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         assert self.process.stdout is not None
-        words = self.process.stdout.readline().split()
-        assert len(words) == 3, (self.folder / "serve.err").read_text()
-        self.name = words[2]
+        words = [self.process.stdout.readline().split() for _ in range(2)]
+        assert all(words), (self.folder / "serve.err").read_text()
+        self.name = words[1][1]
 
     def stop(self, number: int) -> int:
         self.process.send_signal(number)

@@ -72,7 +72,7 @@ def test_hosts_that_may_connect(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "give an address"),
+        ({}, "give at least one of"),
         ({"nvme_tcp": "here"}, "--nvme-tcp here: must be"),
         ({"nvme_tcp": "unix:/tmp/x"}, "--nvme-tcp unix:/tmp/x: must be HOST:PORT"),
         ({"nvme_tcp": "127.0.0.1:65536"}, "from 0 to 65535"),
@@ -92,15 +92,16 @@ def test_a_port_in_use(capsys):
         port = taken.getsockname()[1]
         found = here(capsys, "serve", "--nvme-tcp", f":{port}", "--nbd", ":0")
     refused(found, f"--nvme-tcp 127.0.0.1:{port}: Address already in use")
-    refused(here(capsys, "serve"), "give an address")
+    refused(here(capsys, "serve"), "give at least one of")
 
 
 def test_the_command_ends_with_a_host_connected(tmp_path):
     command = [sys.executable, "-m", "ondie.emu.cli", "serve", "--nvme-tcp", ":0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            kind, address, name = process.stdout.readline().split()
+            kind, address = process.stdout.readline().split()
             assert kind == "nvme-tcp"
+            name = process.stdout.readline().split()[1]
             admin = Queue(("127.0.0.1", int(address.rpartition(":")[2])))
             assert admin.connect(name)[0] == 0
             admin.enable()

@@ -19,6 +19,7 @@ from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_io import IoRequest, IoResult, IoRunner
 from ondie.emu.serve.served import Served
 from ondie.emu.service import Service
+from ondie.emu.units import InputError
 from tests.state.test_service import MODES, SMALL
 from tests.state.written import config
 
@@ -26,8 +27,8 @@ BLOCK = 512
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DEALLOCATE, VERIFY = (
     0, 1, 2, 4, 5, 8, 9, 12,
 )  # fmt: skip
-FORMAT, SANITIZE, GET_LOG_PAGE, SET_FEATURES, EVENT, ATTACH, MANAGE = (
-    0x80, 0x84, 2, 9, 12, 0x15, 0x0D,
+FORMAT, SANITIZE, GET_LOG_PAGE, SET_FEATURES, GET_FEATURES, EVENT, ATTACH, MANAGE = (
+    0x80, 0x84, 2, 9, 10, 12, 0x15, 0x0D,
 )  # fmt: skip
 CONFLICT, INTERNAL, RANGE, UNRECOVERED, MISCOMPARE = 0x003, 0x006, 0x080, 0x281, 0x285
 
@@ -256,6 +257,60 @@ def test_without_power_commands_end_with_an_error(served):
     assert side.admin(FORMAT, cdw10=1 << 9, nsid=1)[0] == INTERNAL
     served.served.service.call(drive.power_on).result()
     assert statuses(side.run((READ, 0, 1))) == [0]
+
+
+@pytest.mark.parametrize("how", ["closed", "shut down", "cut"])
+def test_what_outlives_a_loss_of_power(tmp_path, how):
+    """Namespaces, marks, saved features and counts; only a cut is an unsafe shutdown."""
+    cfg = config(**(SMALL | MODES["write back"]))
+
+    def start() -> tuple[NvmeDrive, Side]:
+        drive = Drive(cfg, payload=True, block_bytes=BLOCK, store=tmp_path / "store")
+        found = NvmeDrive(Served(drive, Service(drive)))
+        return found, Side(found)
+
+    served, side = start()
+    halve(side)
+    side.run(io(WRITE, 3, data=b"2" * BLOCK, nsid=2), io(WRITE, 4, data=b"1" * BLOCK, cid=1))
+    side.run(io(UNCORRECTABLE, 5, nsid=2), (READ, 4, 1))
+    assert side.admin(SET_FEATURES, cdw10=4 | 1 << 31, cdw11=300)[0] == 0
+    uuids = [each.uuid for each in served.shared.namespaces.by_nsid.values()]
+    side.run((FLUSH, 0, 1))
+    if how == "shut down":
+        served.shut_down(side.controller, abrupt=False)
+    if how == "closed":
+        served.close()
+    else:
+        drive = served.served.drive
+        served.served.service.call(lambda: drive.power_cut(0)).result()
+    stop(served)
+    served, side = start()
+    assert [each.uuid for each in served.shared.namespaces.by_nsid.values()] == uuids
+    read = [io(READ, at, nsid=nsid, cid=at) for at, nsid in ((3, 2), (4, 1), (5, 2))]
+    done = side.run(*read)
+    assert statuses(done) == [0, 0, UNRECOVERED]
+    assert done[0].data.tobytes() == b"2" * BLOCK and done[1].data.tobytes() == b"1" * BLOCK
+    assert side.admin(GET_FEATURES, cdw10=4)[0] == 0
+    assert side.controller.features.value(4) == 300
+    health = served.health()
+    assert (health.power_cycles, health.unsafe_shutdowns) == (2, int(how == "cut"))
+    assert served.shared.write_commands == 2 and health.power_on_ps > 0
+    served.close()
+    stop(served)
+    state = tmp_path / "store" / "nvme.json"
+    for text in (b"{", b"[]", state.read_bytes().replace(b'"blocks": ', b'"blocks": 9')):
+        state.write_bytes(text)
+        drive = Drive(cfg, payload=True, block_bytes=BLOCK, store=tmp_path / "store")
+        service = Service(drive)
+        with pytest.raises(InputError, match="nvme.json: (is damaged|cannot be read)"):
+            NvmeDrive(Served(drive, service))
+        service.close()
+        drive.close()
+
+
+def stop(served: NvmeDrive) -> None:
+    served.served.service.close()
+    served.served.drive.close()
 
 
 def test_a_gate_lets_one_through_alone():

@@ -23,6 +23,8 @@ from ondie.emu.units import InputError
 @click.command()
 @click.option("--nbd", metavar="ADDR",
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--vfio-user", metavar="SOCK", help="Serve an NVMe PCIe function to a virtual "
+              "machine at this unix socket.")  # fmt: skip
 @click.option("--nvme-tcp", metavar="ADDR",
               help="Serve NVMe/TCP at HOST:PORT; port 0 takes a free one.")  # fmt: skip
 @click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
@@ -41,6 +43,7 @@ from ondie.emu.units import InputError
 @click.option("--stats", is_flag=True, help="Print the requests at the end.")
 def run_serve(
     nbd: str | None,
+    vfio_user: str | None,
     nvme_tcp: str | None,
     nvme_hosts: tuple[str, ...],
     device: str,
@@ -54,8 +57,8 @@ def run_serve(
 ) -> None:
     """Serve a drive until SIGINT or SIGTERM; then flush it and close its store.
 
-    The first lines of output are the addresses, when the drive is ready; that of NVMe/TCP with the
-    name (NQN) of the subsystem.
+    The first lines of output are the addresses, when the drive is ready, and the name (NQN) of the
+    subsystem that NVMe/TCP serves.
     """
     cfg = configuration(device, settings)
     stopped = threading.Event()
@@ -68,15 +71,14 @@ def run_serve(
         server = Server(
             cfg,
             ServeOptions(
-                nbd=nbd, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, store=store,
-                durability=durability, block_bytes=block, seed=seed, clock=clock,
+                nbd=nbd, vfio_user=vfio_user, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts,
+                store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
             ),
         )  # fmt: skip
-        if server.nbd is not None:
-            click.echo(f"nbd {server.nbd.listener.address}")
+        for name, address in server.addresses.items():
+            click.echo(f"{name} {address}")
         if server.nvme_tcp is not None:
-            name = server.nvme_tcp.subsystem.name
-            click.echo(f"nvme-tcp {server.nvme_tcp.listener.address} {name}")
+            click.echo(f"subsystem {server.nvme_tcp.subsystem.name}")
         stopped.wait()
         try:
             server.close()
