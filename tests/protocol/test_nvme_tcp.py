@@ -478,6 +478,16 @@ def test_a_host_too_many():
         found.close()
 
 
+def test_a_handshake_takes_a_limited_time(target, monkeypatch):
+    monkeypatch.setattr("ondie.emu.serve.handshakes.HANDSHAKE_S", 0.2)
+    silent = target.queue()
+    with pytest.raises(ConnectionError):
+        silent.pdu()
+    admin, io = target.host()
+    time.sleep(0.3)
+    assert admin.run(0x18) == (0, 0) and io.run(0, nsid=1) == (0, 0)
+
+
 def test_many_hosts_come_and_go(target, counts):
     """Threads and associations do not grow."""
     for _ in range(counts(20, 300)):
