@@ -419,6 +419,8 @@ def test_disconnect_and_reset(target):
         other.pdu()
     assert target.queue().connect(target.name, 1, admin.cntlid) == (SEQUENCE, 0)
     admin.enable()
+    # what Connect has set is there again
+    assert admin.get(0x0A, 16, cdw10=0x81, cdw11=1) == (0, b"host" * 4)
     assert target.queue().connect(target.name, 1, admin.cntlid)[0] == 0
     assert admin.get_property(0x24)[0] == INVALID_FIELD
 
