@@ -143,24 +143,30 @@ class NvmeDrive:
 
     def execute(self, controller: Controller, entry: bytes, data: bytes = b"") -> Reply:
         """Execute an admin command and its actions on the media; return the reply with the actions
-        that are left for the transport. ``entry``, ``data``: see Controller.execute."""
-        if entry[0] not in ALONE:
-            saved = dict(self.shared.saved_features)
-            with self.lock:
-                reply = controller.execute(entry, data)
-            if self.shared.saved_features != saved:
-                self.save()
-            return self._perform_all(controller, entry, reply)
-        with self.gate.alone():
-            with self.lock:
-                changes = len(controller.events.changed)
-                reply = controller.execute(entry, data)
-                changed = controller.events.changed[changes:]
+        that are left for the transport. ``entry``, ``data``: see Controller.execute. A command
+        whose effect cannot be kept, or that finds no drive any more, ends with Internal Error."""
+        try:
+            if entry[0] not in ALONE:
+                return self._execute(controller, entry, data)
+            with self.gate.alone():
+                before = len(controller.events.changed)
+                reply = self._execute(controller, entry, data)
                 self.generation += 1
-            reply = self._perform_all(controller, entry, reply)
-            self.save()
-        self._tell_others(controller, changed)
+                self.save()
+        except InputError:
+            with self.lock:
+                return controller.failed(entry)
+        self._tell_others(controller, controller.events.changed[before:])
         return reply
+
+    def _execute(self, controller: Controller, entry: bytes, data: bytes) -> Reply:
+        """Execute an admin command and its actions on the media. Raises InputError."""
+        saved = dict(self.shared.saved_features)
+        with self.lock:
+            reply = controller.execute(entry, data)
+        if self.shared.saved_features != saved:
+            self.save()
+        return self._perform_all(controller, entry, reply)
 
     def _perform_all(self, controller: Controller, entry: bytes, reply: Reply) -> Reply:
         """Perform the actions of ``reply`` on the media; return it with the others, or the reply of
@@ -200,16 +206,27 @@ class NvmeDrive:
             self._run([(FLUSH, 0, 0)])
         with self.lock:
             controller.registers.shut_down()
-        self._running = False
-        self.save()
+        self._set_running(controller, False)
 
     def enabled(self, controller: Controller) -> None:
         """The action ENABLE is done: let the controller be ready."""
-        if not self._running:
-            self._running = True
+        if self._set_running(controller, True):
+            with self.lock:
+                controller.registers.enabled()
+
+    def _set_running(self, controller: Controller, running: bool) -> bool:
+        """Keep whether a loss of power would be an unsafe shutdown; return False if that fails,
+        with the controller."""
+        if running == self._running:
+            return True
+        self._running = running
+        try:
             self.save()
-        with self.lock:
-            controller.registers.enabled()
+        except InputError:
+            with self.lock:
+                controller.registers.fail()
+            return False
+        return True
 
     def close(self) -> None:
         """Wait until a sanitize operation has ended, so that the drive may close. Raises InputError

@@ -140,11 +140,20 @@ class IoRunner:
             stage += 1
         marks = list(self._drive.shared.uncorrectable.ranges)
         with self._drive.lock:
-            for each in part:
-                result = self._finish(each)
-                results[each.at] = result._replace(data=result.data.copy()) if several else result
-        if marks != self._drive.shared.uncorrectable.ranges:
+            found = [self._finish(each) for each in part]
+        kept = marks == self._drive.shared.uncorrectable.ranges or self._save()
+        for each, result in zip(part, found, strict=True):
+            if each.plan.opcode == Nvm.WRITE_UNCORRECTABLE and not kept:
+                result = IoResult(Cqe(each.request.sqe.cid, int(Code.INTERNAL_ERROR)))
+            results[each.at] = result._replace(data=result.data.copy()) if several else result
+
+    def _save(self) -> bool:
+        """Keep the marks of Write Uncorrectable; return False if that fails."""
+        try:
             self._drive.save()
+        except InputError:
+            return False
+        return True
 
     def _load(self, each: _Running) -> None:
         """Fill the data area of a command."""

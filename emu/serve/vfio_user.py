@@ -15,6 +15,7 @@ import select
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 from ondie.emu.serve import vfio_wire as wire
@@ -441,6 +442,8 @@ class VfioUserServer:
                 self.sessions += 1
             try:
                 session.run()
+            except Exception:  # noqa: BLE001 - a defect ends the connection of one client
+                traceback.print_exc()
             finally:
                 with self._lock:
                     self.session = self._socket = None

@@ -14,6 +14,7 @@ from ondie.emu.controller.namespace_commands import HOST_SOFTWARE_FIELDS
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import HOST_WRITE_BYTES
 from ondie.emu.nvme.wire import Cqe, Sqe
+from ondie.emu.serve import controller_state
 from ondie.emu.serve.gate import Gate
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_io import IoRequest, IoResult, IoRunner
@@ -255,6 +256,7 @@ def test_without_power_commands_end_with_an_error(served):
     served.served.service.call(lambda: drive.power_cut(0)).result()
     assert statuses(side.run((READ, 0, 1), (FLUSH, 0, 1))) == [INTERNAL, INTERNAL]
     assert side.admin(FORMAT, cdw10=1 << 9, nsid=1)[0] == INTERNAL
+    assert side.log(2)[0] & 8 == 0  # counters are there without power
     served.served.service.call(drive.power_on).result()
     assert statuses(side.run((READ, 0, 1))) == [0]
 
@@ -306,6 +308,21 @@ def test_what_outlives_a_loss_of_power(tmp_path, how):
             NvmeDrive(Served(drive, service))
         service.close()
         drive.close()
+
+
+def test_what_cannot_be_kept_ends_with_an_error(served, monkeypatch):
+    side = Side(served)
+
+    def refuse(files: object) -> None:
+        raise InputError("no room")
+
+    monkeypatch.setattr(controller_state, "write_atomically", refuse)
+    assert statuses(side.run((UNCORRECTABLE, 4, 1), (READ, 9, 1))) == [INTERNAL, 0]
+    assert side.admin(SET_FEATURES, cdw10=4 | 1 << 31, cdw11=300)[0] == INTERNAL
+    assert side.admin(FORMAT, nsid=1)[0] == INTERNAL
+    served.shut_down(side.controller, abrupt=True)
+    monkeypatch.undo()
+    assert side.admin(FORMAT, nsid=1)[0] == 0
 
 
 def stop(served: NvmeDrive) -> None:
