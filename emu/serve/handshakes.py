@@ -24,6 +24,14 @@ HANDSHAKE_S = 10.0
 """Time in which a client must have finished its handshake."""
 MOST_UNSENT = 1 << 16
 """Bytes that a client may leave unread during the handshake."""
+MOST_GUESTS, LEAST_GUESTS = 16384, 8
+"""Largest number of clients in the handshake, and that of a process with few open files."""
+ACCEPTED_AT_ONCE = 64
+"""Largest number of clients that are accepted before others are served."""
+NO_FILES_S = 0.05
+"""Pause of the event loop when no file can be opened and no client can make room, s."""
+GRACE_S = 5.0
+"""Time in which clients must have taken the replies to their commands when the server ends."""
 TICK_S = 0.1
 """Time between two calls of a protocol's ``tick`` while it has clients."""
 
@@ -85,7 +93,8 @@ class Handshakes(Generic[Shake]):
         self._sessions: dict[threading.Thread, socket.socket] = {}
         self._lock = threading.Lock()
         self._closing = False
-        self._most_guests = raise_file_limit() - SPARE_FILES - 4 * MOST_SESSIONS
+        files = raise_file_limit() - SPARE_FILES - 4 * MOST_SESSIONS
+        self._most_guests = min(max(files, LEAST_GUESTS), MOST_GUESTS)
         self._wake, self._woken = socket.socketpair()
         listener.socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -95,19 +104,34 @@ class Handshakes(Generic[Shake]):
         self._thread.start()
 
     def close(self) -> None:
-        """Disconnect all clients, after the commands that they have in flight, and end."""
+        """Complete the commands that have arrived, disconnect all clients, and end. A client that
+        does not take its replies in GRACE_S is disconnected without them."""
+        if self._closing:
+            return
         self._closing = True
         self._wake.send(b"x")
         self._thread.join()
-        with self._lock:
-            threads = list(self._sessions)
-            for sock in self._sessions.values():
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-        for thread in threads:
+        end = time.monotonic() + GRACE_S
+        self._shut(socket.SHUT_RD)
+        for thread in self._running():
+            thread.join(max(end - time.monotonic(), 0))
+        self._shut(socket.SHUT_RDWR)
+        for thread in self._running():
             thread.join()
         self._wake.close()
         self._woken.close()
+
+    def _running(self) -> list[threading.Thread]:
+        """Return the threads of clients."""
+        with self._lock:
+            return list(self._sessions)
+
+    def _shut(self, how: int) -> None:
+        """Let all clients end: no more bytes are received, or sent either."""
+        with self._lock:
+            for sock in self._sessions.values():
+                with contextlib.suppress(OSError):
+                    sock.shutdown(how)
 
     def _loop(self) -> None:
         try:
@@ -117,8 +141,8 @@ class Handshakes(Generic[Shake]):
                         self._accept()
                     elif key.fileobj is self._woken:
                         self._woken.recv(4096)
-                    elif key.fd in self._guests:
-                        self._serve(self._guests[key.fd], events)
+                    elif guest := self._guests.get(key.fd):  # an earlier event may have ended it
+                        self._serve(guest, events)
                 self._expire()
                 self._tick()
         finally:
@@ -147,7 +171,7 @@ class Handshakes(Generic[Shake]):
 
     def _accept(self) -> None:
         """Accept clients; the oldest one in a handshake makes room if there are too many."""
-        while True:
+        for _ in range(ACCEPTED_AT_ONCE):
             if len(self._guests) >= self._most_guests:
                 self.expired += 1
                 self._drop(next(iter(self._guests.values())))
@@ -158,10 +182,13 @@ class Handshakes(Generic[Shake]):
             except OSError:  # the client has gone, or there are no more files
                 if self._guests:
                     self._drop(next(iter(self._guests.values())))
+                else:
+                    time.sleep(NO_FILES_S)
                 return
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             try:
                 guest = Guest(sock, self._make(sock))
             except OSError:  # the client has gone
@@ -173,7 +200,7 @@ class Handshakes(Generic[Shake]):
 
     def _serve(self, guest: Guest[Shake], events: int) -> None:
         """Receive from and send to a client in the handshake."""
-        if events & selectors.EVENT_READ:
+        if events & selectors.EVENT_READ and guest.handshake.phase is Phase.OPEN:
             try:
                 data = guest.socket.recv(MOST_UNSENT)
             except BlockingIOError:
@@ -202,8 +229,10 @@ class Handshakes(Generic[Shake]):
         elif phase is Phase.SERVED and not guest.unsent:
             self._begin(guest)
         else:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.unsent else 0)
-            self._selector.modify(guest.socket, wanted)
+            wanted = selectors.EVENT_READ if phase is Phase.OPEN else 0
+            self._selector.modify(
+                guest.socket, wanted | (selectors.EVENT_WRITE if guest.unsent else 0)
+            )
 
     def _forget(self, guest: Guest[Shake]) -> None:
         """Remove a client from the event loop."""
@@ -218,7 +247,7 @@ class Handshakes(Generic[Shake]):
         guest.socket.close()
 
     def _begin(self, guest: Guest[Shake]) -> None:
-        """Give a client its thread."""
+        """Give a client its thread; without memory or thread, disconnect it."""
         self._forget(guest)
         guest.socket.setblocking(True)
         thread = threading.Thread(
@@ -230,7 +259,13 @@ class Handshakes(Generic[Shake]):
                 guest.socket.close()
                 return
             self._sessions[thread] = guest.socket
-        thread.start()
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            with self._lock:
+                del self._sessions[thread]
+            guest.handshake.drop()
+            guest.socket.close()
 
     def _session(self, guest: Guest[Shake]) -> None:
         """Serve a client."""
@@ -239,4 +274,4 @@ class Handshakes(Generic[Shake]):
         finally:
             with self._lock:
                 del self._sessions[threading.current_thread()]
-            guest.socket.close()
+                guest.socket.close()

@@ -127,7 +127,11 @@ class NvmeTcpServer:
     def _run(self, sock: socket.socket, shake: Handshake) -> None:
         """Serve a queue in the thread of its connection."""
         association, qid = shake.association, shake.connect.qid
-        session, ended = Session(sock, shake, self), threading.Event()
+        try:
+            session, ended = Session(sock, shake, self), threading.Event()
+        except MemoryError:
+            self._leave(association, qid)
+            return
         with self._lock:
             queues = self._sessions.get(association)
             if queues is None:  # the association has ended since Connect
