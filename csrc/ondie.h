@@ -471,4 +471,115 @@ void ondie_deliver(int64_t at_ns, int64_t last_ns, ondie_doorbell *const *client
                    const uint64_t *counts, size_t count, const int64_t *due_ns, size_t due,
                    ondie_lag *lag, ondie_doorbell *own, uint64_t seen, int64_t stay_until_ns);
 
+/* --- NVMe queues in the memory of a guest --- */
+
+/* Command of a drive: dtype COMMAND of nvme/command.py. */
+typedef struct {
+    int32_t op, queue;
+    int64_t offset, size;
+    int32_t stream, fua, priority, atomic_unit;
+    int64_t fence_token, data, tag, arrival;
+} ondie_command;
+
+/* Mapped range of a guest's addresses. memory: null if the server cannot reach it. */
+typedef struct {
+    uint64_t first, last; /* addresses of its first and last byte */
+    uint8_t *memory;
+    uint32_t readable, writable;
+} ondie_guest_region;
+
+/* Namespace; blocks = 0: not attached. */
+typedef struct {
+    int64_t first; /* first byte on the drive */
+    uint64_t blocks;
+    uint32_t block_bytes, writable;
+} ondie_guest_space;
+
+/* A guest as its controller sees it. */
+typedef struct {
+    const ondie_guest_region *regions; /* sorted by address, disjoint */
+    uint64_t count;
+    const ondie_guest_space *spaces; /* of each namespace identifier from 0 to nsids */
+    uint64_t nsids;
+    uint64_t page;     /* bytes of a memory page, CC.MPS */
+    uint64_t transfer; /* bytes of the largest transfer, MDTS */
+    uint64_t unit;     /* bytes of a mapping unit, a power of two */
+    int32_t read, write; /* operations of ondie_command */
+    int32_t through;     /* 1: a completed write is on flash */
+    uint8_t *area;       /* data of a batch */
+    uint64_t area_bytes, area_used;
+    uint64_t reads, writes, unaligned; /* counts of plain commands */
+    uint8_t seen[8192];                /* bits of command identifiers; zeros between calls */
+} ondie_guest;
+
+enum {
+    ONDIE_GUEST_LISTS = 512 /* PRP lists of a plain command */
+};
+
+enum ondie_guest_kind {
+    ONDIE_GUEST_OTHER = 0,    /* needs rules that are not here, also for what is wrong with it */
+    ONDIE_GUEST_PLAIN = 1,    /* a read or write whose data pointer is right */
+    ONDIE_GUEST_CONFLICT = 2, /* its identifier is in use */
+    ONDIE_GUEST_FAILED = 3,   /* was plain, and the drive has ended it with a status */
+    ONDIE_GUEST_LOST = 4      /* was plain, and the memory for its data has gone */
+};
+
+/* Submission queue entry of a batch. */
+typedef struct {
+    uint64_t prp1, prp2, size, data; /* data: first byte in the area */
+    int64_t command;                 /* index of its command */
+    uint32_t cid, opcode, kind, unaligned;
+} ondie_guest_request;
+
+/* Completion queue in the guest's memory. */
+typedef struct {
+    uint64_t base;
+    uint32_t entries, tail, phase;
+} ondie_guest_queue;
+
+/* Let accesses of this file to memory that has gone (SIGBUS) end with an error. */
+void ondie_guest_watch(void);
+
+/* Copy `size` bytes from or to the guest; without data, only check that they are there. Return 0 if
+ * they are not, or have gone.
+ */
+int ondie_guest_copy(const ondie_guest *guest, uint64_t address, uint8_t *data, uint64_t size,
+                     int to_guest);
+
+/* Decode `count` submission queue entries of 64 bytes. Append the commands of plain ones to the
+ * `made` ones of `commands`, with their index as tag, and write the data of writes to the area.
+ * fast = 0: none is plain. Return the number of commands.
+ */
+int64_t ondie_guest_decode(ondie_guest *guest, const uint8_t *entries, int64_t count, int fast,
+                           ondie_guest_request *requests, ondie_command *commands, int64_t made);
+
+/* Write a completion queue entry without its phase tag; the phase follows in the same store as the
+ * identifier. Return 0 if the queue has gone.
+ */
+int ondie_guest_post(const ondie_guest *guest, ondie_guest_queue *queue, uint64_t low,
+                     uint64_t high);
+
+/* Copy the data of plain reads to the guest, and post the completions of plain commands that have
+ * succeeded; `statuses` are those of the commands. Return their number, or -1 if the queue has
+ * gone.
+ */
+int64_t ondie_guest_finish(ondie_guest *guest, ondie_guest_request *requests, int64_t count,
+                           const int32_t *statuses, uint32_t sqid, uint32_t sqhd,
+                           ondie_guest_queue *queue);
+
+/* Doorbell in memory: its number, the value that is known, the event index at which the guest is
+ * to write the register too, and the value found.
+ */
+typedef struct {
+    uint32_t number, value, event, seen;
+} ondie_guest_doorbell;
+
+/* Read the values of `count` doorbells, a page of 4 bytes each at the guest's address `shadow`, for
+ * up to spin_ns until one is not the known value. If none is and `arm` is set, write their events
+ * to the page `events`, and read them again: a guest that changes a doorbell afterwards sees its
+ * event. Return 1 if a value is not the known one, 0 if all are, -1 if a page is not there.
+ */
+int ondie_guest_doorbells(const ondie_guest *guest, uint64_t shadow, uint64_t events,
+                          ondie_guest_doorbell *bells, int64_t count, int64_t spin_ns, int arm);
+
 #endif

@@ -24,19 +24,26 @@ from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
 from ondie.emu.engine.run.command_system import CommandOptions
+from ondie.emu.engine.run.payload_system import NO_PAYLOAD
 from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
 from ondie.emu.engine.run.system import NO_RESERVOIR, PLANNED, ReservoirOptions
 from ondie.emu.files import as_path, write_atomically
+from ondie.emu.ftl import page_map
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import cache_file
-from ondie.emu.nvme import condition, injected_faults
+from ondie.emu.nand.wipe import wipe_erased
+from ondie.emu.nvme import condition, injected_faults, purge
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.nvme.status import Condition, CriticalWarning, Status
 from ondie.emu.nvme.tables import PAIR_RING
-from ondie.emu.units import InputError, quoted, whole_number
+from ondie.emu.units import InputError, plural, quoted, whole_number
 
 MOST_QUEUES = 256
 """Largest number of queue pairs; each has a ring of nvme/tables.PAIR_RING requests in memory."""
+
+
+PURGE_ROUNDS = 4
+"""Rounds of collections without a block that becomes free, after which an erasure gives up."""
 
 
 class CommandError(OSError):
@@ -305,6 +312,37 @@ class Drive(PowerSystem):
         """Run a FLUSH at ``earliest_arrival`` and all commands before it, until the drive is idle.
         Raises CommandError if it ends with an error status, InputError without payload."""
         self._succeed(FLUSH, 0, np.zeros(0, np.uint8))
+
+    def erase_stale(self) -> None:
+        """Erase every block that holds bytes which were written again or trimmed, after moving its
+        valid pages, and overwrite what such bytes have left in the store.
+
+        Flush first what is to be kept or trimmed. Raises InputError for a drive without payload,
+        with commands in flight, offline or read-only, or if a block cannot be collected.
+        """
+        self._check_open()
+        self.check_power()
+        if self.store is None:
+            raise InputError(NO_PAYLOAD)
+        if self.outstanding or self.condition is not Condition.ONLINE:
+            raise InputError("erase_stale: the drive must be online, without commands in flight")
+        self.run()
+        erases = np.zeros(len(self.arrays.block), np.int64)
+        purge.mark_stale(self.state, 0, erases)
+        left, tried = int(purge.collect_marked(self.state, 0, erases)), 0
+        while left and tried < PURGE_ROUNDS:
+            self.run()
+            now = int(purge.collect_marked(self.state, 0, erases))
+            tried = 0 if now < left else tried + 1
+            left = now
+        if left:
+            raise InputError(f"erase_stale: no room to collect {plural(left, 'block')}")
+        waiting = self.arrays.block["dirty"] * (self.arrays.block["state"] == page_map.FREE)
+        if waiting.any():
+            purge.erase_free(self.state, 0)
+            self.run()
+            self.arrays.block["dirty"][waiting != 0] = 0
+        wipe_erased(self.store)
 
     def _succeed(self, op: int, offset: int, memory: np.ndarray) -> None:
         """Run one command as PayloadSystem does. Raises CommandError unless it succeeds."""

@@ -18,21 +18,20 @@ from ondie.emu.controller.capabilities import Capabilities
 from ondie.emu.controller.events import Event, Events
 from ondie.emu.controller.features import Features
 from ondie.emu.controller.health import Health
-from ondie.emu.controller.health_logs import FAILED, IN_PROGRESS, HealthFacts, SanitizeState
+from ondie.emu.controller.health_logs import FAILED, IN_PROGRESS, HealthFacts
 from ondie.emu.controller.identify import SIZE as IDENTIFY_BYTES
 from ondie.emu.controller.identify import UsedBlocks, identify
 from ondie.emu.controller.log_pages import ErrorLog, LogFacts
-from ondie.emu.controller.namespaces import Namespaces
 from ondie.emu.controller.opcodes import DURING_SANITIZE, Admin
 from ondie.emu.controller.queues import Queues
 from ondie.emu.controller.registers import Registers
+from ondie.emu.controller.shared import Shared
 from ondie.emu.controller.status_code import Code, Refused, status_field
-from ondie.emu.controller.uncorrectable import Uncorrectable
 from ondie.emu.nvme.wire import Cqe, Sqe
 
 FUSED, SGL = 0b11, 0b11 << 6
 """Bits of the byte Flags: fused operation, PRP or SGL for data transfer."""
-FLAGS_BYTE, PRP_BYTE, PRP2_BYTE = 1, 24, 32
+FLAGS_BYTE, CID_BYTE, PRP_BYTE, PRP2_BYTE = 1, 2, 24, 32
 TO_CONTROLLER, TO_HOST = 1, 2
 """Direction of the data: bits 1:0 of an opcode."""
 
@@ -53,32 +52,29 @@ class Reply(NamedTuple):
 class Controller:
     """One controller of one drive.
 
-    ``read_health``: returns the drive's counters now. ``used_blocks``: returns the mapped logical
-    blocks of a namespace. ``registers`` handles the accesses to registers. A transport keeps
-    ``namespaces``, ``features.saved``, ``errors.count``, ``sanitize``, ``uncorrectable.ranges`` and
-    the counts of commands over power cycles.
+    ``shared``: what it shares with other controllers of the drive. ``read_health``: returns the
+    drive's counters now. ``used_blocks``: returns the mapped logical blocks of a namespace.
+    ``registers`` handles the accesses to registers. A transport keeps ``shared`` and
+    ``errors.count`` over power cycles.
     """
 
     def __init__(
         self,
         capabilities: Capabilities,
-        namespaces: Namespaces,
+        shared: Shared,
         read_health: Callable[[], Health],
         used_blocks: UsedBlocks,
     ) -> None:
         self.capabilities = capabilities
-        self.namespaces = namespaces
+        self.shared = shared
+        self.namespaces = namespaces = shared.namespaces
         self.read_health = read_health
         self.used_blocks = used_blocks
         self.registers = Registers(capabilities)
         self.queues = Queues(capabilities, self.registers)
-        self.features = Features(capabilities, namespaces)
+        self.features = Features(capabilities, namespaces, shared.saved_features)
         self.events = Events()
         self.errors = ErrorLog()
-        self.sanitize = SanitizeState()
-        self.uncorrectable = Uncorrectable()
-        self.read_commands = self.write_commands = self.unaligned = 0
-        """Counted by io_commands.finish."""
 
     def disabled(self) -> list[Action]:
         """The action RESET is done: forget queues, requests and values that are not saved, and
@@ -109,9 +105,9 @@ class Controller:
             return self._refuse(sqe, refused)
         for action in reply.actions:
             if action.do in (Do.DEALLOCATE, Do.ERASE):
-                self.uncorrectable.clear(action.first, action.size)
+                self.shared.uncorrectable.clear(action.first, action.size)
             elif action.do is Do.SANITIZE:
-                self.uncorrectable.ranges.clear()
+                self.shared.uncorrectable.ranges.clear()
         return reply
 
     def _execute(self, sqe: Sqe, data: bytes) -> Reply:
@@ -120,6 +116,8 @@ class Controller:
             raise Refused(Code.INVALID_OPCODE)
         if sqe.flags & FUSED:
             raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
+        if sqe.cid in self.events.requests:
+            raise Refused(Code.ID_CONFLICT, CID_BYTE)
         direction, size = transfer_of(sqe, self.capabilities.transfer_bytes)
         if len(data) != (size if direction == TO_CONTROLLER else 0):
             raise Refused(Code.DATA_TRANSFER_ERROR)
@@ -132,9 +130,9 @@ class Controller:
     def check_sanitize(self, allowed: bool, allowed_after_failure: bool = False) -> None:
         """Raise Refused for a command that is not allowed while a sanitize operation is in
         progress, or after one that has failed."""
-        if self.sanitize.status == IN_PROGRESS and not allowed:
+        if self.shared.sanitize.status == IN_PROGRESS and not allowed:
             raise Refused(Code.SANITIZE_IN_PROGRESS)
-        if self.sanitize.status == FAILED and not (allowed or allowed_after_failure):
+        if self.shared.sanitize.status == FAILED and not (allowed or allowed_after_failure):
             raise Refused(Code.SANITIZE_FAILED)
 
     def _refuse(self, sqe: Sqe, refused: Refused) -> Reply:
@@ -172,7 +170,7 @@ class Controller:
 
     def sanitized(self, success: bool) -> tuple[Cqe, ...]:
         """The action SANITIZE has ended; return the completions that follow."""
-        self.sanitize = namespace_commands.ended(self.sanitize, success)
+        self.shared.sanitize = namespace_commands.ended(self.shared.sanitize, success)
         return self.notify(Event.SANITIZE_COMPLETED)
 
     # --- the rows of the table
@@ -187,15 +185,15 @@ class Controller:
             self.capabilities,
             health,
             self.features.temperature_warning(health.kelvin),
-            self.read_commands,
-            self.write_commands,
+            self.shared.read_commands,
+            self.shared.write_commands,
             self.errors.count,
             self.namespaces.unallocated_bytes,
-            self.unaligned,
+            self.shared.unaligned,
         )
         found = log_pages.get_log_page(
             sqe,
-            LogFacts(facts, self.errors, self.events.changed, self.sanitize),
+            LogFacts(facts, self.errors, self.events.changed, self.shared.sanitize),
             self.capabilities.transfer_bytes,
         )
         others: list[Cqe] = []
@@ -257,7 +255,7 @@ class Controller:
         return Reply((Cqe(sqe.cid), *self._changed(changed)), actions=tuple(actions))
 
     def _sanitize(self, sqe: Sqe, data: bytes) -> Reply:
-        self.sanitize, actions = namespace_commands.sanitize(sqe, self.sanitize)
+        self.shared.sanitize, actions = namespace_commands.sanitize(sqe, self.shared.sanitize)
         return Reply((Cqe(sqe.cid),), actions=tuple(actions))
 
     def _namespace_management(self, sqe: Sqe, data: bytes) -> Reply:

@@ -86,7 +86,8 @@ FEATURES = {
 class Features:
     """Values of the features of one controller.
 
-    ``saved``: values that survive a reset and, if the transport keeps them, a power cycle.
+    ``saved``: values that survive a reset and, if the transport keeps them, a power cycle; the
+    dictionary is changed.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Features:
     ) -> None:
         self.capabilities = capabilities
         self.namespaces = namespaces
-        self.saved: dict[Setting, int] = dict(saved or {})
+        self.saved: dict[Setting, int] = {} if saved is None else saved
         self.current: dict[Setting, int] = {}
         self.host_identifier = bytes(16)
         self.reset()

@@ -37,6 +37,9 @@ class ControllerFacts(NamedTuple):
 
 
 # Bits of the fields.
+SEVERAL_CONTROLLERS = 1 << 1
+SGL_OFFSET = 1 << 20
+"""SGLS: data in a capsule are named by their offset."""
 NAMESPACE_ATTRIBUTE_NOTICES = 1 << 8
 HOST_IDENTIFIER_128 = 1 << 0
 ENDURANCE_GROUPS = 1 << 4
@@ -58,7 +61,8 @@ IDENTIFY_CONTROLLER = Structure(
         Field(64, 8, "FR", "Firmware Revision", lambda facts: facts.capabilities.firmware),
         Field(72, 1, "RAB", "Recommended Arbitration Burst", 0),
         Field(73, 3, "IEEE", "IEEE OUI Identifier", 0),
-        Field(76, 1, "CMIC", "Multi-Path I/O and Namespace Sharing", 0),
+        Field(76, 1, "CMIC", "Multi-Path I/O and Namespace Sharing",
+              lambda facts: SEVERAL_CONTROLLERS if facts.capabilities.capsule_bytes else 0),
         Field(77, 1, "MDTS", "Maximum Data Transfer Size",
               lambda facts: facts.capabilities.transfer_exponent),
         Field(78, 2, "CNTLID", "Controller ID", lambda facts: facts.capabilities.controller_id),
@@ -69,7 +73,8 @@ IDENTIFY_CONTROLLER = Structure(
         Field(96, 4, "CTRATT", "Controller Attributes", HOST_IDENTIFIER_128 | ENDURANCE_GROUPS),
         Field(111, 1, "CNTRLTYPE", "Controller Type", 1),
         Field(256, 2, "OACS", "Optional Admin Command Support",
-              FORMAT | NAMESPACE_MANAGEMENT | DOORBELL_BUFFERS),
+              lambda facts: FORMAT | NAMESPACE_MANAGEMENT
+              | (0 if facts.capabilities.capsule_bytes else DOORBELL_BUFFERS)),
         Field(258, 1, "ACL", "Abort Command Limit", ABORTS - 1),
         Field(259, 1, "AERL", "Asynchronous Event Request Limit", EVENTS - 1),
         Field(260, 1, "FRMW", "Firmware Updates", 1 << 1 | 1),  # one slot, read-only
@@ -107,7 +112,8 @@ IDENTIFY_CONTROLLER = Structure(
         Field(530, 1, "ICSVSCC", "I/O Command Set Vendor Specific Command Configuration", 1),
         Field(531, 1, "NWPC", "Namespace Write Protection Capabilities", 0),
         Field(532, 2, "ACWU", "Atomic Compare and Write Unit", 0),
-        Field(536, 4, "SGLS", "SGL Support", lambda facts: facts.capabilities.sgl_support),
+        Field(536, 4, "SGLS", "SGL Support", lambda facts: facts.capabilities.sgl_support
+              | (SGL_OFFSET if facts.capabilities.capsule_bytes else 0)),
         Field(768, 256, "SUBNQN", "NVM Subsystem NVMe Qualified Name",
               lambda facts: facts.capabilities.subsystem_name.encode()),
         Field(1792, 4, "IOCCSZ", "I/O Queue Command Capsule Supported Size",

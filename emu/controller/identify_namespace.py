@@ -43,6 +43,11 @@ def _unit(facts: NamespaceFacts) -> int:
     return facts.per(facts.capabilities.mapping_unit_bytes)
 
 
+def _sharing(facts: NamespaceFacts) -> int:
+    """Return 1 if several controllers may attach the namespace: each host on fabrics has one."""
+    return int(facts.capabilities.capsule_bytes > 0)
+
+
 def _formats(facts: NamespaceFacts) -> bytes:
     """Return the LBA formats: LBADS in bits 23:16, RP in bits 25:24, no metadata."""
     unit, out = facts.capabilities.mapping_unit_bytes, b""
@@ -67,7 +72,7 @@ IDENTIFY_NAMESPACE = Structure(
         Field(27, 1, "MC", "Metadata Capabilities", 0),
         Field(28, 1, "DPC", "End-to-end Data Protection Capabilities", 0),
         Field(29, 1, "DPS", "End-to-end Data Protection Type Settings", 0),
-        Field(30, 1, "NMIC", "Multi-path I/O and Namespace Sharing", 0),
+        Field(30, 1, "NMIC", "Multi-path I/O and Namespace Sharing", _sharing),
         Field(31, 1, "RESCAP", "Reservation Capabilities", 0),
         Field(32, 1, "FPI", "Format Progress Indicator", 0),
         Field(33, 1, "DLFEAT", "Deallocate Logical Block Features",
@@ -114,7 +119,7 @@ NAMESPACE_INDEPENDENT = Structure(
     "Base 2.0: Identify - I/O Command Set Independent Identify Namespace Data Structure",
     (
         Field(0, 1, "NSFEAT", "Common Namespace Features", 0),
-        Field(1, 1, "NMIC", "Multi-path I/O and Namespace Sharing", 0),
+        Field(1, 1, "NMIC", "Multi-path I/O and Namespace Sharing", _sharing),
         Field(2, 1, "RESCAP", "Reservation Capabilities", 0),
         Field(3, 1, "FPI", "Format Progress Indicator", 0),
         Field(4, 4, "ANAGRPID", "ANA Group Identifier", 0),

@@ -126,7 +126,7 @@ def _blocks(opcode: Nvm, sqe: Sqe, namespace: Namespace, controller: Controller)
     if slba + count > namespace.blocks:
         raise Refused(Code.LBA_OUT_OF_RANGE, SLBA_BYTE)
     first = namespace.first + slba * namespace.block_bytes
-    if opcode in READS and controller.uncorrectable.touches(first, size):
+    if opcode in READS and controller.shared.uncorrectable.touches(first, size):
         raise Refused(Code.UNRECOVERED_READ_ERROR, SLBA_BYTE)
     through = bool(sqe.cdw12 & FUA) or not controller.features.cache_enabled
     plan = IoPlan(opcode, namespace, first, size, ())
@@ -200,15 +200,15 @@ def finish(plan: IoPlan, statuses: Sequence[int], area: np.ndarray, controller: 
             status = int(Code.COMPARE_FAILURE)
     unit = controller.capabilities.mapping_unit_bytes
     if plan.opcode in READS:
-        controller.read_commands += 1
+        controller.shared.read_commands += 1
     elif plan.opcode == Nvm.WRITE:
-        controller.write_commands += 1
-        controller.unaligned += bool(plan.first % unit or plan.size % unit)
+        controller.shared.write_commands += 1
+        controller.shared.unaligned += bool(plan.first % unit or plan.size % unit)
     if status != Code.SUCCESS:
         return status
-    marked = controller.uncorrectable
+    marked = controller.shared.uncorrectable
     if plan.opcode in (Nvm.WRITE, Nvm.WRITE_UNCORRECTABLE):
-        controller.sanitize = controller.sanitize._replace(erased=False)
+        controller.shared.sanitize = controller.shared.sanitize._replace(erased=False)
     if plan.opcode == Nvm.WRITE_UNCORRECTABLE:
         marked.mark(plan.first, plan.size)
     elif plan.opcode in (Nvm.WRITE, Nvm.WRITE_ZEROES):

@@ -146,16 +146,21 @@ def get_log_page(sqe: Sqe, facts: LogFacts, most: int) -> bytes:
     page = LOG_PAGES.get(sqe.cdw10 & 0xFF)
     if page is None:
         raise Refused(Code.LOG_PAGE_INVALID, LID_BYTE)
-    if sqe.cdw14 & INDEX_OFFSET:
-        raise Refused(Code.INVALID_FIELD, OT_BYTE)
     if sqe.cdw10 & 0xFF == ENDURANCE and sqe.cdw11 >> 16 != ENDURANCE_GROUP:
         raise Refused(Code.INVALID_FIELD, LSI_BYTE)
     if sqe.cdw10 & 0xFF == HEALTH and sqe.nsid not in (0, BROADCAST):
         raise Refused(Code.INVALID_FIELD, NSID_BYTE)
+    return part_of(sqe, page.pack(facts), most)
+
+
+def part_of(sqe: Sqe, data: bytes, most: int) -> bytes:
+    """Return the part of a log page that Get Log Page asks for; bytes past its end are zero. Raises
+    Refused as get_log_page does."""
     size, offset = data_bytes(sqe), sqe.cdw12 | sqe.cdw13 << 32
     if size > most:
         raise Refused(Code.INVALID_FIELD, NUMD_BYTE)
-    data = page.pack(facts)
+    if sqe.cdw14 & INDEX_OFFSET:
+        raise Refused(Code.INVALID_FIELD, OT_BYTE)
     if offset % 4 or offset > len(data):
         raise Refused(Code.INVALID_FIELD, OFFSET_BYTE)
     return data[offset : offset + size].ljust(size, b"\0")

@@ -398,6 +398,11 @@ class PageStore:
             raise InputError(f"physical page {ppn} is read before it was programmed")
         return pages[at]
 
+    def bytes_of(self, ppn: int) -> np.ndarray | None:
+        """Return the memory of a page, programmed or not, uint8[page_bytes]; None: it has none."""
+        pages, _, at = self._segment(ppn)
+        return pages[at] if len(pages) else None
+
     def intact(self, ppn: int) -> bool:
         """Return True if the page is programmed and its bytes match the stored checksum."""
         pages, oob, at = self._segment(ppn)

@@ -5,16 +5,21 @@ Owns the order of start and stop. Does not own protocols or the drive. Source: n
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, fields
 
 from ondie.emu.config.config import Config
+from ondie.emu.controller.fabrics import MOST_NAME_BYTES, is_name
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import ControlServer, socket_address
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import NbdServer
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.nvme_tcp import NvmeTcpServer
 from ondie.emu.serve.served import ServedDrive
+from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
 
@@ -23,8 +28,16 @@ from ondie.emu.units import InputError
 class ServeOptions:
     """What is served, and where. The fields of the drive are those of drive.Drive."""
 
-    nbd: str
+    nbd: str | None = None
+    """Address of NBD."""
+    vfio_user: str | None = None
+    """Path of the socket of vfio-user."""
+    nvme_tcp: str | None = None
+    """Address of NVMe/TCP."""
+    nvme_hosts: tuple[str, ...] = ()
+    """NQNs of the hosts that may connect to it; none: any."""
     ctl: str | None = None
+    """Path of the control socket."""
     store: str | None = None
     durability: str | None = None
     block_bytes: int | None = None
@@ -42,12 +55,22 @@ class Server:
     """
 
     def __init__(self, cfg: Config, options: ServeOptions) -> None:
-        nbd = Address.parse(options.nbd, "--nbd")
-        ctl = None if options.ctl is None else socket_address(options.ctl, "--ctl")
-        listeners = [Listener(nbd, "--nbd")]
-        try:
-            if ctl is not None:
-                listeners.append(Listener(ctl, "--ctl", private=True))
+        if options.nbd is options.vfio_user is options.nvme_tcp is None:
+            raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
+        with contextlib.ExitStack() as undo:
+            nbd = vfio_user = control = None
+            nvme_tcp = listener_of_nvme_tcp(options)
+            if nvme_tcp is not None:
+                undo.callback(nvme_tcp.close)
+            if options.nbd is not None:
+                nbd = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
+                undo.callback(nbd.close)
+            if options.vfio_user is not None:
+                vfio_user = Listener(Address(path=options.vfio_user), "--vfio-user")
+                undo.callback(vfio_user.close)
+            if options.ctl is not None:
+                control = Listener(socket_address(options.ctl, "--ctl"), "--ctl", private=True)
+                undo.callback(control.close)
             self.drive = Drive(
                 cfg,
                 payload=True,
@@ -58,27 +81,53 @@ class Server:
                 durability=options.durability,
                 read_only=options.read_only,
             )
-            try:
-                self.service = Service(self.drive, options.clock, options.scale)
-            except BaseException:
-                self.drive.close()
-                raise
-        except BaseException:
-            for each in listeners:
-                each.close()
-            raise
-        self.served = ServedDrive(self.drive, self.service)
-        self.nbd = NbdServer(self.served, listeners[0])
-        self.control = None if ctl is None else ControlServer(self.served, listeners[1])
+            undo.callback(self.drive.close)
+            self.service = Service(self.drive, options.clock, options.scale)
+            undo.callback(self.service.close)
+            self.served = ServedDrive(self.drive, self.service)
+            self.nvme = NvmeDrive(self.served) if vfio_user or nvme_tcp else None
+            undo.pop_all()
+        self.nbd = None if nbd is None else NbdServer(self.served, nbd)
+        self.vfio_user = None
+        if vfio_user is not None and self.nvme is not None:
+            self.vfio_user = VfioUserServer(self.nvme, vfio_user)
+        self.nvme_tcp = None
+        if nvme_tcp is not None and self.nvme is not None:
+            self.nvme_tcp = NvmeTcpServer(self.nvme, nvme_tcp, options.nvme_hosts or None)
+        self.control = None if control is None else ControlServer(self.served, control)
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """The addresses at which the drive is served, by protocol."""
+        servers = {"nbd": self.nbd, "vfio-user": self.vfio_user, "nvme-tcp": self.nvme_tcp}
+        return {name: each.listener.address for name, each in servers.items() if each is not None}
 
     def close(self) -> None:
         """Disconnect all clients, flush the drive and close its store. Raises CommandError if data
         are lost."""
-        if self.control is not None:
-            self.control.close()
-        self.nbd.close()
+        for each in (self.control, self.nbd, self.vfio_user, self.nvme_tcp, self.nvme):
+            if each is not None:
+                each.close()
         self.service.close()
         self.drive.close()
+
+
+def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
+    """Return the socket of NVMe/TCP, or None if it was not asked for. Raises InputError."""
+    if options.nvme_tcp is None:
+        if options.nvme_hosts:
+            raise InputError("--nvme-host requires --nvme-tcp ADDR")
+        return None
+    for host in options.nvme_hosts:
+        if not is_name(host):
+            raise InputError(
+                f"--nvme-host {host}: must be an NVMe Qualified Name: nqn., then at most "
+                f"{MOST_NAME_BYTES - 4} bytes"
+            )
+    address = Address.parse(options.nvme_tcp, "--nvme-tcp")
+    if address.path:
+        raise InputError(f"--nvme-tcp {options.nvme_tcp}: must be HOST:PORT")
+    return Listener(address, "--nvme-tcp")
 
 
 class MemoryServer:
@@ -89,6 +138,8 @@ class MemoryServer:
     """
 
     def __init__(self, cfg: Config, options: ServeOptions) -> None:
+        if options.nbd is None:
+            raise InputError("--null: give the address of --nbd")
         plain = ServeOptions(nbd=options.nbd, block_bytes=options.block_bytes, seed=options.seed)
         for each in fields(ServeOptions):
             if getattr(options, each.name) != getattr(plain, each.name):
@@ -101,6 +152,11 @@ class MemoryServer:
             listener.close()
             raise
         self.nbd = NbdServer(self.served, listener)
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """The address at which the memory is served, by protocol."""
+        return {"nbd": self.nbd.listener.address}
 
     def close(self) -> None:
         """Disconnect all clients."""

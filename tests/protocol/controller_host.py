@@ -7,10 +7,12 @@ from ondie.emu.controller.admin import Controller, Reply
 from ondie.emu.controller.capabilities import Capabilities, capabilities_of
 from ondie.emu.controller.health import Health
 from ondie.emu.controller.namespaces import Namespaces
+from ondie.emu.controller.shared import Shared
 from ondie.emu.nvme.wire import Sqe
 
 ENABLED = 4 << 20 | 6 << 16 | 1
 """CC: entries of 64 and 16 bytes, pages of 4 KiB, enabled."""
+EVENT_REQUEST = 0x0C
 HEALTH = Health(
     critical_warning=0, spare=97, spare_threshold=10, percentage_used=3, free_blocks=40,
     host_read_bytes=512_000 * 7 + 1, host_write_bytes=10**9 + 1, media_read_bytes=3 * 10**9,
@@ -46,8 +48,9 @@ class Host:
         if whole:
             self.namespaces.create_whole()
         self.health = HEALTH
+        self.next_request = 100
         self.controller = Controller(
-            self.offered, self.namespaces, lambda: self.health, lambda namespace: 11
+            self.offered, Shared(self.namespaces), lambda: self.health, lambda namespace: 11
         )
         self.enable()
 
@@ -59,7 +62,11 @@ class Host:
         registers.enabled()
 
     def run(self, opcode: int, data: bytes = b"", **fields: int) -> Reply:
-        return self.controller.execute(Sqe(opcode, cid=7, **fields).pack(), data)
+        """Execute a command with identifier 7; of Async Event Requests, the next from 100 on."""
+        cid = 7
+        if opcode == EVENT_REQUEST:
+            cid, self.next_request = self.next_request, self.next_request + 1
+        return self.controller.execute(Sqe(opcode, **({"cid": cid} | fields)).pack(), data)
 
     def status(self, opcode: int, data: bytes = b"", **fields: int) -> int:
         """Status of the command, without Do Not Retry."""

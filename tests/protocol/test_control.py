@@ -15,7 +15,7 @@ from ondie.emu.nvme.status import Condition
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import MOST_CLIENTS, RUN, ControlServer, report
 from ondie.emu.serve.control_words import COMMANDS, MOST_BYTES, flat, line_of, parse, send
-from ondie.emu.serve.served import Served
+from ondie.emu.serve.served import ServedDrive
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
 from tests.state import small
@@ -32,7 +32,7 @@ def server(socket_path):
     """A small drive with a control socket."""
     drive = Drive(small.config(ftl__initial="fresh", ftl__trim_maps="true"), True)
     with Service(drive) as service:
-        served = Served(drive, service)
+        served = ServedDrive(drive, service)
         listener = Listener(Address(path=socket_path), "--ctl", private=True)
         control = ControlServer(served, listener)
         yield control

@@ -139,7 +139,7 @@ def log(host: Host, lid: int, size: int, offset: int = 0, **fields: int) -> byte
 
 
 def test_smart(host):
-    host.controller.read_commands, host.controller.write_commands = 21, 22
+    host.controller.shared.read_commands, host.controller.shared.write_commands = 21, 22
     data = log(host, 0x02, 512, nsid=ALL)
     assert number(data, 1, 2) == 313 and data[0] == 0 and data[3:7] == bytes([97, 10, 3, 0])
     assert [number(data, at, at + 15) for at in range(32, 192, 16)] == [
@@ -338,7 +338,7 @@ def test_events_wait_for_requests_and_for_the_log_page(host):
     assert host.controller.notify(Event.SPARE) == ()  # not enabled
     assert host.status(SET_FEATURES, cdw10=0x0B, cdw11=0x1FF) == 0
     (entry,) = host.controller.notify(Event.SPARE)
-    assert (entry.cid, entry.dw0) == (7, 1 | 2 << 8 | 0x02 << 16)
+    assert (entry.cid, entry.dw0) == (100, 1 | 2 << 8 | 0x02 << 16)
     assert host.run(EVENT_REQUEST).entries == ()
     assert host.controller.notify(Event.RELIABILITY) == ()  # of a type that was reported
     assert len(host.run(GET_LOG, cdw10=0x02 | log_pages.RETAIN).entries) == 1
@@ -347,6 +347,7 @@ def test_events_wait_for_requests_and_for_the_log_page(host):
     for _ in range(4):
         assert host.run(EVENT_REQUEST).entries == ()
     assert host.status(EVENT_REQUEST) == 0x105
-    aborted = host.run(0x08, cdw10=7 << 16).entries
+    assert host.status(0x18, cid=103) == 0x003  # the identifier of a request that waits
+    aborted = host.run(0x08, cdw10=102 << 16).entries
     assert [entry.status & 0x7FF for entry in aborted] == [0x007, 0]
     assert host.run(EVENT_REQUEST).entries == ()

@@ -178,7 +178,8 @@ def test_commands_on_a_drive():
         ranges = struct.pack("<IIQ", 0, 1, 3)
         assert run(DEALLOCATE_, 0, ranges=ranges, cdw11=4)[0] == 0
         assert run(READ_, 3) == (0, bytes(block))
-        assert host.controller.write_commands == 3 and host.controller.read_commands == 9
+        counts = host.controller.shared
+        assert counts.write_commands == 3 and counts.read_commands == 9
 
 
 # --- pieces of host memory

@@ -27,8 +27,15 @@ arrives while this thread goes to sleep and another one takes its lock."""
 
 
 @click.command()
-@click.option("--nbd", metavar="ADDR", required=True,
+@click.option("--nbd", metavar="ADDR",
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--vfio-user", metavar="SOCK", help="Serve an NVMe PCIe function to a virtual "
+              "machine at this unix socket.")  # fmt: skip
+@click.option("--nvme-tcp", metavar="ADDR",
+              help="Serve NVMe/TCP at HOST:PORT; port 0 takes a free one.")  # fmt: skip
+@click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
+              help="Let only this host connect to --nvme-tcp; may be repeated.  "
+              "[default: any]")  # fmt: skip
 @click.option("--ctl", metavar="PATH", help="Take commands of `ondie ctl` at this unix socket, "
               "which only this user may use.")  # fmt: skip
 @drive_options("gen4-tlc", several=False)
@@ -46,7 +53,10 @@ arrives while this thread goes to sleep and another one takes its lock."""
 @seed_option("bad blocks and failing operations")
 @click.option("--stats", is_flag=True, help="Print requests and counters at the end.")
 def run_serve(
-    nbd: str,
+    nbd: str | None,
+    vfio_user: str | None,
+    nvme_tcp: str | None,
+    nvme_hosts: tuple[str, ...],
     ctl: str | None,
     device: str,
     settings: tuple[str, ...],
@@ -61,7 +71,8 @@ def run_serve(
 ) -> None:
     """Serve a drive until SIGINT or SIGTERM; then flush it and close its store.
 
-    The first line of output is the address, when the drive is ready.
+    The first lines of output are the addresses, when the drive is ready, and the name (NQN) of the
+    subsystem that NVMe/TCP serves.
     """
     cfg = configuration(device, settings)
     stopped = False  # a lock of an Event could be held where the handler runs
@@ -73,11 +84,15 @@ def run_serve(
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         options = ServeOptions(
-            nbd=nbd, ctl=ctl, store=store, durability=durability, block_bytes=block, seed=seed,
-            clock=clock, read_only=read_only,
+            nbd=nbd, vfio_user=vfio_user, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl,
+            store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
+            read_only=read_only,
         )  # fmt: skip
         server = MemoryServer(cfg, options) if null else Server(cfg, options)
-        click.echo(f"nbd {server.nbd.listener.address}")
+        for name, address in server.addresses.items():
+            click.echo(f"{name} {address}")
+        if isinstance(server, Server) and server.nvme_tcp is not None:
+            click.echo(f"subsystem {server.nvme_tcp.subsystem.name}")
         while not stopped:
             time.sleep(LOOK_S)
         try:

@@ -1,0 +1,28 @@
+"""Bytes that an erase leaves in a store, where it only marks pages: overwritten with zeros.
+
+Owns the overwriting. Does not own erases (page_store.py) or holes in files (segment_files.py).
+Source: NVM Express Base Specification 2.0, section 8.21 (sanitize operations).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.nand.page_store import PageStore
+
+
+def wipe_erased(store: PageStore) -> None:
+    """Overwrite all bytes of the pages of ``store`` that are erased, and make that durable. Raises
+    InputError if a file cannot be used."""
+    for number in store.segments_on_disk():
+        erased = np.flatnonzero(store.records(number)["written"] == 0)
+        wipe(store, number * store.segment_pages + erased)
+    store.sync()
+
+
+def wipe(store: PageStore, ppns: np.ndarray) -> None:
+    """Overwrite the bytes of pages, int[n], with zeros; their records stay."""
+    for ppn in ppns.tolist():
+        page = store.bytes_of(ppn)
+        if page is not None and page.any():  # a hole of a file stays one
+            page[:] = 0

@@ -1,0 +1,99 @@
+"""What a drive's controllers keep over power cycles, in a file beside the pages of its store.
+
+Owns the file `nvme.json`. Does not own its meaning (controller/shared.py, controller/health.py) or
+the store (nand/store_folder.py).
+Source: NVM Express Base Specification 2.0: namespaces, saved feature values, sanitize operations
+and the counts of the SMART / Health Information log page outlive a loss of power.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+from ondie.emu.controller.health import Past
+from ondie.emu.controller.health_logs import SanitizeState
+from ondie.emu.controller.namespaces import Namespace, Namespaces
+from ondie.emu.controller.shared import Shared
+from ondie.emu.files import write_atomically
+from ondie.emu.units import InputError
+
+NAME = "nvme.json"
+VERSION = 1
+
+
+def save(folder: Path, shared: Shared, past: Past, now_ps: int, running: bool) -> None:
+    """Write the state of the controllers of the store in ``folder``, complete or not at all.
+
+    ``now_ps``: time since the last start without a checkpoint. ``running``: a loss of power now is
+    an unsafe shutdown. Raises InputError if the file cannot be written.
+    """
+    document = {
+        "version": VERSION,
+        "running": running,
+        "now_ps": now_ps,
+        "past": past._asdict(),
+        "created": shared.namespaces.created,
+        "namespaces": [
+            {
+                "nsid": each.nsid, "first": each.first, "size": each.size, "blocks": each.blocks,
+                "block_format": each.block_format, "uuid": str(each.uuid),
+                "attached": each.attached, "write_protected": each.write_protected,
+            }
+            for each in shared.namespaces.by_nsid.values()
+        ],
+        "uncorrectable": shared.uncorrectable.ranges,
+        "sanitize": shared.sanitize._asdict(),
+        "features": [[*setting, value] for setting, value in shared.saved_features.items()],
+        "read_commands": shared.read_commands,
+        "write_commands": shared.write_commands,
+        "unaligned": shared.unaligned,
+    }  # fmt: skip
+    write_atomically({folder / NAME: json.dumps(document, indent=1).encode()})
+
+
+class Loaded:
+    """The state that :func:`save` has written."""
+
+    def __init__(self, document: dict[str, Any], namespaces: Namespaces) -> None:
+        """Raises KeyError, TypeError or ValueError for a document that ``save`` has not written."""
+        self.running = bool(document["running"])
+        self.now_ps = int(document["now_ps"])
+        self.past = Past(**document["past"])
+        self.shared = Shared(namespaces)
+        sizes, capacity = namespaces.capabilities.formats, namespaces.capabilities.capacity_bytes
+        namespaces.created = int(document["created"])
+        for each in document["namespaces"]:
+            size = sizes[each["block_format"]]
+            found = Namespace(**(each | {"uuid": uuid.UUID(each["uuid"]), "block_bytes": size}))
+            if found.first + found.size > capacity or found.blocks * size > found.size:
+                raise ValueError(f"namespace {found.nsid} is larger than the drive")
+            namespaces.by_nsid[found.nsid] = found
+        self.shared.uncorrectable.ranges = [(low, high) for low, high in document["uncorrectable"]]
+        self.shared.sanitize = SanitizeState(**document["sanitize"])
+        self.shared.saved_features = {
+            (feature, part): value for feature, part, value in document["features"]
+        }
+        for name in ("read_commands", "write_commands", "unaligned"):
+            setattr(self.shared, name, int(document[name]))
+
+
+def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
+    """Return the state of the store in ``folder``, whose namespaces are added to ``namespaces``;
+    None if it has none. Raises InputError for a file that cannot be read or is damaged."""
+    path = folder / NAME
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    try:
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']}; must be {VERSION}")
+        return Loaded(document, namespaces)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"{path}: is damaged: {error}; restore it, or remove it to have one "
+                         "namespace of the whole drive") from error  # fmt: skip

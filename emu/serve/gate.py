@@ -1,0 +1,54 @@
+"""Gate for commands that must run alone, such as Format NVM, beside those that run together.
+
+Owns the gate. Does not own which commands run alone (controller/opcodes.py).
+Source: NVM Express Base Specification 2.0, field Command Submission and Execution of the Commands
+Supported and Effects data structure.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Gate:
+    """Threads pass together, or one alone. A thread that wants to be alone stops those that come
+    after it, so it does not wait for ever. A thread must not pass twice."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._alone = 0
+        """Threads that are alone or wait for it."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Pass with others."""
+        with self._changed:
+            while self._alone:
+                self._changed.wait()
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                if self._alone and not self._inside:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Pass alone."""
+        with self._changed:
+            self._alone += 1
+            while self._inside:
+                self._changed.wait()
+            self._inside = 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside = 0
+                self._alone -= 1
+                self._changed.notify_all()

@@ -1,0 +1,329 @@
+"""The served drive as an NVM subsystem: what the controllers of all transports share.
+
+Owns the capabilities and namespaces of a served drive, the counters that its logs report, and the
+actions of admin commands that change the media. Does not own the tables of the controller
+(emu/controller), I/O commands (nvme_io.py), queues, registers or sockets (the transports).
+Source: NVM Express Base Specification 2.0, sections 2.4 (NVM subsystem), 3.6 (shutdown), 5.14
+(Format NVM) and 8.21 (sanitize operations).
+
+A transport does this for each controller:
+
+1. ``NvmeDrive.controller`` makes the tables, and registers a function that posts completions of
+   Async Event Requests from any thread.
+2. Admin commands go to ``NvmeDrive.execute``. What is left in ``Reply.actions`` is the transport's:
+   queues, doorbell buffers, the host's identifier.
+3. I/O commands go to ``nvme_io.IoRunner.run``; each thread of the transport has a runner.
+4. For the actions of the registers it calls ``enabled`` or ``shut_down``; for RESET, it stops its
+   threads and calls ``Controller.disabled``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.controller.actions import Action, Do
+from ondie.emu.controller.admin import Controller, Reply
+from ondie.emu.controller.capabilities import Capabilities, capabilities_of
+from ondie.emu.controller.events import Event
+from ondie.emu.controller.health import Health, Past, health_of
+from ondie.emu.controller.health_logs import IN_PROGRESS
+from ondie.emu.controller.namespace_commands import ended
+from ondie.emu.controller.namespaces import Namespace, Namespaces
+from ondie.emu.controller.opcodes import ADMIN_EFFECTS, Effect
+from ondie.emu.controller.shared import Shared
+from ondie.emu.controller.status_code import Code
+from ondie.emu.drive import Drive
+from ondie.emu.engine.run.power_system import Start
+from ondie.emu.ftl import page_map
+from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM
+from ondie.emu.nvme.status import SPARE_THRESHOLD, Condition
+from ondie.emu.nvme.wire import Cqe
+from ondie.emu.serve import controller_state
+from ondie.emu.serve.gate import Gate
+from ondie.emu.serve.served import ServedDrive
+from ondie.emu.units import InputError
+
+Post = Callable[[tuple[Cqe, ...]], None]
+"""Posts completions of the admin queue, from any thread."""
+ALONE = frozenset(
+    int(opcode)
+    for opcode, effects in ADMIN_EFFECTS.items()
+    if effects & (Effect.CONTENT | Effect.NAMESPACE_INVENTORY | Effect.NAMESPACE_CAPABILITY)
+)
+"""Admin commands beside which no I/O command runs."""
+FIRMWARE_CHARACTERS = 8
+
+
+class NvmeDrive:
+    """The drive of ``served`` with one namespace of all its bytes.
+
+    ``serial``: serial number. ``io_queues``, ``vectors``: of each controller. Raises InputError for
+    a drive that no NVMe controller can have (capabilities.capabilities_of).
+    """
+
+    def __init__(
+        self, served: ServedDrive, serial: str = "ONDIE1", io_queues: int = 16, vectors: int = 17
+    ) -> None:
+        self.served = served
+        drive = served.drive
+        self.capabilities: Capabilities = capabilities_of(
+            drive.cfg,
+            capacity_bytes=drive.capacity,
+            block_bytes=drive.block_bytes,
+            serial=serial,
+            firmware=version("ondie")[:FIRMWARE_CHARACTERS],
+            io_queues=io_queues,
+            vectors=vectors,
+        )
+        self.shared = Shared(Namespaces(self.capabilities))
+        self.past = Past()
+        store = drive.store
+        files = None if store is None or drive.condition is not Condition.ONLINE else store.files
+        self._folder: Path | None = None if files is None else files.folder.path
+        self.lock = threading.Lock()
+        """Held for every use of ``shared`` and of a controller's tables, and not while commands
+        run."""
+        self.gate = Gate()
+        """Passed together by I/O commands, alone by admin commands that change the media."""
+        self.generation = 0
+        """Changes with the namespaces."""
+        self._posts: dict[Controller, Post] = {}
+        self._busy_ps = self._busy_until = 0
+        self._sanitizing: threading.Thread | None = None
+        self._running = True
+        """No host has announced the end of power: it would be an unsafe shutdown."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Continue with what the last start has left, or create a namespace of all bytes."""
+        found = None
+        if self._folder is not None:
+            found = controller_state.load(self._folder, self.shared.namespaces)
+        if found is None:
+            self.shared.namespaces.create_whole()
+        else:
+            self.shared = found.shared
+            new = self.served.drive.started is Start.RECOVERY  # its clock begins at 0
+            ran_ps = found.now_ps if new else 0
+            self.past = found.past.restarted(not found.running, False, ran_ps)
+        self.save()
+        if self.shared.sanitize.status == IN_PROGRESS:  # as after any loss of power
+            self.perform(Action(Do.SANITIZE))
+
+    def save(self) -> None:
+        """Write what outlives a loss of power to the store, if there is one. Raises InputError."""
+        if self._folder is None:
+            return
+        with self.lock:
+            now = self.served.service.call(lambda: self.served.drive.now).result()
+            controller_state.save(self._folder, self.shared, self.past, now, self._running)
+
+    # --- controllers
+
+    def controller(self, post: Post, **changes: Any) -> Controller:
+        """Return the tables of a new controller. ``post``: posts completions of Async Event
+        Requests from any thread. ``changes``: of its capabilities, for example its identifier."""
+        offered = replace(self.capabilities, **changes)
+        found = Controller(offered, self.shared, self.health, self.used_blocks)
+        with self.lock:
+            self._posts[found] = post
+        return found
+
+    def remove(self, controller: Controller) -> None:
+        """Forget a controller whose transport has gone."""
+        with self.lock:
+            self._posts.pop(controller, None)
+
+    def execute(self, controller: Controller, entry: bytes, data: bytes = b"") -> Reply:
+        """Execute an admin command and its actions on the media; return the reply with the actions
+        that are left for the transport. ``entry``, ``data``: see Controller.execute. A command
+        whose effect cannot be kept, or that finds no drive any more, ends with Internal Error."""
+        try:
+            if entry[0] not in ALONE:
+                return self._execute(controller, entry, data)
+            with self.gate.alone():
+                before = len(controller.events.changed)
+                reply = self._execute(controller, entry, data)
+                self.generation += 1
+                self.save()
+        except InputError:
+            with self.lock:
+                return controller.failed(entry)
+        self._tell_others(controller, controller.events.changed[before:])
+        return reply
+
+    def _execute(self, controller: Controller, entry: bytes, data: bytes) -> Reply:
+        """Execute an admin command and its actions on the media. Raises InputError."""
+        saved = dict(self.shared.saved_features)
+        with self.lock:
+            reply = controller.execute(entry, data)
+        if self.shared.saved_features != saved:
+            self.save()
+        return self._perform_all(controller, entry, reply)
+
+    def _perform_all(self, controller: Controller, entry: bytes, reply: Reply) -> Reply:
+        """Perform the actions of ``reply`` on the media; return it with the others, or the reply of
+        a command whose actions have failed."""
+        left = []
+        for action in reply.actions:
+            status = self.perform(action)
+            if status is None:
+                left.append(action)
+            elif status:
+                with self.lock:
+                    return controller.failed(entry, int(Code.INTERNAL_ERROR))
+        return reply._replace(actions=tuple(left))
+
+    def perform(self, action: Action) -> int | None:
+        """Perform an action on the media; return its status, or None for an action of the
+        transport."""
+        match action.do:
+            case Do.FLUSH:
+                return self._run([(FLUSH, 0, 0)])
+            case Do.DEALLOCATE:
+                return self._run([(TRIM, action.first, action.size)]) or self._run([(FLUSH, 0, 0)])
+            case Do.ERASE:
+                status = self.perform(action._replace(do=Do.DEALLOCATE))
+                return status or self._erase_stale()
+            case Do.SANITIZE:
+                self._sanitizing = threading.Thread(
+                    target=self._sanitize, name="ondie sanitize", daemon=True
+                )
+                self._sanitizing.start()
+                return 0
+        return None
+
+    def shut_down(self, controller: Controller, abrupt: bool) -> None:
+        """Perform the action SHUT_DOWN: write the data cache to flash, unless ``abrupt``."""
+        if not abrupt:
+            self._run([(FLUSH, 0, 0)])
+        with self.lock:
+            controller.registers.shut_down()
+        self._set_running(controller, False)
+
+    def enabled(self, controller: Controller) -> None:
+        """The action ENABLE is done: let the controller be ready."""
+        if self._set_running(controller, True):
+            with self.lock:
+                controller.registers.enabled()
+
+    def _set_running(self, controller: Controller, running: bool) -> bool:
+        """Keep whether a loss of power would be an unsafe shutdown; return False if that fails,
+        with the controller."""
+        if running == self._running:
+            return True
+        self._running = running
+        try:
+            self.save()
+        except InputError:
+            with self.lock:
+                controller.registers.fail()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Wait until a sanitize operation has ended, so that the drive may close. Raises InputError
+        if its file cannot be written."""
+        if self._sanitizing is not None:
+            self._sanitizing.join()
+        self._running = False
+        self.save()
+
+    def _tell_others(self, controller: Controller, changed: list[int]) -> None:
+        """Report changed namespaces to the other controllers."""
+        for nsid in changed:
+
+            def report(other: Controller, nsid: int = nsid) -> tuple[Cqe, ...]:
+                return other.notify(Event.NAMESPACE_ATTRIBUTE, nsid)
+
+            self._tell(report, controller)
+
+    def _tell(
+        self, report: Callable[[Controller], tuple[Cqe, ...]], but: Controller | None = None
+    ) -> None:
+        """Let ``report`` report an event to every controller except ``but``, and post what
+        follows."""
+        with self.lock:
+            found = [(post, report(each)) for each, post in self._posts.items() if each is not but]
+        for post, entries in found:
+            if entries:
+                post(entries)
+
+    # --- media
+
+    def _run(self, rows: list[tuple[int, int, int]]) -> int:
+        """Run commands (op, offset, size) without data; return the first status that is not 0."""
+        commands = np.zeros(len(rows), COMMAND)
+        for at, (op, offset, size) in enumerate(rows):
+            commands[at]["op"], commands[at]["offset"], commands[at]["size"] = op, offset, size
+        commands["data"] = -1
+        try:
+            done = self.served.service.submit(commands).result()
+        except InputError:
+            return int(Code.INTERNAL_ERROR)
+        wrong = done["status"][done["status"] != 0]
+        return int(wrong[0]) if len(wrong) else 0
+
+    def _erase_stale(self) -> int:
+        """Erase the blocks that hold old versions of data; return the status."""
+        try:
+            self.served.service.call(self.served.drive.erase_stale).result()
+        except InputError:
+            return int(Code.INTERNAL_ERROR)
+        return 0
+
+    def _sanitize(self) -> None:
+        """Deallocate all bytes and erase all blocks; report the end."""
+        with self.gate.alone():
+            size = self.served.drive.capacity
+            whole = Action(Do.ERASE, size=size)
+            success = self.perform(whole) == 0
+        with self.lock:
+            self.shared.sanitize = ended(self.shared.sanitize, success)
+        self.save()
+        self._tell(lambda each: each.notify(Event.SANITIZE_COMPLETED))
+
+    # --- counters
+
+    def add_busy(self, first_ps: int, last_ps: int) -> None:
+        """Count the time from ``first_ps`` to ``last_ps``, in which commands were in flight. The
+        caller holds ``lock``."""
+        self._busy_ps += max(last_ps - max(first_ps, self._busy_until), 0)
+        self._busy_until = max(last_ps, self._busy_until)
+
+    def health(self) -> Health:
+        """Return the drive's counters now. Raises InputError if the service has ended."""
+        return self.served.service.call(self._health).result()
+
+    def _health(self) -> Health:
+        drive: Drive = self.served.drive
+        arrays, dev = drive.arrays, drive.arrays.dev[0]
+        good = arrays.block["state"] != page_map.BAD
+        return health_of(
+            arrays.count[0],
+            page_bytes=int(arrays.cfg.page_bytes[0]),
+            erases=np.asarray(arrays.block["erases"])[good],
+            endurance_cycles=drive.cfg.flash.endurance_cycles,
+            spare=int(dev.spare),
+            spare_at_start=int(dev.spare_at_start),
+            spare_threshold=SPARE_THRESHOLD,
+            critical_warning=int(drive.critical_warning),
+            free_blocks=int(arrays.pool["free_n"].sum()),
+            used_pages=int(dev.mapped),
+            now_ps=drive.now,
+            busy_ps=self._busy_ps,
+            past=self.past,
+        )
+
+    def used_blocks(self, namespace: Namespace) -> int:
+        """Return the logical blocks of a namespace that are mapped."""
+        unit = self.served.unit
+        mapped = self.served.mapped(namespace.first // unit, namespace.size // unit)
+        return int(np.count_nonzero(mapped)) * unit // namespace.block_bytes

@@ -1,0 +1,195 @@
+"""I/O commands of an NVMe transport: batches of submission entries, run on the served drive.
+
+Owns the data area of a batch, the order of the stages of its commands, and their completions. Does
+not own the rules of the commands (controller/io_commands.py), host memory, capsules or queues (the
+transports), or the drive and its clock (service.py).
+Source: NVM Express Base Specification 2.0, section 3.4 (command processing); batches as in
+nbd_session.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.controller.admin import Controller
+from ondie.emu.controller.io_commands import WITH_DATA, IoPlan, decode, finish, record
+from ondie.emu.controller.opcodes import Nvm
+from ondie.emu.controller.status_code import Code, Refused, status_field
+from ondie.emu.nvme.wire import Cqe, Sqe
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.units import InputError
+from ondie.kernels.errors import KernelError
+
+MOST_AREA = 1 << 24
+"""Bytes of the data area of a batch from which it is run in parts."""
+NO_DATA = np.zeros(0, np.uint8)
+
+
+class IoRequest(NamedTuple):
+    """I/O command as the host has sent it."""
+
+    sqid: int
+    sqe: Sqe
+    data: bytes | memoryview | np.ndarray = b""
+    """Data to the controller, of the size that io_commands.transfer_of says."""
+
+
+class IoResult(NamedTuple):
+    """Completion of an I/O command."""
+
+    cqe: Cqe
+    """``status`` is the status field without the phase tag."""
+    data: np.ndarray = NO_DATA
+    """Data to the host, uint8[n]: memory of the runner that the next batch overwrites; none if the
+    command has failed."""
+
+
+@dataclass(eq=False)
+class _Running:
+    """Command of a batch that has been decoded."""
+
+    at: int
+    """Place in the batch."""
+    request: IoRequest
+    plan: IoPlan
+    first: int = 0
+    """First byte in the data area."""
+    statuses: list[int] = field(default_factory=list)
+
+
+class IoRunner:
+    """Runs the I/O commands of one thread for ``controller`` of ``drive``.
+
+    All commands of a batch are in flight at the same time, in any order, as NVMe allows.
+    """
+
+    def __init__(self, drive: NvmeDrive, controller: Controller) -> None:
+        self._drive, self._controller = drive, controller
+        self._connection = drive.served.service.connect()
+        self._area = np.zeros(1 << 16, np.uint8)
+
+    def run(self, requests: Sequence[IoRequest]) -> list[IoResult]:
+        """Run ``requests`` and return their completions in the same order. A command whose
+        identifier another one of the batch has, in the same queue, ends with Command ID Conflict.
+        """
+        results: list[IoResult | None] = [None] * len(requests)
+        with self._drive.gate.together():
+            running = self._decode(requests, results)
+            first, parts = 0, []
+            area = 0
+            for at, each in enumerate(running):
+                if area + each.plan.area > MOST_AREA and at > first:
+                    parts.append(running[first:at])
+                    first, area = at, 0
+                each.first = area
+                area += each.plan.area
+            parts.append(running[first:])
+            several = len(parts) > 1
+            for part in parts:
+                self._run_part(part, results, several)
+        return [each for each in results if each is not None]
+
+    def _decode(
+        self, requests: Sequence[IoRequest], results: list[IoResult | None]
+    ) -> list[_Running]:
+        """Return the commands that the drive is to run; write the completions of others."""
+        running, seen = [], set()
+        with self._drive.lock:
+            for at, request in enumerate(requests):
+                sqid, sqe, data = request
+                try:
+                    if (sqid, sqe.cid) in seen:
+                        raise Refused(Code.ID_CONFLICT, 2)
+                    seen.add((sqid, sqe.cid))
+                    ranges = bytes(data) if sqe.opcode == Nvm.DATASET_MANAGEMENT else b""
+                    plan = decode(sqe, self._controller, ranges)
+                    moved = plan.size if plan.opcode in (Nvm.WRITE, Nvm.COMPARE) else 0
+                    if plan.opcode != Nvm.DATASET_MANAGEMENT and len(data) != moved:
+                        raise Refused(Code.DATA_TRANSFER_ERROR)
+                except Refused as refused:
+                    status = record(self._controller, sqid, sqe, refused.code, refused.where)
+                    results[at] = IoResult(Cqe(sqe.cid, status))
+                else:
+                    running.append(_Running(at, request, plan))
+        return running
+
+    def _run_part(
+        self, part: list[_Running], results: list[IoResult | None], several: bool
+    ) -> None:
+        """Run commands whose data areas lie one after the other; write their completions.
+        ``several``: the area is used again before the results are taken."""
+        size = sum(each.plan.area for each in part)
+        if size > len(self._area):
+            self._area = np.zeros(max(size, 2 * len(self._area)), np.uint8)
+        for each in part:
+            self._load(each)
+        stage = 0
+        while True:
+            current = [
+                each
+                for each in part
+                if stage < len(each.plan.stages) and not any(each.statuses)
+            ]  # fmt: skip
+            if not current:
+                break
+            self._run_stage(current, stage)
+            stage += 1
+        marks = list(self._drive.shared.uncorrectable.ranges)
+        with self._drive.lock:
+            found = [self._finish(each) for each in part]
+        kept = marks == self._drive.shared.uncorrectable.ranges or self._save()
+        for each, result in zip(part, found, strict=True):
+            if each.plan.opcode == Nvm.WRITE_UNCORRECTABLE and not kept:
+                result = IoResult(Cqe(each.request.sqe.cid, int(Code.INTERNAL_ERROR)))
+            results[each.at] = result._replace(data=result.data.copy()) if several else result
+
+    def _save(self) -> bool:
+        """Keep the marks of Write Uncorrectable; return False if that fails."""
+        try:
+            self._drive.save()
+        except InputError:
+            return False
+        return True
+
+    def _load(self, each: _Running) -> None:
+        """Fill the data area of a command."""
+        plan, first = each.plan, each.first
+        if plan.opcode in (Nvm.WRITE, Nvm.COMPARE):
+            self._area[first : first + plan.size] = np.frombuffer(each.request.data, np.uint8)
+        elif plan.area and plan.opcode not in WITH_DATA:
+            self._area[first : first + plan.area] = 0
+
+    def _run_stage(self, current: list[_Running], stage: int) -> None:
+        """Run a stage of the commands at the same time, and add its statuses to them."""
+        rows = [each.plan.stages[stage] for each in current]
+        commands = np.concatenate(rows)
+        at = 0
+        for number, (each, some) in enumerate(zip(current, rows, strict=True)):
+            part = commands[at : at + len(some)]
+            part["data"][some["data"] >= 0] += each.first
+            part["tag"] = number
+            at += len(some)
+        try:
+            done = self._connection.run(commands, self._area)
+        except (InputError, KernelError):  # the power was cut, or the service has ended
+            for each in current:
+                each.statuses.append(int(Code.INTERNAL_ERROR))
+            return
+        for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
+            current[tag].statuses.append(status)
+        with self._drive.lock:
+            self._drive.add_busy(int(done["arrival"].min()), int(done["end"].max()))
+
+    def _finish(self, each: _Running) -> IoResult:
+        """Return the completion of a command whose stages have ended."""
+        plan, (sqid, sqe, _) = each.plan, each.request
+        area = self._area[each.first : each.first + plan.area]
+        status = finish(plan, each.statuses, area, self._controller)
+        if status:
+            return IoResult(Cqe(sqe.cid, record(self._controller, sqid, sqe, status)))
+        data = area[: plan.size] if plan.opcode == Nvm.READ else NO_DATA
+        return IoResult(Cqe(sqe.cid, status_field(status)), data)

@@ -1,0 +1,197 @@
+"""NVMe/TCP target: the served drive as a subsystem that hosts reach over TCP, and its discovery.
+
+Owns the associations and sessions of all hosts, keep alive timeouts, and the order in which
+connections end. Does not own sockets before Connect (handshakes.py), the commands of a connection
+(nvme_tcp_session.py), the rules of admission (controller/fabrics.py) or the drive (nvme_drive.py).
+Source: NVM Express TCP Transport Specification 1.0; NVM Express Base Specification 2.0, sections
+3.3.1 (associations), 3.9 (keep alive) and 3.1.2.3 (discovery controller).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+import time
+from collections.abc import Collection
+
+from ondie.emu.controller.admin import Controller
+from ondie.emu.controller.discovery import DiscoveryController, Port
+from ondie.emu.controller.fabrics import (
+    Association,
+    Connect,
+    ConnectRefused,
+    FabricsCode,
+    Subsystem,
+)
+from ondie.emu.controller.registers import State
+from ondie.emu.nvme.wire import Cqe
+from ondie.emu.serve.address import Listener
+from ondie.emu.serve.handshakes import Handshakes
+from ondie.emu.serve.nbd import MOST_SESSIONS
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.nvme_tcp_handshake import Handshake
+from ondie.emu.serve.nvme_tcp_session import Session
+from ondie.emu.serve.nvme_tcp_wire import Framing
+
+CAPSULE_BYTES = 64 + Framing().most_capsule
+"""Bytes of a command capsule: the entry and its data."""
+
+
+class NvmeTcpServer:
+    """Serves ``drive`` at ``listener`` until :meth:`close`. ``hosts``: NQNs of the hosts that may
+    connect; None: any."""
+
+    def __init__(
+        self, drive: NvmeDrive, listener: Listener, hosts: Collection[str] | None = None
+    ) -> None:
+        self.drive = drive
+        self.expired = 0
+        """Associations that have ended because no Keep Alive has arrived."""
+        name = drive.capabilities.subsystem_name
+        self.subsystem = Subsystem(name, hosts, self._make, self._make_discovery)
+        self._sessions: dict[Association, dict[int, tuple[Session, threading.Event]]] = {}
+        """Sessions by queue, and the events that they set at their end."""
+        self._seen: dict[Association, float] = {}
+        """Time of the last sign of life, time.monotonic."""
+        self._lock = threading.RLock()
+        """Held for the associations and the two tables; taken before the lock of the drive."""
+        self._handshakes = Handshakes(
+            listener, self._handshake, self._run, self._tick, "ondie nvme-tcp"
+        )
+
+    @property
+    def listener(self) -> Listener:
+        return self._handshakes.listener
+
+    @property
+    def accepted(self) -> int:
+        """Number of connections so far."""
+        return self._handshakes.accepted
+
+    def close(self) -> None:
+        """Disconnect all hosts, after the commands that they have in flight, and end."""
+        self._handshakes.close()
+
+    # --- associations
+
+    def _make(self, cntlid: int) -> Controller:
+        """Return a controller of the drive."""
+
+        def post(entries: tuple[Cqe, ...]) -> None:
+            with self._lock:
+                found = [
+                    queues[0][0]
+                    for each, queues in self._sessions.items()
+                    if each.cntlid == cntlid and 0 in queues
+                ]
+            for session in found:
+                session.post(entries)
+
+        return self.drive.controller(post, controller_id=cntlid, capsule_bytes=CAPSULE_BYTES)
+
+    def _make_discovery(self, cntlid: int, port: Port) -> DiscoveryController:
+        offered = dataclasses.replace(
+            self.drive.capabilities, controller_id=cntlid, capsule_bytes=CAPSULE_BYTES
+        )
+        return DiscoveryController(offered, port)
+
+    def _handshake(self, sock: socket.socket) -> Handshake:
+        """Return the handshake of a new connection."""
+        address, service = sock.getsockname()[:2]
+        port = Port(address, service, self.subsystem.name)
+
+        def admit(asked: Connect) -> Association:
+            with self._lock:
+                if sum(len(each.queues) for each in self.subsystem.associations) >= MOST_SESSIONS:
+                    raise ConnectRefused(FabricsCode.CONTROLLER_BUSY)
+                found = self.subsystem.connect(asked, port)
+                self._sessions.setdefault(found, {})
+                self._seen[found] = time.monotonic()
+                return found
+
+        return Handshake(admit, self._leave)
+
+    def _leave(self, association: Association, qid: int) -> None:
+        """A queue is no longer connected; without its admin queue, an association ends."""
+        with self._lock:
+            self.subsystem.disconnect(association, qid)
+            if qid:
+                return
+            queues = self._sessions.pop(association, {})
+            self._seen.pop(association, None)
+        end_all(list(queues.values()))
+        if isinstance(association.controller, Controller):
+            self.drive.remove(association.controller)
+
+    def _run(self, sock: socket.socket, shake: Handshake) -> None:
+        """Serve a queue in the thread of its connection."""
+        association, qid = shake.association, shake.connect.qid
+        try:
+            session, ended = Session(sock, shake, self), threading.Event()
+        except MemoryError:
+            self._leave(association, qid)
+            return
+        with self._lock:
+            queues = self._sessions.get(association)
+            if queues is None:  # the association has ended since Connect
+                return
+            queues[qid] = session, ended
+        try:
+            session.run()
+        finally:
+            with self._lock:
+                del queues[qid]
+            ended.set()
+            self._leave(association, qid)
+
+    # --- what sessions and time ask for
+
+    def end_io_queues(self, association: Association) -> None:
+        """Disconnect the I/O queues of a controller and wait until their commands have ended."""
+        with self._lock:
+            queues = self._sessions.get(association, {})
+            found = [each for qid, each in queues.items() if qid]
+        end_all(found)
+
+    def reset_subsystem(self) -> None:
+        """Disconnect all hosts, whose controllers then end."""
+        with self._lock:
+            found = [each for queues in self._sessions.values() for each, _ in queues.values()]
+        for session in found:
+            session.close()
+
+    def alive(self, association: Association) -> None:
+        """Restart the keep alive timer of an association."""
+        with self._lock:
+            if association in self._seen:
+                self._seen[association] = time.monotonic()
+
+    def _tick(self) -> None:
+        """End the associations whose keep alive timer has expired."""
+        now = time.monotonic()
+        with self._lock:
+            late = [
+                each
+                for each, seen in self._seen.items()
+                if each.controller.registers.state is State.READY
+                and not each.controller.registers.notified
+                and 0 < each.keep_alive_ms < 1000 * (now - seen)
+            ]
+            found = [session for each in late for session, _ in self._sessions[each].values()]
+            for each in late:
+                self._seen[each] = now
+            self.expired += len(late)
+        for each in late:
+            with self.drive.lock:
+                each.controller.registers.fail()
+        for session in found:
+            session.close()
+
+
+def end_all(sessions: list[tuple[Session, threading.Event]]) -> None:
+    """Disconnect sessions and wait until their commands have ended."""
+    for session, _ in sessions:
+        session.close()
+    for _, ended in sessions:
+        ended.wait()

@@ -1,0 +1,138 @@
+"""Handshake of an NVMe/TCP connection: Initialize Connection, then Connect, as words.
+
+Owns their order and what ends the connection. Does not own PDUs (nvme_tcp_wire.py), the rules of
+admission (controller/fabrics.py) or commands after Connect (nvme_tcp_session.py).
+Source: NVM Express TCP Transport Specification 1.0, sections 3.2 (connection establishment) and
+3.3 (error handling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ondie.emu.controller import fabrics
+from ondie.emu.controller.fabrics import Association, Connect, ConnectRefused, FabricsType
+from ondie.emu.controller.prp import Memory
+from ondie.emu.controller.sgl import Place, walk
+from ondie.emu.controller.status_code import Code, Refused, status_field
+from ondie.emu.nvme.wire import Cqe, Sqe
+from ondie.emu.serve.handshakes import Phase
+from ondie.emu.serve.nvme_tcp_wire import (
+    BEFORE_IC,
+    COMMON,
+    Fatal,
+    Framing,
+    Pdu,
+    PduType,
+    c2h_term_req,
+    capsule_resp,
+    icresp,
+    negotiate,
+    parse,
+)
+
+FOR_CONNECT = frozenset({PduType.CAPSULE_CMD, PduType.H2C_TERM_REQ})
+SGL_BYTES = slice(24, 40)
+
+
+class NoMemory(Memory):
+    """The memory of a host that the controller cannot reach: all data are in PDUs."""
+
+    def read(self, address: int, size: int) -> bytes | None:
+        return None
+
+    def holds(self, address: int, size: int) -> bool:
+        return False
+
+
+def in_capsule(entry: bytes, size: int, capsule: int) -> slice | None:
+    """Return where in the data of a capsule (``capsule`` bytes) the ``size`` bytes of a command
+    are; None if other PDUs carry them. Raises Refused for a descriptor that names neither, or too
+    few bytes."""
+    kind = entry[39] >> 4
+    if kind in (0x2, 0x3):  # segments are in memory
+        raise Refused(Code.SGL_TYPE_INVALID, 39)
+    piece = walk(entry[SGL_BYTES], size, NoMemory(), capsule)[0]
+    if piece.place is not Place.CAPSULE:
+        return None
+    return slice(piece.address, piece.address + piece.size)
+
+
+class Handshake:
+    """Handshake of one client. When :attr:`phase` is SERVED, :attr:`association` and
+    :attr:`connect` say what was admitted, and :attr:`rest` has the bytes that follow.
+
+    ``admit``: returns the association of a Connect, or raises ConnectRefused. ``leave``: called if
+    the client has gone before it is served.
+    """
+
+    def __init__(
+        self,
+        admit: Callable[[Connect], Association],
+        leave: Callable[[Association, int], None],
+    ) -> None:
+        self.phase = Phase.OPEN
+        self.framing = Framing()
+        self.association: Association
+        self.connect: Connect
+        self.cid = 0
+        """Identifier of the Connect command, which the session completes."""
+        self.rest = b""
+        self._admit, self._leave = admit, leave
+        self._initialized = False
+
+    def drop(self) -> None:
+        """The client has gone before it was served."""
+        self._leave(self.association, self.connect.qid)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take ``data``; return what is to be sent."""
+        self.rest += data
+        out = b""
+        try:
+            while self.phase is Phase.OPEN:
+                expected = FOR_CONNECT if self._initialized else BEFORE_IC
+                pdu = parse(memoryview(self.rest), self.framing, expected)
+                if pdu is None:
+                    break
+                out += self._answer(pdu)
+                self.rest = self.rest[pdu.size :]
+        except Fatal as fatal:
+            self.phase = Phase.ENDED
+            out += c2h_term_req(fatal)
+        return out
+
+    def _answer(self, pdu: Pdu) -> bytes:
+        """Return the reply to a PDU. Raises Fatal."""
+        if pdu.kind is PduType.ICREQ:
+            self.framing, _ = negotiate(pdu, self.framing)
+            self._initialized = True
+            return icresp(self.framing)
+        if pdu.kind is PduType.H2C_TERM_REQ:
+            self.phase = Phase.ENDED
+            return b""
+        entry = pdu.header[COMMON.size :]
+        self.cid = Sqe.unpack(entry).cid
+        try:
+            self.connect = self._connect(entry, pdu)
+            self.association = self._admit(self.connect)
+        except ConnectRefused as refused:
+            found = refused.entry(self.cid)
+        except Refused as refused:
+            found = Cqe(self.cid, status_field(refused.code))
+        else:
+            self.phase = Phase.SERVED
+            return b""
+        self.phase = Phase.ENDED
+        return capsule_resp(found.pack(), self.framing)
+
+    def _connect(self, entry: bytes, pdu: Pdu) -> Connect:
+        """Return the Connect command of a capsule. Raises ConnectRefused and Refused."""
+        if entry[0] != fabrics.OPCODE or entry[fabrics.FCTYPE_BYTE] != FabricsType.CONNECT:
+            raise Refused(Code.SEQUENCE_ERROR)
+        if not pdu.intact:
+            raise Refused(Code.TRANSIENT_TRANSPORT)
+        place = in_capsule(entry, fabrics.CONNECT_BYTES, len(pdu.data))
+        if place is None:
+            raise Refused(Code.SGL_TYPE_INVALID, 39)
+        return Connect.unpack(entry, bytes(pdu.data[place]))

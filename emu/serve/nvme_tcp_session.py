@@ -1,0 +1,412 @@
+"""One queue of an NVMe/TCP host after Connect: a thread that runs its commands in batches.
+
+Owns the memory of a connection, the transfers of data, and the order of commands and responses.
+Does not own PDUs (nvme_tcp_wire.py), the rules of commands (emu/controller), their execution
+(nvme_drive.py, nvme_io.py) or connections and associations (nvme_tcp.py).
+Source: NVM Express TCP Transport Specification 1.0, sections 3.3 (error handling), 3.5 (data
+transfer); NVM Express Base Specification 2.0, section 3.3.1 (message-based queues).
+
+All bytes that have arrived are parsed, and the I/O commands among them run at the same time. A
+write whose data are not in its capsule gets one R2T for all of them; commands wait for their R2T
+while MOST_ASKED bytes are under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from ondie.emu.controller import admin, discovery, fabrics, io_commands
+from ondie.emu.controller.actions import Action, Do
+from ondie.emu.controller.admin import SGL, TO_CONTROLLER, TO_HOST, Controller, Reply
+from ondie.emu.controller.fabrics import Association, FabricsCode, FabricsType
+from ondie.emu.controller.features import HOST_IDENTIFIER
+from ondie.emu.controller.opcodes import Admin
+from ondie.emu.controller.status_code import Code, Refused, status_field
+from ondie.emu.nvme.wire import Cqe, Sqe
+from ondie.emu.serve import nvme_tcp_wire as wire
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.nvme_io import IoRequest, IoRunner
+from ondie.emu.serve.nvme_tcp_handshake import Handshake, in_capsule
+from ondie.emu.serve.nvme_tcp_wire import Fatal, FatalStatus, Pdu, PduFlag, PduType
+
+MOST_BATCH = 256
+"""Largest number of commands in a batch."""
+MOST_ASKED = 1 << 24
+"""Bytes that R2Ts of a connection may ask for at a time, unless one command needs more."""
+ROOM = 1 << 20
+"""Memory for PDUs beyond the largest one, bytes."""
+TERM_S = 2.0
+"""Time for the host to close after a termination request."""
+POST_S = 1.0
+"""Time for which an event may wait until the connection is free."""
+CONTIGUOUS_MPTR = 0b01 << 6
+"""PSDT of every command on fabrics: SGLs."""
+NO_DATA = memoryview(b"")
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """Command of the host. ``data``: those to the controller."""
+
+    entry: bytes
+    sqe: Sqe
+    data: memoryview
+    received: int = 0
+    intact: bool = True
+    size: int = 0
+    """Bytes of the data that R2T asks for."""
+
+
+class Target(Protocol):
+    """What a session needs of the server."""
+
+    drive: NvmeDrive
+
+    def end_io_queues(self, association: Association) -> None:
+        """Disconnect the I/O queues of a controller and wait until their commands have ended."""
+
+    def reset_subsystem(self) -> None:
+        """Disconnect all hosts."""
+
+    def alive(self, association: Association) -> None:
+        """Restart the keep alive timer."""
+
+
+class Session:
+    """A connected queue. :meth:`run` returns when the connection has ended."""
+
+    def __init__(self, sock: socket.socket, shake: Handshake, target: Target) -> None:
+        self.socket, self.association = sock, shake.association
+        self.qid = shake.connect.qid
+        self._target, self._drive = target, target.drive
+        self._framing = shake.framing
+        self._entries, self._flow = shake.connect.entries, shake.connect.flow_control
+        self._head = 1 % self._entries
+        """SQHD: Connect was the first entry."""
+        self._connect_cid = shake.cid
+        self._memory = memoryview(bytearray(wire.most_bytes(self._framing) + ROOM))
+        self._begin, self._end = 0, len(shake.rest)
+        self._memory[: self._end] = shake.rest
+        self._ready: list[Command] = []
+        self._waiting: dict[int, Command] = {}
+        """Commands that have asked for data, by transfer tag."""
+        self._queued: deque[Command] = deque()
+        """Commands whose R2T waits."""
+        self._asked = 0
+        self._tag = 0
+        self._sending = threading.Lock()
+        controller = self.association.controller
+        self._runner = None
+        if self.qid and isinstance(controller, Controller):
+            self._runner = IoRunner(self._drive, controller)
+
+    def run(self) -> None:
+        """Run commands until the host has gone, disconnects, or breaks a rule."""
+        try:
+            self._respond(Cqe(self._connect_cid, dw0=self.association.cntlid))
+            while self._turn():
+                pass
+        except Fatal as fatal:
+            self._terminate(fatal)
+        except OSError:
+            return  # the host has gone; commands in flight take effect
+
+    def close(self) -> None:
+        """End the connection from another thread; :meth:`run` then returns."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def post(self, entries: tuple[Cqe, ...]) -> None:
+        """Send completions from another thread. A host that does not read them is disconnected."""
+        data = b"".join(self._capsule(each) for each in entries)
+        if not self._sending.acquire(timeout=POST_S):
+            self.close()
+            return
+        try:
+            if self.socket.send(data, socket.MSG_DONTWAIT) < len(data):
+                self.close()
+        except OSError:
+            self.close()
+        finally:
+            self._sending.release()
+
+    # --- bytes
+
+    def _turn(self) -> bool:
+        """Run the commands that have arrived, or wait for bytes. Return False at the end."""
+        whole = True
+        while whole and len(self._ready) < MOST_BATCH:
+            view = self._memory[self._begin : self._end]
+            pdu = wire.parse(view, self._framing, wire.AFTER_IC)
+            whole = pdu is not None
+            if pdu is not None:
+                self._begin += pdu.size
+                if not self._take(pdu):
+                    return False
+        self._execute()
+        return whole or self._receive()
+
+    def _receive(self) -> bool:
+        """Wait for bytes. Return False if there will be none."""
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif len(self._memory) - self._end < ROOM:
+            left = bytes(self._memory[self._begin : self._end])
+            self._memory[: len(left)] = left
+            self._begin, self._end = 0, len(left)
+        count = self.socket.recv_into(self._memory[self._end :])
+        self._end += count
+        return count > 0
+
+    def _send(self, data: bytes) -> None:
+        with self._sending:
+            self.socket.sendall(data)
+
+    def _capsule(self, entry: Cqe) -> bytes:
+        head = self._head if self._flow else 0xFFFF
+        return wire.capsule_resp(entry._replace(sqhd=head, sqid=self.qid).pack(), self._framing)
+
+    def _respond(self, *entries: Cqe) -> None:
+        self._send(b"".join(self._capsule(each) for each in entries))
+
+    def _data(self, cid: int, data: memoryview, entry: Cqe) -> list[bytes | memoryview]:
+        """Return the parts of the data of a command that has succeeded, and of its response, which
+        the data imply if the host needs no SQHD."""
+        alone = not self._flow and entry.dw0 == entry.dw1 == 0
+        parts = wire.c2h_data(cid, data, self._framing, success=alone)
+        return parts if alone else [*parts, self._capsule(entry)]
+
+    def _terminate(self, fatal: Fatal) -> None:
+        """Send a termination request, and wait for the host to close."""
+        with contextlib.suppress(OSError):
+            self._send(wire.c2h_term_req(fatal))
+            self.socket.shutdown(socket.SHUT_WR)
+            self.socket.settimeout(TERM_S)
+            while self.socket.recv_into(self._memory):
+                pass
+
+    # --- PDUs
+
+    def _take(self, pdu: Pdu) -> bool:
+        """Handle a PDU. Return False if it ends the connection. Raises Fatal."""
+        match pdu.kind:
+            case PduType.H2C_TERM_REQ:
+                return False
+            case PduType.H2C_DATA:
+                self._take_data(pdu)
+                return True
+        entry = pdu.header[wire.COMMON.size :]
+        sqe = Sqe.unpack(entry)
+        if len(self._waiting) + len(self._queued) + len(self._ready) >= self._entries:
+            raise Fatal(FatalStatus.SEQUENCE_ERROR, 0, pdu.header)
+        self._head = (self._head + 1) % self._entries
+        if self.association.discovery:
+            self._target.alive(self.association)
+        if sqe.opcode == fabrics.OPCODE:
+            self._execute()
+            return self._fabrics(entry, sqe)
+        try:
+            self._take_command(entry, sqe, pdu)
+        except Refused as refused:
+            self._refuse(entry, sqe, refused)
+        return True
+
+    def _take_command(self, entry: bytes, sqe: Sqe, pdu: Pdu) -> None:
+        """Find the data of a command; it is ready, or its data are asked for. Raises Refused."""
+        others = (*self._waiting.values(), *self._queued)
+        if any(each.sqe.cid == sqe.cid for each in others):
+            raise Refused(Code.ID_CONFLICT, 2)
+        if sqe.flags & SGL != CONTIGUOUS_MPTR:
+            raise Refused(Code.INVALID_FIELD, 1)
+        if not pdu.intact:
+            raise Refused(Code.TRANSIENT_TRANSPORT)
+        direction, size = self._transfer_of(sqe)
+        place = in_capsule(entry, size, len(pdu.data)) if size else slice(0, 0)
+        if direction == TO_HOST and place is not None:
+            raise Refused(Code.SGL_TYPE_INVALID, 39)
+        if direction == TO_CONTROLLER and place is None:
+            self._queued.append(Command(entry, sqe, NO_DATA, size=size))
+            self._ask()
+            return
+        data = NO_DATA if direction == TO_HOST or place is None else pdu.data[place]
+        self._ready.append(Command(entry, sqe, data))
+
+    def _transfer_of(self, sqe: Sqe) -> tuple[int, int]:
+        """Return (direction, bytes) of the data of a command."""
+        controller = self.association.controller
+        most = controller.capabilities.transfer_bytes
+        if not isinstance(controller, Controller):
+            return discovery.transfer_of(sqe, most)
+        if self.qid == 0:
+            return admin.transfer_of(sqe, most)
+        with self._drive.lock:
+            return io_commands.transfer_of(sqe, controller)
+
+    def _ask(self) -> None:
+        """Send R2Ts while few bytes are under way."""
+        out = []
+        while self._queued:
+            command = self._queued[0]
+            if self._asked and self._asked + command.size > MOST_ASKED:
+                break
+            self._queued.popleft()
+            command.data = memoryview(bytearray(command.size))
+            self._asked += command.size
+            while self._tag in self._waiting:
+                self._tag = (self._tag + 1) & 0xFFFF
+            self._waiting[self._tag] = command
+            cid = command.sqe.cid
+            out.append(wire.r2t(cid, self._tag, 0, command.size, self._framing))
+            self._tag = (self._tag + 1) & 0xFFFF
+        if out:
+            self._send(b"".join(out))
+
+    def _take_data(self, pdu: Pdu) -> None:
+        """Store data that an R2T has asked for, in order. Raises Fatal."""
+        found = wire.transfer_of(pdu)
+        command = self._waiting.get(found.tag)
+        if command is None:
+            raise Fatal(FatalStatus.INVALID_HEADER_FIELD, wire.TTAG_BYTE, pdu.header)
+        if command.sqe.cid != found.cid:
+            raise Fatal(FatalStatus.INVALID_HEADER_FIELD, wire.CCCID_BYTE, pdu.header)
+        end = found.offset + found.size
+        if found.offset >= command.size or end > command.size:
+            raise Fatal(FatalStatus.DATA_OUT_OF_RANGE, 0, pdu.header)
+        if found.offset != command.received:
+            raise Fatal(FatalStatus.INVALID_HEADER_FIELD, wire.DATAO_BYTE, pdu.header)
+        if bool(pdu.flags & PduFlag.LAST_PDU) != (end == command.size):
+            raise Fatal(FatalStatus.INVALID_HEADER_FIELD, wire.FLAGS_BYTE, pdu.header)
+        command.data[found.offset : end] = pdu.data
+        command.received = end
+        command.intact &= pdu.intact
+        if end < command.size:
+            return
+        del self._waiting[found.tag]
+        self._asked -= command.size
+        if command.intact:
+            self._ready.append(command)
+        else:
+            self._refuse(command.entry, command.sqe, Refused(Code.TRANSIENT_TRANSPORT))
+        self._ask()
+
+    # --- commands
+
+    def _refuse(self, entry: bytes, sqe: Sqe, refused: Refused) -> None:
+        """Complete a command with an error before it runs, and note it in the error log."""
+        controller = self.association.controller
+        if not isinstance(controller, Controller) or self.qid == 0:
+            with self._drive.lock:
+                reply = controller.failed(entry, refused.code, refused.where)
+            self._respond(*reply.entries)
+            return
+        with self._drive.lock:
+            status = io_commands.record(controller, self.qid, sqe, refused.code, refused.where)
+        self._respond(Cqe(sqe.cid, status))
+
+    def _execute(self) -> None:
+        """Run the commands that are ready, and respond."""
+        ready, self._ready = self._ready, []
+        if not ready:
+            return
+        if self._runner is None:
+            for command in ready:
+                self._execute_admin(command)
+            return
+        results = self._runner.run([IoRequest(self.qid, each.sqe, each.data) for each in ready])
+        parts: list[bytes | memoryview] = []
+        for result in results:
+            if len(result.data):
+                parts += self._data(result.cqe.cid, result.data.data, result.cqe)
+            else:
+                parts.append(self._capsule(result.cqe))
+        self._send(b"".join(parts))
+
+    def _execute_admin(self, command: Command) -> None:
+        """Run an admin command and respond."""
+        sqe, controller = command.sqe, self.association.controller
+        if sqe.opcode == Admin.KEEP_ALIVE:
+            self._target.alive(self.association)
+        if not isinstance(controller, Controller):
+            reply = controller.execute(command.entry, bytes(command.data))
+        elif refused := not_over_fabrics(sqe):
+            with self._drive.lock:
+                reply = controller.failed(command.entry, refused.code, refused.where)
+        else:
+            reply = self._drive.execute(controller, command.entry, bytes(command.data))
+        self._send(b"".join(self._reply_parts(sqe, reply)))
+
+    def _reply_parts(self, sqe: Sqe, reply: Reply) -> list[bytes | memoryview]:
+        """Return the parts of the data and the completions of an admin command."""
+        parts: list[bytes | memoryview] = []
+        for entry in reply.entries:
+            if entry.cid == sqe.cid and reply.data and not entry.status:
+                parts += self._data(sqe.cid, memoryview(reply.data), entry)
+            else:
+                parts.append(self._capsule(entry))
+        return parts
+
+    # --- fabrics commands
+
+    def _fabrics(self, entry: bytes, sqe: Sqe) -> bool:
+        """Run a fabrics command and respond. Return False if it ends the connection."""
+        registers = self.association.controller.registers
+        try:
+            match entry[fabrics.FCTYPE_BYTE]:
+                case FabricsType.CONNECT:
+                    raise Refused(Code.SEQUENCE_ERROR)
+                case FabricsType.DISCONNECT if self.qid == 0:
+                    self._respond(Cqe(sqe.cid, status_field(FabricsCode.INVALID_QUEUE_TYPE)))
+                case FabricsType.DISCONNECT:
+                    self._respond(Cqe(sqe.cid))
+                    return False
+                case FabricsType.PROPERTY_GET if self.qid == 0:
+                    with self._drive.lock:
+                        found = fabrics.property_get(entry, sqe.cid, registers)
+                    self._respond(found)
+                case FabricsType.PROPERTY_SET if self.qid == 0:
+                    with self._drive.lock:
+                        actions = fabrics.property_set(entry, registers)
+                    self._perform(actions)
+                    self._respond(Cqe(sqe.cid))
+                case _:
+                    raise Refused(Code.INVALID_OPCODE)
+        except Refused as refused:
+            self._respond(Cqe(sqe.cid, status_field(refused.code)))
+        return True
+
+    def _perform(self, actions: list[Action]) -> None:
+        """Perform the actions that a register write has started."""
+        controller = self.association.controller
+        while actions:
+            action, *actions = actions
+            match action.do:
+                case Do.ENABLE:
+                    with self._drive.lock:
+                        controller.registers.enabled()
+                    self._target.alive(self.association)
+                case Do.RESET:
+                    self._target.end_io_queues(self.association)
+                    with self._drive.lock:
+                        actions += controller.disabled()
+                        self.association.apply_connect()
+                case Do.SHUT_DOWN if isinstance(controller, Controller):
+                    self._drive.shut_down(controller, action.abrupt)
+                case Do.SHUT_DOWN:
+                    controller.registers.shut_down()
+                case Do.SUBSYSTEM_RESET:
+                    self._target.reset_subsystem()
+
+
+def not_over_fabrics(sqe: Sqe) -> Refused | None:
+    """Return why an admin command does not exist on fabrics, or None: queues are connected, and
+    Connect has given the host's identifier."""
+    if sqe.opcode in fabrics.NOT_OVER_FABRICS:
+        return Refused(Code.INVALID_OPCODE)
+    if sqe.opcode == Admin.SET_FEATURES and sqe.cdw10 & 0xFF == HOST_IDENTIFIER:
+        return Refused(Code.SEQUENCE_ERROR)
+    return None

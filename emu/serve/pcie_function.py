@@ -1,0 +1,332 @@
+"""NVMe controller behind PCIe registers and memory: what a host reads, writes and finds there.
+
+Owns the function's queues and doorbells, the execution of the actions of registers and admin
+commands, and the transfer of data by PRP and SGL. Does not own the tables of the controller
+(emu/controller), the drive (nvme_drive.py), host memory (guest_memory.py) or the messages that
+bring accesses (vfio_user.py).
+Source: NVM Express NVMe over PCIe Transport Specification 1.0; NVM Express Base Specification 2.0,
+sections 3.4 to 3.7.
+
+All commands of a batch have completed when ``work`` returns, so none is in flight when the host
+resets the controller or unmaps memory; commands that were not fetched have no effect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ondie.emu.controller.actions import Action, Do
+from ondie.emu.controller.admin import TO_CONTROLLER
+from ondie.emu.controller.admin import transfer_of as admin_transfer_of
+from ondie.emu.controller.events import Event
+from ondie.emu.controller.registers import DOORBELLS, State
+from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Cqe, Sqe
+from ondie.emu.serve.host_data import PSDT, gather, pieces_of, scatter
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.pci_space import (
+    BAR0_BYTES,
+    MSIX_PENDING,
+    MSIX_TABLE,
+    PciSpace,
+)
+from ondie.emu.serve.pcie_io import MOST_COMMANDS, MemoryIo
+from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
+from ondie.emu.serve.shadow_doorbells import ShadowDoorbells
+
+PSDT_BYTE = 1
+
+
+class PcieFunction:
+    """One PCIe function with a controller of ``drive``.
+
+    ``interrupt``: sends the interrupt of a vector; it returns False if the
+    host has not enabled it. ``wake``: lets the thread that uses this function call ``work``; the
+    function calls it from other threads.
+    """
+
+    def __init__(
+        self,
+        drive: NvmeDrive,
+        interrupt: Callable[[int], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        self.drive = drive
+        self._interrupt, self._wake = interrupt, wake
+        self.controller = drive.controller(self._post_later)
+        self.registers = self.controller.registers
+        self.space = PciSpace(drive.capabilities)
+        self._io = MemoryIo(drive, self.controller)
+        self.memory = self._io.memory
+        self._msix = bytearray(BAR0_BYTES - MSIX_TABLE)
+        self._submission: dict[int, SubmissionQueue] = {}
+        self._completion: dict[int, CompletionQueue] = {}
+        self._shadow: ShadowDoorbells | None = None
+        self.late_doorbells = 0
+        """Doorbells in memory that were found after a sleep, although the host should have written
+        the register."""
+        self._later: deque[Cqe] = deque()
+        """Completions of the admin queue from other threads."""
+
+    def close(self) -> None:
+        """Leave the drive: the host has gone."""
+        self.drive.remove(self.controller)
+
+    # --- accesses of the host
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of BAR0; ``offset + size`` is at most BAR0_BYTES."""
+        if offset >= MSIX_TABLE:
+            return bytes(self._msix[offset - MSIX_TABLE : offset - MSIX_TABLE + size])
+        if offset >= DOORBELLS:  # reading a doorbell returns nothing that is defined
+            return bytes(size)
+        with self.drive.lock:
+            return self.registers.read(offset, size).to_bytes(size, "little")
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write bytes of BAR0."""
+        if offset >= MSIX_TABLE:
+            end = min(offset + len(data), MSIX_PENDING)  # pending bits are read-only
+            if offset < end:
+                self._msix[offset - MSIX_TABLE : end - MSIX_TABLE] = data[: end - offset]
+        elif offset >= DOORBELLS:
+            if len(data) == 4:
+                self.write_word(offset, int.from_bytes(data, "little"))
+        else:
+            with self.drive.lock:
+                value = int.from_bytes(data, "little")
+                actions = self.registers.write(offset, len(data), value)
+            self._perform(actions)
+
+    def write_word(self, offset: int, value: int) -> None:
+        """Write 4 bytes of BAR0."""
+        if DOORBELLS <= offset < MSIX_TABLE:
+            if offset % 4 == 0:
+                self.ring((offset - DOORBELLS) // 4, value & 0xFFFF)
+        else:
+            self.write(offset, value.to_bytes(4, "little"))
+
+    def set_pending(self, vector: int, pending: bool) -> None:
+        """Set the pending bit of a vector that is masked."""
+        at, bit = MSIX_PENDING - MSIX_TABLE + vector // 8, 1 << vector % 8
+        self._msix[at] = self._msix[at] | bit if pending else self._msix[at] & ~bit
+
+    def ring(self, number: int, value: int) -> None:
+        """Write doorbell ``number``: tail of a submission queue, or head of a completion queue."""
+        if self.registers.state is not State.READY:
+            return
+        if self._shadow is not None and number > 1:
+            return  # the value in memory is at least as new
+        queues = self._completion if number & 1 else self._submission
+        queue = queues.get(number >> 1)
+        if queue is None:
+            self._report(Event.INVALID_DOORBELL)
+        elif not queue.ring(value):
+            self._report(Event.INVALID_DOORBELL_VALUE)
+
+    def reset(self) -> None:
+        """Reset the function: as after power-on, but the drive keeps its data."""
+        self._drop_queues()
+        with self.drive.lock:
+            self.controller.subsystem_reset()
+            self.registers.reset_occurred = 0
+        self.space.reset()
+        self._msix[:] = bytes(len(self._msix))
+
+    # --- actions
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        """Perform the actions of a register access."""
+        for action in actions:
+            match action.do:
+                case Do.ENABLE:
+                    self._enable()
+                case Do.RESET:
+                    self._drop_queues()
+                    with self.drive.lock:
+                        again = self.controller.disabled()
+                    self._perform(again)
+                case Do.SHUT_DOWN:
+                    self.drive.shut_down(self.controller, action.abrupt)
+                case Do.SUBSYSTEM_RESET:
+                    self._drop_queues()
+                    with self.drive.lock:
+                        self.controller.subsystem_reset()
+
+    def _enable(self) -> None:
+        """Map the admin queues."""
+        registers = self.registers
+        submission, completion = registers.admin_entries
+        held = self.memory.holds(registers.asq, submission * SQE_BYTES)
+        if not (held and self.memory.accepts(registers.acq, completion * CQE_BYTES)):
+            with self.drive.lock:
+                registers.fail()
+            return
+        self._io.guest.set_page(registers.page_bytes, False)
+        queue = CompletionQueue(0, registers.acq, completion, vector=0)
+        self._completion[0] = queue
+        self._submission[0] = SubmissionQueue(0, registers.asq, submission, queue)
+        self.drive.enabled(self.controller)
+
+    def _drop_queues(self) -> None:
+        self._shadow = None
+        self._submission.clear()
+        self._completion.clear()
+        self._later.clear()
+
+    def _fail(self) -> None:
+        """Stop: the controller cannot continue until the host resets it (CSTS.CFS)."""
+        with self.drive.lock:
+            self.registers.fail()
+
+    def _perform_admin(self, action: Action) -> bool:
+        """Perform an action of an admin command; return False if its memory does not exist."""
+        match action.do:
+            case Do.CREATE_CQ:
+                if not self.memory.accepts(action.base, action.entries * CQE_BYTES):
+                    self.controller.queues.completion.pop(action.queue)
+                    return False
+                self._completion[action.queue] = CompletionQueue(
+                    action.queue, action.base, action.entries, action.vector
+                )
+            case Do.CREATE_SQ:
+                if not self.memory.holds(action.base, action.entries * SQE_BYTES):
+                    self.controller.queues.submission.pop(action.queue)
+                    return False
+                self._submission[action.queue] = SubmissionQueue(
+                    action.queue, action.base, action.entries,
+                    self._completion[action.completion_queue],
+                )  # fmt: skip
+            case Do.MAP_DOORBELLS:
+                for base in (action.base, action.event_base):
+                    if not self.memory.accepts(base, action.size):
+                        return False
+                most = self.drive.capabilities.io_queues
+                self._shadow = ShadowDoorbells(self._io.guest, action.base, action.event_base, most)
+            case Do.DELETE_CQ:
+                del self._completion[action.queue]
+            case Do.DELETE_SQ:
+                del self._submission[action.queue]
+        return True
+
+    # --- commands
+
+    def work(self) -> bool:
+        """Fetch and execute commands; return True if there may be more."""
+        if self.registers.state is not State.READY or not self.space.may_use_memory:
+            return False
+        try:
+            return self._work()
+        except QueueLost:
+            self._fail()
+            return False
+
+    def _work(self) -> bool:
+        posts = {queue: list[Cqe]() for queue in self._completion.values() if queue.waiting}
+        while self._later:
+            entry = self._later.popleft()._replace(sqhd=self._submission[0].head)
+            posts.setdefault(self._completion[0], []).append(entry)
+        self._post(posts)
+        more = self._work_admin()
+        return self._work_io() or more
+
+    def _work_admin(self) -> bool:
+        """Execute admin commands one by one; return True if there may be more."""
+        queue = self._submission[0]
+        done = 0
+        while queue.used and queue.completions.room > 0 and done < MOST_COMMANDS:
+            entry = self.memory.read(queue.parts(1)[0][0], SQE_BYTES)
+            if entry is None:
+                raise QueueLost
+            queue.fetched(1)
+            entries = self._execute_admin(entry)
+            if self.registers.state is not State.READY:
+                return False
+            made = [each._replace(sqhd=queue.head) for each in entries]
+            self._post({queue.completions: made})
+            done += 1
+        return bool(queue.used and queue.completions.room > 0)
+
+    def _execute_admin(self, entry: bytes) -> tuple[Cqe, ...]:
+        """Execute an admin command; return the completions that follow."""
+        sqe, controller = Sqe.unpack(entry), self.controller
+        try:
+            if sqe.flags & PSDT:  # PRP only
+                raise Refused(Code.INVALID_FIELD, PSDT_BYTE)
+            direction, size = admin_transfer_of(sqe, self.drive.capabilities.transfer_bytes)
+            to_controller = direction == TO_CONTROLLER
+            pieces = pieces_of(sqe, size, to_controller, self.registers.page_bytes, self.memory)
+            data = gather(pieces, self.memory) if to_controller else b""
+        except Refused as refused:
+            with self.drive.lock:
+                return controller.failed(entry, refused.code, refused.where).entries
+        reply = self.drive.execute(controller, entry, data)
+        for action in reply.actions:
+            if not self._perform_admin(action):
+                with self.drive.lock:
+                    return controller.failed(entry, Code.INVALID_FIELD, 24).entries
+        if reply.data and not scatter(pieces, reply.data, self.memory):
+            with self.drive.lock:
+                return controller.failed(entry, Code.DATA_TRANSFER_ERROR, 24).entries
+        return reply.entries
+
+    def _look(self, sleep: bool = False) -> bool:
+        """Take the doorbells in memory; return True if any has changed."""
+        if self._shadow is None:
+            return False
+        changed, wrong = self._shadow.look(self._submission, self._completion, sleep)
+        if wrong:
+            self._report(Event.INVALID_DOORBELL_VALUE)
+        return changed
+
+    def may_sleep(self) -> bool:
+        """Return True if the host will wake the server when there is work: by a register, also for
+        doorbells in memory. Those are read for a while before that."""
+        if self.registers.state is not State.READY:
+            return True
+        try:
+            return not self._look(sleep=True)
+        except QueueLost:
+            self._fail()
+            return True
+
+    @property
+    def has_shadow(self) -> bool:
+        """The host keeps doorbells in memory."""
+        return self._shadow is not None
+
+    def look_late(self) -> None:
+        """Look for doorbells after a sleep without a register access; there should be none."""
+        if self.registers.state is State.READY and not self.may_sleep():
+            self.late_doorbells += 1
+
+    def _work_io(self) -> bool:
+        """Run a batch of I/O commands; return True if there may be more."""
+        self._look()
+        queues = [queue for number, queue in self._submission.items() if number]
+        more, posted = self._io.run(queues)
+        self._send({queue.vector for queue in posted})
+        return more
+
+    # --- completions
+
+    def _post(self, posts: dict[CompletionQueue, list[Cqe]]) -> None:
+        """Post completions, then send one interrupt for each vector. Raises QueueLost."""
+        guest = self._io.guest
+        self._send({queue.vector for queue, some in posts.items() if queue.post(guest, some)})
+
+    def _send(self, vectors: set[int]) -> None:
+        """Send the interrupts of vectors; -1: none."""
+        for vector in vectors - {-1}:
+            self.set_pending(vector, not self._interrupt(vector))
+
+    def _post_later(self, entries: tuple[Cqe, ...]) -> None:
+        """Post completions of the admin queue; any thread calls this."""
+        self._later += entries
+        self._wake()
+
+    def _report(self, event: Event) -> None:
+        """Report an error of the host."""
+        with self.drive.lock:
+            self._later += self.controller.notify(event)

@@ -1,0 +1,238 @@
+"""I/O commands of queues in host memory: batches of what the host has submitted.
+
+Owns the order in which queues are served, and the split between plain reads and writes, which C
+decodes and completes (csrc/guest.c), and all other commands, which follow the tables of the
+controller (nvme_io.py). Does not own the queues (pcie_queues.py) or the rules of commands.
+Source: NVM Express Base Specification 2.0, sections 3.4.2 (command processing) and 3.4.4 (round
+robin arbitration).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.controller.admin import TO_CONTROLLER, Controller
+from ondie.emu.controller.health_logs import FAILED as SANITIZE_FAILED
+from ondie.emu.controller.health_logs import IN_PROGRESS as SANITIZE_IN_PROGRESS
+from ondie.emu.controller.io_commands import record, transfer_of
+from ondie.emu.controller.log_pages import NO_LOCATION
+from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.nvme.command import COMMAND, READ, WRITE
+from ondie.emu.nvme.wire import Cqe, Sqe
+from ondie.emu.serve.guest_memory import GuestMemory
+from ondie.emu.serve.host_data import POINTER_BYTE, Pieces, gather, pieces_of, scatter
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.nvme_io import IoRequest, IoRunner
+from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
+from ondie.emu.units import InputError
+from ondie.kernels import guest
+from ondie.kernels.errors import KernelError
+from ondie.kernels.guest import Batch, Guest
+
+MOST_COMMANDS = 256
+"""Largest number of commands of a batch."""
+AREA_BYTES = 1 << 25
+"""Bytes of data of plain commands of a batch; others of the batch take the slower way."""
+CID_BYTE = 2
+
+
+class Part(NamedTuple):
+    """Commands of one queue in a batch."""
+
+    queue: SubmissionQueue
+    first: int
+    """Place of the first in the batch."""
+    size: int
+    """Number of commands."""
+
+
+class MemoryIo:
+    """The I/O commands of ``controller``, whose queues are in the memory of a host."""
+
+    def __init__(self, drive: NvmeDrive, controller: Controller) -> None:
+        self._drive, self._controller = drive, controller
+        self._area = np.empty(AREA_BYTES, np.uint8)
+        offered = drive.capabilities
+        unit, transfer = offered.mapping_unit_bytes, offered.transfer_bytes
+        self.guest = Guest(READ, WRITE, unit, transfer, self._area)
+        self.memory = GuestMemory(self.guest)
+        self._commands = as_records(np.zeros(MOST_COMMANDS, COMMAND))
+        self._batch = Batch(self.guest, self._commands, MOST_COMMANDS)
+        self._connection = drive.served.service.connect()
+        self._runner = IoRunner(drive, controller)
+        self._first = 0
+        """Submission queue that is served first: the queues take turns."""
+        self._generation = -1
+
+    def run(self, queues: Sequence[SubmissionQueue]) -> tuple[bool, set[CompletionQueue]]:
+        """Run a batch of commands from ``queues``; return whether there may be more, and the
+        completion queues to which any was posted. Raises QueueLost."""
+        parts, more = self._fetch(queues)
+        if not parts:
+            return False, set()
+        made = self._decode(parts)
+        if made:
+            self._run_plain(made)
+        posted, plain = self._finish_plain(parts) if made else (set(), 0)
+        if plain < sum(part.size for part in parts):
+            posted |= self._run_others(parts)
+        return more, posted
+
+    def _fetch(self, queues: Sequence[SubmissionQueue]) -> tuple[list[Part], bool]:
+        """Fetch entries for whose completions there is room, in turn from all queues; return what
+        was fetched, and whether there may be more."""
+        parts: list[Part] = []
+        left, more = MOST_COMMANDS, False
+        taken: dict[CompletionQueue, int] = {}
+        self._first = (self._first + 1) % len(queues) if queues else 0
+        for queue in [*queues[self._first :], *queues[: self._first]]:
+            used, completions = queue.used, queue.completions
+            if not used:
+                continue
+            room = completions.room - taken.get(completions, 0)
+            count = min(used, room, left)
+            if count > 0:
+                first = MOST_COMMANDS - left
+                at = first
+                for address, entries in queue.parts(count):
+                    if not self._batch.fetch(at, address, entries):
+                        raise QueueLost
+                    at += entries
+                queue.fetched(count)
+                parts.append(Part(queue, first, count))
+                taken[completions] = taken.get(completions, 0) + count
+                left -= count
+            more |= used > count and room > count
+        return parts, more
+
+    def _decode(self, parts: list[Part]) -> int:
+        """Decode a batch; return the number of plain commands."""
+        controller = self._controller
+        with self._drive.lock:
+            shared = controller.shared
+            sanitizing = shared.sanitize.status in (SANITIZE_IN_PROGRESS, SANITIZE_FAILED)
+            fast = not sanitizing and not shared.uncorrectable.ranges
+            through = not controller.features.cache_enabled
+            if self._generation != self._drive.generation:
+                self._generation = self._drive.generation
+                self._set_spaces()
+        self.guest.set_page(controller.registers.page_bytes, through)
+        self.guest.begin()
+        made = 0
+        for _, first, count in parts:
+            made = self._batch.decode(first, count, fast, made)
+        return made
+
+    def _set_spaces(self) -> None:
+        """Tell the guest its namespaces."""
+        spaces = [(0, 0, 0, False)] * (self._drive.capabilities.namespaces + 1)
+        for nsid, each in self._controller.namespaces.by_nsid.items():
+            if each.attached:
+                spaces[nsid] = each.first, each.blocks, each.block_bytes, not each.write_protected
+        self.guest.set_spaces(spaces)
+
+    def _run_plain(self, made: int) -> None:
+        """Run the plain commands of a batch."""
+        statuses = self._batch.statuses
+        with self._drive.gate.together():
+            try:
+                done = self._connection.run(self._commands[:made], self._area)
+            except (InputError, KernelError):  # the power was cut, or the service has ended
+                statuses[:made] = Code.INTERNAL_ERROR
+                return
+        statuses[done["tag"]] = done["status"]
+        with self._drive.lock:  # they arrived together, and are in the order of their ends
+            self._drive.add_busy(int(done[0]["arrival"]), int(done[-1]["end"]))
+
+    def _finish_plain(self, parts: list[Part]) -> tuple[set[CompletionQueue], int]:
+        """Complete the plain commands that have succeeded; return their completion queues and their
+        number. Raises QueueLost."""
+        found, number, lost = set(), 0, False
+        for queue, first, size in parts:
+            ring = queue.completions.memory
+            posted = self._batch.finish(first, size, queue.number, queue.head, ring)
+            if posted:
+                found.add(queue.completions)
+            number += posted
+            lost |= posted < 0
+        reads, writes, unaligned = self.guest.take_counts()
+        with self._drive.lock:
+            shared = self._controller.shared
+            shared.read_commands += reads
+            shared.write_commands += writes
+            shared.unaligned += unaligned
+            if writes and shared.sanitize.erased:
+                shared.sanitize = shared.sanitize._replace(erased=False)
+        if lost:
+            raise QueueLost
+        return found, number
+
+    # --- other commands
+
+    def _run_others(self, parts: list[Part]) -> set[CompletionQueue]:
+        """Run the commands that are not plain, or have failed; return the queues to which
+        completions were posted. Raises QueueLost."""
+        others = self._batch.requests["kind"] != guest.PLAIN
+        posts: dict[CompletionQueue, list[Cqe]] = {}
+        requests: list[IoRequest] = []
+        targets: list[tuple[SubmissionQueue, Pieces]] = []
+        for queue, first, count in parts:
+            for at in (first + np.flatnonzero(others[first : first + count])).tolist():
+                sqe = Sqe.unpack(self._batch.entries[at].tobytes())
+                request = self._batch.requests[at]
+                if request["kind"] == guest.FAILED:
+                    status = int(self._batch.statuses[request["command"]])
+                    self._complete(posts, queue, sqe, status, NO_LOCATION)
+                    continue
+                try:
+                    self._prepare(int(request["kind"]), queue, sqe, requests, targets)
+                except Refused as refused:
+                    self._complete(posts, queue, sqe, refused.code, refused.where)
+        results = self._runner.run(requests) if requests else []
+        for (queue, pieces), request, result in zip(targets, requests, results, strict=True):
+            if len(result.data) and not scatter(pieces, result.data, self.memory):
+                self._complete(posts, queue, request.sqe, Code.DATA_TRANSFER_ERROR, POINTER_BYTE)
+                continue
+            entry = result.cqe._replace(sqhd=queue.head, sqid=queue.number)
+            posts.setdefault(queue.completions, []).append(entry)
+        return {each for each, entries in posts.items() if each.post(self.guest, entries)}
+
+    def _prepare(
+        self,
+        kind: int,
+        queue: SubmissionQueue,
+        sqe: Sqe,
+        requests: list[IoRequest],
+        targets: list[tuple[SubmissionQueue, Pieces]],
+    ) -> None:
+        """Add a command to the requests, with the place of its data. Raises Refused."""
+        if kind == guest.CONFLICT:
+            raise Refused(Code.ID_CONFLICT, CID_BYTE)
+        if kind == guest.LOST:
+            raise Refused(Code.DATA_TRANSFER_ERROR, POINTER_BYTE)
+        with self._drive.lock:
+            direction, size = transfer_of(sqe, self._controller)
+        to_controller = direction == TO_CONTROLLER
+        page = self._controller.registers.page_bytes
+        pieces = pieces_of(sqe, size, to_controller, page, self.memory)
+        data = gather(pieces, self.memory) if to_controller else b""
+        requests.append(IoRequest(queue.number, sqe, data))
+        targets.append((queue, pieces))
+
+    def _complete(
+        self,
+        posts: dict[CompletionQueue, list[Cqe]],
+        queue: SubmissionQueue,
+        sqe: Sqe,
+        status: int,
+        where: int,
+    ) -> None:
+        """Add the completion of a command that has failed."""
+        with self._drive.lock:
+            field = record(self._controller, queue.number, sqe, status, where)
+        entry = Cqe(sqe.cid, field, sqhd=queue.head, sqid=queue.number)
+        posts.setdefault(queue.completions, []).append(entry)
