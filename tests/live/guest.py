@@ -19,7 +19,7 @@ from typing import Self
 from tests.live import guest_packages as packages
 
 HOST = "10.0.2.2"
-BOOT_S, COMMAND_S = 60.0, 60.0
+BOOT_S, COMMAND_S = 120.0, 120.0
 MODULES = ["virtio_pci", "virtio_net", "nvme_tcp", "crc32c_intel"]
 PROGRAMS = {"nvme": "nvme-cli", "mkfs.ext4": "e2fsprogs", "e2fsck": "e2fsprogs", "fio": "fio"}
 INIT = """#!/bin/sh

@@ -40,6 +40,8 @@ def why_not() -> str:
             return f"no {tool}"
     if os.uname().machine != "x86_64":
         return f"the guest is for x86_64, not {os.uname().machine}"
+    if "Candidate: (none)" in (text := run("apt-cache", "policy", "busybox-static")) or not text:
+        return "no lists of packages; run apt-get update"
     return ""
 
 
