@@ -186,8 +186,8 @@ def test_on_flash(tmp_path, mode, counts):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "zero", "trim", "stop"]), PLACES,
-                          st.integers(1, 16)), max_size=20))  # fmt: skip
-@settings(max_examples=8)
+                          st.integers(1, 16)), max_size=12))  # fmt: skip
+@settings(max_examples=4)
 def test_stopped_and_started_from_its_store(tmp_path_factory, steps):
     """Everything is there, unwritten sectors are zeros, and trimmed units too: the clean stop needs
     no flush by a client."""
