@@ -192,7 +192,7 @@ class Session:
         self._data += data
         if fds:
             self._fds.append((len(self._data), fds))
-        if flags & socket.MSG_CTRUNC:
+        if flags & socket.MSG_CTRUNC or sum(len(some) for _, some in self._fds) > wire.MOST_FDS:
             raise Broken(f"a message with more than {wire.MOST_FDS} descriptors")
         return bool(data)
 

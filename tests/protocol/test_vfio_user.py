@@ -707,6 +707,15 @@ def test_descriptors_that_nobody_asked_for_are_closed(client):
     assert client.socket.recv(1) == b""
 
 
+def test_one_message_has_few_descriptors(client):
+    """Also if they come one by one, so that a client cannot use up those of the server."""
+    client.socket.sendall(vfio_client.HEADER.pack(1, READ, 1 << 19, 0, 0))
+    with pytest.raises(ConnectionError):
+        for _ in range(1000):
+            socket.send_fds(client.socket, [b"x"], [client.file])
+            time.sleep(0.001)
+
+
 def test_messages_in_any_pieces(client):
     """One byte at a time, and all at once with descriptors in the middle."""
     head = vfio_client.HEADER.pack(7, READ, 32, 0, 0) + struct.pack("<QII", 8, BAR0, 4)
