@@ -61,10 +61,8 @@ def io(live: Live, *commands: str, code: int = 0) -> list[str]:
     return [line for line in text.splitlines() if re.search(r"failed|at offset", line)]
 
 
-def test_the_description(small):
-    """What nbdinfo says is what the drive is."""
-    needs("nbdinfo")
-    served(small)
+def check_description(small: Live) -> None:
+    """What nbdinfo says is what the drive is, which has no data yet."""
     export = json.loads(small.run(["nbdinfo", "--json", small.uri]))["exports"][0]
     size = export["export-size"]
     assert size % UNIT == 0 and 200 * MIB < size < 288 * MIB
@@ -79,10 +77,11 @@ def test_the_description(small):
 
 
 def test_copies(small, rng):
-    """A copy in and a copy out are the same bytes, over several connections; zeros are no copies,
-    and what is discarded is no longer mapped."""
+    """The drive is described as it is. A copy in and a copy out are the same bytes, over several
+    connections; zeros are no copies, and what is discarded is no longer mapped."""
     needs("nbdcopy", "nbdinfo", "qemu-img", "qemu-io")
     served(small)
+    check_description(small)
     data = rng.integers(0, 256, 24 * MIB, np.uint8)
     data[8 * MIB : 16 * MIB] = 0
     (small.folder / "image").write_bytes(data.tobytes())
@@ -110,11 +109,21 @@ def fio(live: Live, *options: str) -> dict:
     return json.loads(text[text.index("{") : text.rindex("}") + 1])["jobs"][0]
 
 
+def check_sockets(small: Live) -> None:
+    """They are not taken from a running server, and the control socket is private."""
+    for name in ("nbd", "ctl"):
+        with pytest.raises(InputError, match="another program listens there"):
+            Listener(Address(path=str(small.folder / name)), f"--{name}")
+    assert os.stat(small.folder / "ctl").st_mode & 0o777 == 0o600
+
+
 def test_fio_finds_what_it_has_written(small, counts):
-    """4 KiB at depth 32, reads and writes at random, each block with a checksum."""
+    """4 KiB at depth 32, reads and writes at random, each block with a checksum. At its end, the
+    server prints what it has counted and removes its sockets."""
     needs("fio")
     process = served(small, "--stats")
-    size = counts(24, 256)
+    check_sockets(small)
+    size = counts(16, 256)
     job = fio(small, "--rw=randrw", "--size=48m", f"--io_size={size}m", "--verify=crc32c",
               "--verify_fatal=1", "--verify_backlog=512", "--norandommap=0")  # fmt: skip
     assert job["error"] == 0 and job["write"]["total_ios"] > 1000
@@ -124,6 +133,9 @@ def test_fio_finds_what_it_has_written(small, counts):
     assert int(printed["requests.writes"]) == job["write"]["total_ios"]
     assert int(printed["requests.reads"]) >= job["read"]["total_ios"]
     assert (printed["requests.errors"], printed["condition"]) == ("0", "online")
+    assert not (small.folder / "ctl").exists() and not (small.folder / "nbd").exists()
+    with pytest.raises(InputError, match=r"ctl: No such file or directory; is this the --ctl"):
+        counters(small)
 
 
 def test_media_errors(small, rng):
@@ -190,17 +202,3 @@ def test_a_worn_drive_under_a_mount(small):
     small.attach()
     small.run("mkdir again; mount -o ro,noload $(losetup -f --show -r fuse/disk) again; "
               "sed s/mnt/again/ sum | sha256sum -c")  # fmt: skip
-
-
-def test_the_sockets(small):
-    """They are not taken from a running server, which removes them at its end; the control socket
-    is private."""
-    process = served(small)
-    for name in ("nbd", "ctl"):
-        with pytest.raises(InputError, match="another program listens there"):
-            Listener(Address(path=str(small.folder / name)), f"--{name}")
-    assert os.stat(small.folder / "ctl").st_mode & 0o777 == 0o600
-    small.stop(process)
-    assert not (small.folder / "ctl").exists() and not (small.folder / "nbd").exists()
-    with pytest.raises(InputError, match=r"ctl: No such file or directory; is this the --ctl"):
-        counters(small)
