@@ -87,7 +87,7 @@ class Drive(PowerSystem):
     ``run_until`` and ``run`` raise an error instead.
 
     ``reservoir``: sizes of what plans keep in the reservoir beside the commands' namespace, as
-    paths/on_die/drive_states.py gives them.
+    states/drive_states.py gives them.
 
     Raises InputError for fewer than one queue, a depth below one, an impossible block size, or a
     folder that cannot be used.
@@ -188,7 +188,7 @@ class Drive(PowerSystem):
 
         Raises InputError if a plan is running, if the drive is offline, and on a drive with
         payload if nothing says what the plan does with bytes (``follow``; see
-        paths/on_die/drive_states.py).
+        states/drive_states.py).
         """
         self._check_open()
         if self.defect is not None:

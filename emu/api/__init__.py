@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ondie.emu.nvme.status import Condition as Condition
     from ondie.emu.nvme.status import Status as Status
     from ondie.emu.paths.base import Options as Options
-    from ondie.emu.paths.on_die.drive_states import DriveStates as DriveStates
     from ondie.emu.results.comparison import ComparisonResult as ComparisonResult
     from ondie.emu.results.comparison import compare as compare
     from ondie.emu.results.loading import SavedResult as SavedResult
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ondie.emu.results.replay import ReplayResult as ReplayResult
     from ondie.emu.results.replay import replay as replay
     from ondie.emu.service import Service as Service
+    from ondie.emu.states.drive_states import DriveStates as DriveStates
     from ondie.emu.units import InputError as InputError
 
     preset = _configuration
@@ -44,7 +44,7 @@ _NAMES = {
     "Condition": ("ondie.emu.nvme.status", "Condition"),
     "Config": ("ondie.emu.config.config", "Config"),
     "Drive": ("ondie.emu.drive", "Drive"),
-    "DriveStates": ("ondie.emu.paths.on_die.drive_states", "DriveStates"),
+    "DriveStates": ("ondie.emu.states.drive_states", "DriveStates"),
     "InputError": ("ondie.emu.units", "InputError"),
     "MediaError": ("ondie.emu.drive", "MediaError"),
     "Options": ("ondie.emu.paths.base", "Options"),

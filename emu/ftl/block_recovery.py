@@ -18,7 +18,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import page_map, refresh
-from ondie.emu.ftl.conventional_pages import conventional
+from ondie.emu.nand.conventional_pages import conventional
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import njit
 

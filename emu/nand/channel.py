@@ -313,11 +313,9 @@ def out_ps(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     if cfg.slots > 1:
-        if txn.page < 0:  # a super-page of the reservoir
-            parts = planes_at(st, tid)
-            return parts * (cfg.out + cfg.out_plane) if parts > 1 else cfg.out
-        parts = pages(st, txn.ppn, txn.n)
-        if parts > 1 or txn.array < 0 or txn.mate >= 0 or txn.planes & (txn.planes - 1) != 0:
+        parts = planes_at(st, tid) if txn.page < 0 else pages(st, txn.ppn, txn.n)  # <: reservoir
+        again = txn.array < 0 <= txn.page
+        if parts > 1 or again or txn.mate >= 0 or txn.planes & (txn.planes - 1) != 0:
             return parts * (cfg.out + cfg.out_plane)
         return cfg.out
     if txn.n > 1 or txn.planes & (txn.planes - 1) != 0:

@@ -16,12 +16,12 @@ from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
-from ondie.emu.ftl import conventional_pages
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
+from ondie.emu.nand import conventional_pages
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.on_die import reservoir_scan
-from ondie.emu.paths.on_die.drive_states import DriveStates
+from ondie.emu.states import reservoir_scan
+from ondie.emu.states.drive_states import DriveStates
 from ondie.emu.units import InputError
 from ondie.kernels import KernelError, get
 from ondie.traces import TraceError

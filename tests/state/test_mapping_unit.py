@@ -203,7 +203,7 @@ REFUSED = [
     ({"ftl__map_update": "placed"}, "programmed"),
     ({"ftl__unwritten": "as_written"}, "zeros"),
     ({"ftl__gc_copyback": "true"}, "whole pages"),
-    ({"ftl__reservoir_fraction": 0.25}, "super-pages"),
+    ({"pe__rain": 4, "ftl__reservoir_fraction": 0.25}, "whole pages of the reservoir"),
     ({"host__io_block": "2 KiB"}, "multiple"),
 ]
 

@@ -26,10 +26,11 @@ from ondie.emu.engine.run.system import System
 from ondie.emu.nand import timing, torn_pages
 from ondie.emu.nvme import power_cut
 from ondie.emu.paths.base import Path
-from ondie.emu.paths.on_die import interruption, recovery_plan
+from ondie.emu.paths.on_die import recovery_plan
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.statement import HostPass, Work
+from ondie.emu.states import interruption
 from ondie.emu.units import InputError
 
 

@@ -1,7 +1,7 @@
 """Recovery after a power cut: a new system is built from the flash of the system that lost power.
 
 Owns the new system, and the report of the recovery. Does not own the recovery itself
-(paths/on_die/reservoir_scan.py) or the effects of the cut (analysis/power_loss/cut.py).
+(states/reservoir_scan.py) or the effects of the cut (analysis/power_loss/cut.py).
 Source: this project's rule that a recovery reads only the contents of the flash.
 """
 
@@ -15,7 +15,7 @@ from ondie.emu.engine.run.system import System
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
-from ondie.emu.paths.on_die.reservoir_scan import ReservoirScan
+from ondie.emu.states.reservoir_scan import ReservoirScan
 
 
 class Revival(ReservoirScan):

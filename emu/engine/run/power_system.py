@@ -25,10 +25,10 @@ from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
 from ondie.emu.engine.run.recovery_time import recovery_ps
 from ondie.emu.ftl import checkpoint_recovery, map_checkpoint, recovery
-from ondie.emu.ftl.conventional_pages import ConventionalPages
 from ondie.emu.ftl.recovery import Flash
 from ondie.emu.ftl.tables import spare_blocks
 from ondie.emu.nand import checkpoint
+from ondie.emu.nand.conventional_pages import ConventionalPages
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.store_folder import StoreFolder, StoreFull

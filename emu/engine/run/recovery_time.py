@@ -15,9 +15,9 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run import build
-from ondie.emu.ftl.conventional_pages import conventional
 from ondie.emu.ftl.recovery import Recovered
 from ondie.emu.nand import raw_jobs, timing
+from ondie.emu.nand.conventional_pages import conventional
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import OOB
 

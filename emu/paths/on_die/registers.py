@@ -18,14 +18,14 @@ from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import pe_protection, timing
+from ondie.emu.nand.flash_pages import FlashPages
 from ondie.emu.nand.page_store import PageStore, Spare
+from ondie.emu.nand.super_page import At, physical_page
 from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
-from ondie.emu.paths.on_die.flash_pages import FlashPages
 from ondie.emu.paths.on_die.parity import Made, ParityData, records
 from ondie.emu.paths.on_die.protection import Guarded
-from ondie.emu.paths.on_die.super_page import At, physical_page
 from ondie.emu.paths.payload import moved_bytes, poison, poisoned
 
 

@@ -1,7 +1,7 @@
 """Location of a super-page of the reservoir, and its physical pages.
 
 Owns the record of a location and the numbers of its pages. Does not own the map from super-pages to
-locations (ftl/reservoir.py) or the contents of pages (registers.py).
+locations (ftl/reservoir.py) or the contents of pages (paths/on_die/registers.py).
 Source: OptimStore (HPCA 2023); the numbering of nand/geometry.py.
 """
 

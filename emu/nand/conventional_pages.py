@@ -1,8 +1,8 @@
 """Pages of the conventional namespace on flash, as recovery reads them on a drive with a reservoir.
 
 Owns the view of a page store in which the blocks of the reservoir are blank. Does not own the store
-(nand/page_store.py), the recovery of the conventional namespace (recovery.py) or that of the
-reservoir (paths/on_die/reservoir_scan.py).
+(page_store.py), the recovery of the conventional namespace (ftl/recovery.py) or that of the
+reservoir (states/reservoir_scan.py).
 Source: this project.
 """
 

@@ -1,7 +1,7 @@
 """Programs of the reservoir that a power cut interrupts, and what they leave on the pages.
 
 Owns the choice of the contents that each such program would have left. Does not own the operations
-in progress (nvme/power_cut.py), the outcome for each page (flash_pages.py) or recovery
+in progress (nvme/power_cut.py), the outcome for each page (nand/flash_pages.py) or recovery
 (reservoir_scan.py).
 Source: this project's rules of recovery (docs/store.md).
 """
@@ -16,11 +16,11 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import page_map
 from ondie.emu.nand import timing
+from ondie.emu.nand.flash_pages import FlashPages
+from ondie.emu.nand.super_page import At, physical_page
 from ondie.emu.paths.layout.regions import Stripes
-from ondie.emu.paths.on_die.flash_pages import FlashPages
 from ondie.emu.paths.on_die.parity import Made
 from ondie.emu.paths.on_die.registers import Reservoir
-from ondie.emu.paths.on_die.super_page import At, physical_page
 
 
 def place_of(system: System, die: int, tid: int) -> At:

@@ -2,7 +2,7 @@
 
 Owns the sequence of a recovery: read out-of-band data, check doubtful data, pad open blocks, build
 the map of super-pages. Does not own the decision which versions of super-pages are valid
-(ftl/reservoir_recovery.py), plan rows (recovery_plan.py), the system that it runs on, or power cuts
+(ftl/reservoir_recovery.py), plan rows (paths/on_die/), the system that it runs on, or power cuts
 (analysis/power_loss/, engine/run/power_system.py).
 Source: this project's rule that a recovery reads only the contents of the flash.
 """
@@ -27,15 +27,15 @@ from ondie.emu.ftl.reservoir_recovery import (
     check_newest,
     conclude,
 )
+from ondie.emu.nand.flash_pages import FlashPages
 from ondie.emu.nand.page_store import PageStore, Spare
+from ondie.emu.nand.super_page import At, physical_page
 from ondie.emu.nvme.moved_bytes import MovedBytes
 from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die import recovery_plan
-from ondie.emu.paths.on_die.flash_pages import FlashPages
 from ondie.emu.paths.on_die.parity import RECORD_PLANES
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
-from ondie.emu.paths.on_die.super_page import At, physical_page
 
 
 class ReservoirScan:

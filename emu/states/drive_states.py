@@ -2,7 +2,7 @@
 
 Owns the start of updates on the dies beside commands, their progress, and the recovery of the
 reservoir at the start of the drive. Does not own the drive, its power and its store (drive.py), the
-rows of an update (uneven_rounds.py), the bytes (registers.py) or the scan (reservoir_scan.py).
+rows of an update and its bytes (paths/on_die/), or the scan (reservoir_scan.py).
 Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from the cursor
 on. The namespace of commands and the reservoir share dies, channels, DRAM and link.
 
@@ -31,11 +31,12 @@ from ondie.emu.nand.page_store import Spare
 from ondie.emu.nvme.status import Condition
 from ondie.emu.paths.base import PHASES, UPDATE, Options, Rows
 from ondie.emu.paths.layout.stripe_map import Homes
-from ondie.emu.paths.on_die import interruption, recovery_plan, uneven_rounds, wear_leveling
+from ondie.emu.paths.on_die import recovery_plan, uneven_rounds, wear_leveling
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
-from ondie.emu.paths.on_die.reservoir_scan import ReservoirScan
 from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.states import interruption
+from ondie.emu.states.reservoir_scan import ReservoirScan
 from ondie.emu.units import InputError, whole_number
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
