@@ -13,11 +13,7 @@ computations until their end) and two bit masks of the dies that request it (com
 from __future__ import annotations
 
 from ondie.emu.clock import NEVER, transfer_ps
-from ondie.emu.engine.core.events import (
-    line,
-    register,
-    set_leaf,
-)
+from ondie.emu.engine.core.events import line, register, set_leaf
 from ondie.emu.engine.core.intrinsics import lowest_bit
 from ondie.emu.nand import event_order, polling, scheduler_statistics
 from ondie.emu.nand.array import array_ps, begin_array, notice_reads
@@ -41,9 +37,7 @@ from ondie.emu.nand.die import (
     promote,
     take_power,
 )
-from ondie.emu.nand.die_scheduler import (
-    select_next,
-)
+from ondie.emu.nand.die_scheduler import select_next
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.multi_plane import gather_all
 from ondie.emu.nand.polling import CLASSES
@@ -312,8 +306,8 @@ def out_ps(st, tid):
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    if cfg.slots > 1:
-        parts = planes_at(st, tid) if txn.page < 0 else pages(st, txn.ppn, txn.n)  # <: reservoir
+    if cfg.slots > 1:  # pages of the reservoir, with txn.page < 0, have one unit for each plane
+        parts = planes_at(st, tid) if txn.page < 0 else pages(st, txn.ppn, txn.n)
         again = txn.array < 0 <= txn.page
         if parts > 1 or again or txn.mate >= 0 or txn.planes & (txn.planes - 1) != 0:
             return parts * (cfg.out + cfg.out_plane)
