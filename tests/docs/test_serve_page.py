@@ -62,7 +62,7 @@ def test_the_commands(tmp_path):
         "condition online\nwhy the tables were recovered"
     )
     assert "condition read-only\n" in one["ondie ctl ctl wear-out"]
-    last = json.loads(one["ondie ctl ctl counters --json"])
+    last = json.loads(one["ondie ctl ctl counters --raw"])
     assert last["condition"] == "read-only" and last["requests"]["flushes"] > 0
 
 

@@ -25,7 +25,7 @@ from ondie.emu.units import InputError
               help="power-cut: cut the power after EVENTS events.  [default: 0]")  # fmt: skip
 @click.option("--restart", is_flag=True, default=None,
               help="power-cut: switch the power on again at once.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--raw", is_flag=True, help="Print the result as JSON.")
 def run_ctl(
     socket: str,
     command: str,
@@ -33,7 +33,7 @@ def run_ctl(
     size: int | None,
     after: int | None,
     restart: bool | None,
-    as_json: bool,
+    raw: bool,
 ) -> None:
     """Send COMMAND to the drive of `ondie serve --ctl SOCKET` and print the result.
 
@@ -51,7 +51,7 @@ def run_ctl(
         if name not in arguments:
             raise InputError(f"{command} requires --{name}")
     result = send(socket, command, arguments)
-    if as_json:
+    if raw:
         click.echo(json.dumps(result, indent=2))
         return
     for name, value in flat(result):
