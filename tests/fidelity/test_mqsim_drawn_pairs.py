@@ -134,6 +134,7 @@ def test_aligned_addresses_in_front_of_the_flow(tmp_path):
     entry |= {
         "Request_Size_Distribution": "FIXED",
         "Working_Set_Percentage": "1",
+        "Address_Distribution": "RANDOM_UNIFORM",
         "Average_Request_Size": "20000",
     }
     paths[1].write_text(workload_xml([flow_xml(SYNTHETIC, **entry)] * 2))
