@@ -489,6 +489,12 @@ MEETS = [
     ({}, {}, "shared_map_cache", False),
     ({}, {"Bandwidth": "409600000", "Average_Request_Size": "8"}, "whole_rate", False),
     ({}, {"Bandwidth": "2000000", "Average_Request_Size": "8"}, "whole_rate", True),
+    ({}, {}, "wrapped_requests", True),
+    ({}, {"Address_Distribution": "RANDOM_UNIFORM"}, "wrapped_requests", False),
+    ({}, {"Device_Level_Data_Caching_Mode": "WRITE_READ_CACHE"}, "unwritten_slot", True),
+    ({}, {"Device_Level_Data_Caching_Mode": "WRITE_CACHE"}, "unwritten_slot", False),
+    ({}, {}, "first_size", True),
+    ({}, {"Request_Size_Distribution": "FIXED"}, "first_size", False),
     ({}, {}, "deviation", True),
     ({}, {"Request_Size_Distribution": "FIXED"}, "deviation", False),
 ]
@@ -533,6 +539,7 @@ def test_a_run_that_is_hardly_other_than_mqsims(tmp_path):
     }
     flow = {
         "Die_IDs": "0",
+        "Address_Distribution": "RANDOM_UNIFORM",
         "Request_Size_Distribution": "FIXED",
         "Bandwidth": "409600000",
         "Average_Request_Size": "8",

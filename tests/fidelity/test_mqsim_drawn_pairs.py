@@ -7,10 +7,12 @@ has the parameters that differ from tests/config/mqsim_files.py, and the mean re
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ondie.emu.replay.mqsim import outstanding, quirks, start_order
 from ondie.emu.replay.mqsim import to_engine as simulate
+from ondie.emu.replay.mqsim.address_partition import working_set
 from ondie.emu.replay.mqsim.flows import flows as make_flows
 from ondie.emu.replay.mqsim.run import read_pair
 from tests.config.mqsim_files import SYNTHETIC, drive_xml, flow_xml, workload_xml
@@ -44,6 +46,10 @@ def test_mean_response_times_are_those_of_mqsim(tmp_path, name):
         ("four flows, a rounded random number", "start_order"),
         ("a flow that begins inside a page, with a cache", "pages_of_flows"),
         ("entries of a preconditioned mapping cache", "warm_map"),
+        ("requests that pass the end of the working set", "wrapped_requests"),
+        ("a mapping cache that loses requests", "lost_map_entries"),
+        ("a cache with reads of unwritten pages", "unwritten_slot"),
+        ("polled classes with a cached map", "polling"),
     ],
 )
 def test_each_quirk_matters(tmp_path, name, quirk):
@@ -116,3 +122,30 @@ def test_transactions_for_negative_sizes(tmp_path):
     large = 1500 * 0.012224
     more = outstanding.outstanding(flows, sectors, frozenset(["negative_sizes"]))
     assert (more - few) / (-(-65535 // sectors)) == pytest.approx(large + 4 * large**0.5, abs=1)
+
+
+def test_aligned_addresses_in_front_of_the_flow(tmp_path):
+    """Alignment moves them below the flow's first sector. With the quirk wrapped_requests, such a
+    request begins at its sector number modulo the last minus the first sector of the working set,
+    from the first sector on; else at the first aligned sector of the flow."""
+    paths = tmp_path / "ssd.xml", tmp_path / "load.xml"
+    paths[0].write_text(drive_xml())
+    entry = {"Address_Alignment_Unit": "7", "Total_Requests_To_Generate": "400"}
+    entry |= {
+        "Request_Size_Distribution": "FIXED",
+        "Working_Set_Percentage": "1",
+        "Address_Distribution": "RANDOM_UNIFORM",
+        "Average_Request_Size": "20000",
+    }
+    paths[1].write_text(workload_xml([flow_xml(SYNTHETIC, **entry)] * 2))
+    drive, scenarios = read_pair(*paths)
+    first = make_flows(drive, scenarios[0], frozenset(), [])[1]
+    begin, last = first.range.first, working_set(first.parameters, first.range).last
+    assert begin % 7 != 0
+    aligned = begin // 7 * 7
+    wrapped = begin + aligned % (last - begin)
+    with_quirk = make_flows(drive, scenarios[0], frozenset(["wrapped_requests"]), [])[1]
+    sectors = [np.concatenate(list(f.chunks()))["offset"] // 512 for f in (first, with_quirk)]
+    moved = sectors[0] == aligned + 7
+    assert 0 < moved.sum() < len(moved)
+    assert (sectors[1][moved] == wrapped).all() and (sectors[1] == sectors[0])[~moved].all()
