@@ -33,6 +33,8 @@ SEND_BUFFER = 1 << 20
 """Bytes that the system keeps of replies that the client has not taken."""
 MOST_EXTENTS = 4096
 """Largest number of extents in a reply to BLOCK_STATUS."""
+FIRST_STATUS_UNITS = 64
+"""Number of mapping units that are looked at first for one extent."""
 MOST_STATUS_UNITS = 1 << 20
 """Largest number of mapping units whose state is told at once."""
 
@@ -119,7 +121,10 @@ class Session:
             self.execute(count, commands, out, refused)
         if why == words.SLOW:
             self._execute_slow()
-        elif why in (words.BAD, words.LEFT):
+        elif why == words.LEFT:
+            self.served.count_one(words.NBD_DISC, failed=False)
+            return False
+        elif why == words.BAD:
             return False
         elif why == words.MORE:
             self._skip += skip
@@ -249,16 +254,20 @@ class Session:
 
     def _block_status(self, cookie: int, offset: int, length: int, flags: int) -> tuple[bytes, int]:
         """Return the reply to BLOCK_STATUS, and its error or 0."""
-        unit = self.served.unit
+        unit, one = self.served.unit, bool(flags & words.FLAG_REQ_ONE)
         first = offset // unit
         count = min(-(-(offset + length) // unit) - first, MOST_STATUS_UNITS)
-        length = min(length, (first + count) * unit - offset)
+        some = min(count, FIRST_STATUS_UNITS) if one else count
         try:
-            mapped = self.served.mapped(first, count)
+            mapped = self.served.mapped(first, some)
+            while some < count and mapped.all() == mapped.any():  # the extent goes on
+                some = min(count, 8 * some)
+                mapped = self.served.mapped(first, some)
         except InputError:
             error = NbdError.EIO
             return words.error_reply(words.NBD_BLOCK_STATUS, cookie, error, True), error
-        most = 1 if flags & words.FLAG_REQ_ONE else MOST_EXTENTS
+        length = min(length, (first + some) * unit - offset)
+        most = 1 if one else MOST_EXTENTS
         found = words.extents(mapped, unit, offset, length, most)
         context = words.CONTEXT.pack(ALLOCATION_ID)
         return words.chunk(cookie, words.CHUNK_BLOCK_STATUS, context + found), 0

@@ -14,6 +14,7 @@ import pytest
 
 from ondie.emu.nvme.command import FLUSH, WRITE
 from ondie.emu.serve import nbd as server_of
+from ondie.emu.serve import nbd_session
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import MOST_SESSIONS
@@ -389,6 +390,12 @@ def test_block_status_knows_what_is_cached(tmp_path, mode):
         assert one.ask(nbd.BLOCK_STATUS, 8192, 20480, nbd.REQ_ONE).extents == ((4096, 0),)
         one.ask(nbd.TRIM, 8192, 4096)
         assert one.ask(nbd.BLOCK_STATUS, 0, 20480).extents == ((20480, 3),)
+        units = one.size // 4096
+        assert units > 2 * nbd_session.FIRST_STATUS_UNITS
+        whole = units * 4096
+        assert one.ask(nbd.BLOCK_STATUS, 0, whole, nbd.REQ_ONE).extents == ((whole, 3),)
+        one.write(whole - 8192, b"e" * 4096)
+        assert one.ask(nbd.BLOCK_STATUS, 0, whole, nbd.REQ_ONE).extents == ((whole - 8192, 3),)
         assert one.ask(nbd.BLOCK_STATUS, 1 << 40, 4096).error == nbd.EINVAL
 
 
