@@ -49,7 +49,7 @@ def test_signals_end_it_and_the_store_is_clean(tmp_path):
             server.send_signal(signal.SIGTERM)
             out, err = server.communicate(timeout=nbd.SECONDS)
             assert (server.returncode, err) == (0, "")
-            assert "reads 1\nwrites 1\n" in out and "errors 0\n" in out
+            assert "requests.reads 1\nrequests.writes 1\n" in out and "requests.errors 0\n" in out
             assert one.closed()
     assert not os.path.exists(path)
     before = {
