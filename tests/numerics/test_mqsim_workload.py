@@ -331,7 +331,7 @@ def test_rounds_and_shares(tmp_path):
 
 def test_addresses_beyond_the_flow(tmp_path):
     """Wrapped at the flow's size; MQSim wraps one sector earlier. What would lie across the end
-    ends there. Both are said."""
+    ends there, in MQSim it goes on at the beginning. Both are said."""
     d = read_drive(put(tmp_path / "ssd.xml", drive_xml()))
     size = 256 * 243_793
     text = f"1 0 {size} 8 1\n2 0 {3 * size + 80} 8 0\n3 0 {size - 3} 8 1\n4 0 {size - 8} 8 1\n"
@@ -341,7 +341,7 @@ def test_addresses_beyond_the_flow(tmp_path):
     assert [n.split(" ", 1)[0] for n in flow.notes] == ["2", "1"]
     assert f"beyond the flow's {size} sectors wrapped" in flow.notes[0]
     mqsim = traced(tmp_path, text, quirks=obeyed(True))
-    assert (all_of(mqsim)["offset"] // SECTOR_BYTES).tolist() == [1, 83, size - 8, size - 8]
+    assert (all_of(mqsim)["offset"] // SECTOR_BYTES).tolist() == [1, 83, size - 3, size - 8]
 
 
 def test_where_a_trace_is_found(tmp_path, monkeypatch):

@@ -127,8 +127,12 @@ RULES: tuple[Rule, ...] = (
         equal("ftl.gc_copyback", False),
         "copy-back moves whole pages, but only their valid mapping units may be moved",
     ),
-    requires(
-        SUB_PAGES, equal("pe.rain", 0), "parities over dies protect whole pages of the reservoir"
+    only_if(
+        SUB_PAGES,
+        ("pe.rain",),
+        lambda cfg: cfg.pe.rain == 0 or cfg.pe.kind == "none",
+        "pe.rain must be 0 with mapping units below a page; parities over dies protect whole pages "
+        "of the reservoir",
     ),
     Rule(
         ("host.io_block", "flash.page", "ftl.mapping_unit"),
