@@ -11,7 +11,7 @@ import pytest
 from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
-from ondie.emu.serve.nbd_session import Session
+from ondie.emu.serve import nbd_session
 from ondie.emu.serve.server import ServeOptions, Server
 from tests.live.processes import Live
 
@@ -54,13 +54,13 @@ def record(live: Live, cfg: Config, monkeypatch: pytest.MonkeyPatch, writes: str
 
     The server runs in this process, the clients in others: nothing here may touch the mount.
     """
-    log, run = Log(), Session._run
+    log, run = Log(), nbd_session.run
 
-    def recorded(session, commands, memory):
+    def recorded(connection, commands, memory):
         log.add(commands, memory)
-        return run(session, commands, memory)
+        return run(connection, commands, memory)
 
-    monkeypatch.setattr(Session, "_run", recorded)
+    monkeypatch.setattr(nbd_session, "run", recorded)
     server = Server(cfg, ServeOptions(nbd=f"unix:{live.folder}/nbd", block_bytes=SECTOR))
     try:
         live.attach("--connections=1")  # so that the batches follow each other
