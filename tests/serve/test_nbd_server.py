@@ -14,6 +14,7 @@ import pytest
 
 from ondie.emu.nvme.command import FLUSH, WRITE
 from ondie.emu.serve import handshakes, nbd_session
+from ondie.emu.serve import nbd as server_of
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.handshakes import MOST_SESSIONS
 from ondie.emu.serve.memory_drive import MemoryDrive
@@ -79,23 +80,34 @@ def test_the_65th_client_is_refused(tmp_path):
 
 
 def test_a_place_is_given_back_in_every_way(tmp_path, monkeypatch):
-    """By clients that leave during the handshake, and when no thread starts."""
+    """By clients that leave during the handshake, when no thread starts or too many have not
+    ended, and when there is no memory for a session."""
+
+    def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    def no_memory(*_):
+        raise MemoryError
+
     with served.memory(tmp_path) as (server, path):
         for _ in range(70):
             one = Client(path, name=None)
             one.socket.sendall(b"\0\0\0\3" + nbd.option(nbd.OPT_EXPORT_NAME))
             one.close()
         until(lambda: server.admitted == 0, "no place in use")
-
-        def refuse(thread):
-            raise RuntimeError("can't start new thread")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            one = Client(path)
-            assert one.closed()
-        until(lambda: server.admitted == 0, "no place in use")
-        assert not server.handshakes._sessions and not server.handshakes._guests
+        for place, name, value in (
+            (threading.Thread, "start", no_thread),
+            (handshakes, "MOST_SESSIONS", 0),
+            (server_of, "session_of", no_memory),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, value)
+                one = Client(path)
+                assert one.closed()
+                one.close()
+            until(lambda: server.admitted == 0, "no place in use")
+        until(lambda: not server.handshakes._sessions, "no threads")
+        assert not server.handshakes._guests
         with client(path) as one:
             assert one.read(0, 512) == bytes(512)
 
