@@ -30,7 +30,7 @@ from ondie.emu.controller.identify_controller import MOST_RANGES
 from ondie.emu.controller.namespaces import BROADCAST, Namespace
 from ondie.emu.controller.opcodes import CHANGES_CONTENT, NVM_EFFECTS, Nvm
 from ondie.emu.controller.status_code import Code, Refused, status_field
-from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
+from ondie.emu.nvme.command import FLUSH, READ, TRIM, WRITE, commands_of
 from ondie.emu.nvme.wire import Sqe
 
 OPCODE_BYTE, NSID_BYTE, SLBA_BYTE, NLB_BYTE, PRINFO_BYTE = 0, 4, 40, 48, 51
@@ -97,17 +97,7 @@ def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
     return _blocks(opcode, sqe, namespace, controller)
 
 
-def _commands(rows: Sequence[tuple[int, int, int, int, int]]) -> np.ndarray:
-    """Return COMMAND[n] of rows (op, offset, size, data, fua)."""
-    out = np.zeros(len(rows), COMMAND)
-    for at, (op, offset, size, place, fua) in enumerate(rows):
-        each = out[at]
-        each["op"], each["offset"], each["size"] = op, offset, size
-        each["data"], each["fua"] = place, fua
-    return out
-
-
-FLUSH_STAGE = _commands([(FLUSH, 0, 0, -1, 0)])
+FLUSH_STAGE = commands_of([(FLUSH, 0, 0, -1, 0)])
 
 
 def _flush(namespace: Namespace | None) -> IoPlan:
@@ -132,18 +122,18 @@ def _blocks(opcode: Nvm, sqe: Sqe, namespace: Namespace, controller: Controller)
     plan = IoPlan(opcode, namespace, first, size, ())
     match opcode:
         case Nvm.READ:
-            read = _commands([(READ, first, size, 0, 0)])
+            read = commands_of([(READ, first, size, 0, 0)])
             cached = sqe.cdw12 & FUA and controller.features.cache_enabled
             stages = (FLUSH_STAGE.copy(), read) if cached else (read,)
             return plan._replace(stages=stages, area=size)
         case Nvm.WRITE:
-            write = _commands([(WRITE, first, size, 0, int(through))])
+            write = commands_of([(WRITE, first, size, 0, int(through))])
             return plan._replace(stages=(write,), area=size)
         case Nvm.COMPARE:  # the host's data, then those of the drive
-            read = _commands([(READ, first, size, size, 0)])
+            read = commands_of([(READ, first, size, size, 0)])
             return plan._replace(stages=(read,), area=2 * size)
         case Nvm.VERIFY:
-            read = _commands([(READ, first, size, 0, 0)])
+            read = commands_of([(READ, first, size, 0, 0)])
             return plan._replace(stages=(read,), area=size)
         case Nvm.WRITE_ZEROES:
             return _write_zeroes(plan, controller.capabilities.mapping_unit_bytes, through)
@@ -164,7 +154,7 @@ def _write_zeroes(plan: IoPlan, unit: int, through: bool) -> IoPlan:
         if size:
             rows.append((WRITE, first, size, 0, int(through)))
             area = max(area, size)
-    stages: tuple[np.ndarray, ...] = (_commands(rows),)
+    stages: tuple[np.ndarray, ...] = (commands_of(rows),)
     if trims and through:
         stages += (FLUSH_STAGE.copy(),)
     return plan._replace(stages=stages, area=area)
@@ -186,7 +176,7 @@ def _dataset_management(sqe: Sqe, namespace: Namespace, data: bytes) -> IoPlan:
             first = namespace.first + slba * namespace.block_bytes
             ranges.append((first, blocks * namespace.block_bytes))
     rows = [(TRIM, first, size, -1, 0) for first, size in ranges]
-    stages = (_commands(rows),) if rows else ()
+    stages = (commands_of(rows),) if rows else ()
     return IoPlan(Nvm.DATASET_MANAGEMENT, namespace, 0, 0, stages, ranges=tuple(ranges))
 
 

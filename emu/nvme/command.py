@@ -8,6 +8,8 @@ Source: NVMe base specification (submission and completion queues).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ondie.kernels.jit import njit
@@ -53,6 +55,24 @@ TRANSFER = np.dtype(
     align=True,
 )
 """Bytes of a request in the ring of a queue pair: the record ondie_transfer of csrc/ondie.h."""
+Row = tuple[int, int, int, int, int]
+"""Command of a batch: op, offset, size, data, fua."""
+
+
+def commands_of(rows: Sequence[Row]) -> np.ndarray:
+    """Return COMMAND[n] of ``rows``."""
+    out = np.zeros(len(rows), COMMAND)
+    for at, (op, offset, size, data, fua) in enumerate(rows):
+        each = out[at]
+        each["op"], each["offset"], each["size"] = op, offset, size
+        each["data"], each["fua"] = data, fua
+    return out
+
+
+def first_error(done: np.ndarray) -> int:
+    """Return the first status in ``done`` (COMPLETION[n]) that is not 0, or 0."""
+    wrong = done["status"][done["status"] != 0]
+    return int(wrong[0]) if len(wrong) else 0
 
 
 @njit

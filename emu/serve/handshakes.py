@@ -8,6 +8,7 @@ Source: C10K practice: a connection costs a thread only once it is in use.
 from __future__ import annotations
 
 import contextlib
+import resource
 import selectors
 import socket
 import threading
@@ -18,14 +19,17 @@ from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from ondie.emu.serve.address import Listener
-from ondie.emu.serve.nbd import MOST_SESSIONS, SPARE_FILES, raise_file_limit
 
+MOST_SESSIONS = 64
+"""Largest number of clients that a protocol admits."""
 HANDSHAKE_S = 10.0
 """Time in which a client must have finished its handshake."""
 MOST_UNSENT = 1 << 16
 """Bytes that a client may leave unread during the handshake."""
 MOST_GUESTS, LEAST_GUESTS = 16384, 8
 """Largest number of clients in the handshake, and that of a process with few open files."""
+SPARE_FILES = 128
+"""Open files that are left to the store and to other parts of the process."""
 ACCEPTED_AT_ONCE = 64
 """Largest number of clients that are accepted before others are served."""
 NO_FILES_S = 0.05
@@ -49,6 +53,9 @@ class Handshake(Protocol):
 
     phase: Phase
 
+    def greeting(self) -> bytes:
+        """Return what the server sends first."""
+
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the client; return bytes for it."""
 
@@ -65,15 +72,15 @@ class Guest(Generic[Shake]):
     def __init__(self, sock: socket.socket, handshake: Shake) -> None:
         self.socket, self.handshake = sock, handshake
         self.deadline = time.monotonic() + HANDSHAKE_S
-        self.unsent = bytearray()
+        self.unsent = bytearray(handshake.greeting())
 
 
 class Handshakes(Generic[Shake]):
     """Accepts clients of ``listener`` until :meth:`close`.
 
     ``make``: returns the handshake of a socket. ``run``: serves a client after its handshake, in a
-    thread of its own; when it returns, the socket is closed. ``tick``: called every TICK_S while
-    there are clients. ``name``: of the threads. A protocol admits at most MOST_SESSIONS clients;
+    thread of its own; when it returns, the socket is closed. ``name``: of the threads. ``tick``:
+    called every TICK_S while there are clients. A protocol admits at most MOST_SESSIONS clients;
     while twice as many threads have not ended, more clients are disconnected.
     """
 
@@ -82,12 +89,12 @@ class Handshakes(Generic[Shake]):
         listener: Listener,
         make: Callable[[socket.socket], Shake],
         run: Callable[[socket.socket, Shake], None],
-        tick: Callable[[], None],
         name: str,
+        tick: Callable[[], None] | None = None,
     ) -> None:
         self.listener = listener
         self.accepted = self.expired = 0
-        self._make, self._run, self._tick, self._name = make, run, tick, name
+        self._make, self._run, self._name, self._tick = make, run, name, tick
         self._guests: OrderedDict[int, Guest[Shake]] = OrderedDict()
         """Clients in the handshake by file descriptor, oldest first."""
         self._sessions: dict[threading.Thread, socket.socket] = {}
@@ -139,12 +146,11 @@ class Handshakes(Generic[Shake]):
                 for key, events in self._selector.select(self._timeout()):
                     if key.fileobj is self.listener.socket:
                         self._accept()
-                    elif key.fileobj is self._woken:
-                        self._woken.recv(4096)
                     elif guest := self._guests.get(key.fd):  # an earlier event may have ended it
                         self._serve(guest, events)
                 self._expire()
-                self._tick()
+                if self._tick is not None:
+                    self._tick()
         finally:
             for guest in list(self._guests.values()):
                 self._drop(guest)
@@ -153,7 +159,7 @@ class Handshakes(Generic[Shake]):
 
     def _timeout(self) -> float | None:
         """Return the time until the next deadline, s; None: there is none."""
-        found = [TICK_S] if self._sessions else []
+        found = [] if self._tick is None or not self._sessions else [TICK_S]
         if self._guests:
             oldest = next(iter(self._guests.values()))
             found.append(max(oldest.deadline - time.monotonic(), 0.0))
@@ -197,6 +203,7 @@ class Handshakes(Generic[Shake]):
             self.accepted += 1
             self._guests[sock.fileno()] = guest
             self._selector.register(sock, selectors.EVENT_READ)
+            self._send(guest)
 
     def _serve(self, guest: Guest[Shake], events: int) -> None:
         """Receive from and send to a client in the handshake."""
@@ -242,6 +249,10 @@ class Handshakes(Generic[Shake]):
     def _drop(self, guest: Guest[Shake]) -> None:
         """Disconnect a client in the handshake."""
         self._forget(guest)
+        self._disconnect(guest)
+
+    def _disconnect(self, guest: Guest[Shake]) -> None:
+        """Disconnect a client that has no thread."""
         if guest.handshake.phase is Phase.SERVED:
             guest.handshake.drop()
         guest.socket.close()
@@ -254,18 +265,18 @@ class Handshakes(Generic[Shake]):
             target=self._session, args=(guest,), name=f"{self._name} client", daemon=True
         )
         with self._lock:
-            if len(self._sessions) >= 2 * MOST_SESSIONS:
-                guest.handshake.drop()
-                guest.socket.close()
-                return
-            self._sessions[thread] = guest.socket
+            full = len(self._sessions) >= 2 * MOST_SESSIONS
+            if not full:
+                self._sessions[thread] = guest.socket
+        if full:
+            self._disconnect(guest)
+            return
         try:
             thread.start()
         except (RuntimeError, MemoryError):
             with self._lock:
                 del self._sessions[thread]
-            guest.handshake.drop()
-            guest.socket.close()
+            self._disconnect(guest)
 
     def _session(self, guest: Guest[Shake]) -> None:
         """Serve a client."""
@@ -275,3 +286,13 @@ class Handshakes(Generic[Shake]):
             with self._lock:
                 del self._sessions[threading.current_thread()]
                 guest.socket.close()
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open files of this process as far as it may; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft

@@ -1,7 +1,7 @@
 """One NBD client after the handshake: a thread that runs its requests in batches.
 
 Owns the memory of a client, the execution of its requests, and its replies. Does not own the words
-(nbd_request.py), connections before that (nbd.py), replies at their time on the wall clock
+(nbd_request.py), connections before that (handshakes.py), replies at their time on the wall clock
 (nbd_paced.py) or the drive's clock (service.py).
 Source: the NBD protocol, transmission phase; batches as in io_uring: whatever has arrived is handed
 over at once.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ondie.emu.engine.core.state import as_records
-from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
+from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE, Row, commands_of, first_error
 from ondie.emu.serve import nbd_request as words
 from ondie.emu.serve.nbd_request import NbdError, error_of
 from ondie.emu.serve.nbd_wire import ALLOCATION_ID, Handshake
@@ -207,31 +207,24 @@ class Session:
             reply, error = self._block_status(cookie, offset, length, flags)
         else:
             if kind == words.NBD_TRIM:
-                error = self._steps([(TRIM, offset, length, 0)])
+                error = self._steps([(TRIM, offset, length, -1, 0)])
             else:
                 error = self._write_zeroes(offset, length, flags)
             if not error and flags & words.FLAG_FUA:
-                error = self._steps([(FLUSH, 0, 0, 0)])
+                error = self._steps([(FLUSH, 0, 0, -1, 0)])
             reply = words.error_reply(kind, cookie, error, self.structured)
         self.served.count_one(kind, bool(error))
         self.send(reply)
 
-    def _steps(self, steps: list[tuple[int, int, int, int]]) -> int:
-        """Run commands (operation, offset, size, FUA), writes of zeros among them. Return an error
-        or 0."""
+    def _steps(self, steps: list[Row]) -> int:
+        """Run commands, writes of zeros among them. Return an error or 0."""
         for first in range(0, len(steps), self.served.depth):
-            some = steps[first : first + self.served.depth]
-            commands = np.zeros(len(some), COMMAND)
-            commands["op"], commands["offset"], commands["size"], commands["fua"] = zip(
-                *some, strict=True
-            )
-            commands["data"] = np.where(commands["op"] == WRITE, 0, -1)
+            commands = commands_of(steps[first : first + self.served.depth])
             done = run(self.connection, as_records(commands), self.served.zeros)
             if done is None:
                 return NbdError.EIO
-            wrong = done["status"][done["status"] != 0]
-            if len(wrong):
-                return error_of(int(wrong[0]))
+            if status := first_error(done):
+                return error_of(status)
         return 0
 
     def _write_zeroes(self, offset: int, length: int, flags: int) -> int:
@@ -243,13 +236,13 @@ class Session:
             if flags & words.FLAG_FAST_ZERO:
                 return NbdError.ENOTSUP
             first = last = end
-        steps = []
+        steps: list[Row] = []
         transfer = self.served.transfer
         for begin, stop in ((offset, first), (last, end)):
             for at in range(begin, stop, transfer):
-                steps.append((WRITE, at, min(transfer, stop - at), 0))
+                steps.append((WRITE, at, min(transfer, stop - at), 0, 0))
         if first < last:
-            steps.append((TRIM, first, last - first, 0))
+            steps.append((TRIM, first, last - first, -1, 0))
         return self._steps(steps)
 
     def _block_status(self, cookie: int, offset: int, length: int, flags: int) -> tuple[bytes, int]:

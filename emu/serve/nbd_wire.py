@@ -1,7 +1,8 @@
 """Words of the NBD protocol, and the handshake of one client as a machine from bytes to bytes.
 
 Owns the numbers of the protocol, the description of the export, and the options that a client
-haggles. Does not own requests and replies after the handshake (nbd_request.py) or sockets (nbd.py).
+haggles. Does not own requests and replies after the handshake (nbd_request.py) or sockets
+(handshakes.py).
 Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md): fixed newstyle
 negotiation, structured replies, metadata querying, block size constraints.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, IntEnum, IntFlag
+from enum import IntEnum, IntFlag
+
+from ondie.emu.serve.handshakes import Phase
 
 GREETING = struct.Struct(">8sQH")
 OPTION = struct.Struct(">QII")
@@ -117,32 +120,26 @@ class Export:
         return int(found | (ExportFlag.SEND_DF if structured else 0))
 
 
-class Phase(Enum):
-    """Phase of a handshake."""
-
-    FLAGS = "the client's flags are awaited"
-    OPTIONS = "options are awaited"
-    SERVED = "requests follow"
-    ENDED = "the connection ends"
-
-
 class Handshake:
     """Handshake of one client for ``export``.
 
     :meth:`feed` takes bytes of the client and returns bytes for it. When :attr:`phase` is SERVED,
     :attr:`rest` has the bytes that follow the handshake, and the caller feeds no more. ``admit``:
-    takes a place for a client that enters the next phase; returns why there is none, or "". Memory
-    is bounded by MOST_OPTION_BYTES and the bytes fed at once: longer data of an option are skipped
-    as they arrive. A client without the flag FIXED_NEWSTYLE can only choose an export.
+    takes a place for a client that is served; returns why there is none, or "". ``leave``: gives
+    the place back if the client has gone before it is served. Memory is bounded by
+    MOST_OPTION_BYTES and the bytes fed at once: longer data of an option are skipped as they
+    arrive. A client without the flag FIXED_NEWSTYLE can only choose an export.
     """
 
-    def __init__(self, export: Export, admit: Callable[[], str]) -> None:
+    def __init__(self, export: Export, admit: Callable[[], str], leave: Callable[[], None]) -> None:
         self.export = export
-        self.phase = Phase.FLAGS
+        self.phase = Phase.OPEN
         self.structured = False
         """True if structured replies were negotiated."""
         self.rest = b""
-        self._admit = admit
+        self._admit, self._leave = admit, leave
+        self._flags_taken = False
+        """True once the client's flags have arrived; options follow."""
         self._fixed = self._no_zeroes = False
         """Flags of the client."""
         self._selected: bytes | None = None
@@ -171,7 +168,7 @@ class Handshake:
         """Take ``data``; return what is to be sent."""
         self.rest += data
         out = []
-        while self.haggling:
+        while self.phase is Phase.OPEN:
             reply = self._step()
             if reply is None:
                 break
@@ -180,10 +177,9 @@ class Handshake:
             self.rest = b""
         return b"".join(out)
 
-    @property
-    def haggling(self) -> bool:
-        """True while bytes of the client are part of the handshake."""
-        return self.phase in (Phase.FLAGS, Phase.OPTIONS)
+    def drop(self) -> None:
+        """The client has gone before it was served."""
+        self._leave()
 
     def _step(self) -> bytes | None:
         """Handle the next word; return its reply, or None if it has not arrived as a whole."""
@@ -195,7 +191,7 @@ class Handshake:
             if self._aborted:
                 self.phase = Phase.ENDED
             return self._late_reply
-        if self.phase is Phase.FLAGS:
+        if not self._flags_taken:
             return self._take_flags()
         if len(self.rest) < OPTION.size:
             return None
@@ -238,8 +234,9 @@ class Handshake:
             return None
         flags = int.from_bytes(self.rest[:4], "big")
         self.rest = self.rest[4:]
-        known = flags & ~(FIXED_NEWSTYLE | NO_ZEROES) == 0
-        self.phase = Phase.OPTIONS if known else Phase.ENDED
+        self._flags_taken = True
+        if flags & ~(FIXED_NEWSTYLE | NO_ZEROES):
+            self.phase = Phase.ENDED
         self._fixed, self._no_zeroes = bool(flags & FIXED_NEWSTYLE), bool(flags & NO_ZEROES)
         return b""
 

@@ -42,7 +42,7 @@ from ondie.emu.controller.status_code import Code
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import page_map
-from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM
+from ondie.emu.nvme.command import FLUSH, TRIM, commands_of, first_error
 from ondie.emu.nvme.status import SPARE_THRESHOLD, Condition
 from ondie.emu.nvme.wire import Cqe
 from ondie.emu.serve import controller_state
@@ -186,9 +186,9 @@ class NvmeDrive:
         transport."""
         match action.do:
             case Do.FLUSH:
-                return self._run([(FLUSH, 0, 0)])
+                return self._run(FLUSH)
             case Do.DEALLOCATE:
-                return self._run([(TRIM, action.first, action.size)]) or self._run([(FLUSH, 0, 0)])
+                return self._run(TRIM, action.first, action.size) or self._run(FLUSH)
             case Do.ERASE:
                 status = self.perform(action._replace(do=Do.DEALLOCATE))
                 return status or self._erase_stale()
@@ -203,7 +203,7 @@ class NvmeDrive:
     def shut_down(self, controller: Controller, abrupt: bool) -> None:
         """Perform the action SHUT_DOWN: write the data cache to flash, unless ``abrupt``."""
         if not abrupt:
-            self._run([(FLUSH, 0, 0)])
+            self._run(FLUSH)
         with self.lock:
             controller.registers.shut_down()
         self._set_running(controller, False)
@@ -258,18 +258,13 @@ class NvmeDrive:
 
     # --- media
 
-    def _run(self, rows: list[tuple[int, int, int]]) -> int:
-        """Run commands (op, offset, size) without data; return the first status that is not 0."""
-        commands = np.zeros(len(rows), COMMAND)
-        for at, (op, offset, size) in enumerate(rows):
-            commands[at]["op"], commands[at]["offset"], commands[at]["size"] = op, offset, size
-        commands["data"] = -1
+    def _run(self, op: int, offset: int = 0, size: int = 0) -> int:
+        """Run a command without data; return its status."""
         try:
-            done = self.served.service.submit(commands).result()
+            done = self.served.service.submit(commands_of([(op, offset, size, -1, 0)])).result()
         except InputError:
             return int(Code.INTERNAL_ERROR)
-        wrong = done["status"][done["status"] != 0]
-        return int(wrong[0]) if len(wrong) else 0
+        return first_error(done)
 
     def _erase_stale(self) -> int:
         """Erase the blocks that hold old versions of data; return the status."""

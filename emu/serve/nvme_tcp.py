@@ -27,8 +27,7 @@ from ondie.emu.controller.fabrics import (
 from ondie.emu.controller.registers import State
 from ondie.emu.nvme.wire import Cqe
 from ondie.emu.serve.address import Listener
-from ondie.emu.serve.handshakes import Handshakes
-from ondie.emu.serve.nbd import MOST_SESSIONS
+from ondie.emu.serve.handshakes import MOST_SESSIONS, Handshakes
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp_handshake import Handshake
 from ondie.emu.serve.nvme_tcp_session import Session
@@ -56,22 +55,17 @@ class NvmeTcpServer:
         """Time of the last sign of life, time.monotonic."""
         self._lock = threading.RLock()
         """Held for the associations and the two tables; taken before the lock of the drive."""
-        self._handshakes = Handshakes(
-            listener, self._handshake, self._run, self._tick, "ondie nvme-tcp"
+        self.handshakes = Handshakes(
+            listener, self._handshake, self._run, "ondie nvme-tcp", self._tick
         )
 
     @property
     def listener(self) -> Listener:
-        return self._handshakes.listener
-
-    @property
-    def accepted(self) -> int:
-        """Number of connections so far."""
-        return self._handshakes.accepted
+        return self.handshakes.listener
 
     def close(self) -> None:
         """Disconnect all hosts, after the commands that they have in flight, and end."""
-        self._handshakes.close()
+        self.handshakes.close()
 
     # --- associations
 

@@ -81,6 +81,10 @@ class Handshake:
         self._admit, self._leave = admit, leave
         self._initialized = False
 
+    def greeting(self) -> bytes:
+        """Return what the server sends first: nothing."""
+        return b""
+
     def drop(self) -> None:
         """The client has gone before it was served."""
         self._leave(self.association, self.connect.qid)

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ondie.emu.controller.fabrics import Association, ConnectRefused, FabricsCode
-from ondie.emu.serve.handshakes import Phase
-from ondie.emu.serve.nbd import raise_file_limit
+from ondie.emu.serve.handshakes import Phase, raise_file_limit
 from ondie.emu.serve.nvme_tcp_handshake import Handshake
 from tests.protocol.controller_host import Host
 from tests.protocol.nvme_tcp_client import IN_CAPSULE, TRANSPORT, host_pdu, icreq, sgl
@@ -108,14 +107,14 @@ def test_half_open_connections(target, counts):
     """Connections that say nothing cost neither threads nor others' service."""
     count = min(counts(300, 10_000), raise_file_limit() // 3)
     before = threading.active_count()
-    accepted = target.server.accepted
+    accepted = target.server.handshakes.accepted
     silent = []
     try:
         for at in range(count):
             silent.append(socket.create_connection(target.address))
             if at % 3 == 0:
                 silent[-1].sendall(icreq()[: at % 127])
-        wait_for(lambda: target.server.accepted >= accepted + count)
+        wait_for(lambda: target.server.handshakes.accepted >= accepted + count)
         assert threading.active_count() == before
         admin, io = target.host()
         assert io.write(0, text(3, BLOCK), BLOCK) == 0 and io.read(0, 1, BLOCK) == text(3, BLOCK)

@@ -10,7 +10,8 @@ import numpy as np
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ, TRIM, WRITE
 from ondie.emu.serve import nbd_request as words
-from ondie.emu.serve.nbd_wire import MOST_OPTION_BYTES, OPTION, Export, Handshake, Phase
+from ondie.emu.serve.handshakes import Phase
+from ondie.emu.serve.nbd_wire import MOST_OPTION_BYTES, OPTION, Export, Handshake
 
 EXPORT = Export(size=1 << 20, block=512, preferred=4096, largest=1 << 15, description="a drive")
 MOST_REPLY = 512
@@ -23,14 +24,14 @@ def handshake(data: bytes) -> None:
     """Pieces do not matter, memory and replies are bounded, and every reply has its option's
     number."""
     step, sent = (data[0] & 63) + 1 if data else 1, data[1:]
-    whole, pieces = (Handshake(EXPORT, lambda: "") for _ in range(2))
+    whole, pieces = (Handshake(EXPORT, lambda: "", lambda: None) for _ in range(2))
     out = whole.feed(sent)
     found = b""
     for at in range(0, len(sent), step):
-        if not pieces.haggling:
+        if pieces.phase is not Phase.OPEN:
             break
         found += pieces.feed(sent[at : at + step])
-        if pieces.haggling:
+        if pieces.phase is Phase.OPEN:
             assert len(pieces.rest) < OPTION.size + MOST_OPTION_BYTES
     assert found == out and pieces.phase is whole.phase
     assert (pieces.structured, pieces.allocation) == (whole.structured, whole.allocation)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.serve import nbd_wire as wire
-from ondie.emu.serve.nbd_wire import Export, Handshake, Phase
+from ondie.emu.serve.handshakes import Phase
+from ondie.emu.serve.nbd_wire import Export, Handshake
 from tests.serve import nbd_client as nbd
 
 EXPORT = Export(size=3 << 20, block=512, preferred=4096, largest=1 << 20, description="a drive")
@@ -24,7 +25,7 @@ SIZES = b"\0\3" + struct.pack(">III", 512, 4096, 1 << 20)
 
 def shake(*pieces: bytes, export: Export = EXPORT, admit: Any = lambda: "") -> tuple[bytes, Any]:
     """(bytes for the client, handshake) after the flags and ``pieces``."""
-    made = Handshake(export, admit)
+    made = Handshake(export, admit, lambda: None)
     assert made.greeting() == GREETING
     return b"".join(made.feed(each) for each in (FLAGS, *pieces)), made
 
@@ -51,7 +52,7 @@ def test_go_byte_for_byte():
 @pytest.mark.parametrize("name", [b"", b"drive"])
 def test_export_name(flags, zeroes, name):
     """Without the flag of fixed newstyle too, where it is the only option."""
-    made = Handshake(EXPORT, lambda: "")
+    made = Handshake(EXPORT, lambda: "", lambda: None)
     assert made.feed(struct.pack(">I", flags)) == b""
     out = made.feed(nbd.option(nbd.OPT_EXPORT_NAME, name) + b"rest")
     assert out == struct.pack(">QH", 3 << 20, PLAIN) + bytes(zeroes)
@@ -60,13 +61,13 @@ def test_export_name(flags, zeroes, name):
 
 @pytest.mark.parametrize("flags", [4, 1 << 31, 7])
 def test_unknown_flags_end_the_connection(flags):
-    made = Handshake(EXPORT, lambda: "")
+    made = Handshake(EXPORT, lambda: "", lambda: None)
     assert made.feed(struct.pack(">I", flags) + nbd.option(nbd.OPT_LIST)) == b""
     assert made.phase is Phase.ENDED and not made.rest
 
 
 def test_without_fixed_newstyle_another_option_ends_the_connection():
-    made = Handshake(EXPORT, lambda: "")
+    made = Handshake(EXPORT, lambda: "", lambda: None)
     assert made.feed(bytes(4) + nbd.option(nbd.OPT_LIST)) == b"" and made.phase is Phase.ENDED
 
 
@@ -140,7 +141,7 @@ def test_errors_of_options(sent, kind):
     out, made = shake(sent + nbd.option(nbd.OPT_LIST))
     number = struct.unpack(">I", sent[8:12])[0]
     assert kinds(out) == [(number, kind), (3, nbd.SERVER), (3, nbd.ACK)]
-    assert made.phase is Phase.OPTIONS
+    assert made.phase is Phase.OPEN
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_no_place():
     full = ["full", ""]
     out, made = shake(nbd.export_option(nbd.OPT_GO), admit=lambda: full[0])
     assert out == nbd.option_reply(nbd.OPT_GO, nbd.ERR_POLICY, b"full")
-    assert made.phase is Phase.OPTIONS
+    assert made.phase is Phase.OPEN
     out, named = shake(nbd.option(nbd.OPT_EXPORT_NAME), admit=lambda: full[0])
     assert out == b"" and named.phase is Phase.ENDED
     del full[0]
@@ -222,7 +223,7 @@ def test_no_place():
 def test_options_are_bounded():
     """256 options are answered; the next one ends the connection."""
     out, made = shake(nbd.option(50) * 256)
-    assert len(kinds(out)) == 256 and made.phase is Phase.OPTIONS
+    assert len(kinds(out)) == 256 and made.phase is Phase.OPEN
     assert made.feed(nbd.option(50)) == b"" and made.phase is Phase.ENDED
 
 
@@ -244,14 +245,14 @@ OPTIONS = st.one_of(
 
 def fed(data: bytes, cuts: list[int]) -> tuple[bytes, Any]:
     """The result of ``data`` in pieces. Memory stays bounded."""
-    made = Handshake(EXPORT, lambda: "")
+    made = Handshake(EXPORT, lambda: "", lambda: None)
     out = b""
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for begin, end in zip(edges, edges[1:], strict=False):
-        if not made.haggling:
+        if made.phase is not Phase.OPEN:
             break  # the caller feeds no more
         out += made.feed(data[begin:end])
-        if made.haggling:
+        if made.phase is Phase.OPEN:
             assert len(made.rest) < wire.OPTION.size + wire.MOST_OPTION_BYTES
     return out, made
 

@@ -25,7 +25,7 @@ SIZE = MemoryDrive(config(**SMALL), BLOCK).capacity
 
 def shaken(drive: MemoryDrive, structured: bool, allocation: bool) -> Handshake:
     """A handshake that has negotiated these."""
-    made = Handshake(drive.export, lambda: "")
+    made = Handshake(drive.export, lambda: "", lambda: None)
     options = b""
     if structured:
         options += nbd.option(nbd.OPT_STRUCTURED)

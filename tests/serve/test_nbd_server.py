@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from ondie.emu.nvme.command import FLUSH, WRITE
+from ondie.emu.serve import handshakes, nbd_session
 from ondie.emu.serve import nbd as server_of
-from ondie.emu.serve import nbd_session
 from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.handshakes import MOST_SESSIONS
 from ondie.emu.serve.memory_drive import MemoryDrive
-from ondie.emu.serve.nbd import MOST_SESSIONS
+from ondie.emu.serve.nbd import NbdServer
 from tests.serve import nbd_client as nbd
 from tests.serve import served
 from tests.serve.nbd_client import Client, client
@@ -52,7 +53,7 @@ def test_an_export_by_every_way_in(tmp_path):
 
 def test_over_tcp():
     listener = Listener(Address.parse(":0", "--nbd"), "--nbd")
-    server = server_of.NbdServer(MemoryDrive(config(**SMALL), 512), listener)
+    server = NbdServer(MemoryDrive(config(**SMALL), 512), listener)
     try:
         assert listener.address.host == "127.0.0.1" and listener.address.port > 0
         with client((listener.address.host, listener.address.port)) as one:
@@ -71,38 +72,49 @@ def test_the_65th_client_is_refused(tmp_path):
         with pytest.raises(EOFError):
             Client(path, go=False)
         clients[0].close()
-        until(lambda: server._admitted < MOST_SESSIONS, "a place")
+        until(lambda: server.admitted < MOST_SESSIONS, "a place")
         with client(path) as late:
             late.write(0, b"z" * 512)
         assert clients[-1].read(0, 512) == b"z" * 512
-    assert server._admitted == 0 and not server._sessions
+    assert server.admitted == 0 and not server.handshakes._sessions
 
 
 def test_a_place_is_given_back_in_every_way(tmp_path, monkeypatch):
-    """By clients that leave during the handshake, and when no thread starts."""
+    """By clients that leave during the handshake, when no thread starts or too many have not
+    ended, and when there is no memory for a session."""
+
+    def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    def no_memory(*_):
+        raise MemoryError
+
     with served.memory(tmp_path) as (server, path):
         for _ in range(70):
             one = Client(path, name=None)
             one.socket.sendall(b"\0\0\0\3" + nbd.option(nbd.OPT_EXPORT_NAME))
             one.close()
-        until(lambda: server._admitted == 0, "no place in use")
-
-        def refuse(thread):
-            raise RuntimeError("can't start new thread")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            one = Client(path)
-            assert one.closed()
-        until(lambda: server._admitted == 0, "no place in use")
-        assert not server._sessions and not server._guests
+        until(lambda: server.admitted == 0, "no place in use")
+        for place, name, value in (
+            (threading.Thread, "start", no_thread),
+            (handshakes, "MOST_SESSIONS", 0),
+            (server_of, "session_of", no_memory),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, value)
+                one = Client(path)
+                assert one.closed()
+                one.close()
+            until(lambda: server.admitted == 0, "no place in use")
+        until(lambda: not server.handshakes._sessions, "no threads")
+        assert not server.handshakes._guests
         with client(path) as one:
             assert one.read(0, 512) == bytes(512)
 
 
 def test_a_handshake_takes_ten_seconds_at_most(tmp_path, monkeypatch):
     """Bytes that come one by one do not extend it; clients in use are not touched."""
-    monkeypatch.setattr(server_of, "HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
     with served.memory(tmp_path) as (server, path), client(path) as used:
         slow, silent = Client(path, name=None), Client(path, name=None)
         begin = time.monotonic()
@@ -112,7 +124,7 @@ def test_a_handshake_takes_ten_seconds_at_most(tmp_path, monkeypatch):
                 time.sleep(0.02)
         assert 0.2 < time.monotonic() - begin < 10
         assert len(silent.receive(18)) == 18 and silent.closed()
-        until(lambda: server.expired == 2, "two ended handshakes")
+        until(lambda: server.handshakes.expired == 2, "two ended handshakes")
         assert used.read(0, 512) == bytes(512)
         slow.close()
         silent.close()
@@ -122,7 +134,7 @@ def test_half_open_connections(tmp_path, counts):
     """Ten thousand at full counts: a client with a proper handshake is served meanwhile, none has
     a thread, and each takes a few kilobytes."""
     count = counts(300, 10_000)
-    files = server_of.raise_file_limit()
+    files = handshakes.raise_file_limit()
     count = min(count, (files - 600) // 2)
     threads = threading.active_count()
     with served.memory(tmp_path) as (server, path), contextlib.ExitStack() as stack:
@@ -133,13 +145,13 @@ def test_half_open_connections(tmp_path, counts):
             one = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             one.connect(path)  # waits while too many wait to be accepted
             one.sendall(b"\0\0\0\3" + nbd.IHAVEOPT)
-        until(lambda: server.accepted == count, f"{count} clients")
+        until(lambda: server.handshakes.accepted == count, f"{count} clients")
         with client(path) as used:
             used.write(0, b"a" * 512)
             assert used.read(0, 512) == b"a" * 512
         assert threading.active_count() <= running + 1
         assert memory_bytes() - before < 20e6 + count * 20_000
-    assert not server._guests
+    assert not server.handshakes._guests
 
 
 def memory_bytes() -> int:
@@ -152,11 +164,11 @@ def memory_bytes() -> int:
 def test_the_oldest_makes_room(tmp_path):
     """With few open files: the ninth client in a handshake ends the first."""
     with served.memory(tmp_path) as (server, path), contextlib.ExitStack() as stack:
-        server._most_guests = 8
+        server.handshakes._most_guests = 8
         clients = []
         for number in range(9):
             clients.append(stack.enter_context(client(path, name=None)))
-            until(lambda number=number: server.accepted == number + 1, "a client")
+            until(lambda number=number: server.handshakes.accepted == number + 1, "a client")
         assert len(clients[0].receive(18)) == 18 and clients[0].closed()
         assert len(clients[1].receive(18)) == 18
         with client(path) as used:
@@ -164,11 +176,11 @@ def test_the_oldest_makes_room(tmp_path):
 
 
 def test_a_process_with_few_files(monkeypatch):
-    monkeypatch.setattr(server_of, "raise_file_limit", lambda: 64)
+    monkeypatch.setattr(handshakes, "raise_file_limit", lambda: 64)
     listener = Listener(Address.parse("127.0.0.1:0", "--nbd"), "--nbd")
-    server = server_of.NbdServer(MemoryDrive(config(**SMALL), 512), listener)
+    server = NbdServer(MemoryDrive(config(**SMALL), 512), listener)
     try:
-        assert server._most_guests == server_of.LEAST_GUESTS
+        assert server.handshakes._most_guests == handshakes.LEAST_GUESTS
         with client(("127.0.0.1", listener.address.port)) as one:
             assert one.read(0, 512) == bytes(512)
     finally:
@@ -182,7 +194,7 @@ def test_replies_that_nobody_reads_end_a_handshake(tmp_path):
         flood = b"\0\0\0\3" + nbd.export_option(nbd.OPT_INFO, b"drive", (1, 2, 3)) * 4000
         with contextlib.suppress(OSError):
             one.socket.sendall(flood)
-        until(lambda: not server._guests, "the end of the client")
+        until(lambda: not server.handshakes._guests, "the end of the client")
         one.close()
         with client(path) as used:
             assert used.read(0, 512) == bytes(512)
@@ -281,7 +293,7 @@ def test_disconnects_in_mid_write(tmp_path, counts):
                 found = other.read(0, 8192)
                 assert len({found[at : at + 4096] for at in (0, 4096)}) <= 2
                 assert found == found[:1] * 8192 or found[:4096] != found[4096:]
-        until(lambda: server.nbd._admitted == 0, "no place in use")
+        until(lambda: server.nbd.admitted == 0, "no place in use")
 
 
 def test_media_errors_are_those_of_the_blocks(tmp_path):
@@ -327,7 +339,7 @@ def test_the_end_answers_what_was_sent(tmp_path):
 
 def test_the_end_does_not_wait_for_who_does_not_read(tmp_path, monkeypatch):
     """A client that takes no replies is disconnected after a while."""
-    monkeypatch.setattr(server_of, "GRACE_S", 0.3)
+    monkeypatch.setattr(handshakes, "GRACE_S", 0.3)
     with served.memory(tmp_path) as (server, path):
         one = Client(path)
         one.socket.settimeout(0.5)
@@ -474,7 +486,7 @@ def test_any_requests_with_the_wall_clock(tmp_path):
             assert one.ask(nbd.READ, 0, 512).error == nbd.EIO
             server.service.call(server.drive.power_on).result(nbd.SECONDS)
             assert one.ask(nbd.READ, 0, 512).error == 0
-    assert server.nbd._admitted == 0
+    assert server.nbd.admitted == 0
 
 
 def test_a_client_leaves_with_requests_in_flight(tmp_path):
@@ -487,6 +499,6 @@ def test_a_client_leaves_with_requests_in_flight(tmp_path):
         one.close()
         with client(path) as other:
             until(lambda: other.read(12288, 4096) == b"l" * 4096, "the last write")
-        until(lambda: server.nbd._admitted == 0, "no place in use")
+        until(lambda: server.nbd.admitted == 0, "no place in use")
         names = [each.name for each in threading.enumerate()]
         assert "ondie nbd replies" not in names

@@ -1,8 +1,8 @@
 """`ondie warmup`: compiles the functions that other commands need and stores the compiled code.
 
-Owns the list of small runs that compile every engine and kernel. Does not own the cache of compiled
-code (kernels/code_cache.py). User-defined policies and the suites of `ondie validate` compile their
-functions when they first run. Source: none.
+Owns the list of small runs that compile every engine, server and kernel. Does not own the cache of
+compiled code (kernels/code_cache.py). User-defined policies and the suites of `ondie validate`
+compile their functions when they first run. Source: none.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from pathlib import Path
 
 import click
 
+from ondie.emu.config.config import configuration
 from ondie.emu.ftl.policies import STREAMS, VICTIMS
+from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
 from ondie.emu.units import InputError, fmt_bytes, fmt_time
-from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, get
+from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, get, native
 from ondie.kernels.bench.contenders import HYPER, KEY, filled
 
 PROBE_BYTES = 1 << 20
@@ -71,7 +73,7 @@ def warmup(quiet: bool) -> None:
     before, began = stored_files(folder), time.perf_counter()
     problems: list[str] = []
     code_cache.say = problems.append
-    for name in itertools.chain(run_commands(problems), run_kernels()):
+    for name in itertools.chain(run_commands(problems), run_servers(), run_kernels()):
         if problems:
             raise InputError(f"{problems[0]} ({name})")
     new = stored_files(folder) - before
@@ -135,6 +137,21 @@ def run_commands(problems: list[str]) -> Iterator[str]:
             if code:
                 raise InputError(f"ondie {line}: ended with exit code {code}")
             yield f"ondie {line}"
+
+
+def run_servers() -> Iterator[str]:
+    """Start and end each kind of server once; yield its command line after its end. A server
+    compiles what requests need when it starts, except for the erasure of stale blocks."""
+    cfg, options = configuration("gen4-tlc", DRIVE), ServeOptions(nbd="unix:nbd")
+    with tempfile.TemporaryDirectory() as place, chdir(place):
+        MemoryServer(cfg, options).close()
+        yield "ondie serve --null"
+        if native.lib is None:  # a server of a drive does not start
+            return
+        server = Server(cfg, options)
+        server.service.call(server.drive.erase_stale).result()
+        server.close()
+        yield "ondie serve"
 
 
 def run_kernels() -> Iterator[str]:
