@@ -29,7 +29,7 @@ class Entry:
 
 TABLE = {
     "ablation": Entry("ablation:run_ablation", "List the protections that on-die update bypasses."),
-    "bench": Entry("bench:bench", "Measure the speed of kernels and of the engine."),
+    "bench": Entry("bench:bench", "Measure the speed of kernels, the engine, and a served drive."),
     "calibrate": Entry("calibrate:run_calibrate", "Fit a preset to measurements of fio."),
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "ctl": Entry("ctl:run_ctl", "Control a served drive: power, faults, counters."),
@@ -37,7 +37,7 @@ TABLE = {
     "preset": Entry("preset:preset", "List, show and compare configurations."),
     "record": Entry("record:record", "Record a training run as a trace."),
     "replay": Entry("replay:run_replay", "Replay a block trace through a drive."),
-    "serve": Entry("serve:run_serve", "Serve a drive to other programs, over NBD."),
+    "serve": Entry("serve:run_serve", "Serve a drive to other programs: NBD, NVMe/TCP, vfio-user."),
     "stannis": Entry("cluster:stannis", "Plan and simulate training on a cluster of drives."),
     "store": Entry("store:store", "Check, export and import the stored pages of a drive."),
     "study": Entry("study:study", "Train models with number formats and with bit errors."),

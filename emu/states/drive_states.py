@@ -37,7 +37,7 @@ from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.states import interruption
 from ondie.emu.states.reservoir_scan import ReservoirScan
-from ondie.emu.units import InputError, whole_number
+from ondie.emu.units import InputError, quoted, whole_number
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 
@@ -85,6 +85,8 @@ class DriveStates:
         """What the last recovery has found; None: there was none."""
         self._made: frozenset[int] = frozenset()
         """Parities and commit records of the current update that are on flash."""
+        self._read = False
+        """The weights were read to the host."""
         self.memory = [np.zeros((0, self._path.geometry.page_bytes), np.uint8)]
         """No row of an update accesses the namespace of commands."""
 
@@ -105,6 +107,10 @@ class DriveStates:
         is not online; and for missing or wrong vectors.
         """
         self._check_drive(drive)
+        if unknown := set(vectors) - set(self._path.vectors):
+            raise InputError(
+                f"vectors[{min(unknown)!r}]: must be one of {', '.join(self._path.vectors)}"
+            )
         for name in self._path.vectors:
             values, dtype = vectors.get(name), self._path.stripes[0].dtype
             if values is None or values.shape != (self.n_params,) or values.dtype != dtype:
@@ -130,6 +136,8 @@ class DriveStates:
         flash holds no complete version of some super-page, and PowerCut in a power cut.
         """
         self._check_drive(drive)
+        if drive.off:
+            raise InputError("the drive has no power; call power_on() first")
         self._drive = self._payload = None
         if drive.started is Start.CHECKPOINT:
             self._take_tables(drive)
@@ -203,6 +211,7 @@ class DriveStates:
         self._drive, self._payload = drive, payload
         self._path.payload, self._path.drives = payload, drive
         self._made = frozenset()
+        self._read = False
 
     def _take_tables(self, drive: Drive) -> None:
         """Take the states of a drive that was closed cleanly: its tables say where they are, and
@@ -249,7 +258,8 @@ class DriveStates:
 
     @property
     def step(self) -> int:
-        """Number of updates that have begun since the creation."""
+        """Number of updates since the creation of which something is on flash, and the one that
+        was started last. After a recovery, an update that left nothing on flash is not counted."""
         return self._opened.step
 
     @property
@@ -298,10 +308,10 @@ class DriveStates:
         """
         payload, path, drive = self._opened, self._path, self._drive
         assert drive is not None
-        if not drive.plan_done:
-            raise InputError("an update is running; a drive runs one at a time")
         if drive.condition is not Condition.ONLINE:
             raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
+        if not drive.plan_done:
+            raise InputError("an update is running; a drive runs one at a time")
         if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32:
             raise InputError(f"gradient: must be float32[{self.n_params}]")
         if gradient.shape != (self.n_params,):
@@ -394,7 +404,11 @@ class DriveStates:
 
     def stored(self, name: str) -> np.ndarray:
         """Return vector ``name`` as it is on flash, [n_params] in the stored type, in zero
-        simulated time."""
+        simulated time. Raises InputError for a name that is none of the vectors."""
+        if name not in self._path.vectors:
+            raise InputError(
+                f"vector {quoted(repr(name))}: must be one of {', '.join(self._path.vectors)}"
+            )
         return self._opened.stored(name)
 
     def start_read(self) -> None:
@@ -404,6 +418,7 @@ class DriveStates:
         self._opened.sent[:] = 0
         assert drive is not None
         drive.start(self._read_plan())
+        self._read = True
 
     def _read_plan(self) -> Iterator[np.ndarray]:
         assert self._drive is not None
@@ -414,7 +429,10 @@ class DriveStates:
 
     @property
     def weights(self) -> np.ndarray:
-        """Weights that the last read has sent to the host, [n_params]."""
+        """Weights that the last read has sent to the host, [n_params]. Raises InputError if there
+        was none since the states were created or opened."""
+        if not self._read:
+            raise InputError("weights: were not read; call start_read() and let the drive run")
         return self._opened.delivered
 
 
