@@ -628,6 +628,22 @@ def test_wrong_interrupts(client, payload):
     assert error.value.errno == errno.EINVAL
 
 
+def test_interrupts_never_wait(client):
+    """Only an eventfd is accepted, and one that is full or blocks does not stop the server."""
+    readable, writable = os.pipe()
+    with pytest.raises(VfioError) as error:
+        client.irqs(MSIX, 0, 1, fds=(writable,))
+    assert error.value.errno == errno.EINVAL
+    full = os.eventfd(0)
+    os.write(full, (2**64 - 2).to_bytes(8, "little"))
+    client.irqs(MSIX, 0, 1, fds=(full,))
+    os.set_blocking(full, True)
+    client.irqs(MSIX, 0, 1, flags=1 | 32)
+    assert os.eventfd_read(full) == 2**64 - 2
+    for fd in (readable, writable, full):
+        os.close(fd)
+
+
 def test_the_server_asks_for_the_device(client, server):
     event = client.event()
     client.irqs(REQ, 0, 1, fds=(event,))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ondie.emu.controller.health_logs import DONE as SANITIZE_DONE
+from ondie.emu.controller.health_logs import FAILED as SANITIZE_FAILED
 from ondie.emu.controller.log_pages import OCP_HEALTH
 from ondie.emu.controller.namespace_commands import HOST_SOFTWARE_FIELDS
 from ondie.emu.drive import Drive
@@ -323,6 +325,48 @@ def test_what_cannot_be_kept_ends_with_an_error(served, monkeypatch):
     served.shut_down(side.controller, abrupt=True)
     monkeypatch.undo()
     assert side.admin(FORMAT, nsid=1)[0] == 0
+
+
+def test_a_sanitize_operation_whose_end_cannot_be_kept(served, monkeypatch):
+    """It has failed, and runs again at the next start."""
+    side, save = Side(served), controller_state.save
+    calls = []
+
+    def once(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) > 1:
+            raise InputError("no room")
+        save(*given)
+
+    monkeypatch.setattr(controller_state, "save", once)
+    assert side.admin(SANITIZE, cdw10=2)[0] == 0
+    served._sanitizing.join(20)
+    assert len(calls) == 2 and served.shared.sanitize.status == SANITIZE_FAILED
+    monkeypatch.undo()
+    assert side.admin(SANITIZE, cdw10=2)[0] == 0
+    served._sanitizing.join(20)
+    assert served.shared.sanitize.status == SANITIZE_DONE
+
+
+def test_a_drive_that_is_only_read_has_its_namespaces_and_marks(tmp_path):
+    def start(read_only: bool) -> NvmeDrive:
+        drive = Drive(config(**(SMALL | MODES["write back"])), payload=True, block_bytes=BLOCK,
+                      store=tmp_path / "store", read_only=read_only)  # fmt: skip
+        return NvmeDrive(ServedDrive(drive, Service(drive)))
+
+    served = start(False)
+    halve(Side(served))
+    assert statuses(Side(served).run((UNCORRECTABLE, 5, 1))) == [0]
+    found = {nsid: each.blocks for nsid, each in served.shared.namespaces.by_nsid.items()}
+    served.close()
+    stop(served)
+    before = (tmp_path / "store" / "nvme.json").read_bytes()
+    served = start(True)
+    assert {nsid: each.blocks for nsid, each in served.shared.namespaces.by_nsid.items()} == found
+    assert statuses(Side(served).run((READ, 5, 1), (READ, 6, 1))) == [UNRECOVERED, 0]
+    served.close()
+    stop(served)
+    assert (tmp_path / "store" / "nvme.json").read_bytes() == before
 
 
 def stop(served: NvmeDrive) -> None:
