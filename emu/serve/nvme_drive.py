@@ -87,6 +87,7 @@ class NvmeDrive:
         store = drive.store
         files = None if store is None else store.files
         self._folder: Path | None = None if files is None else files.folder.path
+        self._durable = files is not None and files.folder.durability == "host"
         self._keeps = drive.condition is Condition.ONLINE
         """What changes is written to the folder."""
         self.lock = threading.Lock()
@@ -128,7 +129,9 @@ class NvmeDrive:
             return
         with self.lock:
             now = self.served.service.call(lambda: self.served.drive.now).result()
-            controller_state.save(self._folder, self.shared, self.past, now, self._running)
+            controller_state.save(
+                self._folder, self.shared, self.past, now, self._running, self._durable
+            )
 
     # --- controllers
 
