@@ -28,11 +28,12 @@ def as_path(name: str, value: object) -> Path:
     return Path(text)
 
 
-def write_atomically(files: Mapping[Path, bytes]) -> None:
+def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None:
     """Write all files, or none if one cannot be written. ``files``: contents by path.
 
-    Each file is written under a temporary name, then renamed. Missing folders are created. Raises
-    InputError if a file cannot be written.
+    Each file is written under a temporary name, then renamed. Missing folders are created. With
+    ``durable``, files and their names are on the medium at the end, so that they outlive a failure
+    of the host. Raises InputError if a file cannot be written.
     """
     staged: list[tuple[str, Path]] = []
     made: list[Path] = []
@@ -45,11 +46,17 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
                 staged.append((name, path))
                 with os.fdopen(handle, "wb") as file:
                     file.write(data)
-                os.chmod(name, 0o644)
+                    os.fchmod(file.fileno(), 0o644)
+                    if durable:
+                        file.flush()
+                        os.fsync(file.fileno())
         while staged:
             with writing(staged[0][1]):
                 os.replace(*staged[0])
             del staged[0]
+        for path in files if durable else ():
+            with writing(path):
+                _sync_folder(path.parent)
     except BaseException:
         for name, _ in staged:
             os.unlink(name)
@@ -75,6 +82,15 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the medium."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:

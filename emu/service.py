@@ -141,6 +141,8 @@ class Service:
         try:
             if self._inbox or self._batches or self._idle or self._closing:
                 return None
+            if owner != self._thread.ident:  # the thread has not begun, or has ended
+                return None
             drive.owner = threading.get_ident()
             given = checked(commands)
             given["arrival"] = drive.earliest_arrival
@@ -210,7 +212,8 @@ class Service:
     # --- the thread
 
     def _serve(self) -> None:
-        self.drive.owner = threading.get_ident()
+        with self._turns:
+            self.drive.owner = threading.get_ident()
         sleep_exactly()
         try:
             while self._turn():

@@ -24,11 +24,14 @@ NAME = "nvme.json"
 VERSION = 1
 
 
-def save(folder: Path, shared: Shared, past: Past, now_ps: int, running: bool) -> None:
+def save(
+    folder: Path, shared: Shared, past: Past, now_ps: int, running: bool, durable: bool
+) -> None:
     """Write the state of the controllers of the store in ``folder``, complete or not at all.
 
     ``now_ps``: time since the last start without a checkpoint. ``running``: a loss of power now is
-    an unsafe shutdown. Raises InputError if the file cannot be written.
+    an unsafe shutdown. ``durable``: the file outlives a failure of the host. Raises InputError if
+    the file cannot be written.
     """
     document = {
         "version": VERSION,
@@ -51,7 +54,7 @@ def save(folder: Path, shared: Shared, past: Past, now_ps: int, running: bool) -
         "write_commands": shared.write_commands,
         "unaligned": shared.unaligned,
     }  # fmt: skip
-    write_atomically({folder / NAME: json.dumps(document, indent=1).encode()})
+    write_atomically({folder / NAME: json.dumps(document, indent=1).encode()}, durable)
 
 
 class Loaded:
@@ -66,18 +69,50 @@ class Loaded:
         sizes, capacity = namespaces.capabilities.formats, namespaces.capabilities.capacity_bytes
         namespaces.created = int(document["created"])
         for each in document["namespaces"]:
-            size = sizes[each["block_format"]]
+            size = sizes[_number(each["block_format"], "block_format", len(sizes) - 1)]
             found = Namespace(**(each | {"uuid": uuid.UUID(each["uuid"]), "block_bytes": size}))
-            if found.first + found.size > capacity or found.blocks * size > found.size:
-                raise ValueError(f"namespace {found.nsid} is larger than the drive")
+            _check(found, namespaces)
             namespaces.by_nsid[found.nsid] = found
-        self.shared.uncorrectable.ranges = [(low, high) for low, high in document["uncorrectable"]]
+        marks = [(low, high) for low, high in document["uncorrectable"]]
+        last = 0
+        for low, high in marks:
+            _number(high, "end of uncorrectable bytes", capacity)
+            if _number(low, "first of uncorrectable bytes", high - 1) < last:
+                raise ValueError("the ranges of uncorrectable bytes are not sorted and disjoint")
+            last = high
+        self.shared.uncorrectable.ranges = marks
         self.shared.sanitize = SanitizeState(**document["sanitize"])
         self.shared.saved_features = {
             (feature, part): value for feature, part, value in document["features"]
         }
         for name in ("read_commands", "write_commands", "unaligned"):
             setattr(self.shared, name, int(document[name]))
+
+
+def _number(value: object, name: str, most: int, least: int = 0) -> int:
+    """Return ``value``, an integer from ``least`` to ``most``. Raises ValueError."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} = {value!r}: must be an integer from {least} to {most}")
+    return value
+
+
+def _check(found: Namespace, namespaces: Namespaces) -> None:
+    """Raise ValueError for a namespace that cannot be beside ``namespaces``."""
+    offered, others = namespaces.capabilities, namespaces.by_nsid
+    capacity, unit = offered.capacity_bytes, offered.mapping_unit_bytes
+    _number(found.nsid, "nsid", offered.namespaces, 1)
+    if found.nsid in others:
+        raise ValueError(f"namespace {found.nsid} exists twice")
+    name = f"namespace {found.nsid}:"
+    _number(found.first, f"{name} first", capacity - 1)
+    _number(found.size, f"{name} size", capacity - found.first, 1)
+    _number(found.blocks, f"{name} blocks", found.size // found.block_bytes, 1)
+    for key, value in (("first", found.first), ("size", found.size)):
+        if value % unit:
+            raise ValueError(f"{name} {key} = {value}: must be a multiple of {unit}")
+    for each in others.values():
+        if found.first < each.first + each.size and each.first < found.first + found.size:
+            raise ValueError(f"{name} overlaps namespace {each.nsid}")
 
 
 def load(folder: Path, namespaces: Namespaces) -> Loaded | None:

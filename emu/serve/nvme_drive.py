@@ -85,8 +85,11 @@ class NvmeDrive:
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()
         store = drive.store
-        files = None if store is None or drive.condition is not Condition.ONLINE else store.files
+        files = None if store is None else store.files
         self._folder: Path | None = None if files is None else files.folder.path
+        self._durable = files is not None and files.folder.durability == "host"
+        self._keeps = drive.condition is Condition.ONLINE
+        """What changes is written to the folder."""
         self.lock = threading.Lock()
         """Held for every use of ``shared`` and of a controller's tables, and not while commands
         run."""
@@ -97,8 +100,10 @@ class NvmeDrive:
         self._posts: dict[Controller, Post] = {}
         self._busy_ps = self._busy_until = 0
         self._sanitizing: threading.Thread | None = None
+        self._at_work: set[Controller] = set()
+        """Controllers that were enabled and not shut down since."""
         self._running = True
-        """No host has announced the end of power: it would be an unsafe shutdown."""
+        """Not all hosts have announced the end of power: it would be an unsafe shutdown."""
         self._begin()
 
     def _begin(self) -> None:
@@ -118,12 +123,15 @@ class NvmeDrive:
             self.perform(Action(Do.SANITIZE))
 
     def save(self) -> None:
-        """Write what outlives a loss of power to the store, if there is one. Raises InputError."""
-        if self._folder is None:
+        """Write what outlives a loss of power to the store, if there is one and the drive was
+        online at its start. Raises InputError."""
+        if self._folder is None or not self._keeps:
             return
         with self.lock:
             now = self.served.service.call(lambda: self.served.drive.now).result()
-            controller_state.save(self._folder, self.shared, self.past, now, self._running)
+            controller_state.save(
+                self._folder, self.shared, self.past, now, self._running, self._durable
+            )
 
     # --- controllers
 
@@ -140,6 +148,7 @@ class NvmeDrive:
         """Forget a controller whose transport has gone."""
         with self.lock:
             self._posts.pop(controller, None)
+            self._at_work.discard(controller)
 
     def execute(self, controller: Controller, entry: bytes, data: bytes = b"") -> Reply:
         """Execute an admin command and its actions on the media; return the reply with the actions
@@ -215,15 +224,21 @@ class NvmeDrive:
                 controller.registers.enabled()
 
     def _set_running(self, controller: Controller, running: bool) -> bool:
-        """Keep whether a loss of power would be an unsafe shutdown; return False if that fails,
-        with the controller."""
-        if running == self._running:
-            return True
-        self._running = running
+        """Keep whether a loss of power would be an unsafe shutdown, as long as one controller is at
+        work; return False if that fails, with the controller."""
+        with self.lock:
+            if running:
+                self._at_work.add(controller)
+            else:
+                self._at_work.discard(controller)
+            before, self._running = self._running, bool(self._at_work)
+            if self._running == before:
+                return True
         try:
             self.save()
         except InputError:
             with self.lock:
+                self._running = before  # as the file has it: the next change is written
                 controller.registers.fail()
             return False
         return True
@@ -281,8 +296,13 @@ class NvmeDrive:
             whole = Action(Do.ERASE, size=size)
             success = self.perform(whole) == 0
         with self.lock:
-            self.shared.sanitize = ended(self.shared.sanitize, success)
-        self.save()
+            began = self.shared.sanitize
+            self.shared.sanitize = ended(began, success)
+        try:
+            self.save()
+        except InputError:  # the file says that the operation is in progress: it will run again
+            with self.lock:
+                self.shared.sanitize = ended(began, success=False)
         self._tell(lambda each: each.notify(Event.SANITIZE_COMPLETED))
 
     # --- counters

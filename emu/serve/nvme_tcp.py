@@ -136,8 +136,10 @@ class NvmeTcpServer:
         finally:
             with self._lock:
                 del queues[qid]
-            ended.set()
-            self._leave(association, qid)
+            try:
+                self._leave(association, qid)
+            finally:
+                ended.set()  # now its identifier is free
 
     # --- what sessions and time ask for
 

@@ -386,7 +386,9 @@ class Session:
             action, *actions = actions
             match action.do:
                 case Do.ENABLE:
-                    with self._drive.lock:
+                    if isinstance(controller, Controller):
+                        self._drive.enabled(controller)
+                    else:
                         controller.registers.enabled()
                     self._target.alive(self.association)
                 case Do.RESET:

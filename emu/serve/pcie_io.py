@@ -74,9 +74,10 @@ class MemoryIo:
         parts, more = self._fetch(queues)
         if not parts:
             return False, set()
-        made = self._decode(parts)
-        if made:
-            self._run_plain(made)
+        with self._drive.gate.together():  # what was decoded holds until it has run
+            made = self._decode(parts)
+            if made:
+                self._run_plain(made)
         posted, plain = self._finish_plain(parts) if made else (set(), 0)
         if plain < sum(part.size for part in parts):
             posted |= self._run_others(parts)
@@ -110,7 +111,7 @@ class MemoryIo:
         return parts, more
 
     def _decode(self, parts: list[Part]) -> int:
-        """Decode a batch; return the number of plain commands."""
+        """Decode a batch; return the number of plain commands. The caller passes the gate."""
         controller = self._controller
         with self._drive.lock:
             shared = controller.shared
@@ -136,14 +137,13 @@ class MemoryIo:
         self.guest.set_spaces(spaces)
 
     def _run_plain(self, made: int) -> None:
-        """Run the plain commands of a batch."""
+        """Run the plain commands of a batch. The caller passes the gate."""
         statuses = self._batch.statuses
-        with self._drive.gate.together():
-            try:
-                done = self._connection.run(self._commands[:made], self._area)
-            except (InputError, KernelError):  # the power was cut, or the service has ended
-                statuses[:made] = Code.INTERNAL_ERROR
-                return
+        try:
+            done = self._connection.run(self._commands[:made], self._area)
+        except (InputError, KernelError):  # the power was cut, or the service has ended
+            statuses[:made] = Code.INTERNAL_ERROR
+            return
         statuses[done["tag"]] = done["status"]
         with self._drive.lock:  # they arrived together, and are in the order of their ends
             self._drive.add_busy(int(done[0]["arrival"]), int(done[-1]["end"]))

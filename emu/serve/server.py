@@ -103,13 +103,16 @@ class Server:
         return {name: each.listener.address for name, each in servers.items() if each is not None}
 
     def close(self) -> None:
-        """Disconnect all clients, flush the drive and close its store. Raises CommandError if data
-        are lost."""
-        for each in (self.control, self.nbd, self.vfio_user, self.nvme_tcp, self.nvme):
-            if each is not None:
-                each.close()
-        self.service.close()
-        self.drive.close()
+        """Disconnect all clients, flush the drive and close its store. If a part fails, the others
+        are closed nevertheless. Raises CommandError if data are lost, InputError if a file cannot
+        be written."""
+        clients = (self.control, self.nbd, self.vfio_user, self.nvme_tcp, self.nvme)
+        with contextlib.ExitStack() as parts:  # closes the last one first
+            parts.callback(self.drive.close)
+            parts.callback(self.service.close)
+            for each in reversed(clients):
+                if each is not None:
+                    parts.callback(each.close)
 
 
 def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:

@@ -58,6 +58,8 @@ class Interrupts:
         if kind == wire.DATA_EVENTFD:
             if not asked.flags & wire.ACTION_TRIGGER or len(fds) not in (0, asked.number):
                 raise Refused(errno.EINVAL)
+            if not all(is_event(fd) for fd in fds):  # a write to another file may wait for ever
+                raise Refused(errno.EINVAL)
             for key in keys:
                 waits = key in self._pending
                 self._forget(key)
@@ -92,6 +94,7 @@ class Interrupts:
             self._pending.add(key)
             return False
         self._pending.discard(key)
+        os.set_blocking(event, False)  # the client shares this setting, and may have changed it
         with contextlib.suppress(BlockingIOError):  # the count is full: the host will see it
             os.write(event, ONE)
         return True
@@ -378,6 +381,11 @@ def check_access(region: int, offset: int, count: int) -> None:
     """Raise Refused unless ``count`` bytes from ``offset`` on are in a region."""
     if not 1 <= count <= wire.MOST_DATA or offset + count > region_bytes(region):
         raise Refused(errno.EINVAL)
+
+
+def is_event(fd: int) -> bool:
+    """Return True if ``fd`` is an eventfd."""
+    return os.readlink(f"/proc/self/fd/{fd}") == "anon_inode:[eventfd]"
 
 
 def close_all(fds: list[int]) -> None:

@@ -1,5 +1,6 @@
 """`ondie serve --nvme-tcp`: one drive behind NBD and NVMe/TCP, stop and start, and bad input."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from ondie.emu.serve import controller_state
 from ondie.emu.serve.server import ServeOptions, Server
 from ondie.emu.units import InputError
 from tests.protocol.nvme_tcp_client import NAMED, Queue
@@ -54,6 +56,35 @@ def test_a_host_reconnects_to_a_server_that_starts_again(tmp_path):
             with pytest.raises(OSError):
                 queue.pdu()
             queue.close()
+
+
+def test_a_part_that_cannot_close_leaves_the_others_closed(tmp_path, monkeypatch):
+    found = server(nvme_tcp="127.0.0.1:0", store=str(tmp_path / "s"))
+
+    def refuse(*given: object) -> None:
+        raise InputError("no room")
+
+    monkeypatch.setattr(controller_state, "save", refuse)
+    with pytest.raises(InputError, match="no room"):
+        found.close()
+    monkeypatch.undo()
+    assert not found.service._thread.is_alive()
+    server(nvme_tcp="127.0.0.1:0", store=str(tmp_path / "s")).close()  # the store is free
+
+
+def test_one_of_two_hosts_shuts_down(tmp_path):
+    """A loss of power is an unsafe shutdown as long as one host is at work."""
+    found = server(nvme_tcp="127.0.0.1:0", store=str(tmp_path / "s"))
+    state = tmp_path / "s" / "nvme.json"
+    (first, _), (second, _) = hosts = host(found), host(found)
+    for admin, left in ((first, True), (second, False)):
+        assert admin.set_property(0x14, 4 << 20 | 6 << 16 | 1 | 1 << 14) == 0
+        assert json.loads(state.read_bytes())["running"] is left
+    again = host(found)
+    assert json.loads(state.read_bytes())["running"] is True
+    for queue in (*hosts[0], *hosts[1], *again):
+        queue.close()
+    found.close()
 
 
 def test_hosts_that_may_connect(tmp_path):

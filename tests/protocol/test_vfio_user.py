@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 
 import numpy as np
@@ -18,6 +19,7 @@ from ondie.emu.drive import Drive
 from ondie.emu.nvme.wire import Sqe
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.pcie_io import MemoryIo, Part
 from ondie.emu.serve.served import ServedDrive
 from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
@@ -230,6 +232,34 @@ def test_a_sanitize_operation(driver):
     assert not any(driver.view(place, BLOCK))
     assert driver.run(queue, rw(WRITE_, 7, 1, place))[0].status == 0
     assert driver.data(GET_LOG, cdw10=0x81 | 127 << 16)[2:4] == b"\x01\x00"
+
+
+def test_no_command_of_another_controller_comes_between_decoding_and_running(
+    driver, served, monkeypatch
+):
+    """The other one formats the namespace: afterwards nothing is left of the write."""
+    queue, place = driver.create(1), driver.take(PAGE)
+    other = served.controller(lambda entries: None, controller_id=7)
+    formatting = threading.Thread(
+        target=served.execute, args=(other, Sqe(0x80, nsid=1).pack()), daemon=True
+    )
+    decode = MemoryIo._decode
+
+    def first(self: MemoryIo, parts: list[Part]) -> int:
+        made = decode(self, parts)
+        if not formatting.ident:
+            formatting.start()
+            formatting.join(0.3)
+        return made
+
+    monkeypatch.setattr(MemoryIo, "_decode", first)
+    driver.view(place, BLOCK)[:] = b"w" * BLOCK
+    assert driver.run(queue, rw(WRITE_, 5, 1, place))[0].status == 0
+    formatting.join(10)
+    assert not formatting.is_alive()
+    served.remove(other)
+    assert driver.run(queue, rw(READ_, 5, 1, place))[0].status == 0
+    assert not any(driver.view(place, BLOCK))
 
 
 def test_queues_wrap_and_wait_for_room(driver):
@@ -596,6 +626,22 @@ def test_wrong_interrupts(client, payload):
     with pytest.raises(VfioError) as error:
         client.call(SET_IRQS, payload)
     assert error.value.errno == errno.EINVAL
+
+
+def test_interrupts_never_wait(client):
+    """Only an eventfd is accepted, and one that is full or blocks does not stop the server."""
+    readable, writable = os.pipe()
+    with pytest.raises(VfioError) as error:
+        client.irqs(MSIX, 0, 1, fds=(writable,))
+    assert error.value.errno == errno.EINVAL
+    full = os.eventfd(0)
+    os.write(full, (2**64 - 2).to_bytes(8, "little"))
+    client.irqs(MSIX, 0, 1, fds=(full,))
+    os.set_blocking(full, True)
+    client.irqs(MSIX, 0, 1, flags=1 | 32)
+    assert os.eventfd_read(full) == 2**64 - 2
+    for fd in (readable, writable, full):
+        os.close(fd)
 
 
 def test_the_server_asks_for_the_device(client, server):

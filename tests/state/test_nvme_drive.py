@@ -2,6 +2,8 @@
 batches, from several controllers; do the logs count what the drive has done; does an erase leave no
 old byte? The transport is this file: entries and data in memory."""
 
+import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ondie.emu.controller.health_logs import DONE as SANITIZE_DONE
+from ondie.emu.controller.health_logs import FAILED as SANITIZE_FAILED
 from ondie.emu.controller.log_pages import OCP_HEALTH
 from ondie.emu.controller.namespace_commands import HOST_SOFTWARE_FIELDS
+from ondie.emu.controller.namespaces import Namespaces
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import HOST_WRITE_BYTES
 from ondie.emu.nvme.wire import Cqe, Sqe
@@ -313,7 +318,7 @@ def test_what_outlives_a_loss_of_power(tmp_path, how):
 def test_what_cannot_be_kept_ends_with_an_error(served, monkeypatch):
     side = Side(served)
 
-    def refuse(files: object) -> None:
+    def refuse(files: object, durable: bool) -> None:
         raise InputError("no room")
 
     monkeypatch.setattr(controller_state, "write_atomically", refuse)
@@ -323,6 +328,98 @@ def test_what_cannot_be_kept_ends_with_an_error(served, monkeypatch):
     served.shut_down(side.controller, abrupt=True)
     monkeypatch.undo()
     assert side.admin(FORMAT, nsid=1)[0] == 0
+
+
+def test_a_sanitize_operation_whose_end_cannot_be_kept(served, monkeypatch):
+    """It has failed, and runs again at the next start."""
+    side, save = Side(served), controller_state.save
+    calls = []
+
+    def once(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) > 1:
+            raise InputError("no room")
+        save(*given)
+
+    monkeypatch.setattr(controller_state, "save", once)
+    assert side.admin(SANITIZE, cdw10=2)[0] == 0
+    served._sanitizing.join(20)
+    assert len(calls) == 2 and served.shared.sanitize.status == SANITIZE_FAILED
+    monkeypatch.undo()
+    assert side.admin(SANITIZE, cdw10=2)[0] == 0
+    served._sanitizing.join(20)
+    assert served.shared.sanitize.status == SANITIZE_DONE
+
+
+def test_a_drive_that_is_only_read_has_its_namespaces_and_marks(tmp_path):
+    def start(read_only: bool) -> NvmeDrive:
+        drive = Drive(config(**(SMALL | MODES["write back"])), payload=True, block_bytes=BLOCK,
+                      store=tmp_path / "store", read_only=read_only)  # fmt: skip
+        return NvmeDrive(ServedDrive(drive, Service(drive)))
+
+    served = start(False)
+    halve(Side(served))
+    assert statuses(Side(served).run((UNCORRECTABLE, 5, 1))) == [0]
+    found = {nsid: each.blocks for nsid, each in served.shared.namespaces.by_nsid.items()}
+    served.close()
+    stop(served)
+    before = (tmp_path / "store" / "nvme.json").read_bytes()
+    served = start(True)
+    assert {nsid: each.blocks for nsid, each in served.shared.namespaces.by_nsid.items()} == found
+    assert statuses(Side(served).run((READ, 5, 1), (READ, 6, 1))) == [UNRECOVERED, 0]
+    served.close()
+    stop(served)
+    assert (tmp_path / "store" / "nvme.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("durability", ["process", "host"])
+def test_the_state_of_a_durable_store_is_synced(tmp_path, monkeypatch, durability):
+    drive = Drive(config(**(SMALL | MODES["write back"])), payload=True, block_bytes=BLOCK,
+                  store=tmp_path / "store", durability=durability)  # fmt: skip
+    served = NvmeDrive(ServedDrive(drive, Service(drive)))
+    synced: list[bool] = []
+    state, fsync = tmp_path / "store" / "nvme.json", os.fsync
+
+    def sync(fd: int) -> None:
+        synced.append(os.path.sameopenfile(fd, folder))
+        fsync(fd)
+
+    before = state.stat().st_ino
+    folder = os.open(state.parent, os.O_RDONLY)
+    monkeypatch.setattr(os, "fsync", sync)
+    served.save()
+    monkeypatch.undo()
+    os.close(folder)
+    assert synced == ([False, True] if durability == "host" else [])  # the file, then its name
+    assert state.stat().st_ino != before
+    served.close()
+    stop(served)
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"first": 0}, "overlaps namespace 1"),
+    ({"first": -4096}, "first = -4096"),
+    ({"nsid": 99}, "nsid = 99"),
+    ({"nsid": 1}, "namespace 1 exists twice"),
+    ({"blocks": 0}, "blocks = 0"),
+    ({"blocks": 8.0}, "blocks = 8.0"),
+    ({"block_format": -1}, "block_format = -1"),
+    ({"size": 100}, "size = 100: must be a multiple|blocks = "),
+    ([[4096, 8192], [0, 512]], "not sorted"),
+    ([[512, 512]], "from 0 to 511"),
+    ([[0, 1 << 60]], "end of uncorrectable"),
+])  # fmt: skip
+def test_what_a_damaged_state_says(served, tmp_path, change, said):
+    halve(Side(served))
+    path = tmp_path / "store" / "nvme.json"
+    document = json.loads(path.read_bytes())
+    if isinstance(change, dict):
+        document["namespaces"][1].update(change)
+    else:
+        document["uncorrectable"] = change
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=f"nvme.json: is damaged: .*({said})"):
+        controller_state.load(path.parent, Namespaces(served.capabilities))
 
 
 def stop(served: NvmeDrive) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.command import COMMAND, FLUSH, READ
-from ondie.emu.service import Service
+from ondie.emu.service import NOBODY, Service
 from ondie.emu.units import InputError
 from tests.state.test_client_queue import writes
 from tests.state.test_drive_service import CACHED, SECONDS, a_drive, batch
@@ -64,6 +64,25 @@ def test_when_a_client_is_not_alone():
     assert service.try_run(commands) is None
     assert service.drive.owner is None
     service.drive.close()
+
+
+def test_a_client_before_the_thread_has_begun(monkeypatch):
+    """It hands its batch over; the thread takes the drive between two turns."""
+    begin, serve = threading.Event(), Service._serve
+
+    def late(self: Service) -> None:
+        assert begin.wait(SECONDS)
+        serve(self)
+
+    monkeypatch.setattr(Service, "_serve", late)
+    drive = a_drive()
+    with Service(drive) as service:
+        assert service.try_run(writes(drive, 4)) is None
+        with service._turns:
+            begin.set()
+            time.sleep(0.1)
+            assert drive.owner == NOBODY
+        assert len(service.submit(writes(drive, 4)).result(SECONDS)) == 4
 
 
 def test_a_batch_that_breaks_a_rule_leaves_the_service_as_it_was():
