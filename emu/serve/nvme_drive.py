@@ -20,6 +20,7 @@ A transport does this for each controller:
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -58,34 +59,37 @@ ALONE = frozenset(
     if effects & (Effect.CONTENT | Effect.NAMESPACE_INVENTORY | Effect.NAMESPACE_CAPABILITY)
 )
 """Admin commands beside which no I/O command runs."""
-FIRMWARE_CHARACTERS = 8
+FIRMWARE_CHARACTERS, SERIAL_CHARACTERS = 8, 20
 
 
 class NvmeDrive:
     """The drive of ``served`` with one namespace of all its bytes.
 
-    ``serial``: serial number. ``io_queues``, ``vectors``: of each controller. Raises InputError for
-    a drive that no NVMe controller can have (capabilities.capabilities_of).
+    ``serial``: serial number, of which the names of subsystem and namespaces are made; None: that
+    of the store, without a store a new one at each start. ``io_queues``, ``vectors``: of each
+    controller. Raises InputError for a drive that no NVMe controller can have
+    (capabilities.capabilities_of).
     """
 
     def __init__(
-        self, served: ServedDrive, serial: str = "ONDIE1", io_queues: int = 16, vectors: int = 17
+        self, served: ServedDrive, serial: str | None = None, io_queues: int = 16, vectors: int = 17
     ) -> None:
         self.served = served
         drive = served.drive
+        store = drive.store
+        files = None if store is None else store.files
+        own = uuid.uuid4().hex if files is None else files.folder.superblock.uuid.replace("-", "")
         self.capabilities: Capabilities = capabilities_of(
             drive.cfg,
             capacity_bytes=drive.capacity,
             block_bytes=drive.block_bytes,
-            serial=serial,
+            serial=own[:SERIAL_CHARACTERS].upper() if serial is None else serial,
             firmware=version("ondie")[:FIRMWARE_CHARACTERS],
             io_queues=io_queues,
             vectors=vectors,
         )
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()
-        store = drive.store
-        files = None if store is None else store.files
         self._folder: Path | None = None if files is None else files.folder.path
         self._durable = files is not None and files.folder.durability == "host"
         self._keeps = drive.condition is Condition.ONLINE

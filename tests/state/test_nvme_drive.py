@@ -453,3 +453,18 @@ def test_a_gate_lets_one_through_alone():
     for each in threads:
         each.join(20)
     assert not any(each.is_alive() for each in threads) and seen == [100] * 100
+
+
+def test_each_store_has_its_own_names(tmp_path):
+    """They stay over a restart; drives without a store have new ones."""
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "two", tmp_path / "one", None, None):
+        drive = Drive(config(**SMALL), True, store=folder)
+        with Service(drive) as service:
+            nvme = NvmeDrive(ServedDrive(drive, service))
+            namespace = nvme.shared.namespaces.by_nsid[1]
+            found.append((nvme.capabilities.serial, nvme.capabilities.subsystem_name, namespace.uuid))
+            nvme.close()
+        drive.close()
+    assert found[0] == found[2] and len(set(found)) == 4
+    assert all(len({each[at] for each in found}) == 4 for at in range(3))
