@@ -30,7 +30,7 @@ from ondie.emu.engine.run.system import NO_RESERVOIR, PLANNED, ReservoirOptions
 from ondie.emu.files import as_path, write_atomically
 from ondie.emu.ftl import page_map
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
-from ondie.emu.nand import cache_file
+from ondie.emu.nand import cache_file, checkpoint
 from ondie.emu.nand.wipe import wipe_erased
 from ondie.emu.nvme import condition, injected_faults, purge
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
@@ -314,21 +314,23 @@ class Drive(PowerSystem):
         self._succeed(FLUSH, 0, np.zeros(0, np.uint8))
 
     def erase_stale(self) -> None:
-        """Erase every block that holds bytes which were written again or trimmed, after moving its
-        valid pages, and overwrite what such bytes have left in the store.
+        """Complete the commands in flight. Then erase every block that holds bytes which were
+        written again or trimmed, after moving its valid pages, and overwrite what such bytes have
+        left in memory and in the store.
 
         Flush first what is to be kept or trimmed. Raises InputError for a drive without payload,
-        with commands in flight, offline or read-only, or if a block cannot be collected.
+        offline or read-only, or if a block cannot be collected or a file cannot be used.
         """
         self._check_open()
         self.check_power()
-        if self.store is None:
+        if self.store is None or self._bytes is None:
             raise InputError(NO_PAYLOAD)
-        if self.outstanding or self.condition is not Condition.ONLINE:
-            raise InputError("erase_stale: the drive must be online, without commands in flight")
         self.run()
-        erases = np.zeros(len(self.arrays.block), np.int64)
-        purge.mark_stale(self.state, 0, erases)
+        if self._cache_file is not None and self.condition is Condition.ONLINE:
+            self._save_all()  # their FLUSH writes nothing
+        if self.outstanding or self.condition is not Condition.ONLINE:
+            raise InputError(f"erase_stale: the drive is not online: {self.why}")
+        erases = purge.mark_stale(self.arrays, self.store)
         left, tried = int(purge.collect_marked(self.state, 0, erases)), 0
         while left and tried < PURGE_ROUNDS:
             self.run()
@@ -342,7 +344,11 @@ class Drive(PowerSystem):
             purge.erase_free(self.state, 0)
             self.run()
             self.arrays.block["dirty"][waiting != 0] = 0
+        if self.store.files is not None:
+            checkpoint.remove(self.store.files.folder)
+        purge.wipe_dead(self.arrays, self.store)
         wipe_erased(self.store)
+        self._bytes.wipe_cache()
 
     def _succeed(self, op: int, offset: int, memory: np.ndarray) -> None:
         """Run one command as PayloadSystem does. Raises CommandError unless it succeeds."""

@@ -215,6 +215,16 @@ class CacheFile:
             self.sync()  # an entry may be older than a trim of its unit
         self.trims[self.last_trims()[0]] = 0
 
+    def wipe(self, needed: np.ndarray) -> None:
+        """Overwrite all entries with zeros, except those at the places ``needed``, int64[n], and
+        make that durable. Raises StoreFull, InputError."""
+        others = np.ones(self.count, bool)
+        others[needed] = False
+        self.entries[others] = np.zeros(1, ENTRY)
+        for at in np.flatnonzero(others).tolist():
+            self.pages[at] = 0
+        self.sync()
+
 
 @dataclass(frozen=True)
 class CacheContents:

@@ -97,6 +97,13 @@ def save(folder: StoreFolder, tables: dict[str, np.ndarray], numbers: dict[str, 
     return checksum
 
 
+def remove(folder: StoreFolder) -> None:
+    """Remove the checkpoint of a store, which then is not clean: the next start is a recovery.
+    Raises StoreFull, InputError."""
+    folder.begin_writing()
+    folder.remove(NAME)
+
+
 def load(folder: StoreFolder, tables: dict[str, np.ndarray]) -> dict[str, int] | None:
     """Copy a checkpoint into ``tables`` and return its numbers.
 

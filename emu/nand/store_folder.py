@@ -217,6 +217,13 @@ class StoreFolder:
                 raise
             os.fsync(self._handle)
 
+    def remove(self, name: str) -> None:
+        """Remove a file, if there is one, and make that durable. Raises StoreFull, InputError."""
+        with self.named(name, "cannot be removed"):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._handle)
+            os.fsync(self._handle)
+
     def _rename(self, name: str) -> None:
         os.rename(name + NEW, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 

@@ -25,6 +25,7 @@ from ondie.emu.engine.core.payload_log import (
     LogEntry,
 )
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import trim_maps
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.cache_file import CacheFile
@@ -181,6 +182,27 @@ class MovedBytes:
             raise Imbalance(f"all {file.count} entries of the cache file are in use")
         self._kept["free_entries"][:count] = self._kept["left_entries"][:count]
         record.free_count, record.left_count = count, 0
+
+    def wipe_cache(self) -> None:
+        """Overwrite the bytes in the data cache of a single idle drive, and in its file, that have
+        no meaning any more. What has left the cache is on flash, and durable. Raises StoreFull,
+        InputError."""
+        used, page = int(self._arrays.cache.used[0]), self.store.page_bytes
+        slots = np.asarray(self._arrays.cpage).view(np.ndarray)[:used]
+        cached, flying = (
+            self._kept[name][: used * page].reshape(used, page) for name in ("cached", "flying")
+        )
+        state, lib = self._kept["state"][:used], native.lib
+        left = np.flatnonzero(state != lib.ONDIE_CHANGED)
+        flying[[at for at in left.tolist() if flying[at].any()]] = 0
+        sectors = np.arange(-(-page // SECTOR_BYTES))
+        for at in np.flatnonzero(state != lib.ONDIE_FLYING).tolist():
+            held = int(slots["have"][at]) >> sectors & 1 != 0
+            cached[at, ~np.repeat(held, SECTOR_BYTES)[:page]] = 0
+        file = self.cache_file
+        if file is not None and self._record.entries != native.ffi.NULL:
+            needed = np.concatenate([self._kept["entry"], self._kept["leaving"]])
+            file.wipe(needed[needed > 0] - 1)
 
     def sync_completed(self, requests: np.ndarray) -> None:
         """Make durable what the completion of ``requests`` (REQ[n]) promises with durability

@@ -1,14 +1,20 @@
 """Erasure of old versions: collects every block that holds some, and erases free ones.
 
-Owns the choice of the blocks. Does not own the collection of a block (gc.py) or the bytes that an
-erase leaves in a store (nand/wipe.py).
+Owns the choice of the blocks, and of the pages that hold no data but cannot be erased. Does not own
+the collection of a block (gc.py), the bytes that an erase leaves in a store (nand/wipe.py) or those
+of the data cache (moved_bytes.py).
 Source: NVM Express Base Specification 2.0, sections 5.14 (Format NVM, user data erase) and 8.21
 (sanitize operations: after a block erase, no earlier data can be read).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from ondie.emu.engine.core.counters import MOVE_STARTS
+from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import (
     block_manager,
     gc,
@@ -19,20 +25,50 @@ from ondie.emu.ftl import (
     pslc_folding,
     write_frontier,
 )
+from ondie.emu.nand import wipe
+from ondie.emu.nand.page_store import BLANK, FIRST_PASS, PROGRAMMED, TORN, PageStore
 from ondie.kernels.jit import cold
 
 
-@cold
-def mark_stale(st, dev, erases):
-    """Write to ``erases``, int64[blocks of all units], the erase count of each block of drive
-    ``dev`` with old versions of logical pages, and -1 for others. Pinned blocks, which are never
-    collected, are others."""
-    cfg = st.cfg[0]
-    erases[:] = -1
-    for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
-        for bid in range(unit * cfg.all_blocks, unit * cfg.all_blocks + cfg.blocks):
-            if st.block[bid].retire != page_map.PINNED and has_stale(st, dev, unit, bid):
-                erases[bid] = st.block[bid].erases
+def mark_stale(arrays: Arrays, store: PageStore) -> np.ndarray:
+    """Return the erase count of each block of device 0 with old versions of logical pages, and -1
+    of others, int64[blocks]. Pinned blocks, which are never collected, are others."""
+    erases = np.full(len(arrays.block), -1, np.int64)
+    for ppns, records in _dead_pages(arrays, store):
+        bids = np.unique(ppns[records["written"] == PROGRAMMED] // arrays.cfg.block_pages[0])
+        states, retire = arrays.block["state"][bids], arrays.block["retire"][bids]
+        at_rest = (page_map.FREE, page_map.BAD, page_map.ERASING)
+        bids = bids[~np.isin(states, at_rest) & (retire != page_map.PINNED)]
+        erases[bids] = arrays.block["erases"][bids]
+    return erases
+
+
+def wipe_dead(arrays: Arrays, store: PageStore) -> None:
+    """Overwrite the bytes of pages of device 0 that hold no data and are not erased: those that are
+    torn, and all of retired blocks, which then are torn. Raises InputError if a file cannot be
+    used."""
+    for ppns, records in _dead_pages(arrays, store):
+        torn = records["written"] == TORN
+        wipe.wipe(store, ppns[torn])
+        retired = arrays.block["state"][ppns // arrays.cfg.block_pages[0]] == page_map.BAD
+        for ppn in ppns[retired & ~torn].tolist():
+            store.spoil(ppn)
+
+
+def _dead_pages(arrays: Arrays, store: PageStore) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (int64[n], OOB[n]) for each segment: the pages of commands that are torn, or are
+    programmed with bytes of a logical page that is not mapped to them."""
+    cfg, blocks = arrays.cfg[0], arrays.free.shape[1]
+    for number in store.segments_on_disk():
+        records = store.records(number)
+        ppns = number * store.segment_pages + np.arange(len(records))
+        lpns = records["lpn"].astype(np.int64)
+        mapped = arrays.l2p[0, np.clip(lpns, 0, cfg.lpns - 1)].astype(np.int64) - 1 == ppns
+        host = (lpns >= 0) & (lpns < cfg.lpns)
+        torn = (records["written"] == TORN) & (host | (lpns == BLANK) | (lpns == FIRST_PASS))
+        dead = torn | ((records["written"] == PROGRAMMED) & host)
+        dead &= ~mapped & (ppns // cfg.block_pages % cfg.all_blocks < blocks)
+        yield ppns[dead], records[dead]
 
 
 @cold
@@ -63,25 +99,6 @@ def collect_marked(st, dev, erases):
                 gc_victims.make_victim(st, unit, bid)
                 gc.start_moving(st, dev, unit, bid)
     return left
-
-
-@cold
-def has_stale(st, dev, unit, bid):
-    """Return True if block ``bid`` holds a page of the host that was written again or trimmed."""
-    cfg = st.cfg[0]
-    block = st.block[bid]
-    state = block.state
-    if state == page_map.FREE or state == page_map.BAD or state == page_map.ERASING:
-        return False
-    count = cfg.block_pages
-    if state == page_map.OPEN:
-        count = st.front[block.stream, unit].next
-    base = page_map.first_page(st, dev, bid)
-    for ppn in range(base, base + count):
-        lpn = int(st.p2l[dev, ppn]) - 1
-        if 0 <= lpn < st.l2p.shape[1] and int(st.l2p[dev, lpn]) - 1 != ppn:
-            return True
-    return False
 
 
 @cold
