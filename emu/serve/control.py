@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from ondie.emu.drive import CommandError
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control_words import MOST_BYTES, Result, line_of, parse
+from ondie.emu.serve.handshakes import NO_FILES_S
 from ondie.emu.serve.served import ServedDrive
 from ondie.emu.units import InputError, quoted, whole_number
 
@@ -143,7 +145,8 @@ class ControlServer:
             except OSError:
                 if self._closing:
                     return
-                continue  # the client has gone
+                time.sleep(NO_FILES_S)  # the client has gone, or there are no more files
+                continue
             sock.settimeout(IDLE_S)
             thread = threading.Thread(target=self._answer, args=(sock,), daemon=True)
             with self._lock:

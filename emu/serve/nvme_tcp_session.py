@@ -20,6 +20,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from ondie.emu.controller import admin, discovery, fabrics, io_commands
 from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import SGL, TO_CONTROLLER, TO_HOST, Controller, Reply
@@ -37,7 +39,8 @@ from ondie.emu.serve.nvme_tcp_wire import Fatal, FatalStatus, Pdu, PduFlag, PduT
 MOST_BATCH = 256
 """Largest number of commands in a batch."""
 MOST_ASKED = 1 << 24
-"""Bytes that R2Ts of a connection may ask for at a time, unless one command needs more."""
+"""Bytes that R2Ts of a connection may ask for at a time, and that the reads of a batch may send,
+unless one command needs more."""
 ROOM = 1 << 20
 """Memory for PDUs beyond the largest one, bytes."""
 TERM_S = 2.0
@@ -317,7 +320,23 @@ class Session:
             for command in ready:
                 self._execute_admin(command)
             return
-        results = self._runner.run([IoRequest(self.qid, each.sqe, each.data) for each in ready])
+        requests = [IoRequest(self.qid, each.sqe, each.data) for each in ready]
+        while requests:
+            asked = np.cumsum([self._answered(each.sqe) for each in requests])
+            count = max(int(np.searchsorted(asked, MOST_ASKED, "right")), 1)
+            self._run(self._runner, requests[:count])
+            requests = requests[count:]
+
+    def _answered(self, sqe: Sqe) -> int:
+        """Return the number of bytes that an I/O command sends to the host, at most."""
+        controller = self.association.controller
+        assert isinstance(controller, Controller)
+        direction, size = io_commands.transfer_of(sqe, controller)
+        return size if direction == TO_HOST else 0
+
+    def _run(self, runner: IoRunner, requests: list[IoRequest]) -> None:
+        """Run I/O commands, and respond."""
+        results = runner.run(requests)
         parts: list[bytes | memoryview] = []
         for result in results:
             if len(result.data):

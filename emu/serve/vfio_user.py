@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from ondie.emu.serve import vfio_wire as wire
 from ondie.emu.serve.address import Listener
+from ondie.emu.serve.handshakes import NO_FILES_S
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.pci_space import BAR0_BYTES, CONFIG_BYTES
 from ondie.emu.serve.pcie_function import PcieFunction
@@ -435,8 +436,13 @@ class VfioUserServer:
                 ready = select.select([self.listener.socket, self._woken], [], [])[0]
                 if self._woken in ready:
                     return
+                try:
+                    sock = self.listener.socket.accept()[0]
+                except OSError:  # the client has gone, or there are no more files
+                    time.sleep(NO_FILES_S)
+                    continue
                 with contextlib.suppress(OSError):
-                    self._serve_one(self.listener.socket.accept()[0])
+                    self._serve_one(sock)
         finally:
             self.listener.close()
 

@@ -462,8 +462,9 @@ def test_each_store_has_its_own_names(tmp_path):
         drive = Drive(config(**SMALL), True, store=folder)
         with Service(drive) as service:
             nvme = NvmeDrive(ServedDrive(drive, service))
-            namespace = nvme.shared.namespaces.by_nsid[1]
-            found.append((nvme.capabilities.serial, nvme.capabilities.subsystem_name, namespace.uuid))
+            named = nvme.capabilities
+            first = nvme.shared.namespaces.by_nsid[1].uuid
+            found.append((named.serial, named.subsystem_name, first))
             nvme.close()
         drive.close()
     assert found[0] == found[2] and len(set(found)) == 4
