@@ -85,7 +85,8 @@ def test_the_same_table_from_fewer_pages(name, compared, counts):
                 check_modes(held.drive)
         assert epoch == 1 + held.cuts
     assert compared.used > cuts * 0.8 and compared.queried >= counts(0, 1)
-    assert compared.scanned < 0.8 * compared.all_pages
+    behind = held.drive.cfg.ftl.gc_copyback  # pages that copy-back may have overtaken are read, too
+    assert compared.scanned < (0.9 if behind else 0.8) * compared.all_pages
 
 
 def open_blocks_not_scanned(monkeypatch):
