@@ -365,7 +365,7 @@ def test_files_are_all_written_or_none(folder, monkeypatch, failure, which):
     old.write_bytes(b"before")
     new = {old: b"after", folder / "a/b/one": b"1", folder / "a/two": b"2"}
     calls = itertools.count()
-    chmod, replace = os.chmod, os.replace
+    chmod, replace = os.fchmod, os.replace
 
     def failing(call):
         def instead(*arguments):
@@ -375,7 +375,7 @@ def test_files_are_all_written_or_none(folder, monkeypatch, failure, which):
 
         return instead
 
-    monkeypatch.setattr(os, "chmod", failing(chmod))
+    monkeypatch.setattr(os, "fchmod", failing(chmod))
     monkeypatch.setattr(os, "replace", failing(replace))
     with pytest.raises((InputError, KeyboardInterrupt)):
         write_atomically(new)
