@@ -74,20 +74,7 @@ def fetch(st, tid, entry):
         return
     die = locate(st, tid, entry)
     st.count[st.txn[tid].dev, ARRAY_READS] += 1
-    push(st, die, tid, Q_READ)
-
-
-@cold
-def prepare_fetch(st, tid, entry):
-    """Send read ``tid`` to its die as :func:`fetch` does, but at the end of the event
-    (event_order.keep_back).
-    """
-    if entry == 0:
-        return_zeros(st, tid)
-        return
-    locate(st, tid, entry)
-    st.count[st.txn[tid].dev, ARRAY_READS] += 1
-    event_order.keep_back(st, tid, Q_READ)
+    event_order.submit(st, die, tid, Q_READ)
 
 
 @cold

@@ -37,7 +37,6 @@ from ondie.emu.ftl.gc import maybe_start_gc
 from ondie.emu.ftl.transfers import encode, start_program
 from ondie.emu.nand import channel, event_order, scheduler_statistics, timing
 from ondie.emu.nand.die import Q_READ
-from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import apart, cold, inline, njit
 
 REWRITES = 1 << 12
@@ -312,10 +311,7 @@ def read_rest(st, tid, ppn, missing):
     txn.array = st.page_ps[0, txn.page]
     if st.cfg[0].probe != 0 and st.cfg[0].placed != 0:
         scheduler_statistics.on_merge(st, tid, die)
-    if st.cfg[0].ordered != 0 and st.cfg[0].map_entries != 0:
-        event_order.keep_back(st, tid, Q_READ)
-    else:
-        push(st, die, tid, Q_READ)
+    event_order.submit(st, die, tid, Q_READ)
 
 
 @njit

@@ -144,12 +144,21 @@ def free_channel(st, channel):
     touch_channel(st, channel)
 
 
+@inline
+def submit(st, die, tid, queue):
+    """Append transaction ``tid`` to queue ``queue`` of die ``die``; with a cached mapping table in
+    MQSim's order only when the mapping of all pages of the request has been looked up.
+    """
+    if st.cfg[0].ordered != 0 and st.cfg[0].map_entries != 0:
+        keep_back(st, tid, queue)
+    else:
+        push(st, die, tid, queue)
+
+
 @cold
 def keep_back(st, tid, queue):
-    """Append transaction ``tid`` to queue ``queue`` of its die at :func:`submit_kept`.
-
-    With a cached mapping table, the mapping of all pages of a request is looked up before its
-    transactions are submitted; the reads of the mapping are submitted at once.
+    """Append transaction ``tid`` to queue ``queue`` of its die at :func:`submit_kept`, at the end
+    of the event. Reads of the mapping are not kept back.
     """
     reg = st.reg[0]
     txn = st.txn[tid]

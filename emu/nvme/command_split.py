@@ -20,7 +20,6 @@ from ondie.emu.ftl import (
     cached_entries,
     cmt,
     page_map,
-    read_path,
     translation_pages,
     trim_maps,
     write_frontier,
@@ -238,10 +237,8 @@ def sense(st, tid, lpn, end):
             return
         if waits:
             page_map.park(st, other)
-        elif cfg.ordered == 0 or cfg.map_entries == 0:
-            fetch(st, other, entry)
         else:
-            read_path.prepare_fetch(st, other, entry)
+            fetch(st, other, entry)
         lpn += count
 
 

@@ -69,7 +69,7 @@ class IoRunner:
 
     def __init__(self, drive: NvmeDrive, controller: Controller) -> None:
         self._drive, self._controller = drive, controller
-        self._connection = drive.served.service.connect()
+        self._client = drive.served.connect()
         self._area = np.zeros(1 << 16, np.uint8)
 
     def run(self, requests: Sequence[IoRequest]) -> list[IoResult]:
@@ -174,7 +174,7 @@ class IoRunner:
             part["tag"] = number
             at += len(some)
         try:
-            done = self._connection.run(commands, self._area)
+            done = self._client.run(commands, self._area)
         except (InputError, KernelError):  # the power was cut, or the service has ended
             for each in current:
                 each.statuses.append(int(Code.INTERNAL_ERROR))

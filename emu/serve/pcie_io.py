@@ -62,7 +62,7 @@ class MemoryIo:
         self.memory = GuestMemory(self.guest)
         self._commands = as_records(np.zeros(MOST_COMMANDS, COMMAND))
         self._batch = Batch(self.guest, self._commands, MOST_COMMANDS)
-        self._connection = drive.served.service.connect()
+        self._client = drive.served.connect()
         self._runner = IoRunner(drive, controller)
         self._first = 0
         """Submission queue that is served first: the queues take turns."""
@@ -140,7 +140,7 @@ class MemoryIo:
         """Run the plain commands of a batch. The caller passes the gate."""
         statuses = self._batch.statuses
         try:
-            done = self._connection.run(self._commands[:made], self._area)
+            done = self._client.run(self._commands[:made], self._area)
         except (InputError, KernelError):  # the power was cut, or the service has ended
             statuses[:made] = Code.INTERNAL_ERROR
             return

@@ -6,6 +6,8 @@ Needs root, FUSE, loop devices and the packages that the page names.
 import json
 import re
 
+import pytest
+
 from tests.docs.generate import ROOT
 from tests.live.processes import Live, needs, needs_mounts
 
@@ -37,6 +39,7 @@ def run_page(live: Live) -> list[tuple[str, str]]:
     return printed
 
 
+@pytest.mark.soak
 def test_the_commands(tmp_path):
     needs(
         "nbdinfo", "nbdcopy", "nbdfuse", "qemu-img", "fio", "mkfs.ext4", "sqlite3", "git", "fstrim"

@@ -117,6 +117,7 @@ def check_sockets(small: Live) -> None:
     assert os.stat(small.folder / "ctl").st_mode & 0o777 == 0o600
 
 
+@pytest.mark.soak
 def test_fio_finds_what_it_has_written(small, counts):
     """4 KiB at depth 32, reads and writes at random, each block with a checksum. At its end, the
     server prints what it has counted and removes its sockets."""
@@ -138,6 +139,7 @@ def test_fio_finds_what_it_has_written(small, counts):
         counters(small)
 
 
+@pytest.mark.soak
 def test_media_errors(small, rng):
     """Reads of the damaged units fail, and no others; the drive counts as many; a write heals."""
     needs("qemu-io", "fio")
@@ -161,6 +163,7 @@ def test_media_errors(small, rng):
     io(small, *(f"{op} -P 8 {unit * UNIT} {UNIT}" for unit in bad for op in ("write", "read")))
 
 
+@pytest.mark.soak
 def test_power_cuts(small):
     """What was flushed is there after a cut; without power every request fails, and the drive
     answers again when it is back."""
@@ -181,6 +184,7 @@ def test_power_cuts(small):
         assert found["condition"] == "online" and "recovered from flash" in found["why"]
 
 
+@pytest.mark.soak
 def test_a_worn_drive_under_a_mount(small):
     """Writes fail and the file system becomes read-only; what was there can be read."""
     needs("nbdfuse", "mkfs.ext4", "losetup", "umount")

@@ -53,7 +53,7 @@ def test_guided_by_coverage(root, target, tmp_path):
         (folder / str(number)).write_bytes(data)
     done = subprocess.run(
         [sys.executable, "-m", "tests.serve.fuzz_nbd", target, str(folder), "-max_len=6000",
-         f"-max_total_time={SECONDS}", "-timeout=10", "-rss_limit_mb=1024", "-seed=1",
+         f"-max_total_time={SECONDS}", "-timeout=10", "-seed=1",
          f"-artifact_prefix={tmp_path}/"],
         cwd=root, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True,
         timeout=4 * SECONDS, check=False,

@@ -440,6 +440,7 @@ def results_begin_again(monkeypatch):
     monkeypatch.setattr(reservoir_scan.ReservoirScan, "run", forgetful)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "break_it", [reservoir_not_skipped, torn_super_pages_taken, results_begin_again]
 )

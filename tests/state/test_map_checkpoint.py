@@ -149,6 +149,7 @@ def pslc_blocks_not_scanned(monkeypatch):
     monkeypatch.setattr(checkpoint_recovery, "_scan_since", native_only)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("break_it", "name"),
     [

@@ -133,6 +133,7 @@ def files_cleared_early(monkeypatch):
     monkeypatch.setattr(SavedCache, "settle", clear)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("break_it", "name"),
     [

@@ -310,6 +310,7 @@ def erase_does_not_wait(monkeypatch, held):
     held.run = forget_trims
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("break_it", "name"),
     [

@@ -279,10 +279,7 @@ def queue_program(st, tid):
     elif cfg.placed != 0 and txn.role == Role.MERGING:
         push_in_order(st, st.die[txn.die].first, tid, Q_WRITE)
         return stages.WAITS
-    if cfg.ordered != 0 and cfg.map_entries != 0:
-        event_order.keep_back(st, tid, queue)
-    else:
-        push(st, st.die[txn.die].first, tid, queue)
+    event_order.submit(st, st.die[txn.die].first, tid, queue)
     return stages.WAITS
 
 
