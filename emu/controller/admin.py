@@ -53,9 +53,9 @@ class Controller:
     """One controller of one drive.
 
     ``shared``: what it shares with other controllers of the drive. ``read_health``: returns the
-    drive's counters now. ``used_blocks``: returns the mapped logical blocks of a namespace.
-    ``registers`` handles the accesses to registers. A transport keeps ``shared`` and
-    ``errors.count`` over power cycles.
+    drive's counters now, for the log pages that report them. ``used_blocks``: returns the mapped
+    logical blocks of a namespace. ``registers`` handles the accesses to registers. A transport
+    keeps ``shared`` and ``errors.count`` over power cycles.
     """
 
     def __init__(
@@ -180,8 +180,23 @@ class Controller:
         return Reply((Cqe(sqe.cid),), found)
 
     def _get_log_page(self, sqe: Sqe, data: bytes) -> Reply:
+        reported = sqe.cdw10 & 0xFF in log_pages.WITH_HEALTH
+        facts = LogFacts(
+            self.capabilities,
+            self._health_facts() if reported else None,
+            self.errors,
+            self.events.changed,
+            self.shared.sanitize,
+        )
+        found = log_pages.get_log_page(sqe, facts, self.capabilities.transfer_bytes)
+        others: list[Cqe] = []
+        if not sqe.cdw10 & log_pages.RETAIN:
+            others = self.events.clear(sqe.cdw10 & 0xFF)
+        return Reply((Cqe(sqe.cid), *others), found)
+
+    def _health_facts(self) -> HealthFacts:
         health = self.read_health()
-        facts = HealthFacts(
+        return HealthFacts(
             self.capabilities,
             health,
             self.features.temperature_warning(health.kelvin),
@@ -191,15 +206,6 @@ class Controller:
             self.namespaces.unallocated_bytes,
             self.shared.unaligned,
         )
-        found = log_pages.get_log_page(
-            sqe,
-            LogFacts(facts, self.errors, self.events.changed, self.shared.sanitize),
-            self.capabilities.transfer_bytes,
-        )
-        others: list[Cqe] = []
-        if not sqe.cdw10 & log_pages.RETAIN:
-            others = self.events.clear(sqe.cdw10 & 0xFF)
-        return Reply((Cqe(sqe.cid), *others), found)
 
     def _get_features(self, sqe: Sqe, data: bytes) -> Reply:
         dword, found = self.features.get(sqe)
