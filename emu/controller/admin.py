@@ -75,6 +75,8 @@ class Controller:
         self.features = Features(capabilities, namespaces, shared.saved_features)
         self.events = Events()
         self.errors = ErrorLog()
+        self.changed: tuple[int, ...] = ()
+        """Namespaces that the last command has changed."""
 
     def disabled(self) -> list[Action]:
         """The action RESET is done: forget queues, requests and values that are not saved, and
@@ -99,6 +101,7 @@ class Controller:
         """Execute an admin command. ``entry``: submission queue entry, bytes[64]. ``data``: what
         :func:`transfer_of` says that the host sends."""
         sqe = Sqe.unpack(entry)
+        self.changed = ()
         try:
             reply = self._execute(sqe, data)
         except Refused as refused:
@@ -152,7 +155,7 @@ class Controller:
         """Report an event; return the completions of Async Event Requests that follow. ``nsid``:
         the namespace that has changed."""
         if event is Event.NAMESPACE_ATTRIBUTE:
-            self.events.changed.append(nsid)
+            self.events.change(nsid)
         if not self._enabled(event):
             return ()
         return tuple(self.events.occur(event))
@@ -276,6 +279,7 @@ class Controller:
 
     def _changed(self, nsids: list[int]) -> list[Cqe]:
         """Report namespaces that have changed; return the completions that follow."""
+        self.changed = tuple(nsids)
         return [each for nsid in nsids for each in self.notify(Event.NAMESPACE_ATTRIBUTE, nsid)]
 
 

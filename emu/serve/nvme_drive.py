@@ -69,19 +69,24 @@ class NvmeDrive:
 
     ``serial``: serial number, of which the names of subsystem and namespaces are made; None: that
     of the store, without a store a new one at each start. ``io_queues``, ``vectors``: of each
-    controller. Raises InputError for a drive that no NVMe controller can have
-    (capabilities.capabilities_of).
+    controller. ``several_controllers``: there may be more than one at a time, as on fabrics.
+    Raises InputError for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
 
     def __init__(
-        self, served: ServedDrive, serial: str | None = None, io_queues: int = 16, vectors: int = 17
+        self,
+        served: ServedDrive,
+        serial: str | None = None,
+        io_queues: int = 16,
+        vectors: int = 17,
+        several_controllers: bool = False,
     ) -> None:
         self.served = served
         drive = served.drive
         store = drive.store
         files = None if store is None else store.files
         own = uuid.uuid4().hex if files is None else files.folder.superblock.uuid.replace("-", "")
-        self.capabilities: Capabilities = capabilities_of(
+        offered = capabilities_of(
             drive.cfg,
             capacity_bytes=drive.capacity,
             block_bytes=drive.block_bytes,
@@ -90,6 +95,8 @@ class NvmeDrive:
             io_queues=io_queues,
             vectors=vectors,
         )
+        self.capabilities: Capabilities = replace(offered, several_controllers=several_controllers)
+        """Those of the controller of PCIe."""
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()
         self._folder: Path | None = None if files is None else files.folder.path
@@ -170,14 +177,13 @@ class NvmeDrive:
                 if self.sanitizing():  # it refuses the command, which does not wait for the gate
                     return controller.execute(entry, data)
             with self.gate.alone():
-                before = len(controller.events.changed)
                 reply = self._execute(controller, entry, data)
                 self.generation += 1
                 self.save()
         except InputError:
             with self.lock:
                 return controller.failed(entry)
-        self._tell_others(controller, controller.events.changed[before:])
+        self._tell_others(controller, controller.changed)
         return reply
 
     def _execute(self, controller: Controller, entry: bytes, data: bytes) -> Reply:
@@ -290,7 +296,7 @@ class NvmeDrive:
         self._running = False
         self.save()
 
-    def _tell_others(self, controller: Controller, changed: list[int]) -> None:
+    def _tell_others(self, controller: Controller, changed: tuple[int, ...]) -> None:
         """Report changed namespaces to the other controllers."""
         for nsid in changed:
 

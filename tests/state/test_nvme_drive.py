@@ -251,6 +251,9 @@ def test_events_reach_all_controllers(served):
     assert not one.events and [each.cid for each in two.events] == [5]
     assert two.events[0].dw0 == 2 | 4 << 16
     assert two.log(4, 4096)[:8] == (1).to_bytes(8, "little")
+    for _ in range(3):  # nobody has read the list of the first
+        served.execute(one.controller, Sqe(FORMAT, cid=1, nsid=1).pack())
+    assert one.controller.events.changed == two.controller.events.changed == [1]
     served.remove(two.controller)
     served.execute(one.controller, Sqe(FORMAT, cid=1, nsid=1).pack())
     assert len(two.events) == 1
