@@ -53,9 +53,9 @@ class Controller:
     """One controller of one drive.
 
     ``shared``: what it shares with other controllers of the drive. ``read_health``: returns the
-    drive's counters now. ``used_blocks``: returns the mapped logical blocks of a namespace.
-    ``registers`` handles the accesses to registers. A transport keeps ``shared`` and
-    ``errors.count`` over power cycles.
+    drive's counters now, for the log pages that report them. ``used_blocks``: returns the mapped
+    logical blocks of a namespace. ``registers`` handles the accesses to registers. A transport
+    keeps ``shared`` and ``errors.count`` over power cycles.
     """
 
     def __init__(
@@ -75,6 +75,8 @@ class Controller:
         self.features = Features(capabilities, namespaces, shared.saved_features)
         self.events = Events()
         self.errors = ErrorLog()
+        self.changed: tuple[int, ...] = ()
+        """Namespaces that the last command has changed."""
 
     def disabled(self) -> list[Action]:
         """The action RESET is done: forget queues, requests and values that are not saved, and
@@ -99,6 +101,7 @@ class Controller:
         """Execute an admin command. ``entry``: submission queue entry, bytes[64]. ``data``: what
         :func:`transfer_of` says that the host sends."""
         sqe = Sqe.unpack(entry)
+        self.changed = ()
         try:
             reply = self._execute(sqe, data)
         except Refused as refused:
@@ -152,7 +155,7 @@ class Controller:
         """Report an event; return the completions of Async Event Requests that follow. ``nsid``:
         the namespace that has changed."""
         if event is Event.NAMESPACE_ATTRIBUTE:
-            self.events.changed.append(nsid)
+            self.events.change(nsid)
         if not self._enabled(event):
             return ()
         return tuple(self.events.occur(event))
@@ -180,8 +183,23 @@ class Controller:
         return Reply((Cqe(sqe.cid),), found)
 
     def _get_log_page(self, sqe: Sqe, data: bytes) -> Reply:
+        reported = sqe.cdw10 & 0xFF in log_pages.WITH_HEALTH
+        facts = LogFacts(
+            self.capabilities,
+            self._health_facts() if reported else None,
+            self.errors,
+            self.events.changed,
+            self.shared.sanitize,
+        )
+        found = log_pages.get_log_page(sqe, facts, self.capabilities.transfer_bytes)
+        others: list[Cqe] = []
+        if not sqe.cdw10 & log_pages.RETAIN:
+            others = self.events.clear(sqe.cdw10 & 0xFF)
+        return Reply((Cqe(sqe.cid), *others), found)
+
+    def _health_facts(self) -> HealthFacts:
         health = self.read_health()
-        facts = HealthFacts(
+        return HealthFacts(
             self.capabilities,
             health,
             self.features.temperature_warning(health.kelvin),
@@ -191,15 +209,6 @@ class Controller:
             self.namespaces.unallocated_bytes,
             self.shared.unaligned,
         )
-        found = log_pages.get_log_page(
-            sqe,
-            LogFacts(facts, self.errors, self.events.changed, self.shared.sanitize),
-            self.capabilities.transfer_bytes,
-        )
-        others: list[Cqe] = []
-        if not sqe.cdw10 & log_pages.RETAIN:
-            others = self.events.clear(sqe.cdw10 & 0xFF)
-        return Reply((Cqe(sqe.cid), *others), found)
 
     def _get_features(self, sqe: Sqe, data: bytes) -> Reply:
         dword, found = self.features.get(sqe)
@@ -270,6 +279,7 @@ class Controller:
 
     def _changed(self, nsids: list[int]) -> list[Cqe]:
         """Report namespaces that have changed; return the completions that follow."""
+        self.changed = tuple(nsids)
         return [each for nsid in nsids for each in self.notify(Event.NAMESPACE_ATTRIBUTE, nsid)]
 
 

@@ -55,6 +55,9 @@ class Capabilities:
     namespaces: int = 16
     """NN: largest namespace identifier."""
     controller_id: int = 1
+    """CNTLID. The controller of PCIe has 1; dynamic controllers of fabrics get others."""
+    several_controllers: bool = False
+    """CMIC and NMIC: the subsystem may have more than one controller, which share namespaces."""
     vendor_id: int = 0
     """PCI vendor; 0: none is assigned."""
     sgl_support: int = 1

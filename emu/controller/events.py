@@ -59,7 +59,7 @@ class Events:
         self.masked: set[int] = set()
         """Types that were reported and whose log page was not read since."""
         self.changed: list[int] = []
-        """Namespaces that have changed since the Changed Namespace List was read."""
+        """Namespaces that have changed since the Changed Namespace List was read, each once."""
 
     def reset(self) -> None:
         """Forget requests and events: the controller was reset."""
@@ -67,6 +67,11 @@ class Events:
         self.pending.clear()
         self.masked.clear()
         self.changed.clear()
+
+    def change(self, nsid: int) -> None:
+        """Add a namespace to those that have changed."""
+        if nsid not in self.changed:
+            self.changed.append(nsid)
 
     def request(self, cid: int) -> list[Cqe]:
         """Take a request; return the completions that follow. Raises Refused: too many."""

@@ -212,6 +212,7 @@ class Subsystem:
 
     ``name``: NQN of the subsystem. ``hosts``: NQNs that may connect; None: any. ``make``,
     ``make_discovery``: return the controller with an identifier; the latter lists a port.
+    ``reserved``: identifiers that controllers of other transports have.
     """
 
     def __init__(
@@ -220,8 +221,10 @@ class Subsystem:
         hosts: Collection[str] | None,
         make: Callable[[int], Controller],
         make_discovery: Callable[[int, Port], DiscoveryController],
+        reserved: Collection[int] = (),
     ) -> None:
         self.name = name
+        self._reserved = frozenset(reserved)
         self.hosts = None if hosts is None else frozenset(hosts)
         self._make, self._make_discovery = make, make_discovery
         self._associations: dict[int, Association] = {}
@@ -260,7 +263,7 @@ class Subsystem:
         """Return the next identifier of a controller; one that has ended comes back late."""
         while True:
             self._last = self._last % (ANY_CONTROLLER - 0x10) + 1
-            if self._last not in self._associations:
+            if self._last not in self._reserved and self._last not in self._associations:
                 return self._last
 
     def _io_queue(self, asked: Connect) -> Association:

@@ -162,6 +162,10 @@ CNS = {
 }  # fmt: skip
 
 
+WITH_USED_BLOCKS = frozenset({0x00, 0x11})
+"""CNS values whose structure reports the mapped blocks of a namespace."""
+
+
 def identify(
     sqe: Sqe, capabilities: Capabilities, namespaces: Namespaces, used_blocks: UsedBlocks
 ) -> bytes:

@@ -62,7 +62,7 @@ IDENTIFY_CONTROLLER = Structure(
         Field(72, 1, "RAB", "Recommended Arbitration Burst", 0),
         Field(73, 3, "IEEE", "IEEE OUI Identifier", 0),
         Field(76, 1, "CMIC", "Multi-Path I/O and Namespace Sharing",
-              lambda facts: SEVERAL_CONTROLLERS if facts.capabilities.capsule_bytes else 0),
+              lambda facts: SEVERAL_CONTROLLERS if facts.capabilities.several_controllers else 0),
         Field(77, 1, "MDTS", "Maximum Data Transfer Size",
               lambda facts: facts.capabilities.transfer_exponent),
         Field(78, 2, "CNTLID", "Controller ID", lambda facts: facts.capabilities.controller_id),

@@ -44,8 +44,8 @@ def _unit(facts: NamespaceFacts) -> int:
 
 
 def _sharing(facts: NamespaceFacts) -> int:
-    """Return 1 if several controllers may attach the namespace: each host on fabrics has one."""
-    return int(facts.capabilities.capsule_bytes > 0)
+    """Return 1 if several controllers may attach the namespace."""
+    return int(facts.capabilities.several_controllers)
 
 
 def _formats(facts: NamespaceFacts) -> bytes:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ondie.emu.controller.capabilities import Capabilities
 from ondie.emu.controller.health_logs import (
     ENDURANCE_GROUP_INFORMATION,
     ERROR_ENTRY,
@@ -40,6 +41,8 @@ RETAIN = 1 << 15
 INDEX_OFFSET = 1 << 23
 """OT: the offset is the index of a list entry; no page supports it."""
 NO_LOCATION = 0xFFFF
+WITH_HEALTH = frozenset({HEALTH, ENDURANCE, OCP_HEALTH})
+"""Pages that report counters of the drive."""
 
 FIRMWARE_SLOTS = Structure(
     "Firmware Slot Information",
@@ -83,7 +86,9 @@ class ErrorLog:
 class LogFacts(NamedTuple):
     """What the log pages report."""
 
-    health: HealthFacts
+    capabilities: Capabilities
+    health: HealthFacts | None
+    """None: the page is none of WITH_HEALTH."""
     errors: ErrorLog
     changed: list[int]
     """Namespaces that have changed."""
@@ -120,7 +125,7 @@ LOG_PAGES = {
     ERROR_INFORMATION: LogPage("Error Information", lambda facts: facts.errors.pack()),
     HEALTH: LogPage("SMART / Health Information", lambda facts: SMART.pack(facts.health)),
     FIRMWARE_SLOT: LogPage("Firmware Slot Information",
-                           lambda facts: FIRMWARE_SLOTS.pack(facts.health)),
+                           lambda facts: FIRMWARE_SLOTS.pack(facts)),
     CHANGED_NAMESPACES: LogPage("Changed Namespace List", _changed),
     EFFECTS: LogPage("Commands Supported and Effects", _effects),
     ENDURANCE: LogPage("Endurance Group Information",

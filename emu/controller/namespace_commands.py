@@ -25,6 +25,8 @@ NO_ERASE, USER_DATA_ERASE, CRYPTOGRAPHIC_ERASE = range(3)
 """SES of Format NVM."""
 EXIT_FAILURE, BLOCK_ERASE = 1, 2
 """SANACT of Sanitize."""
+UNRESTRICTED_EXIT = 1 << 3
+"""AUSE: the failure of the operation may be left without another one that succeeds."""
 NO_DEALLOCATE = 1 << 9
 MOST_CONTROLLERS = 2047
 
@@ -131,6 +133,8 @@ def sanitize(sqe: Sqe, state: SanitizeState) -> tuple[SanitizeState, list[Action
     the actions. Raises Refused."""
     action = sqe.cdw10 & 0b111
     if action == EXIT_FAILURE:
+        if state.status == FAILED and not state.dword & UNRESTRICTED_EXIT:
+            raise Refused(Code.SANITIZE_FAILED)
         return (SanitizeState() if state.status == FAILED else state), []
     if action != BLOCK_ERASE or sqe.cdw10 & NO_DEALLOCATE:
         raise Refused(Code.INVALID_FIELD, CDW10_BYTE)

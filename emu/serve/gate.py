@@ -8,7 +8,7 @@ Supported and Effects data structure.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -23,14 +23,20 @@ class Gate:
         """Threads that are alone or wait for it."""
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Pass with others."""
+    def together(self, refused: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Pass with others; yield True. If ``refused`` returns True while another thread is alone
+        or waits for it, yield False without passing. It is called at the begin, and whenever a
+        thread is no longer alone."""
         with self._changed:
-            while self._alone:
+            while self._alone and not refused():
                 self._changed.wait()
-            self._inside += 1
+            passed = not self._alone
+            self._inside += passed
+        if not passed:
+            yield False
+            return
         try:
-            yield
+            yield True
         finally:
             with self._changed:
                 self._inside -= 1

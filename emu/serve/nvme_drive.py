@@ -35,9 +35,11 @@ from ondie.emu.controller.capabilities import Capabilities, capabilities_of
 from ondie.emu.controller.events import Event
 from ondie.emu.controller.health import Health, Past, health_of
 from ondie.emu.controller.health_logs import IN_PROGRESS
+from ondie.emu.controller.identify import WITH_USED_BLOCKS
+from ondie.emu.controller.log_pages import WITH_HEALTH
 from ondie.emu.controller.namespace_commands import ended
 from ondie.emu.controller.namespaces import Namespace, Namespaces
-from ondie.emu.controller.opcodes import ADMIN_EFFECTS, Effect
+from ondie.emu.controller.opcodes import ADMIN_EFFECTS, Admin, Effect
 from ondie.emu.controller.shared import Shared
 from ondie.emu.controller.status_code import Code
 from ondie.emu.drive import Drive
@@ -45,7 +47,7 @@ from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import page_map
 from ondie.emu.nvme.command import FLUSH, TRIM, commands_of, first_error
 from ondie.emu.nvme.status import SPARE_THRESHOLD, Condition
-from ondie.emu.nvme.wire import Cqe
+from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import controller_state
 from ondie.emu.serve.gate import Gate
 from ondie.emu.serve.served import ServedDrive
@@ -67,19 +69,24 @@ class NvmeDrive:
 
     ``serial``: serial number, of which the names of subsystem and namespaces are made; None: that
     of the store, without a store a new one at each start. ``io_queues``, ``vectors``: of each
-    controller. Raises InputError for a drive that no NVMe controller can have
-    (capabilities.capabilities_of).
+    controller. ``several_controllers``: there may be more than one at a time, as on fabrics.
+    Raises InputError for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
 
     def __init__(
-        self, served: ServedDrive, serial: str | None = None, io_queues: int = 16, vectors: int = 17
+        self,
+        served: ServedDrive,
+        serial: str | None = None,
+        io_queues: int = 16,
+        vectors: int = 17,
+        several_controllers: bool = False,
     ) -> None:
         self.served = served
         drive = served.drive
         store = drive.store
         files = None if store is None else store.files
         own = uuid.uuid4().hex if files is None else files.folder.superblock.uuid.replace("-", "")
-        self.capabilities: Capabilities = capabilities_of(
+        offered = capabilities_of(
             drive.cfg,
             capacity_bytes=drive.capacity,
             block_bytes=drive.block_bytes,
@@ -88,6 +95,8 @@ class NvmeDrive:
             io_queues=io_queues,
             vectors=vectors,
         )
+        self.capabilities: Capabilities = replace(offered, several_controllers=several_controllers)
+        """Those of the controller of PCIe."""
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()
         self._folder: Path | None = None if files is None else files.folder.path
@@ -96,7 +105,10 @@ class NvmeDrive:
         """What changes is written to the folder."""
         self.lock = threading.Lock()
         """Held for every use of ``shared`` and of a controller's tables, and not while commands
-        run."""
+        run or the service is asked, which may take seconds."""
+        self._health_read: Health | None = None
+        self._used_read: dict[int, int] = {}
+        """Counters and mapped bytes by namespace, read for the command that holds ``lock``."""
         self.gate = Gate()
         """Passed together by I/O commands, alone by admin commands that change the media."""
         self.generation = 0
@@ -123,7 +135,7 @@ class NvmeDrive:
             ran_ps = found.now_ps if new else 0
             self.past = found.past.restarted(not found.running, False, ran_ps)
         self.save()
-        if self.shared.sanitize.status == IN_PROGRESS:  # as after any loss of power
+        if self.sanitizing():  # as after any loss of power
             self.perform(Action(Do.SANITIZE))
 
     def save(self) -> None:
@@ -131,8 +143,8 @@ class NvmeDrive:
         online at its start. Raises InputError."""
         if self._folder is None or not self._keeps:
             return
+        now = self.served.service.call(lambda: self.served.drive.now).result()
         with self.lock:
-            now = self.served.service.call(lambda: self.served.drive.now).result()
             controller_state.save(
                 self._folder, self.shared, self.past, now, self._running, self._durable
             )
@@ -143,7 +155,7 @@ class NvmeDrive:
         """Return the tables of a new controller. ``post``: posts completions of Async Event
         Requests from any thread. ``changes``: of its capabilities, for example its identifier."""
         offered = replace(self.capabilities, **changes)
-        found = Controller(offered, self.shared, self.health, self.used_blocks)
+        found = Controller(offered, self.shared, self._read_health, self._read_used)
         with self.lock:
             self._posts[found] = post
         return found
@@ -161,25 +173,54 @@ class NvmeDrive:
         try:
             if entry[0] not in ALONE:
                 return self._execute(controller, entry, data)
+            with self.lock:
+                if self.sanitizing():  # it refuses the command, which does not wait for the gate
+                    return controller.execute(entry, data)
             with self.gate.alone():
-                before = len(controller.events.changed)
                 reply = self._execute(controller, entry, data)
                 self.generation += 1
                 self.save()
         except InputError:
             with self.lock:
                 return controller.failed(entry)
-        self._tell_others(controller, controller.events.changed[before:])
+        self._tell_others(controller, controller.changed)
         return reply
 
     def _execute(self, controller: Controller, entry: bytes, data: bytes) -> Reply:
         """Execute an admin command and its actions on the media. Raises InputError."""
         saved = dict(self.shared.saved_features)
+        health, used = self._read_for(Sqe.unpack(entry))
         with self.lock:
+            self._health_read, self._used_read = health, used
             reply = controller.execute(entry, data)
         if self.shared.saved_features != saved:
             self.save()
         return self._perform_all(controller, entry, reply)
+
+    def _read_for(self, sqe: Sqe) -> tuple[Health | None, dict[int, int]]:
+        """Return the counters that an admin command reports, or None, and the mapped bytes of the
+        namespaces that it describes. The caller does not hold ``lock``. Raises InputError."""
+        if sqe.opcode == Admin.GET_LOG_PAGE and sqe.cdw10 & 0xFF in WITH_HEALTH:
+            return self.health(), {}
+        if sqe.opcode != Admin.IDENTIFY or sqe.cdw10 & 0xFF not in WITH_USED_BLOCKS:
+            return None, {}
+        with self.lock:
+            found = self.shared.namespaces.by_nsid.get(sqe.nsid)
+        return None, {} if found is None else {found.nsid: self.used_bytes(found)}
+
+    def _read_health(self) -> Health:
+        assert self._health_read is not None
+        return self._health_read
+
+    def _read_used(self, namespace: Namespace) -> int:
+        """Return the mapped logical blocks of a namespace; none if it was created since they were
+        read."""
+        used = self._used_read.get(namespace.nsid, 0) // namespace.block_bytes
+        return min(used, namespace.blocks)
+
+    def sanitizing(self) -> bool:
+        """Return True if a sanitize operation is in progress."""
+        return self.shared.sanitize.status == IN_PROGRESS
 
     def _perform_all(self, controller: Controller, entry: bytes, reply: Reply) -> Reply:
         """Perform the actions of ``reply`` on the media; return it with the others, or the reply of
@@ -255,7 +296,7 @@ class NvmeDrive:
         self._running = False
         self.save()
 
-    def _tell_others(self, controller: Controller, changed: list[int]) -> None:
+    def _tell_others(self, controller: Controller, changed: tuple[int, ...]) -> None:
         """Report changed namespaces to the other controllers."""
         for nsid in changed:
 
@@ -341,8 +382,9 @@ class NvmeDrive:
             past=self.past,
         )
 
-    def used_blocks(self, namespace: Namespace) -> int:
-        """Return the logical blocks of a namespace that are mapped."""
+    def used_bytes(self, namespace: Namespace) -> int:
+        """Return the bytes of a namespace that are mapped. Raises InputError if the service has
+        ended."""
         unit = self.served.unit
         mapped = self.served.mapped(namespace.first // unit, namespace.size // unit)
-        return int(np.count_nonzero(mapped)) * unit // namespace.block_bytes
+        return int(np.count_nonzero(mapped)) * unit

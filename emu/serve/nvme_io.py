@@ -76,45 +76,57 @@ class IoRunner:
         """Run ``requests`` and return their completions in the same order. A command whose
         identifier another one of the batch has, in the same queue, ends with Command ID Conflict.
         """
+        while True:
+            with self._drive.gate.together(self._drive.sanitizing) as passed:
+                if passed:
+                    return self._run_all(requests)
+            with self._drive.lock:
+                if self._drive.sanitizing():  # it refuses all of them
+                    refused: list[IoResult | None] = [None] * len(requests)
+                    self._decode(requests, refused)
+                    return [each for each in refused if each is not None]
+
+    def _run_all(self, requests: Sequence[IoRequest]) -> list[IoResult]:
+        """Run ``requests`` and return their completions. The caller has passed the gate."""
         results: list[IoResult | None] = [None] * len(requests)
-        with self._drive.gate.together():
+        with self._drive.lock:
             running = self._decode(requests, results)
-            first, parts = 0, []
-            area = 0
-            for at, each in enumerate(running):
-                if area + each.plan.area > MOST_AREA and at > first:
-                    parts.append(running[first:at])
-                    first, area = at, 0
-                each.first = area
-                area += each.plan.area
-            parts.append(running[first:])
-            several = len(parts) > 1
-            for part in parts:
-                self._run_part(part, results, several)
+        first, parts = 0, []
+        area = 0
+        for at, each in enumerate(running):
+            if area + each.plan.area > MOST_AREA and at > first:
+                parts.append(running[first:at])
+                first, area = at, 0
+            each.first = area
+            area += each.plan.area
+        parts.append(running[first:])
+        several = len(parts) > 1
+        for part in parts:
+            self._run_part(part, results, several)
         return [each for each in results if each is not None]
 
     def _decode(
         self, requests: Sequence[IoRequest], results: list[IoResult | None]
     ) -> list[_Running]:
-        """Return the commands that the drive is to run; write the completions of others."""
+        """Return the commands that the drive is to run; write the completions of others. The
+        caller holds the lock of the drive."""
         running, seen = [], set()
-        with self._drive.lock:
-            for at, request in enumerate(requests):
-                sqid, sqe, data = request
-                try:
-                    if (sqid, sqe.cid) in seen:
-                        raise Refused(Code.ID_CONFLICT, 2)
-                    seen.add((sqid, sqe.cid))
-                    ranges = bytes(data) if sqe.opcode == Nvm.DATASET_MANAGEMENT else b""
-                    plan = decode(sqe, self._controller, ranges)
-                    moved = plan.size if plan.opcode in (Nvm.WRITE, Nvm.COMPARE) else 0
-                    if plan.opcode != Nvm.DATASET_MANAGEMENT and len(data) != moved:
-                        raise Refused(Code.DATA_TRANSFER_ERROR)
-                except Refused as refused:
-                    status = record(self._controller, sqid, sqe, refused.code, refused.where)
-                    results[at] = IoResult(Cqe(sqe.cid, status))
-                else:
-                    running.append(_Running(at, request, plan))
+        for at, request in enumerate(requests):
+            sqid, sqe, data = request
+            try:
+                if (sqid, sqe.cid) in seen:
+                    raise Refused(Code.ID_CONFLICT, 2)
+                seen.add((sqid, sqe.cid))
+                ranges = bytes(data) if sqe.opcode == Nvm.DATASET_MANAGEMENT else b""
+                plan = decode(sqe, self._controller, ranges)
+                moved = plan.size if plan.opcode in (Nvm.WRITE, Nvm.COMPARE) else 0
+                if plan.opcode != Nvm.DATASET_MANAGEMENT and len(data) != moved:
+                    raise Refused(Code.DATA_TRANSFER_ERROR)
+            except Refused as refused:
+                status = record(self._controller, sqid, sqe, refused.code, refused.where)
+                results[at] = IoResult(Cqe(sqe.cid, status))
+            else:
+                running.append(_Running(at, request, plan))
         return running
 
     def _run_part(

@@ -48,7 +48,8 @@ class NvmeTcpServer:
         self.expired = 0
         """Associations that have ended because no Keep Alive has arrived."""
         name = drive.capabilities.subsystem_name
-        self.subsystem = Subsystem(name, hosts, self._make, self._make_discovery)
+        of_pcie = (drive.capabilities.controller_id,)
+        self.subsystem = Subsystem(name, hosts, self._make, self._make_discovery, of_pcie)
         self._sessions: dict[Association, dict[int, tuple[Session, threading.Event]]] = {}
         """Sessions by queue, and the events that they set at their end."""
         self._seen: dict[Association, float] = {}
@@ -82,7 +83,9 @@ class NvmeTcpServer:
             for session in found:
                 session.post(entries)
 
-        return self.drive.controller(post, controller_id=cntlid, capsule_bytes=CAPSULE_BYTES)
+        return self.drive.controller(
+            post, controller_id=cntlid, several_controllers=True, capsule_bytes=CAPSULE_BYTES
+        )
 
     def _make_discovery(self, cntlid: int, port: Port) -> DiscoveryController:
         offered = dataclasses.replace(

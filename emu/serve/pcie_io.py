@@ -74,8 +74,8 @@ class MemoryIo:
         parts, more = self._fetch(queues)
         if not parts:
             return False, set()
-        with self._drive.gate.together():  # what was decoded holds until it has run
-            made = self._decode(parts)
+        with self._drive.gate.together(self._drive.sanitizing) as passed:
+            made = self._decode(parts, passed)  # what was decoded holds until it has run
             if made:
                 self._run_plain(made)
         posted, plain = self._finish_plain(parts) if made else (set(), 0)
@@ -110,13 +110,14 @@ class MemoryIo:
             more |= used > count and room > count
         return parts, more
 
-    def _decode(self, parts: list[Part]) -> int:
-        """Decode a batch; return the number of plain commands. The caller passes the gate."""
+    def _decode(self, parts: list[Part], passed: bool) -> int:
+        """Decode a batch; return the number of plain commands. ``passed``: the caller passes the
+        gate; otherwise no command is plain."""
         controller = self._controller
         with self._drive.lock:
             shared = controller.shared
             sanitizing = shared.sanitize.status in (SANITIZE_IN_PROGRESS, SANITIZE_FAILED)
-            fast = not sanitizing and not shared.uncorrectable.ranges
+            fast = passed and not sanitizing and not shared.uncorrectable.ranges
             through = not controller.features.cache_enabled
             if self._generation != self._drive.generation:
                 self._generation = self._drive.generation

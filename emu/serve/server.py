@@ -85,7 +85,9 @@ class Server:
             self.service = Service(self.drive, options.clock, options.scale)
             undo.callback(self.service.close)
             self.served = ServedDrive(self.drive, self.service)
-            self.nvme = NvmeDrive(self.served) if vfio_user or nvme_tcp else None
+            self.nvme = None
+            if vfio_user is not None or nvme_tcp is not None:
+                self.nvme = NvmeDrive(self.served, several_controllers=nvme_tcp is not None)
             undo.pop_all()
         self.nbd = None if nbd is None else NbdServer(self.served, nbd)
         self.vfio_user = None

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from ondie.emu.nvme.wire import Sqe
 from ondie.emu.serve import controller_state
 from ondie.emu.serve.server import ServeOptions, Server
 from ondie.emu.units import InputError
@@ -143,3 +144,25 @@ def test_the_command_ends_with_a_host_connected(tmp_path):
             assert process.wait(60) == 0
         finally:
             process.kill()
+
+
+def test_controllers_of_two_transports_have_identifiers_of_their_own(tmp_path):
+    """The one of PCIe has 1. Both say that the subsystem has several controllers; without TCP it
+    has one."""
+    for address in ("127.0.0.1:0", None):
+        found = server(vfio_user=str(tmp_path / "pcie"), nvme_tcp=address)
+        try:
+            controllers = [found.nvme.controller(lambda entries: None)]  # as pcie_function.py
+            if address is not None:
+                host(found)
+                controllers.append(found.nvme_tcp.subsystem.associations[0].controller)
+            told = []
+            for each in controllers:
+                whole, space = (
+                    found.nvme.execute(each, Sqe(6, nsid=nsid, cdw10=cns).pack()).data
+                    for cns, nsid in ((1, 0), (0, 1))
+                )
+                told.append((int.from_bytes(whole[78:80], "little"), whole[76], space[30]))
+            assert told == ([(1, 2, 1), (2, 2, 1)] if address else [(1, 0, 0)])
+        finally:
+            found.close()

@@ -245,8 +245,8 @@ def test_no_command_of_another_controller_comes_between_decoding_and_running(
     )
     decode = MemoryIo._decode
 
-    def first(self: MemoryIo, parts: list[Part]) -> int:
-        made = decode(self, parts)
+    def first(self: MemoryIo, parts: list[Part], passed: bool) -> int:
+        made = decode(self, parts, passed)
         if not formatting.ident:
             formatting.start()
             formatting.join(0.3)

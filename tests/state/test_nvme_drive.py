@@ -33,6 +33,7 @@ BLOCK = 512
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DEALLOCATE, VERIFY = (
     0, 1, 2, 4, 5, 8, 9, 12,
 )  # fmt: skip
+KEEP_ALIVE, IN_SANITIZE = 0x18, 0x01D
 FORMAT, SANITIZE, GET_LOG_PAGE, SET_FEATURES, GET_FEATURES, EVENT, ATTACH, MANAGE = (
     0x80, 0x84, 2, 9, 10, 12, 0x15, 0x0D,
 )  # fmt: skip
@@ -250,6 +251,9 @@ def test_events_reach_all_controllers(served):
     assert not one.events and [each.cid for each in two.events] == [5]
     assert two.events[0].dw0 == 2 | 4 << 16
     assert two.log(4, 4096)[:8] == (1).to_bytes(8, "little")
+    for _ in range(3):  # nobody has read the list of the first
+        served.execute(one.controller, Sqe(FORMAT, cid=1, nsid=1).pack())
+    assert one.controller.events.changed == two.controller.events.changed == [1]
     served.remove(two.controller)
     served.execute(one.controller, Sqe(FORMAT, cid=1, nsid=1).pack())
     assert len(two.events) == 1
@@ -469,3 +473,61 @@ def test_each_store_has_its_own_names(tmp_path):
         drive.close()
     assert found[0] == found[2] and len(set(found)) == 4
     assert all(len({each[at] for each in found}) == 4 for at in range(3))
+
+
+def test_a_sanitize_operation_blocks_nobody(served, monkeypatch):
+    """Meanwhile log pages without counters and Keep Alive answer, and other commands end at once,
+    also those that have waited at the gate."""
+    side, other = Side(served), Side(served)
+    begun, end = threading.Event(), threading.Event()
+    erase = served.served.drive.erase_stale
+
+    def slowly() -> None:
+        begun.set()
+        assert end.wait(60)
+        erase()
+
+    monkeypatch.setattr(served.served.drive, "erase_stale", slowly)
+    assert side.admin(SANITIZE, cdw10=2)[0] == 0 and begun.wait(20)
+    smart = threading.Thread(target=lambda: other.log(2))  # waits for the drive, without the lock
+    smart.start()
+    found: list[object] = []
+
+    def ask() -> None:
+        found.append(number(side.log(0x81), 2, 2))
+        found.append([side.admin(opcode, nsid=1)[0] for opcode in (KEEP_ALIVE, FORMAT, SANITIZE)])
+        found.append(statuses(side.run((READ, 0, 1), (FLUSH, 0, 1))))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(20)
+    stuck = asking.is_alive()
+    end.set()
+    asking.join(20)
+    smart.join(20)
+    served.close()
+    assert not stuck and not smart.is_alive()
+    assert found == [2, [0, IN_SANITIZE, IN_SANITIZE], [IN_SANITIZE, IN_SANITIZE]]
+    assert statuses(side.run((READ, 0, 1))) == [0]
+
+
+def test_a_gate_turns_away_those_who_wait_while_it_is_refused():
+    gate, refused, found = Gate(), [False], []
+
+    def wait() -> None:
+        with gate.together(lambda: refused[0]) as passed:
+            found.append(passed)
+
+    waiting = threading.Thread(target=wait)
+    with gate.alone():
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive() and not found
+        refused[0] = True
+    with gate.alone():
+        waiting.join(20)
+        assert len(found) == 1
+        wait()
+    assert found[1:] == [False] and not waiting.is_alive()
+    wait()
+    assert found[2:] == [True]  # nobody is alone
