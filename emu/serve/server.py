@@ -90,7 +90,7 @@ class Server:
                 durability=options.durability,
                 read_only=options.read_only,
             )
-            undo.callback(self.drive.close)
+            undo.callback(self.drive.abandon)
             self.service = Service(self.drive, options.clock, options.scale)
             undo.callback(self.service.close)
             self.served = ServedDrive(self.drive, self.service)

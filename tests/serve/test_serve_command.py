@@ -180,7 +180,7 @@ def test_a_signal_ends_the_start(tmp_path):
         assert os.path.exists(path)
         server.send_signal(signal.SIGTERM)
         out, err = server.communicate(timeout=nbd.SECONDS)
-        ended = "ondie: ended by SIGTERM; the drive was not served\n"
+        ended = "\nondie: ended by SIGTERM; the drive was not served\n"
         assert (server.returncode, out, err) == (143, "", ended)
     finally:
         server.kill()
