@@ -1,7 +1,7 @@
 """Setup of standard output, and the progress of the first compilation.
 
-Owns the width of tables in files and pipes, and the progress. Does not own the text that commands print.
-Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
+Owns the width of tables in files and pipes, and the progress. Does not own the text that commands
+print. Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
 Source: none.
 """
 
