@@ -133,9 +133,9 @@ def conditions() -> str:
     return (
         f"Drive: {PRESET}, {fmt_bytes(served.capacity)}. Requests: one connection, {DEPTH} in "
         f"flight unless a depth is named, uniformly random in {SPAN >> 20} MiB that were "
-        "written before. A value is the best of all rounds. The servers run in turns in each round, and a "
-        f"ratio to {NBDKIT} is the median of the rounds' ratios, so it is not the quotient of two "
-        "values."
+        "written before. A value is the best of all rounds. The servers run in turns in each "
+        f"round, and a ratio to {NBDKIT} is the median of the rounds' ratios, so it is not the "
+        "quotient of two values."
     )
 
 
