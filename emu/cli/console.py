@@ -1,7 +1,7 @@
-"""Setup of standard output, and the progress bar of the first compilation.
+"""Setup of standard output, and the progress of the first compilation.
 
-Owns the width of tables in files and pipes, and the bar. Does not own the text that commands print.
-Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
+Owns the width of tables in files and pipes, and the progress. Does not own the text that commands
+print. Tables that are folded at 80 columns are unreadable, so files and pipes get WIDTH columns.
 Source: none.
 """
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 WIDTH = 132
 """Number of columns if standard output is not a terminal."""
+COMPILING = "ondie: compiling the engine (once per machine), which takes about a minute"
 
 
 def console() -> Console:
@@ -36,3 +37,21 @@ def compiling(done: int, total: int) -> None:
     text = f"compiling the engine (once per machine) [{bar:<20}] {done}/{total} functions"
     err.write("\r" + (" " * len(text) + "\r" if done == total else text))
     err.flush()
+
+
+def announce_compilation() -> None:
+    """Let a command that may run in the background print one line when a compilation begins, if
+    standard error is not a terminal, which gets the bar."""
+    from ondie.kernels import jit
+
+    announced = False
+
+    def report(done: int, total: int) -> None:
+        nonlocal announced
+        compiling(done, total)
+        if not announced and not sys.stderr.isatty():
+            announced = True
+            sys.stderr.write(COMPILING + "\n")
+            sys.stderr.flush()
+
+    jit.on_compile = report

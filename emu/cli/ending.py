@@ -1,24 +1,82 @@
 """Signals that end a command in order, and the message and exit code of an interrupted command.
 
-Owns the handlers of SIGTERM and SIGHUP. Does not own Ctrl-C, which Python handles, or policies that
-do not return (__init__.py).
+Owns the handlers of SIGTERM and SIGHUP, and those of all three while a server runs. Does not own
+Ctrl-C of other commands, which Python handles, or policies that do not return (__init__.py).
 Source: POSIX shells: 128 plus the number of the signal.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command as Ctrl-C does. A signal that is ignored (nohup) stays ignored."""
 
 
-class Terminated(KeyboardInterrupt):
-    """Raised in the main thread by the signal ``number``, one of ENDING."""
+NOTHING = "nothing was written"
 
-    def __init__(self, number: int) -> None:
+
+class Terminated(KeyboardInterrupt):
+    """Raised in the main thread by the signal ``number``, SIGINT or one of ENDING. ``effect``: what
+    the command has done until then."""
+
+    def __init__(self, number: int, effect: str = NOTHING) -> None:
         super().__init__()
         self.number = signal.Signals(number)
+        self.effect = effect
+
+
+class EndOfServing:
+    """Handlers of SIGINT and ENDING for a command that starts a server, and serves until one of
+    these signals. A signal that is ignored stays ignored.
+
+    Until :meth:`ready`, the first signal raises Terminated in the main thread, with ``effect``.
+    Later it sets :attr:`came`, so that the server is closed in order. Further signals are ignored.
+    The previous handlers return at the end of the context.
+    """
+
+    def __init__(self, effect: str) -> None:
+        self._effect = effect
+        self._starting = True
+        self._number = 0  # a lock of an Event could be held where the handler runs
+        self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, *ENDING):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def came(self) -> bool:
+        """True after a signal."""
+        return self._number != 0
+
+    def ready(self) -> None:
+        """End the start. Raises Terminated if a signal came that the start has not seen: Python
+        drops what is raised in a finalizer."""
+        self._starting = False
+        if self.came:
+            raise Terminated(self._number, self._effect)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.came:
+            return
+        self._number = number
+        if self._starting:
+            raise Terminated(number, self._effect)
 
 
 def end_in_order() -> None:
@@ -44,5 +102,6 @@ def interruption(error: BaseException | None) -> tuple[str, int]:
     while error is not None and not isinstance(error, Terminated):
         error = error.__cause__ or error.__context__
     if error is None:
-        return "interrupted; nothing was written", 130
-    return f"ended by {error.number.name}; nothing was written", 128 + error.number
+        return f"interrupted; {NOTHING}", 128 + signal.SIGINT
+    ended = "interrupted" if error.number == signal.SIGINT else f"ended by {error.number.name}"
+    return f"{ended}; {error.effect}", 128 + error.number

@@ -6,6 +6,7 @@ Owns the order of start and stop. Does not own protocols or the drive. Source: n
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from ondie.emu.config.config import Config
@@ -16,6 +17,7 @@ from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import ControlServer, socket_address
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import NbdServer
+from ondie.emu.serve.nbd_session import warm_up
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp import NvmeTcpServer
 from ondie.emu.serve.served import ServedDrive
@@ -47,14 +49,21 @@ class ServeOptions:
     read_only: bool = False
 
 
+def nothing() -> None:
+    """Do nothing when a server is ready."""
+
+
 class Server:
     """A drive with configuration ``cfg`` that is served until :meth:`close`.
 
     Addresses are bound before the drive is opened, and clients are accepted when it is ready.
+    ``ready`` is called just before that; what it raises, or is raised before, closes all again.
     Raises InputError if an address, the configuration or the store cannot be used.
     """
 
-    def __init__(self, cfg: Config, options: ServeOptions) -> None:
+    def __init__(
+        self, cfg: Config, options: ServeOptions, ready: Callable[[], None] = nothing
+    ) -> None:
         if options.nbd is options.vfio_user is options.nvme_tcp is None:
             raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
         with contextlib.ExitStack() as undo:
@@ -81,13 +90,16 @@ class Server:
                 durability=options.durability,
                 read_only=options.read_only,
             )
-            undo.callback(self.drive.close)
+            undo.callback(self.drive.abandon)
             self.service = Service(self.drive, options.clock, options.scale)
             undo.callback(self.service.close)
             self.served = ServedDrive(self.drive, self.service)
             self.nvme = None
             if vfio_user is not None or nvme_tcp is not None:
                 self.nvme = NvmeDrive(self.served, several_controllers=nvme_tcp is not None)
+            if nbd is not None:
+                warm_up(self.served)
+            ready()
             undo.pop_all()
         self.nbd = None if nbd is None else NbdServer(self.served, nbd)
         self.vfio_user = None
@@ -137,12 +149,14 @@ def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
 
 class MemoryServer:
     """Memory with the sizes of configuration ``cfg``, which is served until :meth:`close`: the
-    server without a model of flash, for comparison.
+    server without a model of flash, for comparison. ``ready``: see Server.
 
     Raises InputError if the address cannot be used, or for options that only a drive has.
     """
 
-    def __init__(self, cfg: Config, options: ServeOptions) -> None:
+    def __init__(
+        self, cfg: Config, options: ServeOptions, ready: Callable[[], None] = nothing
+    ) -> None:
         if options.nbd is None:
             raise InputError("--null: give the address of --nbd")
         plain = ServeOptions(nbd=options.nbd, block_bytes=options.block_bytes, seed=options.seed)
@@ -153,6 +167,8 @@ class MemoryServer:
         listener = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
         try:
             self.served = MemoryDrive(cfg, options.block_bytes)
+            warm_up(self.served)
+            ready()
         except BaseException:
             listener.close()
             raise

@@ -37,7 +37,9 @@ from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.states import interruption
 from ondie.emu.states.reservoir_scan import ReservoirScan
-from ondie.emu.units import InputError, quoted, whole_number
+from ondie.emu.units import InputError, known_names, quoted, whole_number
+from ondie.kernels import OPS, KernelError, get
+from ondie.kernels.hyper import checked
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 
@@ -49,7 +51,8 @@ class DriveStates:
     ``updates``: number of updates from which the initial states result. ``options``: form and
     format of the update. ``seed``: that of the drive, which determines its bad blocks.
 
-    Raises InputError for a drive that cannot update these states on its dies.
+    Raises InputError for a drive that cannot update these states on its dies, and for an ``op`` or
+    ``hyper`` that is wrong.
     """
 
     def __init__(
@@ -66,7 +69,9 @@ class DriveStates:
         cfg = configuration(device)
         self.cfg = cfg if cfg.system.devices == 1 else cfg.replace({"system.devices": 1}, ref="")
         n_params = whole_number("n_params", n_params, 1, 1 << 48)
-        self.hyper = dict(hyper)
+        if op not in list(OPS):
+            raise InputError(f"op = {quoted(op)}: {known_names(str(op), OPS)}")
+        self.hyper = _checked_hyper(op, hyper)
         self.first_count = whole_number("updates", updates, 0, 1 << 48)
         options = options or Options()
         self._trace = _trace(op, options, n_params, self.hyper)
@@ -304,7 +309,7 @@ class DriveStates:
         given the same gradient and ``hyper``. Otherwise the next one begins.
 
         Raises InputError if a plan is running or the drive is offline or read-only, and for a
-        wrong gradient or ``stop``.
+        wrong gradient, ``stop`` or ``hyper``.
         """
         payload, path, drive = self._opened, self._path, self._drive
         assert drive is not None
@@ -322,6 +327,7 @@ class DriveStates:
                 f"stop = {stop}: must be a multiple of {self.stripe_params}, the parameters of a "
                 f"stripe, or {self.n_params}"
             )
+        _checked_hyper(self._trace.op, self.hyper)
         begins = self.complete
         step = self._step(self.first_count + payload.step + begins)
         self._trace = replace(
@@ -434,6 +440,21 @@ class DriveStates:
         if not self._read:
             raise InputError("weights: were not read; call start_read() and let the drive run")
         return self._opened.delivered
+
+
+def _checked_hyper(op: str, hyper: Mapping[str, float | bool]) -> dict[str, float | bool]:
+    """Return the hyperparameters of ``op``. Raises InputError for one that is missing or unknown,
+    or whose value is no number or out of range."""
+    if not isinstance(hyper, Mapping):
+        raise InputError(f"hyper = {quoted(repr(hyper))}: must be a dict of names and numbers")
+    for name, value in hyper.items():
+        if isinstance(value, str | bytes):  # float() would read them
+            raise InputError(f"hyper[{name!r}] = {quoted(repr(value))}: must be a number")
+    try:
+        checked(op, get(op).takes, hyper)
+    except KernelError as error:
+        raise InputError(f"hyper: {error}") from error
+    return dict(hyper)
 
 
 def _trace(op: str, options: Options, n_params: int, hyper: Mapping[str, float | bool]) -> Trace:

@@ -10,10 +10,12 @@ import threading
 import numpy as np
 import pytest
 
+from ondie.emu.cli.commands import bench_run
 from ondie.emu.serve.nbd_load import READ, SPAN, WRITE, Load, check, requests
 from ondie.emu.units import InputError
 from ondie.emu.validate.speed import nbd_servers
 from ondie.emu.validate.speed.nbd_servers import FLASH, NBDKIT, NULL
+from ondie.kernels.bench.run import Bench, Row
 from tests.serve import nbd_client as nbd
 from tests.serve import served
 from tests.smoke.commands import files, here, refused
@@ -105,6 +107,37 @@ def test_what_is_no_server(tmp_path):
     with pytest.raises(InputError, match="kit: does not listen: no such plugin"):
         with nbd_servers.server("kit", command):
             pass
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("0", "ended with exit code 0 and printed nothing"), ("3", "exit code 3"),
+     ("time.sleep(60)", "printed nothing in 0.1 s")],
+)  # fmt: skip
+def test_a_silent_program_that_is_no_server(monkeypatch, code, said):
+    monkeypatch.setattr(nbd_servers, "START_S", 0.1 if "sleep" in code else 60.0)
+    command = [sys.executable, "-c", f"import time; raise SystemExit({code})"]
+    with pytest.raises(InputError, match=f"kit: does not listen: it has .*{said}"):
+        with nbd_servers.server("kit", command):
+            pass
+
+
+def test_the_table_judges_targets():
+    """Rates must reach a target, times must not exceed it; other ratios are not judged."""
+    rows = [
+        Row("a", 1, "k/s", "target 2 k/s", 0.5), Row("b", 2, "k/s", "target 2 k/s", 1),
+        Row("c", 9, "us", "target 6 us", 1.5), Row("d", 3, "us", "target 6 us", 0.5),
+        Row("e", 3, "k/s", NBDKIT, 0.25),
+    ]  # fmt: skip
+    assert [bench_run.judged(row) for row in rows] == [
+        "0.5 missed", "1 met", "1.5 missed", "0.5 met", "0.25",
+    ]  # fmt: skip
+    table = bench_run.table_of_rows(Bench(rows, {"cores": 2}), "NBD", nbd_servers.conditions())
+    said = str(table.caption)
+    assert "gen4-tlc, " in said and "32 in flight" in said and "random in 256 MiB" in said
+    assert "median of the rounds' ratios" in said and bench_run.TARGETS in said
+    alone = bench_run.table_of_rows(Bench(rows[-1:], {"cores": 2}), "NBD")
+    assert alone.caption == "cores 2"
 
 
 def test_rows_of_rates():

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from ondie.emu.cli.console import COMPILING
+from ondie.emu.cli.ending import EndOfServing, Terminated, interruption
+from ondie.emu.nand.store_folder import StoreFolder
 from tests.serve import nbd_client as nbd
 from tests.serve.nbd_client import client
 from tests.serve.served import path_in
@@ -37,6 +40,11 @@ def process(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
         started.wait()
 
 
+def without_progress(err: str) -> str:
+    """Standard error without the line that is printed where nothing is compiled yet."""
+    return err.replace(COMPILING + "\n", "")
+
+
 def test_signals_end_it_and_the_store_is_clean(tmp_path):
     """Written without a flush, stopped by SIGTERM, and read again; --stats counts requests. A
     read-only export, which SIGINT stops, refuses writes and leaves the store as it is."""
@@ -48,7 +56,7 @@ def test_signals_end_it_and_the_store_is_clean(tmp_path):
             one.write(0, b"s" * 4096)
             server.send_signal(signal.SIGTERM)
             out, err = server.communicate(timeout=nbd.SECONDS)
-            assert (server.returncode, err) == (0, "")
+            assert (server.returncode, without_progress(err)) == (0, "")
             assert "requests.reads 1\nrequests.writes 1\n" in out and "requests.errors 0\n" in out
             assert one.closed()
     assert not os.path.exists(path)
@@ -64,7 +72,7 @@ def test_signals_end_it_and_the_store_is_clean(tmp_path):
             assert one.ask(nbd.TRIM, 0, 4096).error == nbd.EPERM
         server.send_signal(signal.SIGINT)
         out, err = server.communicate(timeout=nbd.SECONDS)
-        assert (server.returncode, out, err) == (0, "", "")
+        assert (server.returncode, out, without_progress(err)) == (0, "", "")
     assert before == {name: (store / name).read_bytes() for name in before}
 
 
@@ -108,13 +116,13 @@ def test_sockets_that_are_there(capsys, tmp_path):
 
 
 def test_a_socket_that_another_server_took_over_stays(tmp_path):
-    """The end of a server removes its own file only."""
+    """The end of a server removes its own file only. SIGHUP ends it in order, too."""
     path = path_in(tmp_path)
     with process("--nbd", f"unix:{path}", "--null") as (server, _):
         os.unlink(path)
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(path)
-            server.send_signal(signal.SIGTERM)
+            server.send_signal(signal.SIGHUP)
             assert server.wait(nbd.SECONDS) == 0
             assert os.path.exists(path)
 
@@ -154,3 +162,62 @@ def test_handlers_of_signals_are_restored(capsys):
     before = signal.getsignal(signal.SIGTERM)
     refused(here(capsys, "serve", "--nbd", ":0", "--block", "1000"))
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_ends_the_start(tmp_path):
+    """The engine is compiled, which is announced, when the signal comes; the new store is empty and
+    whole, and the sockets are removed."""
+    path, store = path_in(tmp_path), tmp_path / "store"
+    words = ("serve", "--nbd", f"unix:{path}", "--ctl", f"{path}-ctl", "--store", store, *SETTINGS)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "ondie.emu.cli", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cold")},
+    )  # fmt: skip
+    try:
+        assert server.stderr is not None
+        assert server.stderr.readline() == COMPILING + "\n"
+        assert os.path.exists(path)
+        server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=nbd.SECONDS)
+        ended = "\nondie: ended by SIGTERM; the drive was not served\n"
+        assert (server.returncode, out, err) == (143, "", ended)
+    finally:
+        server.kill()
+        server.wait()
+    assert not os.path.exists(path) and not os.path.exists(f"{path}-ctl")
+    folder = StoreFolder.look(store, lock=True)
+    assert folder.superblock.clean and not any(name.endswith(".new") for name in folder.names())
+    folder.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGINT, ("interrupted; no", 130)), (signal.SIGHUP, ("ended by SIGHUP; no", 129))],
+)
+def test_a_signal_of_the_start_and_one_while_it_serves(number, said):
+    """The first of the start raises; one that was dropped raises at the end of the start."""
+    before = signal.getsignal(number)
+    with EndOfServing("no") as end:
+        with pytest.raises(Terminated) as raised:
+            signal.raise_signal(number)
+        signal.raise_signal(number)  # while the start cleans up
+        assert interruption(raised.value) == said
+        with pytest.raises(Terminated):
+            end.ready()
+    with EndOfServing("no") as end:
+        end.ready()
+        assert not end.came
+        signal.raise_signal(number)
+        assert end.came
+    assert signal.getsignal(number) is before
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with EndOfServing("no") as end:
+            signal.raise_signal(signal.SIGHUP)
+            assert not end.came
+    finally:
+        signal.signal(signal.SIGHUP, before)

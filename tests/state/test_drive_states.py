@@ -23,8 +23,7 @@ from ondie.emu.paths.base import Options
 from ondie.emu.states import reservoir_scan
 from ondie.emu.states.drive_states import DriveStates
 from ondie.emu.units import InputError
-from ondie.kernels import KernelError, get
-from ondie.traces import TraceError
+from ondie.kernels import get
 from tests.state.models import model
 from tests.state.test_power_on import CACHE, SECTORS, some
 from tests.state.versions import Versions
@@ -475,10 +474,9 @@ def test_bad_input(tmp_path):
         (lambda: DriveStates("gen4-tlc", "adam", 10, HYPER["adam"]), "on_die: no processing"),
         (lambda: DriveStates(both.cfg, "adam", 1 << 40, HYPER["adam"]), "of super-pages per"),
         (lambda: DriveStates(both.cfg, "adam", 0, HYPER["adam"]), "n_params = 0"),
-        (lambda: DriveStates(both.cfg, "adamx", 10, {}), "adamx"),
         (lambda: drive.follow(None) or drive.start(iter(())), "a plan moves no bytes"),
     ):
-        with pytest.raises((InputError, KernelError, TraceError), match=words):
+        with pytest.raises(InputError, match=words):
             call()
     states.create(both.opened(), both.wanted)
     states.start_update(zeros)
@@ -491,6 +489,40 @@ def test_bad_input(tmp_path):
         pytest.raises(InputError, match='durability = "host": must be "process"'),
     ):
         host.create(other, both.wanted)
+
+
+@pytest.mark.parametrize(
+    ("op", "change", "words"),
+    [
+        ("adamm", {}, 'op = "adamm": nearest: adam'),
+        (["adam"], {}, "op = .*: nearest: adam"),
+        (
+            "adam",
+            {"beta1": None},
+            "hyper: adam: hyperparameter 'beta1' is missing .takes lr, beta1",
+        ),
+        ("adam", {"beta3": 0.9}, "hyper: unknown hyperparameter of adam 'beta3'; did you mean"),
+        ("adam", {"lr": "0.1"}, r"hyper\['lr'\] = \"'0.1'\": must be a number"),
+        ("adam", {"lr": [0.1]}, "hyper: adam: lr = .*expected a number"),
+        ("adam", {"beta1": 1.0}, "hyper: adam: beta1 = 1.0, expected 0 <= beta1 < 1"),
+        ("sgd", {"momentum": 0.9}, "hyper: unknown hyperparameter of sgd 'momentum'"),
+    ],
+)
+def test_bad_optimizers(op, change, words):
+    """At construction, and a change of the hyperparameters at the next update, which starts
+    nothing."""
+    both = Both()
+    given = {**HYPER["sgd" if op == "sgd" else "adam"], **change}
+    given = {name: value for name, value in given.items() if value is not None}
+    with pytest.raises(InputError, match=words):
+        DriveStates(both.cfg, op, PARAMS, given)
+    if op == "adam":
+        both.states.hyper = given
+        with pytest.raises(InputError, match=words):
+            both.states.start_update(np.zeros(PARAMS, np.float32))
+        assert both.states.step == 0 and both.drive.plan_done
+    with pytest.raises(InputError, match="hyper = .*must be a dict"):
+        DriveStates(both.cfg, "adam", PARAMS, [0.1])
 
 
 def test_a_store_of_other_states(tmp_path):

@@ -73,7 +73,7 @@ def engine(**values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def service(**values: Any) -> None:
-    """Measure the commands per second of a drive that is served.
+    """Measure the commands per second of a drive that is served in Python (ondie.Service).
 
     The table compares them with the engine alone, which has the same commands, 256 at a time in
     a closed loop, and no host beside it. With the wall clock as the drive's clock, it says how long
@@ -93,8 +93,8 @@ def serve(**values: Any) -> None:
     """Measure the requests per second of a drive over NBD.
 
     The servers run in turns: `ondie serve` with a model of flash, without one, and nbdkit's memory
-    plugin. With the wall clock, the table says how long a client at depth 1 waits beyond the
-    modeled latency and the same server without a drive.
+    plugin, each with 32 random requests in flight. With the wall clock, the table says how long a
+    client at depth 1 waits beyond the modeled latency and the same server without a drive.
     """
     from ondie.emu.cli.commands.bench_run import NbdBenchOptions, serve_command
 

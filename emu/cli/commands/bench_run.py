@@ -101,14 +101,31 @@ class NbdBenchOptions(OutputOptions):
     quick: bool = False
 
 
-def table_of_rows(measured: run.Bench, what: str) -> Table:
-    """Return the measurements of ``what`` as a table with value, unit and comparison."""
-    caption = ", ".join(f"{key} {value}" for key, value in measured.machine.items())
+TARGETS = "Targets are this project's own."
+TIMES = ("s", "ms", "us", "ns")
+"""Units of values that are better if they are smaller."""
+
+
+def judged(row: run.Row) -> str:
+    """Return the ratio of a row as text, and whether a target is met."""
+    text = f"{row.ratio:.3g}"
+    if not row.anchor.startswith("target "):
+        return text
+    met = row.ratio <= 1 if row.unit in TIMES else row.ratio >= 1
+    return f"{text} {'met' if met else 'missed'}"
+
+
+def table_of_rows(measured: run.Bench, what: str, conditions: str = "") -> Table:
+    """Return the measurements of ``what`` as a table with value, unit and comparison. Below are
+    ``conditions`` and the machine."""
+    machine = ", ".join(f"{key} {value}" for key, value in measured.machine.items())
+    targets = TARGETS if any(row.anchor.startswith("target ") for row in measured.rows) else ""
+    caption = "\n".join(filter(None, (conditions, targets, machine)))
     table = Table(title=f"{what} on one core, best of several runs", caption=caption)
     for column, heading in enumerate(("measurement", "value", "unit", "compared with", "ratio")):
         table.add_column(heading, justify="left" if column in (0, 2, 3) else "right")
     for row in measured.rows:
-        anchor, ratio = ("", "") if row.anchor == "itself" else (row.anchor, f"{row.ratio:.3g}")
+        anchor, ratio = ("", "") if row.anchor == "itself" else (row.anchor, judged(row))
         table.add_row(row.name, f"{row.value:.4g}", row.unit, anchor, ratio)
     return table
 
@@ -153,6 +170,7 @@ def serve_command(given: NbdBenchOptions) -> None:
     show_rows(
         given, "NBD",
         lambda progress: nbd_servers.run(given.quick, program, progress or (lambda what: None)),
+        nbd_servers.conditions(),
     )  # fmt: skip
 
 
@@ -169,8 +187,10 @@ def recovery_command(given: ServiceBenchOptions) -> None:
 def show_rows(
     given: OutputOptions, what: str,
     measure: Callable[[Callable[[str], object] | None], run.Bench],
+    conditions: str = "",
 ) -> None:  # fmt: skip
-    """Measure, with a status line on a terminal; print the table of rows and write the JSON."""
+    """Measure, with a status line on a terminal; print the table of rows, with ``conditions``
+    below it, and write the JSON."""
     given.check()
     visible = not given.quiet and sys.stderr.isatty()
     with Console(stderr=True).status("") if visible else nullcontext() as status:
@@ -179,5 +199,5 @@ def show_rows(
     for remark in measured.remarks:
         Console(stderr=True).print(remark, highlight=False, markup=False, soft_wrap=True)
     if (screen := given.console) is not None:
-        screen.print(table_of_rows(measured, what))
+        screen.print(table_of_rows(measured, what, conditions))
     given.list_files(files)

@@ -5,12 +5,12 @@ Owns the options and what is printed. Does not own the server (emu/serve). Sourc
 
 from __future__ import annotations
 
-import signal
 import time
-from types import FrameType
 
 import click
 
+from ondie.emu.cli.console import announce_compilation
+from ondie.emu.cli.ending import EndOfServing
 from ondie.emu.cli.options import drive_options, seed_option
 from ondie.emu.config.config import configuration
 from ondie.emu.drive import CommandError
@@ -69,39 +69,31 @@ def run_serve(
     seed: int,
     stats: bool,
 ) -> None:
-    """Serve a drive until SIGINT or SIGTERM; then flush it and close its store.
+    """Serve a drive until SIGINT, SIGTERM or SIGHUP; then flush it and close its store.
 
     The first lines of output are the addresses, when the drive is ready, and the name (NQN) of the
     subsystem that NVMe/TCP serves.
     """
     cfg = configuration(device, settings)
-    stopped = False  # a lock of an Event could be held where the handler runs
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    announce_compilation()
+    with EndOfServing("the drive was not served") as end:
         options = ServeOptions(
             nbd=nbd, vfio_user=vfio_user, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl,
             store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
             read_only=read_only,
         )  # fmt: skip
-        server = MemoryServer(cfg, options) if null else Server(cfg, options)
+        kind = MemoryServer if null else Server
+        server = kind(cfg, options, end.ready)
         for name, address in server.addresses.items():
             click.echo(f"{name} {address}")
         if isinstance(server, Server) and server.nvme_tcp is not None:
             click.echo(f"subsystem {server.nvme_tcp.subsystem.name}")
-        while not stopped:
+        while not end.came:
             time.sleep(LOOK_S)
         try:
             server.close()
         except CommandError as error:
             raise InputError(str(error)) from error
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
     if stats:
         if isinstance(server, MemoryServer):
             found: Result = {"requests": server.served.statistics()}

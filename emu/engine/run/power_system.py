@@ -239,6 +239,13 @@ class PowerSystem(PayloadSystem):
                 self.store.close(checkpoint=saved)
         return status if self.defect is None else Status.INTERNAL_ERROR, lost
 
+    def abandon(self) -> None:
+        """Close a drive that has taken no command, without a FLUSH and a checkpoint, which need the
+        compiled engine. The next start is as after the end of this process."""
+        self._closed = True
+        if self.store is not None:
+            self.store.close()
+
     def _unsaved(self) -> str:
         """Return what is lost if the drive is closed now; "": nothing."""
         lost = []

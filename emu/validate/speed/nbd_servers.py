@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from ondie.emu.config.config import load_preset
-from ondie.emu.serve.nbd_load import READ, WRITE, Load
-from ondie.emu.units import InputError
+from ondie.emu.serve.memory_drive import MemoryDrive
+from ondie.emu.serve.nbd_load import READ, SPAN, WRITE, Load
+from ondie.emu.units import InputError, fmt_bytes
 from ondie.emu.validate.speed import service
 from ondie.kernels.bench import run as bench
 from ondie.kernels.bench.run import Row
@@ -100,8 +101,8 @@ def server(name: str, command: list[str]) -> Iterator[Load]:
             while load is None:
                 if process.poll() is not None or time.monotonic() > end:
                     log.seek(0)
-                    said = log.read().strip().splitlines()[-1:]
-                    raise InputError(f"{name}: does not listen: {''.join(said)}")
+                    said = log.read().strip().splitlines()[-1:] or [_silence(process.returncode)]
+                    raise InputError(f"{name}: does not listen: {said[0]}")
                 with contextlib.suppress(InputError):
                     load = Load(path)
                 if load is None:
@@ -116,6 +117,26 @@ def server(name: str, command: list[str]) -> Iterator[Load]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _silence(code: int | None) -> str:
+    """Return why a program that has printed nothing is no server. ``code``: its exit code; None: it
+    still runs."""
+    if code is None:
+        return f"it has printed nothing in {START_S:g} s"
+    return f"it has ended with exit code {code} and printed nothing"
+
+
+def conditions() -> str:
+    """Return what is the same in all measurements, and what the columns of their table are."""
+    served = MemoryDrive(load_preset(PRESET))
+    return (
+        f"Drive: {PRESET}, {fmt_bytes(served.capacity)}. Requests: one connection, {DEPTH} in "
+        f"flight unless a depth is named, uniformly random in {SPAN >> 20} MiB that were "
+        "written before. A value is the best of all rounds. The servers run in turns in each "
+        f"round, and a ratio to {NBDKIT} is the median of the rounds' ratios, so it is not the "
+        "quotient of two values."
+    )
 
 
 def rate_rows(rates: dict[tuple[str, str], list[float]]) -> list[Row]:
