@@ -582,4 +582,37 @@ typedef struct {
 int ondie_guest_doorbells(const ondie_guest *guest, uint64_t shadow, uint64_t events,
                           ondie_guest_doorbell *bells, int64_t count, int64_t spin_ns, int arm);
 
+/* --- The driver's side of an NVMe queue pair --- */
+
+enum {
+    ONDIE_HOST_DEPTH = 256, /* largest number of commands in flight */
+    ONDIE_HOST_LATE = -1,   /* no completion for longest_ns */
+    ONDIE_HOST_FAILED = -2, /* a command has failed: see status */
+    ONDIE_HOST_LOST = -3    /* the connection has ended */
+};
+
+/* Queue pair of a host. doorbells, events: pages of doorbells in memory and of their event indexes,
+ * or null: registers. number: of the doorbells of submission and completion queue. post: messages
+ * to the socket fd that write these registers.
+ */
+typedef struct {
+    uint8_t *submission, *completion;
+    uint8_t *doorbells, *events;
+    uint32_t entries, tail, head, told, phase, status;
+    uint32_t number[2];
+    int32_t fd;
+    uint8_t post[2][36];
+    uint64_t drawn, messages;
+    int64_t ran_ns;
+} ondie_host_queue;
+
+/* Keep `depth` commands in flight for time_ns, at least one round of them, and wait for the last
+ * ones. `entries`: submission queue entries of 64 bytes, one for each command identifier; their first
+ * blocks are taken from the `count` ones of `places` in turn. Return the number of commands, whose time is ran_ns, or
+ * ONDIE_HOST_LATE, ONDIE_HOST_FAILED or ONDIE_HOST_LOST.
+ */
+int64_t ondie_host_run(ondie_host_queue *queue, const uint8_t *entries, uint32_t depth,
+                       const uint64_t *places, uint64_t count, int64_t time_ns,
+                       int64_t longest_ns);
+
 #endif

@@ -13,11 +13,14 @@ import mmap
 import numpy as np
 
 from ondie.emu.config.config import Config
+from ondie.emu.controller.health import Health, Past, health_of
 from ondie.emu.drive import with_blocks
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nvme.command import COMMAND, COMPLETION, READ, TRIM, WRITE
+from ondie.emu.nvme.command import COMMAND, COMPLETION, READ, TRIM, WRITE, commands_of
+from ondie.emu.nvme.status import SPARE_THRESHOLD
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.copy_bytes import copy_bytes
 from ondie.emu.serve.served import Served
@@ -85,6 +88,35 @@ class MemoryDrive(Served):
 
     def mapped(self, first: int, count: int) -> np.ndarray:
         return self._held[first : first + count] != 0
+
+    def now(self) -> int:
+        return 0
+
+    def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
+        done = MemoryClient(self).run(commands_of([(op, offset, size, -1, 0)]))
+        return int(done[0]["status"])
+
+    def erase_stale(self) -> int:
+        """No memory holds what was trimmed."""
+        return 0
+
+    def health(self, busy_ps: int, past: Past) -> Health:
+        """Memory does not wear and counts nothing but its used bytes."""
+        return health_of(
+            np.zeros(len(COUNTERS), np.int64),
+            page_bytes=self.unit,
+            erases=np.zeros(0, np.int64),
+            endurance_cycles=self.cfg.flash.endurance_cycles,
+            spare=0,
+            spare_at_start=0,
+            spare_threshold=SPARE_THRESHOLD,
+            critical_warning=0,
+            free_blocks=0,
+            used_pages=int(np.count_nonzero(self._held)),
+            now_ps=0,
+            busy_ps=busy_ps,
+            past=past,
+        )
 
     def execute(self, commands: np.ndarray, memory: np.ndarray, done: np.ndarray) -> None:
         """Execute ``commands``, COMMAND[n], with their bytes in ``memory``; write COMPLETION[n]."""

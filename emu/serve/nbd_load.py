@@ -1,7 +1,7 @@
 """A client of NBD that measures a server: requests in flight at a fixed depth, and their rate.
 
 Owns the handshake by EXPORT_NAME, the load, and the check that every reply is a success. Does not
-own the servers (validate/speed/nbd_servers.py). It is as cheap as Python allows: the replies to one
+own the servers (validate/speed/servers.py). It is as cheap as Python allows: the replies to one
 kind of request have one size, so that their number is that of the bytes.
 Source: the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), with simple replies.
 """

@@ -33,7 +33,7 @@ from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import Controller, Reply
 from ondie.emu.controller.capabilities import Capabilities, capabilities_of
 from ondie.emu.controller.events import Event
-from ondie.emu.controller.health import Health, Past, health_of
+from ondie.emu.controller.health import Health, Past
 from ondie.emu.controller.health_logs import IN_PROGRESS
 from ondie.emu.controller.identify import WITH_USED_BLOCKS
 from ondie.emu.controller.log_pages import WITH_HEALTH
@@ -42,15 +42,11 @@ from ondie.emu.controller.namespaces import Namespace, Namespaces
 from ondie.emu.controller.opcodes import ADMIN_EFFECTS, Admin, Effect
 from ondie.emu.controller.shared import Shared
 from ondie.emu.controller.status_code import Code
-from ondie.emu.drive import Drive
-from ondie.emu.engine.run.power_system import Start
-from ondie.emu.ftl import page_map
-from ondie.emu.nvme.command import FLUSH, TRIM, commands_of, first_error
-from ondie.emu.nvme.status import SPARE_THRESHOLD, Condition
+from ondie.emu.nvme.command import FLUSH, TRIM
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import controller_state
 from ondie.emu.serve.gate import Gate
-from ondie.emu.serve.served import ServedDrive
+from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError
 
 Post = Callable[[tuple[Cqe, ...]], None]
@@ -75,21 +71,19 @@ class NvmeDrive:
 
     def __init__(
         self,
-        served: ServedDrive,
+        served: Served,
         serial: str | None = None,
         io_queues: int = 16,
         vectors: int = 17,
         several_controllers: bool = False,
     ) -> None:
         self.served = served
-        drive = served.drive
-        store = drive.store
-        files = None if store is None else store.files
+        files = None if served.store is None else served.store.files
         own = uuid.uuid4().hex if files is None else files.folder.superblock.uuid.replace("-", "")
         offered = capabilities_of(
-            drive.cfg,
-            capacity_bytes=drive.capacity,
-            block_bytes=drive.block_bytes,
+            served.cfg,
+            capacity_bytes=served.capacity,
+            block_bytes=served.block,
             serial=own[:SERIAL_CHARACTERS].upper() if serial is None else serial,
             firmware=version("ondie")[:FIRMWARE_CHARACTERS],
             io_queues=io_queues,
@@ -101,7 +95,7 @@ class NvmeDrive:
         self.past = Past()
         self._folder: Path | None = None if files is None else files.folder.path
         self._durable = files is not None and files.folder.durability == "host"
-        self._keeps = drive.condition is Condition.ONLINE
+        self._keeps = served.online
         """What changes is written to the folder."""
         self.lock = threading.Lock()
         """Held for every use of ``shared`` and of a controller's tables, and not while commands
@@ -131,8 +125,7 @@ class NvmeDrive:
             self.shared.namespaces.create_whole()
         else:
             self.shared = found.shared
-            new = self.served.drive.started is Start.RECOVERY  # its clock begins at 0
-            ran_ps = found.now_ps if new else 0
+            ran_ps = found.now_ps if self.served.recovered else 0
             self.past = found.past.restarted(not found.running, False, ran_ps)
         self.save()
         if self.sanitizing():  # as after any loss of power
@@ -143,7 +136,7 @@ class NvmeDrive:
         online at its start. Raises InputError."""
         if self._folder is None or not self._keeps:
             return
-        now = self.served.service.call(lambda: self.served.drive.now).result()
+        now = self.served.now()
         with self.lock:
             controller_state.save(
                 self._folder, self.shared, self.past, now, self._running, self._durable
@@ -240,12 +233,13 @@ class NvmeDrive:
         transport."""
         match action.do:
             case Do.FLUSH:
-                return self._run(FLUSH)
+                return self.served.run_one(FLUSH)
             case Do.DEALLOCATE:
-                return self._run(TRIM, action.first, action.size) or self._run(FLUSH)
+                trimmed = self.served.run_one(TRIM, action.first, action.size)
+                return trimmed or self.served.run_one(FLUSH)
             case Do.ERASE:
                 status = self.perform(action._replace(do=Do.DEALLOCATE))
-                return status or self._erase_stale()
+                return status or self.served.erase_stale()
             case Do.SANITIZE:
                 self._sanitizing = threading.Thread(
                     target=self._sanitize, name="ondie sanitize", daemon=True
@@ -257,7 +251,7 @@ class NvmeDrive:
     def shut_down(self, controller: Controller, abrupt: bool) -> None:
         """Perform the action SHUT_DOWN: write the data cache to flash, unless ``abrupt``."""
         if not abrupt:
-            self._run(FLUSH)
+            self.served.run_one(FLUSH)
         with self.lock:
             controller.registers.shut_down()
         self._set_running(controller, False)
@@ -318,26 +312,10 @@ class NvmeDrive:
 
     # --- media
 
-    def _run(self, op: int, offset: int = 0, size: int = 0) -> int:
-        """Run a command without data; return its status."""
-        try:
-            done = self.served.service.submit(commands_of([(op, offset, size, -1, 0)])).result()
-        except InputError:
-            return int(Code.INTERNAL_ERROR)
-        return first_error(done)
-
-    def _erase_stale(self) -> int:
-        """Erase the blocks that hold old versions of data; return the status."""
-        try:
-            self.served.service.call(self.served.drive.erase_stale).result()
-        except InputError:
-            return int(Code.INTERNAL_ERROR)
-        return 0
-
     def _sanitize(self) -> None:
         """Deallocate all bytes and erase all blocks; report the end."""
         with self.gate.alone():
-            size = self.served.drive.capacity
+            size = self.served.capacity
             whole = Action(Do.ERASE, size=size)
             success = self.perform(whole) == 0
         with self.lock:
@@ -360,27 +338,7 @@ class NvmeDrive:
 
     def health(self) -> Health:
         """Return the drive's counters now. Raises InputError if the service has ended."""
-        return self.served.service.call(self._health).result()
-
-    def _health(self) -> Health:
-        drive: Drive = self.served.drive
-        arrays, dev = drive.arrays, drive.arrays.dev[0]
-        good = arrays.block["state"] != page_map.BAD
-        return health_of(
-            arrays.count[0],
-            page_bytes=int(arrays.cfg.page_bytes[0]),
-            erases=np.asarray(arrays.block["erases"])[good],
-            endurance_cycles=drive.cfg.flash.endurance_cycles,
-            spare=int(dev.spare),
-            spare_at_start=int(dev.spare_at_start),
-            spare_threshold=SPARE_THRESHOLD,
-            critical_warning=int(drive.critical_warning),
-            free_blocks=int(arrays.pool["free_n"].sum()),
-            used_pages=int(dev.mapped),
-            now_ps=drive.now,
-            busy_ps=self._busy_ps,
-            past=self.past,
-        )
+        return self.served.health(self._busy_ps, self.past)
 
     def used_bytes(self, namespace: Namespace) -> int:
         """Return the bytes of a namespace that are mapped. Raises InputError if the service has

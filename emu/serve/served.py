@@ -1,8 +1,8 @@
 """What all protocols of one server share: the drive as they see it, and their statistics.
 
-Owns what a protocol needs to know about the drive, and the count of requests. Does not own the
-drive (drive.py) and its thread (service.py), the drive without flash (memory_drive.py), or any
-protocol. Source: none.
+Owns what a protocol needs to know about the drive, what an NVM subsystem asks of it, and the count
+of requests. Does not own the drive (drive.py) and its thread (service.py), the drive without flash
+(memory_drive.py), or any protocol. Source: none.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ from typing import Protocol
 import numpy as np
 
 from ondie.emu.config.config import Config
+from ondie.emu.controller.health import Health, Past, health_of
+from ondie.emu.controller.status_code import Code
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run.power_system import Start
+from ondie.emu.ftl import page_map
+from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme.client_queue import Connection
-from ondie.emu.nvme.status import Condition
+from ondie.emu.nvme.command import commands_of, first_error
+from ondie.emu.nvme.status import SPARE_THRESHOLD, Condition
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.nbd_wire import MOST_BLOCK, Export
 from ondie.emu.service import Service
@@ -45,6 +51,7 @@ class Served(ABC):
     """
 
     def __init__(self, cfg: Config, capacity: int, unit: int, block: int, depth: int) -> None:
+        self.cfg = cfg
         self.unit, self.block, self.capacity = unit, block, capacity
         """Mapping unit, logical block, size."""
         self.transfer = cfg.frontend.max_transfer_bytes // block * block
@@ -100,6 +107,41 @@ class Served(ABC):
         """Return which of ``count`` mapping units from ``first`` on hold data, bool[count]; others
         read as zeros. Raises InputError if the drive serves no more."""
 
+    # --- of an NVM subsystem
+
+    @property
+    def store(self) -> PageStore | None:
+        """The store of the drive's bytes; None: it has none."""
+        return None
+
+    @property
+    def online(self) -> bool:
+        """True if what the subsystem keeps may be written to the store."""
+        return True
+
+    @property
+    def recovered(self) -> bool:
+        """True if the drive's clock has begun at 0 with this start."""
+        return True
+
+    @abstractmethod
+    def now(self) -> int:
+        """Return the time since the clock began, ps. Raises InputError if the drive serves no
+        more."""
+
+    @abstractmethod
+    def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
+        """Execute a command without data; return its status."""
+
+    @abstractmethod
+    def erase_stale(self) -> int:
+        """Erase the blocks that hold old versions of data; return the status."""
+
+    @abstractmethod
+    def health(self, busy_ps: int, past: Past) -> Health:
+        """Return the counters now. ``busy_ps``: time with commands in flight. Raises InputError if
+        the drive serves no more."""
+
     # --- statistics
 
     def count(self, kinds: list[int], errors: int) -> None:
@@ -152,6 +194,57 @@ class ServedDrive(Served):
             return found
 
         return np.asarray(self.service.call(look).result())
+
+    @property
+    def store(self) -> PageStore | None:
+        return self.drive.store
+
+    @property
+    def online(self) -> bool:
+        return self.drive.condition is Condition.ONLINE
+
+    @property
+    def recovered(self) -> bool:
+        return self.drive.started is Start.RECOVERY
+
+    def now(self) -> int:
+        return self.service.call(lambda: self.drive.now).result()
+
+    def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
+        try:
+            done = self.service.submit(commands_of([(op, offset, size, -1, 0)])).result()
+        except InputError:
+            return int(Code.INTERNAL_ERROR)
+        return first_error(done)
+
+    def erase_stale(self) -> int:
+        try:
+            self.service.call(self.drive.erase_stale).result()
+        except InputError:
+            return int(Code.INTERNAL_ERROR)
+        return 0
+
+    def health(self, busy_ps: int, past: Past) -> Health:
+        return self.service.call(lambda: self._health(busy_ps, past)).result()
+
+    def _health(self, busy_ps: int, past: Past) -> Health:
+        arrays = self.drive.arrays
+        dev, good = arrays.dev[0], arrays.block["state"] != page_map.BAD
+        return health_of(
+            arrays.count[0],
+            page_bytes=int(arrays.cfg.page_bytes[0]),
+            erases=np.asarray(arrays.block["erases"])[good],
+            endurance_cycles=self.cfg.flash.endurance_cycles,
+            spare=int(dev.spare),
+            spare_at_start=int(dev.spare_at_start),
+            spare_threshold=SPARE_THRESHOLD,
+            critical_warning=int(self.drive.critical_warning),
+            free_blocks=int(arrays.pool["free_n"].sum()),
+            used_pages=int(dev.mapped),
+            now_ps=self.drive.now,
+            busy_ps=busy_ps,
+            past=past,
+        )
 
 
 class DriveClient:

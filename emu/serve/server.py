@@ -20,7 +20,7 @@ from ondie.emu.serve.nbd import NbdServer
 from ondie.emu.serve.nbd_session import warm_up
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp import NvmeTcpServer
-from ondie.emu.serve.served import ServedDrive
+from ondie.emu.serve.served import Served, ServedDrive
 from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
@@ -49,14 +49,79 @@ class ServeOptions:
     read_only: bool = False
 
 
+OF_MEMORY = frozenset({"nbd", "vfio_user", "nvme_tcp", "nvme_hosts", "block_bytes", "seed"})
+"""Options that a server without a drive takes."""
+
+
 def nothing() -> None:
     """Do nothing when a server is ready."""
 
 
-class Server:
+class Protocols:
+    """The protocols of ``options`` before one drive: their sockets first, then their servers.
+
+    ``undo``: closes the sockets if the drive cannot be served. Raises InputError if an address
+    cannot be used, or none is given.
+    """
+
+    def __init__(self, options: ServeOptions, undo: contextlib.ExitStack) -> None:
+        if options.nbd is options.vfio_user is options.nvme_tcp is None:
+            raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
+        self._hosts = options.nvme_hosts
+        self._listeners: dict[str, Listener] = {}
+        tcp = listener_of_nvme_tcp(options)
+        if tcp is not None:
+            undo.callback(tcp.close)
+            self._listeners["nvme-tcp"] = tcp
+        if options.nbd is not None:
+            self._listen("nbd", Address.parse(options.nbd, "--nbd"), undo)
+        if options.vfio_user is not None:
+            self._listen("vfio-user", Address(path=options.vfio_user), undo)
+        self.nvme: NvmeDrive | None = None
+        self.nbd: NbdServer | None = None
+        self.vfio_user: VfioUserServer | None = None
+        self.nvme_tcp: NvmeTcpServer | None = None
+
+    def _listen(self, name: str, address: Address, undo: contextlib.ExitStack) -> None:
+        self._listeners[name] = Listener(address, f"--{name}")
+        undo.callback(self._listeners[name].close)
+
+    def prepare(self, served: Served) -> None:
+        """Make what the servers need, which may fail. Raises InputError for a drive that a protocol
+        cannot serve."""
+        over_tcp = "nvme-tcp" in self._listeners
+        if over_tcp or "vfio-user" in self._listeners:
+            self.nvme = NvmeDrive(served, several_controllers=over_tcp)
+        if "nbd" in self._listeners:
+            warm_up(served)
+
+    def start(self, served: Served) -> None:
+        """Start the servers of the drive for which ``prepare`` was called."""
+        found = self._listeners
+        if "nbd" in found:
+            self.nbd = NbdServer(served, found["nbd"])
+        if self.nvme is not None and "vfio-user" in found:
+            self.vfio_user = VfioUserServer(self.nvme, found["vfio-user"])
+        if self.nvme is not None and "nvme-tcp" in found:
+            self.nvme_tcp = NvmeTcpServer(self.nvme, found["nvme-tcp"], self._hosts or None)
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """The addresses at which the drive is served, by protocol."""
+        order = ("nbd", "vfio-user", "nvme-tcp")
+        return {name: self._listeners[name].address for name in order if name in self._listeners}
+
+    def close(self) -> None:
+        """Disconnect all clients. If a server fails, the others are closed nevertheless."""
+        with contextlib.ExitStack() as parts:  # closes the last one first
+            for each in (self.nvme, self.nvme_tcp, self.vfio_user, self.nbd):
+                if each is not None:
+                    parts.callback(each.close)
+
+
+class Server(Protocols):
     """A drive with configuration ``cfg`` that is served until :meth:`close`.
 
-    Addresses are bound before the drive is opened, and clients are accepted when it is ready.
     ``ready`` is called just before that; what it raises, or is raised before, closes all again.
     Raises InputError if an address, the configuration or the store cannot be used.
     """
@@ -64,19 +129,9 @@ class Server:
     def __init__(
         self, cfg: Config, options: ServeOptions, ready: Callable[[], None] = nothing
     ) -> None:
-        if options.nbd is options.vfio_user is options.nvme_tcp is None:
-            raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
         with contextlib.ExitStack() as undo:
-            nbd = vfio_user = control = None
-            nvme_tcp = listener_of_nvme_tcp(options)
-            if nvme_tcp is not None:
-                undo.callback(nvme_tcp.close)
-            if options.nbd is not None:
-                nbd = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
-                undo.callback(nbd.close)
-            if options.vfio_user is not None:
-                vfio_user = Listener(Address(path=options.vfio_user), "--vfio-user")
-                undo.callback(vfio_user.close)
+            super().__init__(options, undo)
+            control = None
             if options.ctl is not None:
                 control = Listener(socket_address(options.ctl, "--ctl"), "--ctl", private=True)
                 undo.callback(control.close)
@@ -94,39 +149,22 @@ class Server:
             self.service = Service(self.drive, options.clock, options.scale)
             undo.callback(self.service.close)
             self.served = ServedDrive(self.drive, self.service)
-            self.nvme = None
-            if vfio_user is not None or nvme_tcp is not None:
-                self.nvme = NvmeDrive(self.served, several_controllers=nvme_tcp is not None)
-            if nbd is not None:
-                warm_up(self.served)
+            self.prepare(self.served)
             ready()
             undo.pop_all()
-        self.nbd = None if nbd is None else NbdServer(self.served, nbd)
-        self.vfio_user = None
-        if vfio_user is not None and self.nvme is not None:
-            self.vfio_user = VfioUserServer(self.nvme, vfio_user)
-        self.nvme_tcp = None
-        if nvme_tcp is not None and self.nvme is not None:
-            self.nvme_tcp = NvmeTcpServer(self.nvme, nvme_tcp, options.nvme_hosts or None)
+        self.start(self.served)
         self.control = None if control is None else ControlServer(self.served, control)
-
-    @property
-    def addresses(self) -> dict[str, Address]:
-        """The addresses at which the drive is served, by protocol."""
-        servers = {"nbd": self.nbd, "vfio-user": self.vfio_user, "nvme-tcp": self.nvme_tcp}
-        return {name: each.listener.address for name, each in servers.items() if each is not None}
 
     def close(self) -> None:
         """Disconnect all clients, flush the drive and close its store. If a part fails, the others
         are closed nevertheless. Raises CommandError if data are lost, InputError if a file cannot
         be written."""
-        clients = (self.control, self.nbd, self.vfio_user, self.nvme_tcp, self.nvme)
         with contextlib.ExitStack() as parts:  # closes the last one first
             parts.callback(self.drive.close)
             parts.callback(self.service.close)
-            for each in reversed(clients):
-                if each is not None:
-                    parts.callback(each.close)
+            parts.callback(super().close)
+            if self.control is not None:
+                parts.callback(self.control.close)
 
 
 def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
@@ -147,38 +185,24 @@ def listener_of_nvme_tcp(options: ServeOptions) -> Listener | None:
     return Listener(address, "--nvme-tcp")
 
 
-class MemoryServer:
+class MemoryServer(Protocols):
     """Memory with the sizes of configuration ``cfg``, which is served until :meth:`close`: the
     server without a model of flash, for comparison. ``ready``: see Server.
 
-    Raises InputError if the address cannot be used, or for options that only a drive has.
+    Raises InputError if an address cannot be used, or for options that only a drive has.
     """
 
     def __init__(
         self, cfg: Config, options: ServeOptions, ready: Callable[[], None] = nothing
     ) -> None:
-        if options.nbd is None:
-            raise InputError("--null: give the address of --nbd")
-        plain = ServeOptions(nbd=options.nbd, block_bytes=options.block_bytes, seed=options.seed)
         for each in fields(ServeOptions):
-            if getattr(options, each.name) != getattr(plain, each.name):
+            if each.name not in OF_MEMORY and getattr(options, each.name) != each.default:
                 name = each.name.replace("_", "-")
                 raise InputError(f"--{name} cannot be combined with --null, which has no flash")
-        listener = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
-        try:
+        with contextlib.ExitStack() as undo:
+            super().__init__(options, undo)
             self.served = MemoryDrive(cfg, options.block_bytes)
-            warm_up(self.served)
+            self.prepare(self.served)
             ready()
-        except BaseException:
-            listener.close()
-            raise
-        self.nbd = NbdServer(self.served, listener)
-
-    @property
-    def addresses(self) -> dict[str, Address]:
-        """The address at which the memory is served, by protocol."""
-        return {"nbd": self.nbd.listener.address}
-
-    def close(self) -> None:
-        """Disconnect all clients."""
-        self.nbd.close()
+            undo.pop_all()
+        self.start(self.served)

@@ -13,8 +13,8 @@ import pytest
 from ondie.emu.cli.commands import bench_run
 from ondie.emu.serve.nbd_load import READ, SPAN, WRITE, Load, check, requests
 from ondie.emu.units import InputError
-from ondie.emu.validate.speed import nbd_servers
-from ondie.emu.validate.speed.nbd_servers import FLASH, NBDKIT, NULL
+from ondie.emu.validate.speed import servers
+from ondie.emu.validate.speed.servers import FLASH, NBDKIT, NULL, VFIO_FLASH, VFIO_NULL
 from ondie.kernels.bench.run import Bench, Row
 from tests.serve import nbd_client as nbd
 from tests.serve import served
@@ -105,7 +105,7 @@ def test_what_is_no_server(tmp_path):
         thread.join(nbd.SECONDS)
     command = [sys.executable, "-c", "raise SystemExit('no such plugin')"]
     with pytest.raises(InputError, match="kit: does not listen: no such plugin"):
-        with nbd_servers.server("kit", command):
+        with servers.server("kit", command):
             pass
 
 
@@ -115,10 +115,10 @@ def test_what_is_no_server(tmp_path):
      ("time.sleep(60)", "printed nothing in 0.1 s")],
 )  # fmt: skip
 def test_a_silent_program_that_is_no_server(monkeypatch, code, said):
-    monkeypatch.setattr(nbd_servers, "START_S", 0.1 if "sleep" in code else 60.0)
+    monkeypatch.setattr(servers, "START_S", 0.1 if "sleep" in code else 60.0)
     command = [sys.executable, "-c", f"import time; raise SystemExit({code})"]
     with pytest.raises(InputError, match=f"kit: does not listen: it has .*{said}"):
-        with nbd_servers.server("kit", command):
+        with servers.server("kit", command):
             pass
 
 
@@ -132,7 +132,7 @@ def test_the_table_judges_targets():
     assert [bench_run.judged(row) for row in rows] == [
         "0.5 missed", "1 met", "1.5 missed", "0.5 met", "0.25",
     ]  # fmt: skip
-    table = bench_run.table_of_rows(Bench(rows, {"cores": 2}), "NBD", nbd_servers.conditions())
+    table = bench_run.table_of_rows(Bench(rows, {"cores": 2}), "NBD", servers.conditions())
     said = str(table.caption)
     assert "gen4-tlc, " in said and "32 in flight" in said and "random in 256 MiB" in said
     assert "median of the rounds' ratios" in said and bench_run.TARGETS in said
@@ -145,19 +145,19 @@ def test_rows_of_rates():
     case = "reads of 128 KiB"
     rates = {(case, NULL): [16384, 8192.0], (case, FLASH): [4096.0, 4096],
              (case, NBDKIT): [32768.0, 8192.0]}  # fmt: skip
-    found = {(row.name, row.anchor): row for row in nbd_servers.rate_rows(rates)}
+    found = {(row.name, row.anchor): row for row in servers.rate_rows(rates)}
     null = found[f"{case}, {NULL}", NBDKIT]
     assert (null.value, null.unit, null.ratio) == (2.0, "GiB/s", 0.75)
     assert found[f"{case}, {NULL}", "target 2 GiB/s"].ratio == 1.0
     assert found[f"{case}, {NULL}", "target 0.5 of nbdkit memory"].ratio == 1.5
     assert found[f"{case}, {FLASH}", NBDKIT].ratio == pytest.approx((1 / 8 + 1 / 2) / 2)
-    alone = nbd_servers.rate_rows({("reads of 4 KiB", NULL): [3e5]})
+    alone = servers.rate_rows({("reads of 4 KiB", NULL): [3e5]})
     assert [(row.value, row.ratio) for row in alone] == [(300, 1), (300, 2)]
 
 
 def test_rows_of_waits():
     """20 us without a drive, 85 of flash and 130 seen: 25 us above both, 1.25 of the target."""
-    rows = nbd_servers.wait_rows(np.full(9, 20e-6), np.full(9, 130e-6), 85e-6)
+    rows = servers.wait_rows(np.full(9, 20e-6), np.full(9, 130e-6), 85e-6)
     assert rows[-1].value == pytest.approx(25) and rows[-1].ratio == pytest.approx(1.25)
 
 
@@ -166,18 +166,20 @@ def test_the_command_writes_rows(capsys, tmp_path, monkeypatch):
     started = []
 
     @contextlib.contextmanager
-    def server(name, command):
+    def server(name, command, client=Load):
+        assert (client is Load) == ("--nbd" in command)
         started.append((name, command[-1]))
         with served.memory(tmp_path) as (_, path), load(path) as one:
             yield one
 
-    monkeypatch.setattr(nbd_servers, "server", server)
-    monkeypatch.setattr(nbd_servers, "modeled_latency", lambda: 85e-6)
-    monkeypatch.setattr(nbd_servers, "CASES", nbd_servers.CASES[:1])
+    monkeypatch.setattr(servers, "server", server)
+    monkeypatch.setattr(servers, "modeled_latency", lambda: 85e-6)
+    monkeypatch.setattr(servers, "CASES", [servers.CASES[0], servers.CASES[4]])
     monkeypatch.setattr("shutil.which", lambda name: None)
     done = here(capsys, "bench", "serve", "--quick", "--json", tmp_path / "a.json")
     assert done.code == 0 and "nbdkit: not found" in done.err
-    assert started == [(NULL, "--null"), (FLASH, "gen4-tlc"), ("the wall clock", "real")]
+    assert started == [(NULL, "--null"), (FLASH, "unix:{path}"), (VFIO_NULL, "--null"),
+                       (VFIO_FLASH, "4096"), ("the wall clock", "real")]  # fmt: skip
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert {row["anchor"] for row in rows} == {
         "itself", "target 150 k/s", "target 100 k/s", "target 20 us",

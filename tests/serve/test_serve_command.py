@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from ondie.emu.cli.console import COMPILING
 from ondie.emu.cli.ending import EndOfServing, Terminated, interruption
 from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.serve.nbd_load import READ
+from ondie.emu.serve.vfio_load import VfioLoad
 from tests.serve import nbd_client as nbd
 from tests.serve.nbd_client import client
 from tests.serve.served import path_in
@@ -113,6 +116,21 @@ def test_sockets_that_are_there(capsys, tmp_path):
     refused(found, "file", "is no socket")
     refused(here(capsys, "serve", "--nbd", f"unix:{tmp_path}"), "is no socket")
     assert files(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "mine"
+
+
+def test_memory_is_served_over_all_protocols(tmp_path):
+    path, pcie = path_in(tmp_path), str(tmp_path / "pcie")
+    with process("--nbd", f"unix:{path}", "--vfio-user", pcie, "--nvme-tcp", "127.0.0.1:0",
+                 "--block", "4096", "--null") as (server, _):  # fmt: skip
+        with client(path) as one:
+            one.write(4096, b"x" * 4096)
+        with contextlib.closing(VfioLoad(pcie)) as load:
+            assert load.waits(4096, 3).all() and load.block == 4096
+            load._run(READ, 4096, 1, np.array([1]), 0.0)
+            place = load._data  # where the data of reads go
+            assert load._memory[place : place + 4096].tobytes() == b"x" * 4096
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(nbd.SECONDS) == 0
 
 
 def test_a_socket_that_another_server_took_over_stays(tmp_path):

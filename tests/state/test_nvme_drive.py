@@ -21,6 +21,7 @@ from ondie.emu.engine.core.counters import HOST_WRITE_BYTES
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import controller_state
 from ondie.emu.serve.gate import Gate
+from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_io import IoRequest, IoResult, IoRunner
 from ondie.emu.serve.served import ServedDrive
@@ -33,7 +34,7 @@ BLOCK = 512
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DEALLOCATE, VERIFY = (
     0, 1, 2, 4, 5, 8, 9, 12,
 )  # fmt: skip
-KEEP_ALIVE, IN_SANITIZE = 0x18, 0x01D
+IDENTIFY, KEEP_ALIVE, IN_SANITIZE = 6, 0x18, 0x01D
 FORMAT, SANITIZE, GET_LOG_PAGE, SET_FEATURES, GET_FEATURES, EVENT, ATTACH, MANAGE = (
     0x80, 0x84, 2, 9, 10, 12, 0x15, 0x0D,
 )  # fmt: skip
@@ -100,8 +101,16 @@ def served(request, tmp_path):
     drive.close()
 
 
-def test_commands_do_what_they_say(served):
-    side, block = Side(served), bytes(range(256)) * 2
+@pytest.fixture(params=["flash", "memory"])
+def either(request):
+    """The small drive, or memory of its size."""
+    if request.param == "flash":
+        return request.getfixturevalue("served")
+    return NvmeDrive(MemoryDrive(config(**SMALL), BLOCK))
+
+
+def test_commands_do_what_they_say(either):
+    side, block = Side(either), bytes(range(256)) * 2
     done = side.run(io(WRITE, 3, 2, block * 2), io(WRITE, 40, data=block[::-1], cid=1))
     assert statuses(done) == [0, 0] and [each.cqe.cid for each in done] == [0, 1]
     first, second, hole = side.run((READ, 3, 2), (READ, 40, 1), (READ, 5, 1))
@@ -122,8 +131,8 @@ def test_commands_do_what_they_say(served):
     assert statuses(side.run((READ, 4, 1))) == [0]
 
 
-def test_what_is_wrong_ends_with_a_status_and_others_of_the_batch_run(served):
-    side, last = Side(served), served.capabilities.capacity_bytes // BLOCK - 1
+def test_what_is_wrong_ends_with_a_status_and_others_of_the_batch_run(either):
+    side, last = Side(either), either.capabilities.capacity_bytes // BLOCK - 1
     done = side.run(
         io(WRITE, last, 1, bytes([7]) * BLOCK, cid=0),
         io(WRITE, last, 2, bytes(2 * BLOCK), cid=1),
@@ -139,10 +148,12 @@ def test_what_is_wrong_ends_with_a_status_and_others_of_the_batch_run(served):
     assert int.from_bytes(log[:8], "little") == 6 and log[8:10] == b"\1\0"  # the newest first
 
 
-def test_random_batches_are_a_dictionary_of_blocks(served, counts):
+def test_random_batches_are_a_dictionary_of_blocks(either, counts):
     """Commands of a batch touch different blocks; each batch sees the one before."""
-    rng, side = np.random.default_rng(18), Side(served)
-    blocks = served.capabilities.capacity_bytes // BLOCK
+    rng, side = np.random.default_rng(18), Side(either)
+    blocks = either.capabilities.capacity_bytes // BLOCK
+    memory = isinstance(either.served, MemoryDrive)
+    unit = 1 if memory else either.capabilities.mapping_unit_bytes // BLOCK
     model = np.zeros((blocks, BLOCK), np.uint8)
     for _ in range(counts(60, 600)):
         starts = np.sort(rng.choice(blocks // 8, rng.integers(1, 17), replace=False)) * 8
@@ -163,7 +174,6 @@ def test_random_batches_are_a_dictionary_of_blocks(served, counts):
                 if opcode == ZEROES:
                     part[:] = 0
                 else:  # whole mapping units at most
-                    unit = served.capabilities.mapping_unit_bytes // BLOCK
                     low, high = -(-first // unit) * unit, (first + count) // unit * unit
                     model[low : max(low, high)] = 0
         done = side.run(*given)
@@ -238,6 +248,21 @@ def halve(side: Side) -> int:
 
 def occurrences(folder: Path, text: bytes) -> int:
     return sum(each.read_bytes().count(text) for each in folder.rglob("*") if each.is_file())
+
+
+def test_memory_is_erased_and_reports_what_it_holds(either):
+    """Format and Sanitize leave zeros; SMART is that of a new drive with memory."""
+    side = Side(either)
+    for erase in ((FORMAT, {"nsid": 1}), (SANITIZE, {"cdw10": 2})):
+        assert statuses(side.run(io(WRITE, 8, 8, bytes([7]) * 8 * BLOCK))) == [0]
+        used = int.from_bytes(side.admin(IDENTIFY, nsid=1)[1][16:24], "little")
+        assert used == 8
+        assert side.admin(erase[0], **erase[1])[0] == 0
+        either.close()  # the end of the sanitize operation
+        (read,) = side.run((READ, 8, 8))
+        assert statuses([read]) == [0] and not read.data.any()
+    smart = side.log(2)
+    assert smart[0] == 0 and smart[3] == 100  # no warning, all spare
 
 
 def test_events_reach_all_controllers(served):

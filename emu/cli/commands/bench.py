@@ -90,15 +90,16 @@ def service(**values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Make short runs, whose results are less accurate.")
 @output_options("the rows", quiet="table")
 def serve(**values: Any) -> None:
-    """Measure the requests per second of a drive over NBD.
+    """Measure the requests per second of a drive over NBD and vfio-user.
 
     The servers run in turns: `ondie serve` with a model of flash, without one, and nbdkit's memory
-    plugin, each with 32 random requests in flight. With the wall clock, the table says how long a
-    client at depth 1 waits beyond the modeled latency and the same server without a drive.
+    plugin, each with 32 random requests in flight over NBD, or 16 over vfio-user. With the wall
+    clock, the table says how long a client of NBD at depth 1 waits beyond the modeled latency and
+    the same server without a drive.
     """
-    from ondie.emu.cli.commands.bench_run import NbdBenchOptions, serve_command
+    from ondie.emu.cli.commands.bench_run import ServeBenchOptions, serve_command
 
-    serve_command(NbdBenchOptions(**values))
+    serve_command(ServeBenchOptions(**values))
 
 
 @bench.command()

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from ondie.emu.cli.output import FigureOptions, OutputOptions
 from ondie.emu.units import InputError
-from ondie.emu.validate.speed import nbd_servers, recovery, sections, service
+from ondie.emu.validate.speed import recovery, sections, servers, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
 from ondie.kernels import FORMATS
 from ondie.kernels.bench import run
@@ -94,7 +94,7 @@ class ServiceBenchOptions(OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NbdBenchOptions(OutputOptions):
+class ServeBenchOptions(OutputOptions):
     """The options of `ondie bench serve`."""
 
     nbdkit: Path | None = None
@@ -156,8 +156,8 @@ def service_command(given: ServiceBenchOptions) -> None:
     )  # fmt: skip
 
 
-def serve_command(given: NbdBenchOptions) -> None:
-    """Run `ondie bench serve`: measure servers of NBD, print the table, write the JSON.
+def serve_command(given: ServeBenchOptions) -> None:
+    """Run `ondie bench serve`: measure the servers, print the table, write the JSON.
 
     On a terminal, progress is shown; remarks go to standard error. Raises InputError for a program
     that cannot be run.
@@ -168,9 +168,9 @@ def serve_command(given: NbdBenchOptions) -> None:
     if program is None and (found := shutil.which("nbdkit")):
         program = Path(found)
     show_rows(
-        given, "NBD",
-        lambda progress: nbd_servers.run(given.quick, program, progress or (lambda what: None)),
-        nbd_servers.conditions(),
+        given, "Servers",
+        lambda progress: servers.run(given.quick, program, progress or (lambda what: None)),
+        servers.conditions(),
     )  # fmt: skip
 
 

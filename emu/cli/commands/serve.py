@@ -86,7 +86,7 @@ def run_serve(
         server = kind(cfg, options, end.ready)
         for name, address in server.addresses.items():
             click.echo(f"{name} {address}")
-        if isinstance(server, Server) and server.nvme_tcp is not None:
+        if server.nvme_tcp is not None:
             click.echo(f"subsystem {server.nvme_tcp.subsystem.name}")
         while not end.came:
             time.sleep(LOOK_S)

@@ -1,9 +1,10 @@
-"""Speed of `ondie serve` over NBD with and without a model of flash, and of nbdkit's memory plugin.
+"""Speed of `ondie serve` over NBD and vfio-user with and without a model of flash, and of nbdkit's
+memory plugin.
 
 The servers run in turns.
 
-Owns the processes of the servers, the rounds and the rows. Does not own the client
-(serve/nbd_load.py) or nbdkit, which the user has installed.
+Owns the processes of the servers, the rounds and the rows. Does not own the clients
+(serve/nbd_load.py, serve/vfio_load.py) or nbdkit, which the user has installed.
 Source: none. Requests go to 256 MiB that were written before, over a unix socket.
 """
 
@@ -17,27 +18,69 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from ondie.emu.config.config import load_preset
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd_load import READ, SPAN, WRITE, Load
+from ondie.emu.serve.vfio_load import VfioLoad
 from ondie.emu.units import InputError, fmt_bytes
 from ondie.emu.validate.speed import service
 from ondie.kernels.bench import run as bench
 from ondie.kernels.bench.run import Row
 
 PRESET = service.PRESET
+
+
+class Client(Protocol):
+    """A load: see nbd_load.Load."""
+
+    def rate(self, kind: int, size: int, depth: int, seconds: float) -> float: ...
+    def waits(self, size: int, count: int) -> np.ndarray: ...
+    def fill(self) -> None: ...
+    def close(self) -> None: ...
+
+
 NULL, FLASH, NBDKIT = "no timing", "flash model", "nbdkit memory"
-CASES = (
-    ("reads of 4 KiB", READ, 4096, {NULL: 150e3, FLASH: 100e3}),
-    ("writes of 4 KiB", WRITE, 4096, {NULL: 150e3, FLASH: 100e3}),
-    ("reads of 128 KiB", READ, 128 << 10, {NULL: (2 << 30) / (128 << 10)}),
-    ("writes of 128 KiB", WRITE, 128 << 10, {NULL: (2 << 30) / (128 << 10)}),
-)
-"""Name, kind, bytes, and target in requests per second by server."""
-DEPTH = 32
+VFIO_NULL, VFIO_FLASH = "vfio-user, no timing", "vfio-user, flash model"
+DEPTH, VFIO_DEPTH = 32, 16
+"""Requests in flight over NBD and over vfio-user."""
+SIZES = {"4 KiB": 4096, "128 KiB": 128 << 10}
+
+
+class Case(NamedTuple):
+    """Requests that all ``servers`` get in turns."""
+
+    name: str
+    kind: int
+    size: int
+    """Bytes of a request."""
+    depth: int
+    servers: tuple[str, ...]
+    targets: dict[str, float]
+    """Requests per second, by server."""
+
+
+def cases() -> list[Case]:
+    """Return all cases: over NBD first, then over vfio-user."""
+    found = []
+    for text, size in SIZES.items():
+        small = size == 4096
+        goals = {NULL: 150e3, FLASH: 100e3} if small else {NULL: (2 << 30) / size}
+        for word, kind in (("reads", READ), ("writes", WRITE)):
+            name = f"{word} of {text}"
+            found.append(Case(name, kind, size, DEPTH, (NULL, FLASH, NBDKIT), goals))
+    for text, size in SIZES.items():
+        goals = {VFIO_NULL: 150e3} if size == 4096 else {}
+        for word, kind in (("reads", READ), ("writes", WRITE)):
+            name = f"{word} of {text}"
+            found.append(Case(name, kind, size, VFIO_DEPTH, (VFIO_NULL, VFIO_FLASH), goals))
+    return found
+
+
+CASES = tuple(cases())
 ABOVE_US = 20.0
 """Target for the wait of a client at depth 1 beyond the modeled latency and the same server without
 a drive, us."""
@@ -50,7 +93,12 @@ START_S = 300.0
 def run(quick: bool, nbdkit: Path | None, progress: Callable[[str], object]) -> bench.Bench:
     """Measure all servers in turns. ``nbdkit``: its program; None: without it. Return the best rate
     of several rounds, and the median ratio of the rounds."""
-    commands = {NULL: ondie("--null"), FLASH: ondie()}
+    vfio = ("--vfio-user", "{path}", "--block", "4096")
+    nbd = ("--nbd", "unix:{path}")
+    commands = {
+        NULL: ondie(*nbd, "--null"), FLASH: ondie(*nbd),
+        VFIO_NULL: ondie(*vfio, "--null"), VFIO_FLASH: ondie(*vfio),
+    }  # fmt: skip
     remarks = []
     if nbdkit is None:
         remarks.append("nbdkit: not found; without it, there is no comparison with its memory")
@@ -59,19 +107,21 @@ def run(quick: bool, nbdkit: Path | None, progress: Callable[[str], object]) -> 
     seconds, rounds = (0.1, 2) if quick else (1.0, 5)
     rates: dict[tuple[str, str], list[float]] = {}
     with contextlib.ExitStack() as stack:
-        loads = {}
+        loads: dict[str, Client] = {}
         for name, command in commands.items():
             progress(f"{name} starts")
-            loads[name] = stack.enter_context(server(name, command))
+            client = VfioLoad if name in (VFIO_NULL, VFIO_FLASH) else Load
+            loads[name] = stack.enter_context(server(name, command, client))
             loads[name].fill()
         for number in range(rounds):
-            for case, kind, size, _ in CASES:
-                for name, load in loads.items():
-                    progress(f"round {number + 1}: {case}, {name}")
-                    rate = load.rate(kind, size, DEPTH, seconds)
-                    rates.setdefault((case, name), []).append(rate)
+            for case in CASES:
+                for name in case.servers:
+                    if name in loads:
+                        progress(f"round {number + 1}: {case.name}, {name}")
+                        rate = loads[name].rate(case.kind, case.size, case.depth, seconds)
+                        rates.setdefault((case.name, name), []).append(rate)
         progress("depth 1, the wall clock")
-        timed = stack.enter_context(server("the wall clock", ondie("--clock", "real")))
+        timed = stack.enter_context(server("the wall clock", ondie(*nbd, "--clock", "real")))
         timed.fill()
         count = 100 if quick else 2000
         waits = {NULL: loads[NULL].waits(4096, count), "real": timed.waits(4096, count)}
@@ -82,20 +132,22 @@ def run(quick: bool, nbdkit: Path | None, progress: Callable[[str], object]) -> 
 def ondie(*options: str) -> list[str]:
     """Return the command of a server of this package."""
     start = [sys.executable, "-c", "from ondie.emu.cli import start; start()", "serve"]
-    return [*start, "--nbd", "unix:{path}", "--device", PRESET, *options]
+    return [*start, "--device", PRESET, *options]
 
 
 @contextlib.contextmanager
-def server(name: str, command: list[str]) -> Iterator[Load]:
-    """A connection to a server that runs ``command`` meanwhile. Raises InputError unless it listens
-    at its socket, whose path replaces {path}."""
+def server(
+    name: str, command: list[str], client: Callable[[str], Client] = Load
+) -> Iterator[Client]:
+    """A connection of ``client`` to a server that runs ``command`` meanwhile. Raises InputError
+    unless it listens at its socket, whose path replaces {path}."""
     with tempfile.TemporaryDirectory(prefix="ondie-bench-") as folder, open(
         os.path.join(folder, "log"), "w+"
     ) as log:  # fmt: skip
         path = os.path.join(folder, "socket")
         words = [each.replace("{path}", path) for each in command]
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        load = None
+        load: Client | None = None
         try:
             end = time.monotonic() + START_S
             while load is None:
@@ -104,7 +156,7 @@ def server(name: str, command: list[str]) -> Iterator[Load]:
                     said = log.read().strip().splitlines()[-1:] or [_silence(process.returncode)]
                     raise InputError(f"{name}: does not listen: {said[0]}")
                 with contextlib.suppress(InputError):
-                    load = Load(path)
+                    load = client(path)
                 if load is None:
                     time.sleep(0.05)
             yield load
@@ -132,7 +184,8 @@ def conditions() -> str:
     served = MemoryDrive(load_preset(PRESET))
     return (
         f"Drive: {PRESET}, {fmt_bytes(served.capacity)}. Requests: one connection, {DEPTH} in "
-        f"flight unless a depth is named, uniformly random in {SPAN >> 20} MiB that were "
+        f"flight over NBD, {VFIO_DEPTH} over vfio-user (one queue pair, doorbells in memory, the "
+        f"client polls) unless a depth is named, uniformly random in {SPAN >> 20} MiB that were "
         "written before. A value is the best of all rounds. The servers run in turns in each "
         f"round, and a ratio to {NBDKIT} is the median of the rounds' ratios, so it is not the "
         "quotient of two values."
@@ -142,19 +195,20 @@ def conditions() -> str:
 def rate_rows(rates: dict[tuple[str, str], list[float]]) -> list[Row]:
     """Return rows of ``rates``, requests per second by case and server in rounds."""
     rows = []
-    for case, _, size, targets in CASES:
-        large = size > 4096
-        scale, unit = (size / (1 << 30), "GiB/s") if large else (1e-3, "k/s")
-        kit = rates.get((case, NBDKIT))
-        for name in (NULL, FLASH, NBDKIT):
-            found = rates.get((case, name))
+    for case in CASES:
+        large = case.size > 4096
+        scale, unit = (case.size / (1 << 30), "GiB/s") if large else (1e-3, "k/s")
+        kit = rates.get((case.name, NBDKIT)) if NBDKIT in case.servers else None
+        for name in case.servers:
+            found = rates.get((case.name, name))
             if found is None:
                 continue
-            best, title = max(found), f"{case}, {name}"
+            best, title = max(found), f"{case.name}, {name}"
             rows.append(Row(title, best * scale, unit, "itself", 1))
-            if name in targets:
-                goal = f"target {targets[name] * scale:g} {unit}"
-                rows.append(Row(title, best * scale, unit, goal, best / targets[name]))
+            if name in case.targets:
+                target = case.targets[name]
+                goal = f"target {target * scale:g} {unit}"
+                rows.append(Row(title, best * scale, unit, goal, best / target))
             if kit is not None and name != NBDKIT:
                 ratio = float(np.median(np.array(found) / np.array(kit)))
                 rows.append(Row(title, best * scale, unit, NBDKIT, ratio))
