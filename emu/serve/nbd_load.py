@@ -35,11 +35,11 @@ class Load:
         self._socket.settimeout(TIMEOUT_S)
         try:
             self._socket.connect(path)
-            greeting = self._receive(18)
+            greeting = receive(self._socket, 18)
             if greeting[:16] != b"NBDMAGICIHAVEOPT":
                 raise InputError(f"{path}: the server does not speak NBD")
             self._socket.sendall(struct.pack(">I8sII", 3, b"IHAVEOPT", 1, 0))
-            self.size, _ = struct.unpack(">QH", self._receive(10))
+            self.size, _ = struct.unpack(">QH", receive(self._socket, 10))
         except OSError as error:
             self.close()
             raise InputError(f"{path}: {error}") from error
@@ -47,15 +47,6 @@ class Load:
     def close(self) -> None:
         """Disconnect."""
         self._socket.close()
-
-    def _receive(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            part = self._socket.recv(count - len(found))
-            if not part:
-                raise InputError("the server has disconnected")
-            found += part
-        return bytes(found)
 
     def rate(self, kind: int, size: int, depth: int, seconds: float) -> float:
         """Return the requests per second of ``kind`` and ``size`` bytes at random places of the
@@ -92,7 +83,7 @@ class Load:
                 self._socket.sendall(sent[first : first + some * step])
                 at, replies = at + some, replies - some
         rate = done / (now - begin)
-        self._receive((at - done) * reply - held)
+        receive(self._socket, (at - done) * reply - held)
         return rate
 
     def waits(self, size: int, count: int) -> np.ndarray:
@@ -103,7 +94,7 @@ class Load:
         for number in range(count):
             begin = time.perf_counter()
             self._socket.sendall(sent[number * HEADER.size : (number + 1) * HEADER.size])
-            self._receive(16 + size)
+            receive(self._socket, 16 + size)
             found[number] = time.perf_counter() - begin
         return found
 
@@ -113,7 +104,18 @@ class Load:
         for place in range(0, min(self.size, SPAN) // size * size, size):
             header = HEADER.pack(REQUEST_MAGIC, 0, WRITE, 0, place, size)
             self._socket.sendall(header + bytes([place >> 17 & 255 or 1]) * size)
-            check(np.frombuffer(self._receive(16), np.uint8), 1, 16)
+            check(np.frombuffer(receive(self._socket, 16), np.uint8), 1, 16)
+
+
+def receive(sock: socket.socket, count: int) -> bytes:
+    """Return the next ``count`` bytes. Raises InputError if the server has disconnected."""
+    found = bytearray()
+    while len(found) < count:
+        part = sock.recv(count - len(found))
+        if not part:
+            raise InputError("the server has disconnected")
+        found += part
+    return bytes(found)
 
 
 def requests(kind: int, size: int, count: int, span: int) -> bytes:

@@ -21,7 +21,7 @@ import numpy as np
 from ondie.emu.controller.opcodes import Admin, Nvm
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import vfio_wire as wire
-from ondie.emu.serve.nbd_load import READ, SPAN, TIMEOUT_S, WRITE
+from ondie.emu.serve.nbd_load import READ, SPAN, TIMEOUT_S, WRITE, receive
 from ondie.emu.serve.vfio_wire import Message, Region
 from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
@@ -88,22 +88,13 @@ class VfioLoad:
         size = wire.HEADER_BYTES + len(payload)
         data = wire.HEADER.pack(self._number, command, size, wire.COMMAND_TYPE, 0) + payload
         socket.send_fds(self._socket, [data], fds)
-        number, _, size, flags, error = wire.HEADER.unpack(self._receive(wire.HEADER_BYTES))
+        number, _, size, flags, error = wire.HEADER.unpack(receive(self._socket, wire.HEADER_BYTES))
         if number != self._number or flags & wire.TYPE_MASK != wire.REPLY:
             raise InputError("the server does not speak vfio-user")
-        found = self._receive(size - wire.HEADER_BYTES)
+        found = receive(self._socket, size - wire.HEADER_BYTES)
         if flags & wire.ERROR:
             raise InputError(f"{command.name}: {os.strerror(error)}")
         return found
-
-    def _receive(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            part = self._socket.recv(count - len(found))
-            if not part:
-                raise InputError("the server has disconnected")
-            found += part
-        return bytes(found)
 
     def _agree(self) -> None:
         """Negotiate the version, and share the memory."""
