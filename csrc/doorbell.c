@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
@@ -18,8 +19,10 @@
 #include "ondie.h"
 
 enum {
-    LOOKS = 4,        /* looks at the doorbell between two readings of the clock */
-    ROUSED_NS = 100000 /* polling of a thread that ondie_deliver has woken in advance */
+    LOOKS = 4,          /* looks at the doorbell between two readings of the clock */
+    ROUSED_NS = 100000, /* polling of a thread that ondie_deliver has woken in advance */
+    INPUT_NS = 5000,    /* time between two looks for input */
+    SLICE_NS = 100000   /* longest sleep in which a doorbell is not seen */
 };
 
 #define RUNG(bell) ((_Atomic uint64_t *)&(bell)->rung)
@@ -146,6 +149,28 @@ int ondie_await(ondie_doorbell *bell, uint64_t seen, int64_t poll_ns, int64_t la
     if (other) atomic_fetch_sub(&polling, 1);
     else note_processor(bell);
     return found;
+}
+
+int ondie_await_quietly(const ondie_doorbell *bell, uint64_t seen, int fd, int64_t last_ns,
+                        int64_t deadline_ns) {
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    int64_t next_look = 0;
+    for (;;) {
+        int64_t now = ondie_now();
+        if (ondie_rung(bell) != seen) return ONDIE_RUNG;
+        if (now >= deadline_ns) return ONDIE_TIMEOUT;
+        int64_t spare = before(deadline_ns, last_ns) - now;
+        if (spare > 0) {
+            struct timespec slice = timespec_of(least(spare, SLICE_NS));
+            int found = ppoll(&input, 1, &slice, NULL);
+            if (found) return found < 0 ? ONDIE_INTERRUPTED : ONDIE_INPUT;
+        } else if (fd >= 0 && now >= next_look) {
+            int found = poll(&input, 1, 0);
+            if (found) return found < 0 ? ONDIE_INTERRUPTED : ONDIE_INPUT;
+            next_look = now + INPUT_NS;
+        }
+        rest();
+    }
 }
 
 int ondie_ring_and_await(ondie_doorbell *rung, ondie_doorbell *bell, uint64_t seen, int64_t poll_ns,

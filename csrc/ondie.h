@@ -425,7 +425,7 @@ typedef struct {
     int32_t apart[27]; /* other data do not share its cache lines */
 } ondie_doorbell;
 
-enum ondie_awaited { ONDIE_RUNG = 0, ONDIE_TIMEOUT = 1, ONDIE_INTERRUPTED = 2 };
+enum ondie_awaited { ONDIE_RUNG = 0, ONDIE_TIMEOUT = 1, ONDIE_INTERRUPTED = 2, ONDIE_INPUT = 3 };
 
 int64_t ondie_now(void);
 
@@ -446,6 +446,12 @@ void ondie_ring(ondie_doorbell *bell, uint64_t count);
  */
 int ondie_await(ondie_doorbell *bell, uint64_t seen, int64_t poll_ns, int64_t last_ns,
                 int64_t deadline_ns, const ondie_doorbell *other);
+
+/* Wait until deadline_ns while nobody rings and nothing can be read from the file `fd` (-1: none).
+ * Poll for the last_ns before; before that, sleep in slices in which a ring is not seen.
+ */
+int ondie_await_quietly(const ondie_doorbell *bell, uint64_t seen, int fd, int64_t last_ns,
+                        int64_t deadline_ns);
 
 /* Ring `rung` once, then wait for `bell` as a client does. */
 int ondie_ring_and_await(ondie_doorbell *rung, ondie_doorbell *bell, uint64_t seen, int64_t poll_ns,

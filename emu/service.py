@@ -38,6 +38,9 @@ CLOCKS = ("virtual", "real")
 _SHIFT = MOST_COMMANDS.bit_length() - 1
 AHEAD_NS = 50_000
 """Wall time by which the simulation may run ahead while commands are in flight, in ns."""
+LENT_NS = 2_000_000
+"""Wall time after its last batch, ns, for which the drive's events are left to a client that is
+alone: a batch of another client ends it at once."""
 MOST_SCALE = 1e6
 """Largest scale of the clock ``real``, simulated seconds per second."""
 NOBODY = -1
@@ -95,7 +98,9 @@ class Service:
         self._ended: str | None = None
         self._lock = threading.Lock()
         self._turns = threading.Lock()
-        """Held by the thread that uses the drive, with the clock ``virtual``."""
+        """Held by the thread that uses the drive."""
+        self._lent_ns = 0
+        """Wall time until which the thread leaves the drive's events to a client that is alone."""
         self._delivery = Delivery(self._bell)
         self._worked_ns = 0
         """Wall time of the last hand-over or delivery."""
@@ -125,7 +130,7 @@ class Service:
 
     def connect(self) -> Connection:
         """Return a connection for a client that waits in a thread of its own; see Connection."""
-        return Connection(self._hand_over, self._bell, lambda: self._thread)
+        return Connection(self._hand_over, self._bell, lambda: self._thread, self.run_turns)
 
     def try_run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray | None:
         """Run a batch of commands, COMMAND[n], in the calling thread, if the clock is ``virtual``
@@ -152,6 +157,47 @@ class Service:
         finally:
             drive.owner = owner
             self._turns.release()
+
+    def run_turns(self, batch: Batch, fd: int = -1) -> bool:
+        """Take ``batch`` in the calling thread, if the clock is ``real`` and nobody else uses the
+        drive, and run the turns of the service until it has ended. If a client hands over another
+        one, something can be read from the file ``fd`` (-1: none), or the next event is far, the
+        service's thread goes on with it. Return False, without effect, if somebody uses the drive.
+        """
+        drive = self.drive
+        if self.clock != "real" or drive.strict or not self._turns.acquire(blocking=False):
+            return False
+        owner = drive.owner
+        try:
+            if self._inbox or self._batches or self._idle or self._closing or drive.off:
+                return False
+            if owner != self._thread.ident:  # the thread has not begun, or has ended
+                return False
+            drive.owner = threading.get_ident()
+            seen = self._bell.rung
+            self._lent_ns = time.perf_counter_ns() + LENT_NS
+            self._accept(batch)
+            while self._batches:
+                self._follow()
+                if self._batches and not self._is_quiet(seen, fd):
+                    break
+        finally:
+            drive.owner = owner
+            if self._batches:
+                self._lent_ns = 0
+            self._turns.release()
+            if self._batches:
+                self._bell.ring()
+        return True
+
+    def _is_quiet(self, seen: int, fd: int) -> bool:
+        """Wait for the wall time of the drive's next event; return False if a client that is alone
+        must not wait for it: see run_turns."""
+        event = min(self.drive.next_event, self.drive.next_upkeep)
+        deadline_ns = self._wall_ns(event) - self._ahead_ns
+        if self._inbox or self._closing or deadline_ns > time.perf_counter_ns() + LENT_NS:
+            return False
+        return self._bell.quiet(seen, fd, deadline_ns, last_ns=LAST_NS)
 
     def idle(self, seconds: float) -> Future[np.ndarray]:
         """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),
@@ -246,7 +292,8 @@ class Service:
                 self._bell.wait(seen, self._poll_ns())
         else:
             self._wait()
-            self._follow()
+            with self._turns:
+                self._follow()
         return not self._closing or bool(self._batches or self._idle or self._inbox)
 
     def _poll_ns(self) -> int:
@@ -394,17 +441,21 @@ class Service:
         flight; otherwise it sleeps.
         """
         while True:
-            seen = self._bell.rung
-            if self._take() or (self._closing and not self._batches):
-                return
-            drive = self.drive
-            event = NEVER if drive.off else min(drive.next_event, drive.next_upkeep)
-            deadline_ns = NEVER_NS
-            if event < NEVER:
-                deadline_ns = self._wall_ns(event) - self._ahead_ns
-                if deadline_ns <= time.perf_counter_ns():
+            seen, lent_ns = self._bell.rung, self._lent_ns
+            if not (self._inbox or self._closing) and time.perf_counter_ns() < lent_ns:
+                self._bell.wait(seen, 0, lent_ns)
+                continue
+            with self._turns:
+                if self._take() or (self._closing and not self._batches):
                     return
-            last_ns = LAST_NS if self._batches else 0
+                drive = self.drive
+                event = NEVER if drive.off else min(drive.next_event, drive.next_upkeep)
+                deadline_ns = NEVER_NS
+                if event < NEVER:
+                    deadline_ns = self._wall_ns(event) - self._ahead_ns
+                    if deadline_ns <= time.perf_counter_ns():
+                        return
+                last_ns = LAST_NS if self._batches else 0
             self._bell.wait(seen, self._poll_ns(), deadline_ns, last_ns=last_ns)
 
     def _follow(self) -> None:
@@ -433,7 +484,7 @@ class Service:
             if isinstance(batch, Ticket):
                 batch.keep(done)
                 clients[batch.client.bell] = clients.get(batch.client.bell, 0) + 1
-        if self._inbox or sum(clients.values()) < len(ready):
+        if self._inbox or self._lent_ns or sum(clients.values()) < len(ready):
             stay_until_ns = 0
         self._delivery.deliver(at_ns, clients, due_ns, seen, stay_until_ns)
         for batch, done in ready:

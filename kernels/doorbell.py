@@ -65,6 +65,13 @@ class Doorbell:
         )
         return bool(found == native.lib.ONDIE_RUNG)
 
+    def quiet(self, seen: int, fd: int, deadline_ns: int, *, last_ns: int = 0) -> bool:
+        """Wait until ``deadline_ns`` (time.perf_counter_ns). Return False, before, if the number of
+        rings is not ``seen``, if something can be read from the file ``fd`` (-1: none) or it has
+        ended, or after a signal. Poll for the ``last_ns`` before the deadline."""
+        found = native.lib.ondie_await_quietly(self._bell, seen, fd, last_ns, deadline_ns)
+        return bool(found == native.lib.ONDIE_TIMEOUT)
+
     def ring_and_wait(self, other: "Doorbell", seen: int, deadline_ns: int = NEVER_NS) -> bool:
         """Ring ``other`` and wait as a client does, without Python's lock in between."""
         deadline_ns = min(deadline_ns, native.lib.ondie_now() + SIGNAL_NS)

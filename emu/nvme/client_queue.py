@@ -206,19 +206,21 @@ class Connection:
         hand_over: Callable[[Batch], None],
         service: Doorbell,
         thread: Callable[[], threading.Thread],
+        run_turns: Callable[[Batch, int], bool],
     ) -> None:
         """``hand_over``: takes a batch without ringing. ``service``: doorbell of the service.
-        ``thread``: returns its thread."""
+        ``thread``: returns its thread. ``run_turns``: Service.run_turns."""
         self.bell = Doorbell()
         self.service = service
-        self._hand_over, self._thread = hand_over, thread
+        self._hand_over, self._thread, self._run_turns = hand_over, thread, run_turns
         self._ended: deque[Ticket] = deque()
         self._count = 0
         self._lock = threading.Lock()
 
     def submit(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> Ticket:
         """Hand over a batch of commands, COMMAND[n], as Service.submit does; return its ticket."""
-        ticket = self._ticket(commands, buffer, time.perf_counter_ns())
+        ticket = Ticket(self, checked(commands), time.perf_counter_ns(), buffer)
+        self._hand_over(ticket)
         self.service.ring()
         return ticket
 
@@ -230,14 +232,27 @@ class Connection:
         self.service.ring()
         return ticket
 
+    def try_stream(
+        self, commands: np.ndarray, buffer: np.ndarray | None = None, fd: int = -1
+    ) -> Stream | None:
+        """Do what :meth:`stream` does if nobody else uses the drive, with the clock ``real``: run
+        it in the calling thread until the batch has ended, or something can be read from the file
+        ``fd`` (-1: none). That spares two changes of threads. Return None, without effect, if
+        somebody does."""
+        ticket = Stream(self, checked(commands), time.perf_counter_ns(), buffer)
+        return ticket if self._run_turns(ticket, fd) else None
+
     def run(
         self, commands: np.ndarray, buffer: np.ndarray | None = None, timeout: float | None = None
     ) -> np.ndarray:
-        """Hand over a batch and wait for it: :meth:`submit` and Ticket.wait, with one call of C."""
+        """Hand over a batch and wait for it: :meth:`submit` and Ticket.wait, with one call of C;
+        or run it in the calling thread (see :meth:`try_stream`)."""
         handed_ns = time.perf_counter_ns()
         deadline_ns, rung = self.deadline(timeout), self.bell.rung
-        ticket = self._ticket(commands, buffer, handed_ns)
-        self.bell.ring_and_wait(self.service, rung, deadline_ns)
+        ticket = Ticket(self, checked(commands), handed_ns, buffer)
+        if timeout is not None or not self._run_turns(ticket, -1):
+            self._hand_over(ticket)
+            self.bell.ring_and_wait(self.service, rung, deadline_ns)
         return ticket.wait_until(deadline_ns)
 
     def next(self, timeout: float | None = None) -> Ticket:
@@ -283,11 +298,6 @@ class Connection:
             while self._ended and self._ended[0].taken:
                 self._ended.popleft()
             self._ended.append(ticket)
-
-    def _ticket(self, commands: np.ndarray, buffer: np.ndarray | None, handed_ns: int) -> Ticket:
-        ticket = Ticket(self, checked(commands), handed_ns, buffer)
-        self._hand_over(ticket)
-        return ticket
 
 
 def checked(commands: np.ndarray) -> np.ndarray:

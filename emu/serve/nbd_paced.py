@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 
-from ondie.emu.nvme.client_queue import Connection, Ticket
+from ondie.emu.nvme.client_queue import Connection, Stream, Ticket
 from ondie.emu.serve.nbd_request import REQUEST, NbdError, error_of
 from ondie.emu.serve.nbd_session import Batch, Session
 from ondie.emu.serve.nbd_wire import Handshake
@@ -57,6 +57,8 @@ class PacedSession(Session):
         """Guards the flights and the end; notified when there is something to wait for."""
         self._in_flight = 0
         """Number of commands in flight."""
+        self._alone = False
+        """The only flight belongs to the thread that executes it."""
         self._ending = False
         self._sending = threading.Lock()
         self._gone = False
@@ -81,6 +83,8 @@ class PacedSession(Session):
     def execute(self, count: int, commands: int, out: int, refused: int) -> None:
         """Hand over commands, and reply to the requests that have none."""
         batch = self.batch
+        if count == commands == 1 and not refused and self._execute_alone():
+            return
         if commands:
             with self._changed:
                 while self._in_flight and self._in_flight + commands > self.served.depth:
@@ -103,6 +107,48 @@ class PacedSession(Session):
             ))  # fmt: skip
         if commands and stream is not None:
             self._take_spare()
+
+    def _execute_alone(self) -> bool:
+        """Execute the only command of the only batch in this thread, if nobody else uses the drive,
+        and reply. Return False, without effect, if somebody does. If another request arrives
+        meanwhile, the thread of replies goes on with it."""
+        flight, data = Flight(self.batch, 1, 1, None), b""
+        with self._changed:
+            if self._flights:
+                return False
+            self._alone = True
+            self._flights[self.batch.number] = flight
+            self._in_flight += 1
+        try:
+            flight.stream = self._run_alone()
+            if flight.stream is not None:
+                data = self._take(self._source.next(0))
+        except TimeoutError:
+            pass  # it is in flight
+        except InputError:  # the service has ended
+            data = self._fail(flight)
+        finally:
+            with self._changed:
+                self._alone = False
+                if flight.stream is None:
+                    del self._flights[self.batch.number]
+                    self._in_flight -= 1
+                if self._flights or self._ending:
+                    self._changed.notify_all()
+        if data:
+            self.send(data)
+        if flight.stream is not None:
+            self._take_spare()
+        return flight.stream is not None
+
+    def _run_alone(self) -> Stream | None:
+        """Run the first command of the batch until it has ended or another request arrives; None:
+        somebody else uses the drive, or its service has ended."""
+        commands, memory = self.batch.commands[:1], self.batch.memory
+        try:
+            return self._source.try_stream(commands, memory, self.socket.fileno())
+        except (InputError, KernelError):
+            return None
 
     def _take_spare(self) -> None:
         """Go on with a batch that is not in flight, and with the bytes that have arrived."""
@@ -127,7 +173,7 @@ class PacedSession(Session):
         """Reply to requests as they complete, until the end."""
         while True:
             with self._changed:
-                while not self._flights and not self._ending:
+                while self._alone or not (self._flights or self._ending):
                     self._changed.wait()
                 if not self._flights:
                     return
