@@ -147,8 +147,8 @@ def only_full(items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that do more at full counts (`-m counted`). At small counts, leave out those of
-    full counts only; at full counts, run the longest tests first."""
+    """Mark the tests that do more at full counts (`-m counted`). Leave out those of full counts
+    only; at full counts, run the longest tests first."""
     for item in items:
         if counted(item):
             item.add_marker("counted")

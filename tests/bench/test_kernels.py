@@ -80,6 +80,7 @@ def test_contender(benchmark, case, who):
             assert changed[0] == (case.format != "bf16_all")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("form", ["canonical", "torch"])
 @pytest.mark.parametrize("backend, isa", BACKENDS)
@@ -94,6 +95,7 @@ def test_update(benchmark, op, backend, isa, form, size):
     assert not np.array_equal(w, before)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("backend, isa", BACKENDS)
 @pytest.mark.parametrize("what", ["norm", "unscale", *SHORT])
 def test_gradient(benchmark, what, backend, isa):

@@ -303,6 +303,7 @@ def test_folding_wears_native_blocks_and_the_cache_its_own_cycles():
     assert headline.value == pytest.approx(3000 * raw_bytes(cfg) * headline.share)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("cycles", "region"), [(3000, True), (300, False)])
 def test_a_fixed_region_wears_separately(cycles, region):
     """Each byte is programmed once in the region and once in TLC. With 3000 cycles of TLC, the
