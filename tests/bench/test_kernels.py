@@ -63,6 +63,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("case", "who"), points)
 
 
+@pytest.mark.one_in(3)
 def test_contender(benchmark, case, who):
     benchmark.group = f"{case.name} n={case.n}"
     contenders, arrays, before = point(case)
