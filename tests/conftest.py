@@ -47,8 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
-ENGINES = (("tests.smoke.commands",), ("tests.timing.flash",))
-"""Modules that compile the engine, and the engine of flash alone."""
+ENGINES = (("tests.smoke.commands",), ("tests.timing.flash",), ("tests.state.small",))
+"""Modules that compile the engine, the engine of flash alone, and what saves a drive at a cut."""
 COLLECTION = ("pytest", "--collect-only", "-qq")
 """Compiles the test files with pytest's assertions, into their folders."""
 

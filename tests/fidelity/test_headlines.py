@@ -128,7 +128,7 @@ def test_the_latency_of_a_write_is_the_sum_of_its_parts():
     ("figure", "factor"),
     [
         (sequential("sequential_write"), 1.25),
-        (random("random_read", 1), 1.25),
+        pytest.param(random("random_read", 1), 1.25, marks=pytest.mark.soak),
         pytest.param(sequential("sequential_read"), 0.8, marks=pytest.mark.soak),
         pytest.param(random("random_read"), 1.25, marks=pytest.mark.soak),
         pytest.param(random("random_write", 1), 1.25, marks=pytest.mark.soak),
@@ -184,6 +184,7 @@ def test_sequential_writes_use_every_cycle_once():
     assert headline.limit == "flash.endurance_cycles"
 
 
+@pytest.mark.soak
 def test_random_writes_use_the_cycles_that_theory_says():
     """Greedy collection in steady state, by the mean field of tests/fidelity/waf_theory.py."""
     cfg = load_preset("7450")

@@ -80,6 +80,7 @@ def test_recorded_traces_end_on_the_definition(finals, name, form):
             assert r.weights is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.soak), *NAMES[1:]])
 def test_the_bits_do_not_depend_on_the_device(finals, counts, name):
     """Newport has other pages, planes and units; two drives split the parameters."""

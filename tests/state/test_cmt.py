@@ -345,6 +345,7 @@ def repeat():
     return d
 
 
+@pytest.mark.soak
 def test_uncompiled(tmp_path, root):
     """The same functions without Numba: the same state, entry by entry, the same times."""
     file = str(tmp_path / "state.npz")

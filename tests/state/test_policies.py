@@ -306,6 +306,7 @@ def test_a_policy_is_compiled_once_and_the_engine_not_at_all(tmp_path, root):
     assert changed["engine"] == [1, 0] and changed["policy"] == 0
 
 
+@pytest.mark.soak
 def test_it_runs_at_the_speed_of_the_built_in_one(tmp_path):
     """The same choices, so the same work: the least processor time of runs in turn, within a
     factor. On a busy machine more runs find it."""
