@@ -98,7 +98,7 @@ def cut_at_random(case, helped, seed, **more):
 @pytest.mark.parametrize("helped", HELPED)
 def test_random_cuts(helped, counts):
     torn_programs = kept = undone = 0
-    for seed in range(counts(6, 25)):
+    for seed in range(counts(6, 12)):
         run = cut_at_random(list(CASES)[seed % len(CASES)], helped, seed)
         run.part()
         for found in run.recoveries:
@@ -116,7 +116,7 @@ def test_random_cuts_while_planes_change_roles(helped, counts):
     planes that stay what they are."""
     room = "0.375" if "dies" in helped else "0.25"
     turned = torn_programs = 0
-    for seed in range(counts(1, 15)):
+    for seed in range(counts(1, 10)):
         case = list(CASES)[seed % len(CASES)]
         run = cut_at_random(
             case, helped, 1000 + seed, ftl__reservoir_rotate="1", ftl__reservoir_fraction=room

@@ -269,7 +269,7 @@ def drawn(rng: np.random.Generator, count: int) -> list[tuple[int, ...]]:
 def test_histories_of_a_drive_that_is_full_and_trimmed(mode, counts):
     """Driven full, trimmed by chance, written again; each unit holds what a dictionary says."""
     total: dict[int, int] = {}
-    for seed in range(counts(2, 12)):
+    for seed in range(counts(2, 8)):
         rng = np.random.default_rng(seed)
         pages = Pages(mode, ftl__over_provisioning=0.06 if mode == "map cache" else 0.02)
         pages.fill()

@@ -22,6 +22,7 @@ from ondie.emu.engine.core.state_type import (
     POLICY_MAY_WRITE,
     SLOTS,
     StateType,
+    TableType,
     guarded_state,
     state_type,
     table_type,
@@ -133,7 +134,9 @@ class Handle:
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        fields, words, longest = [], [], 0
+        fields: list[tuple[str, TableType]] = []
+        words: list[int] = []
+        longest = 0
         for name in FIELDS:
             array = getattr(arrays, name).view(np.ndarray)  # attributes of a recarray are slow
             if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
