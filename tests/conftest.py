@@ -47,8 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
-ENGINES = (("tests.smoke.commands",), ("tests.timing.flash",))
-"""Modules that compile the engine, and the engine of flash alone."""
+ENGINES = (("tests.smoke.commands",), ("tests.timing.flash",), ("tests.state.small",))
+"""Modules that compile the engine, the engine of flash alone, and what saves a drive at a cut."""
 COLLECTION = ("pytest", "--collect-only", "-qq")
 """Compiles the test files with pytest's assertions, into their folders."""
 
@@ -123,21 +123,40 @@ def counted(item: pytest.Item) -> bool:
     """Whether a test does more at full counts: what `make test` has not seen yet."""
     names = getattr(item, "fixturenames", ())
     drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    only_full = item.get_closest_marker("soak") is not None
-    return only_full or drawn or "scale" in names or "counts" in names
+    marked = any(item.get_closest_marker(name) for name in ("soak", "one_in"))
+    return marked or drawn or "scale" in names or "counts" in names
+
+
+SPREAD = (5**0.5 - 1) / 2
+"""The golden ratio: its multiples less their whole parts are spread evenly from 0 to 1."""
+
+
+def only_full(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The tests that small counts leave out: those marked `soak`, and of the parameters of a test
+    marked `one_in(n)` all but one in n, spread over all axes. The first one stays."""
+    left_out, seen = set(), dict[str, int]()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("soak"):
+            left_out.add(item)
+        elif mark := item.get_closest_marker("one_in"):
+            number = seen[name] = seen.get(name, -1) + 1
+            if number * SPREAD % 1 >= 1 / mark.args[0]:
+                left_out.add(item)
+    return left_out
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that do more at full counts (`-m counted`). Leave out those marked `soak` at
-    small counts; at full counts, run the longest tests first."""
+    """Mark the tests that do more at full counts (`-m counted`). Leave out those of full counts
+    only; at full counts, run the longest tests first."""
     for item in items:
         if counted(item):
             item.add_marker("counted")
     if not config.getoption("--full"):
-        left_out = [item for item in items if item.get_closest_marker("soak")]
+        left_out = only_full(items)
         if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if not item.get_closest_marker("soak")]
+            config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+            items[:] = [item for item in items if item not in left_out]
     else:
         items.sort(key=lambda item: (not counted(item), -patience(item)))
 

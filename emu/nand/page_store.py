@@ -418,7 +418,7 @@ class PageStore:
         programmed.
         """
         _, oob, at = self._segment(ppn)
-        return int(oob[at]["lpn"]) if oob[at]["written"] else -1
+        return int(oob["lpn"][at]) if oob["written"][at] else -1
 
     def sequence(self, ppn: int) -> int:
         """Return the sequence number of the page's data, from 1, or 0 if the page is not programmed

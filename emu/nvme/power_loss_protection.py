@@ -182,12 +182,13 @@ def hold_up(
     arrays, as long as the energy suffices. ``run``: handle this number of events, return theirs."""
     before = quantities(arrays, geometry, found.cut_ps)
     stop_commands(arrays)
-    start_saving(arrays.handle(), 0)
+    state = arrays.handle()
+    start_saving(state, 0)
     found.lost = unsaved(arrays)
     while any(found.lost) or has_operation(arrays, found.cut_ps):
         if found.used_fj >= found.budget_fj or run(EVENTS) == 0:
             return
-        release(arrays.handle())
+        release(state)
         found.end_ps = max(found.cut_ps, int(arrays.reg.now[0]))
         done = quantities(arrays, geometry, found.end_ps)
         found.used_fj = energy_fj(cfg, done, before)

@@ -63,6 +63,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("case", "who"), points)
 
 
+@pytest.mark.one_in(3)
 def test_contender(benchmark, case, who):
     benchmark.group = f"{case.name} n={case.n}"
     contenders, arrays, before = point(case)
@@ -80,6 +81,7 @@ def test_contender(benchmark, case, who):
             assert changed[0] == (case.format != "bf16_all")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("form", ["canonical", "torch"])
 @pytest.mark.parametrize("backend, isa", BACKENDS)
@@ -94,6 +96,7 @@ def test_update(benchmark, op, backend, isa, form, size):
     assert not np.array_equal(w, before)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("backend, isa", BACKENDS)
 @pytest.mark.parametrize("what", ["norm", "unscale", *SHORT])
 def test_gradient(benchmark, what, backend, isa):

@@ -77,6 +77,7 @@ def test_three_passes_do_the_work_of_one(name, rng):
     np.testing.assert_allclose(wide, arrays[0], rtol=2.0**-8)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", bench_cases.SHAPES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_contender_of_every_case_updates(name, shape, monkeypatch):

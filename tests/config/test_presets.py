@@ -134,6 +134,7 @@ def leaves_of(table):
     return sum(1 if "value" in value else leaves_of(value) for value in tables)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "place",
     [*(PRESETS / f"{name}.toml" for name in NAMES), *PARTS.glob("*.toml")],

@@ -94,10 +94,11 @@ def cut_at_random(case, helped, seed, **more):
     return run
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("helped", HELPED)
 def test_random_cuts(helped, counts):
     torn_programs = kept = undone = 0
-    for seed in range(counts(6, 25)):
+    for seed in range(counts(6, 12)):
         run = cut_at_random(list(CASES)[seed % len(CASES)], helped, seed)
         run.part()
         for found in run.recoveries:
@@ -108,13 +109,14 @@ def test_random_cuts(helped, counts):
     assert (undone > 0) == ("undo" in helped) and (kept > 0 or "undo" in helped)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("helped", HELPED)
 def test_random_cuts_while_planes_change_roles(helped, counts):
     """With every erase, in a reservoir that is gone through more than once; the bits are those of
     planes that stay what they are."""
     room = "0.375" if "dies" in helped else "0.25"
     turned = torn_programs = 0
-    for seed in range(counts(1, 15)):
+    for seed in range(counts(1, 10)):
         case = list(CASES)[seed % len(CASES)]
         run = cut_at_random(
             case, helped, 1000 + seed, ftl__reservoir_rotate="1", ftl__reservoir_fraction=room
@@ -125,6 +127,7 @@ def test_random_cuts_while_planes_change_roles(helped, counts):
     assert turned > 0 and counts(1, torn_programs) > 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("outcome", torn.OUTCOMES)
 @pytest.mark.parametrize("helped", ["two dies", "three dies, undo"])
 def test_parities_and_records_are_torn_too(helped, outcome, monkeypatch):
@@ -164,6 +167,7 @@ def test_a_step_that_is_undone_begins_again():
         check(run, 0, "undo")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("helped", [x for x in HELPED if "undo" in x])
 def test_undoing_takes_no_room(helped, counts):
     """Room for two versions of everything and two blocks: any number of cuts, late ones too."""

@@ -261,6 +261,7 @@ def mixed():
     }  # fmt: skip
 
 
+@pytest.mark.soak
 def test_interpreted_and_compiled_agree(tmp_path, root):
     compiled = mixed()
     counted = dict(zip(COUNTERS, compiled["count"][0], strict=True))

@@ -36,6 +36,7 @@ def some(drive, rng, count=60):
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name",
     ["write back", "all of these", "cached map, word lines",
@@ -207,6 +208,7 @@ def test_reads_of_a_damaged_page_fail(closed, rng):
     assert (drive.read(0, small.PAGE) == data[0]).all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("where", ["bytes", "record"])
 def test_damage_behind_a_cached_copy_is_said_at_the_start(closed, where):
     """The checkpoint has the right bytes, so that no read would meet the damage until the copy is

@@ -219,6 +219,7 @@ def run(drive, items):
     return drive.completions()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("changes", [{}, {"ftl__block_unit": "plane"}], ids=str)
 def test_a_drive_with_a_store_reads_what_it_wrote(tmp_path, rng, changes):
     """Overwrites with collection; the same bytes and times as in memory."""

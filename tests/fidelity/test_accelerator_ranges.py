@@ -44,6 +44,7 @@ def swing(comparison: Comparison, key: str):
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("end", ["low", "high"])
 def test_the_rate_changes_the_whole_step(c, csd_pe, end):
     """As two runs at the end of the range: the step, and the energy of the step."""

@@ -128,7 +128,7 @@ def test_the_latency_of_a_write_is_the_sum_of_its_parts():
     ("figure", "factor"),
     [
         (sequential("sequential_write"), 1.25),
-        (random("random_read", 1), 1.25),
+        pytest.param(random("random_read", 1), 1.25, marks=pytest.mark.soak),
         pytest.param(sequential("sequential_read"), 0.8, marks=pytest.mark.soak),
         pytest.param(random("random_read"), 1.25, marks=pytest.mark.soak),
         pytest.param(random("random_write", 1), 1.25, marks=pytest.mark.soak),
@@ -184,6 +184,7 @@ def test_sequential_writes_use_every_cycle_once():
     assert headline.limit == "flash.endurance_cycles"
 
 
+@pytest.mark.soak
 def test_random_writes_use_the_cycles_that_theory_says():
     """Greedy collection in steady state, by the mean field of tests/fidelity/waf_theory.py."""
     cfg = load_preset("7450")
@@ -303,6 +304,7 @@ def test_folding_wears_native_blocks_and_the_cache_its_own_cycles():
     assert headline.value == pytest.approx(3000 * raw_bytes(cfg) * headline.share)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("cycles", "region"), [(3000, True), (300, False)])
 def test_a_fixed_region_wears_separately(cycles, region):
     """Each byte is programmed once in the region and once in TLC. With 3000 cycles of TLC, the

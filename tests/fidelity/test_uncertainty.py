@@ -347,6 +347,7 @@ def test_a_typical_ratio_outside_the_draws_is_explained(c, end):
     assert (expected in words) == outside == words.startswith("The typical ratio (SSD and host)")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("preset", ["optimstore-r2", "newport"])
 def test_a_comparison_has_its_odds(preset, counts):
     cfg = load_preset(preset, SMALL)

@@ -44,6 +44,7 @@ def measured(
     return waf(after, before), fill(lpns / UNITS, BLOCKS, PAGES, 0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("placement", ["static", "dynamic"])
 def test_greedy_under_uniform_writes(placement, counts, rng):
     """256 pages per block: within 3 % of the Lambert-W form, and of the mean field with block

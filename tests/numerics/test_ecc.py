@@ -57,6 +57,7 @@ def close(got, wanted, rel=1e-9):
 # --- the binomial tail
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("n", "t", "p"),
     [
@@ -139,6 +140,7 @@ def test_the_code_of_a_preset():
     assert (bch.bits, bch.limit, bch.words, bch.soft_limit, bch.soft_reads) == (8192, 50, 8, 50, 0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("cfg", [LDPC, BCH], ids=["ldpc", "bch"])
 def test_short_cuts_are_taken_where_nothing_is_lost(cfg):
     """Just inside `safe` and `hopeless` the other outcome has a chance of about 2**-60."""

@@ -56,6 +56,7 @@ def run(kernel, arrays, coef, first, key, threads=1):
     kernel.run(list(arrays), coef, threads, first, key)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("op, name", pairs())
 def test_bits_of_definition(op, name, rng, counts):
     """Of all backends, each on the same arrays."""

@@ -91,6 +91,7 @@ def test_a_bucket_comes_back_as_its_largest(rng):
         assert (bits(bucket.dense(packed)) == bits(largest(g, k))).all()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", ["mlp-fp16", *(pytest.param(name, marks=pytest.mark.soak) for name in TRACES[:2])]
 )

@@ -43,6 +43,7 @@ def initial(rng, op, n, kind):
     return arrays
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("backend, isa", compiled())

@@ -180,6 +180,7 @@ def test_in_memory(tmp_path, counts):
     run(InMemory, tmp_path, counts(15, 100))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_on_flash(tmp_path, mode, counts):
     run(OnFlash, tmp_path, counts(4, 20), mode=mode)

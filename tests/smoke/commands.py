@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from ondie.emu.analysis.compare import compare
 from ondie.emu.cli.main import main
@@ -54,9 +55,13 @@ def compiled() -> None:
 
 
 def here(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
-    """Run `ondie ARGUMENTS` in this process."""
+    """Run `ondie ARGUMENTS` in this process. The figures that a result in a folder (`--out`) has
+    are composed but not rendered, which would take longer than the run: their files are empty.
+    Tests of figures use `--figure`, :func:`apart`, or the functions that draw."""
     capsys.readouterr()
-    with pytest.raises(SystemExit) as end:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        if "--out" in arguments:
+            patch.setattr(Figure, "savefig", lambda *args, **options: None)
         main([str(x) for x in arguments])
     text = capsys.readouterr()
     code = end.value.code

@@ -481,7 +481,7 @@ def runs_or_is_refused(given, folder):
 def test_few_sizes_of_each_preset_end_in_no_defect(tmp_path):
     """0 and 2^62 for a few constants of a preset, others in each, in one process."""
     presets = preset_names()
-    every = 8 * len(presets)
+    every = 16 * len(presets)
     given = [(name, numbers(name)[i::every], [0, 2**62]) for i, name in enumerate(presets)]
     assert runs_or_is_refused(given, tmp_path) > len(presets)
 

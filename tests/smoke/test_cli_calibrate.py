@@ -7,11 +7,14 @@ import json
 import numpy as np
 import pytest
 
+from ondie.emu.analysis.calibrate import fit
+from ondie.emu.analysis.calibrate import simulate as simulate_points
 from ondie.emu.analysis.calibrate.constants import DEFAULT, RANGES
 from ondie.emu.analysis.calibrate.point import PERCENTILES, Condition, Figures, Latency, point
 from ondie.emu.analysis.calibrate.simulate import EXTENT, simulate, small_drive
 from ondie.emu.cli.main import main
 from ondie.emu.config.config import load_preset
+from ondie.emu.engine.run import build
 from ondie.emu.replay.block_trace import capacity
 from tests.fidelity import fio_json
 from tests.fidelity.fio_json import Job, document, plain
@@ -24,7 +27,7 @@ DRIVE = """base = "gen4-tlc"
 channels = { value = 2, source = "derived", ref = "a small drive" }
 dies_per_channel = { value = 2, source = "derived", ref = "a small drive" }
 planes_per_die = { value = 2, source = "derived", ref = "a small drive" }
-blocks_per_plane = { value = 400, source = "derived", ref = "a small drive" }
+blocks_per_plane = { value = 100, source = "derived", ref = "a small drive" }
 
 [cache]
 capacity = { value = "2 MiB", source = "derived", ref = "a small drive" }
@@ -45,7 +48,7 @@ class Run:
         self.base.write_text(DRIVE)
         self.cfg = load_preset(self.base)
         drive, self.values = perturbed(self.cfg, CONSTANTS, SEED)
-        path = fio_json.write(folder / "fio.json", drive, JOBS, 12_000, SEED)
+        path = fio_json.write(folder / "fio.json", drive, JOBS, 5_200, SEED)
         words = ["calibrate", path, "--from", self.base, "--constants", ",".join(CONSTANTS),
                  "--workers", "1", "--seed", SEED, "--output", self.target,
                  "--json", folder / "result.json"]  # fmt: skip
@@ -60,8 +63,14 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return Run(tmp_path_factory.mktemp("calibrate"))
+def run(tmp_path_factory, counts):
+    """At small counts, a fit of few stages with short measurements."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "BUDGET", 2048)  # the pool of a large drive takes longer to make
+        patch.setattr(simulate_points, "WINDOW", counts(2000, simulate_points.WINDOW))
+        patch.setattr(fit, "STAGES", counts(2, fit.STAGES))
+        patch.setattr(fit, "MOST_DESIGNS", counts(8, fit.MOST_DESIGNS))
+        yield Run(tmp_path_factory.mktemp("calibrate"))
 
 
 def test_the_constants_of_the_measured_drive_are_found(run):

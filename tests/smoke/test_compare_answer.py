@@ -36,6 +36,7 @@ def distributed():
     return compare(traces.load("gpt-small"), load_preset("newport", SMALL), steps=1, swing=False)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("which", ["found", "distributed"])
 def test_a_row_is_the_run_of_the_whole_step(which, request):
     comparison = request.getfixturevalue(which)

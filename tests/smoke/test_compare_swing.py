@@ -78,6 +78,7 @@ def two_million():
     return trace, cfg, compare(trace, cfg)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", preset_names())
 def test_every_assumed_constant_has_a_row(listed, name):
     cfg = load_preset(name, small_for(name))
@@ -142,6 +143,7 @@ def test_errors_are_varied_only_where_there_are_errors(listed):
     assert idle < {s.key for s in c.swings}
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", preset_names())
 def test_what_is_not_varied_changes_nothing(name):
     """All of it at the low end at once, and all at the high end: the same books, the same
@@ -186,6 +188,7 @@ def test_ranges_of_no_width_swing_nothing(tmp_path):
     assert [s.key for s in c.swings] == sorted(s.key for s in c.swings)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "key", ["host.adam", "flash.t_erase", "pe.dispatch", "energy.controller", "flash.cache_program"]
 )

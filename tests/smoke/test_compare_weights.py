@@ -59,6 +59,7 @@ def finals(monkeypatch) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", ["canonical", pytest.param("torch", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_traces_end_on_the_definition(finals, name, form):
@@ -79,6 +80,7 @@ def test_recorded_traces_end_on_the_definition(finals, name, form):
             assert r.weights is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.soak), *NAMES[1:]])
 def test_the_bits_do_not_depend_on_the_device(finals, counts, name):
     """Newport has other pages, planes and units; two drives split the parameters."""
@@ -111,6 +113,7 @@ def test_blocks_that_end_at_super_pages_of_mapping_units(finals):
     assert all((bits(final) == bits(expected)).all() for final in finals.values())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_torch_form_ends_on_the_recorded_weights(name):
     """Bit for bit, but for the scalar tail of a tensor, which torch contracts differently: one
@@ -132,6 +135,7 @@ def test_the_torch_form_ends_on_the_recorded_weights(name):
         assert len(differ) == 0 and w.recorded_distance == 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_canonical_form_ends_near_the_recorded_weights(name):
     trace = traces.load(name)
@@ -227,6 +231,7 @@ def broken(monkeypatch):
     monkeypatch.setattr(Arithmetic, "reference", right)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", UPDATING)
 def test_a_broken_kernel_is_found(capsys, tmp_path, monkeypatch, broken, path):
     monkeypatch.chdir(tmp_path)

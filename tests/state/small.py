@@ -12,6 +12,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import MAP_PROGRAM_PAGES as MAP_PROGRAM_PAGES
 from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import purge
 from tests.timing.harness import preset
 
 PAGE = 512
@@ -129,3 +130,19 @@ def random_writes(rng: np.random.Generator, n: int, lpns: int, longest: int = 1)
     """``n`` writes of 1 to ``longest`` pages at random places."""
     sizes = rng.integers(1, longest + 1, n)
     return commands([(queues.WRITE, int(rng.integers(0, lpns - s + 1)), int(s)) for s in sizes])
+
+
+if __name__ == "__main__":  # fills the compile cache with what a cut and its recovery need
+    protected = Drive(
+        config(
+            cache__mode="write_back", cache__capacity="16 KiB", ftl__trim_maps="true",
+            cache__power_loss_protection="true", cache__hold_up="1 J",
+        ),
+        True,
+    )  # fmt: skip
+    protected.power_cut(0)
+    protected.power_on()
+    protected.check()
+    marks = purge.mark_stale(protected.arrays, protected.store)
+    purge.collect_marked(protected.state, 0, marks)
+    purge.erase_free(protected.state, 0)

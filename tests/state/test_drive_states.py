@@ -239,6 +239,7 @@ def test_mapping_units_do_not_change_the_dies(changes):
 # --- stops
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ALL)
 def test_a_clean_stop(tmp_path, name, counts):
     """The states and the units go on where they were, also in the middle of an update."""
@@ -313,6 +314,7 @@ def random_cuts(rng, most=400):
     ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ALL)
 def test_power_cuts(name, counts):
     """At any event, also in a recovery, up to three of them in an update."""
@@ -341,6 +343,7 @@ def test_a_protected_drive_starts_nothing_after_the_cut():
     assert both.drive.held_up.end_ps > both.drive.held_up.cut_ps
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dispatch", ["lockstep", "double_buffered"])
 def test_registers_are_free_for_the_cache(dispatch, counts):
     """Wherever the update is, every die programs what is dirty, and nothing is lost."""

@@ -68,6 +68,7 @@ def check_contents(drive: Drive, kept: set[int]) -> None:
         assert drive.read(at * unit, unit).tobytes() == wanted
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_no_old_byte_is_left(mode, tmp_path, counts):
     files = mode in FILES[: counts(1, 2)]
@@ -82,6 +83,7 @@ def test_no_old_byte_is_left(mode, tmp_path, counts):
     assert occurrences(tmp_path / "store") == {}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("protected", "durability", "start"),
     [
@@ -128,6 +130,7 @@ def test_no_file_holds_old_bytes(protected, durability, start, tmp_path, counts)
         drive.close()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("failures", ["program", "erase"])
 def test_retired_blocks_hold_no_old_bytes(failures, tmp_path):
     """Nor do they after a recovery, which finds the same data."""

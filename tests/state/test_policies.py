@@ -130,6 +130,7 @@ def test_preconditioning_knows_the_same_policies():
     assert set(untimed_ftl.POLICIES) == set(policies.VICTIMS)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", policies.VICTIMS)
 def test_choices_against_the_reference(name, counts):
     b = Blocks()
@@ -150,6 +151,7 @@ def test_random_victims_are_uniform(counts):
     assert (np.abs(seen - n / BLOCKS) < 5 * np.sqrt(n / BLOCKS)).all()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", policies.VICTIMS)
 def test_every_policy_gets_along(name):
     """On a drive that is short of blocks none lets the host wait for ever, although most blocks
@@ -304,6 +306,7 @@ def test_a_policy_is_compiled_once_and_the_engine_not_at_all(tmp_path, root):
     assert changed["engine"] == [1, 0] and changed["policy"] == 0
 
 
+@pytest.mark.soak
 def test_it_runs_at_the_speed_of_the_built_in_one(tmp_path):
     """The same choices, so the same work: the least processor time of runs in turn, within a
     factor. On a busy machine more runs find it."""

@@ -34,6 +34,7 @@ PROTECTED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PROTECTED)
 def test_histories_with_protection(name, counts):
     """Every completed command survives, trims included, and a FLUSH waits for nothing."""
@@ -79,6 +80,7 @@ def history_of_kills(held, rng, turns, folder, **options):
             held.run(some(rng, held.drive), queues=4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("durability", ["process", pytest.param("host", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", PROTECTED)
 def test_kills_with_protection(tmp_path, name, durability, counts):
@@ -232,7 +234,7 @@ def test_a_flush_waits_for_nothing_with_protection():
     assert ends[1] < ends[0] / 2
 
 
-def test_capacitors_do_not_wait_for_whole_word_lines(rng):
+def test_capacitors_do_not_wait_for_whole_word_lines(rng, counts):
     """The last pages of a cache seldom fill a word line: the rest is padded at once, not after
     ftl.gather_time. The cut is at the time that has been reached."""
     cfg = preset("p4320", [
@@ -241,7 +243,7 @@ def test_capacitors_do_not_wait_for_whole_word_lines(rng):
         "cache.power_loss_protection=true", "cache.hold_up=50 J",
     ])  # fmt: skip
     drive = Drive(cfg, True)
-    for _ in range(3):
+    for _ in range(counts(1, 3)):
         batch = np.zeros(250, COMMAND)
         batch["op"], batch["tag"] = WRITE, np.arange(250)
         batch["size"] = rng.integers(1, 17, 250) * drive.unit_bytes

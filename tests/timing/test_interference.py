@@ -103,6 +103,7 @@ def test_a_closed_loop_keeps_its_depth():
     assert many.requests > 4 * one.requests
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_books_hold_with_several_drives(devices):
     """Run.account() raises where they do not."""

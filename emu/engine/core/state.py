@@ -22,6 +22,7 @@ from ondie.emu.engine.core.state_type import (
     POLICY_MAY_WRITE,
     SLOTS,
     StateType,
+    TableType,
     guarded_state,
     state_type,
     table_type,
@@ -133,19 +134,21 @@ class Handle:
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        fields = []
-        longest = max(getattr(arrays, name).itemsize for name in FIELDS)
-        self.header = np.zeros(SLOTS * len(FIELDS) + longest // 8 + 1, np.int64)
-        for i, name in enumerate(FIELDS):
-            array = getattr(arrays, name)
+        fields: list[tuple[str, TableType]] = []
+        words: list[int] = []
+        longest = 0
+        for name in FIELDS:
+            array = getattr(arrays, name).view(np.ndarray)  # attributes of a recarray are slow
             if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
                 raise ValueError(
                     f"state field {name}: must be contiguous and have at most two dimensions"
                 )
             columns = array.shape[1] if name in ALIKE else 0
             fields.append((name, table_type(name, array.dtype, array.ndim, columns)))
-            self.header[SLOTS * i] = array.ctypes.data
-            self.header[SLOTS * i + 1 : SLOTS * i + 1 + array.ndim] = array.shape
+            words += (array.__array_interface__["data"][0], *array.shape)
+            words += [0] * (SLOTS - 1 - array.ndim)
+            longest = max(longest, array.itemsize)
+        self.header = np.array(words + [0] * (longest // 8 + 1), np.int64)
         self.type = state_type(tuple(fields))
         self.address = self.header.ctypes.data
         self.callbacks = {

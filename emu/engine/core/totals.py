@@ -102,4 +102,4 @@ class StepClock:
 
 def sum_counters(count: np.ndarray) -> dict[str, int]:
     """Return the counters by name, summed over devices. ``count``: int64[devices, counters]."""
-    return {name: int(count[:, i].sum()) for i, name in enumerate(COUNTERS)}
+    return dict(zip(COUNTERS, np.asarray(count).sum(axis=0).tolist(), strict=True))
