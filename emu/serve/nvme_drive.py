@@ -19,6 +19,7 @@ A transport does this for each controller:
 
 from __future__ import annotations
 
+import functools
 import threading
 import uuid
 from collections.abc import Callable
@@ -64,6 +65,12 @@ ALONE = frozenset(
 FIRMWARE_CHARACTERS, SERIAL_CHARACTERS = 8, 20
 
 
+@functools.cache
+def firmware_revision() -> str:
+    """Return the version of the package, as far as the field has room."""
+    return version("ondie")[:FIRMWARE_CHARACTERS]
+
+
 class NvmeDrive:
     """The drive of ``served`` with one namespace of all its bytes.
 
@@ -91,7 +98,7 @@ class NvmeDrive:
             capacity_bytes=drive.capacity,
             block_bytes=drive.block_bytes,
             serial=own[:SERIAL_CHARACTERS].upper() if serial is None else serial,
-            firmware=version("ondie")[:FIRMWARE_CHARACTERS],
+            firmware=firmware_revision(),
             io_queues=io_queues,
             vectors=vectors,
         )
