@@ -48,7 +48,7 @@ class Controls:
         """Cut the power after ``after`` events of the engine. Without ``restart``, the drive is
         then offline until :meth:`power_on`."""
         after = whole_number("after", after, 0, MOST_EVENTS)
-        events = self._call(lambda: self._served.drive.power_cut(after))
+        events = self._call(lambda: self._served.power_cut(after))
         return {"events": events, **(self.power_on() if restart else {})}
 
     def power_on(self) -> Result:

@@ -34,7 +34,7 @@ from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import Controller, Reply
 from ondie.emu.controller.capabilities import Capabilities, capabilities_of
 from ondie.emu.controller.events import Event
-from ondie.emu.controller.health import Health, Past, health_of
+from ondie.emu.controller.health import Health, Past, Ran, health_of, ran_of
 from ondie.emu.controller.health_logs import IN_PROGRESS
 from ondie.emu.controller.identify import WITH_USED_BLOCKS
 from ondie.emu.controller.log_pages import WITH_HEALTH
@@ -44,6 +44,7 @@ from ondie.emu.controller.opcodes import ADMIN_EFFECTS, Admin, Effect
 from ondie.emu.controller.shared import Shared
 from ondie.emu.controller.status_code import Code
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core.counters import BAD_BLOCKS
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import page_map
 from ondie.emu.nvme.command import FLUSH, TRIM, commands_of, first_error
@@ -122,11 +123,16 @@ class NvmeDrive:
         """Changes with the namespaces."""
         self._posts: dict[Controller, Post] = {}
         self._busy_ps = self._busy_until = 0
+        self._unsafe_cuts = 0
+        """Power cuts since the drive was opened without an announcement of the hosts."""
+        self._saved: Ran | None = None
+        """Counts that were written last."""
         self._sanitizing: threading.Thread | None = None
         self._at_work: set[Controller] = set()
         """Controllers that were enabled and not shut down since."""
         self._running = True
         """Not all hosts have announced the end of power: it would be an unsafe shutdown."""
+        served.at_power_cut.append(self._power_was_cut)
         self._begin()
 
     def _begin(self) -> None:
@@ -138,9 +144,11 @@ class NvmeDrive:
             self.shared.namespaces.create_whole()
         else:
             self.shared = found.shared
-            new = self.served.drive.started is Start.RECOVERY  # its clock begins at 0
-            ran_ps = found.now_ps if new else 0
-            self.past = found.past.restarted(not found.running, False, ran_ps)
+            drive = self.served.drive
+            new = drive.started is Start.RECOVERY  # its clock and counters begin at 0
+            ran = found.ran if new else Ran(busy_ps=found.ran.busy_ps)
+            saved = new and drive.cfg.cache.power_loss_protection
+            self.past = found.past.restarted(not found.running, saved, ran)
         self.save()
         if self.sanitizing():  # as after any loss of power
             self.perform(Action(Do.SANITIZE))
@@ -150,11 +158,18 @@ class NvmeDrive:
         online at its start. Raises InputError."""
         if self._folder is None or not self._keeps:
             return
-        now = self.served.service.call(lambda: self.served.drive.now).result()
+        past, ran = self.served.service.call(self._counted).result()
         with self.lock:
             controller_state.save(
-                self._folder, self.shared, self.past, now, self._running, self._durable
+                self._folder, self.shared, past, ran, self._running, self._durable
             )
+            self._saved = ran
+
+    def save_counts(self) -> None:
+        """Save if the counts have changed since the last time. Raises InputError."""
+        _, ran = self.served.service.call(self._counted).result()
+        if ran != self._saved:
+            self.save()
 
     # --- controllers
 
@@ -202,7 +217,10 @@ class NvmeDrive:
             reply = controller.execute(entry, data)
         if self.shared.saved_features != saved:
             self.save()
-        return self._perform_all(controller, entry, reply)
+        reply = self._perform_all(controller, entry, reply)
+        if entry[0] == Admin.SET_FEATURES:  # a threshold, or which events are sent
+            self.look()
+        return reply
 
     def _read_for(self, sqe: Sqe) -> tuple[Health | None, dict[int, int]]:
         """Return the counters that an admin command reports, or None, and the mapped bytes of the
@@ -300,6 +318,8 @@ class NvmeDrive:
         if its file cannot be written."""
         if self._sanitizing is not None:
             self._sanitizing.join()
+        if self._power_was_cut in self.served.at_power_cut:
+            self.served.at_power_cut.remove(self._power_was_cut)
         self._running = False
         self.save()
 
@@ -365,6 +385,27 @@ class NvmeDrive:
         self._busy_ps += max(last_ps - max(first_ps, self._busy_until), 0)
         self._busy_until = max(last_ps, self._busy_until)
 
+    def _power_was_cut(self) -> None:
+        with self.lock:
+            self._unsafe_cuts += self._running
+            self._busy_until = 0  # the clock of the next start begins at 0
+
+    def _counted(self) -> tuple[Past, Ran]:
+        """Return what was before this start of the drive, and what it has counted. Only the thread
+        of the service calls."""
+        drive = self.served.drive
+        page, ended = int(drive.arrays.cfg.page_bytes[0]), drive.ended
+        before = ran_of(ended.counts, page, ended.time_ps)
+        past = self.past.after(ended.number, self._unsafe_cuts, ended.held_up, before)
+        return past, ran_of(drive.arrays.count[0], page, drive.now, self._busy_ps)
+
+    def look(self) -> None:
+        """Report the critical warnings that are new to a controller, as its host has enabled it.
+        Raises InputError if the service has ended."""
+        drive = self.served.drive
+        warning = self.served.service.call(lambda: int(drive.critical_warning)).result()
+        self._tell(lambda each: each.look(warning))
+
     def health(self) -> Health:
         """Return the drive's counters now. Raises InputError if the service has ended."""
         return self.served.service.call(self._health).result()
@@ -373,8 +414,9 @@ class NvmeDrive:
         drive: Drive = self.served.drive
         arrays, dev = drive.arrays, drive.arrays.dev[0]
         good = arrays.block["state"] != page_map.BAD
+        past, ran = self._counted()
         return health_of(
-            arrays.count[0],
+            ran,
             page_bytes=int(arrays.cfg.page_bytes[0]),
             erases=np.asarray(arrays.block["erases"])[good],
             endurance_cycles=drive.cfg.flash.endurance_cycles,
@@ -384,9 +426,8 @@ class NvmeDrive:
             critical_warning=int(drive.critical_warning),
             free_blocks=int(arrays.pool["free_n"].sum()),
             used_pages=int(dev.mapped),
-            now_ps=drive.now,
-            busy_ps=self._busy_ps,
-            past=self.past,
+            bad_blocks=int(arrays.count[0, BAD_BLOCKS]),
+            past=past,
         )
 
     def used_bytes(self, namespace: Namespace) -> int:

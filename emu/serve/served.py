@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -128,6 +129,15 @@ class ServedDrive(Served):
         depth = min(int(drive.arrays.pair["depth"][0]), PAIR_RING)
         super().__init__(drive.cfg, drive.capacity, drive.unit_bytes, drive.block_bytes, depth)
         self.drive, self.service = drive, service
+        self.at_power_cut: list[Callable[[], None]] = []
+        """Called after each power cut, in the thread of the service."""
+
+    def power_cut(self, after_events: int) -> int:
+        """Cut the power as PowerSystem.power_cut does; only the thread of the service may call."""
+        events = self.drive.power_cut(after_events)
+        for each in self.at_power_cut:
+            each()
+        return events
 
     @property
     def read_only(self) -> bool:

@@ -15,6 +15,7 @@ from ondie.emu.drive import Drive
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import ControlServer, socket_address
+from ondie.emu.serve.health_watch import HealthWatch
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import NbdServer
 from ondie.emu.serve.nbd_session import warm_up
@@ -108,6 +109,7 @@ class Server:
         self.nvme_tcp = None
         if nvme_tcp is not None and self.nvme is not None:
             self.nvme_tcp = NvmeTcpServer(self.nvme, nvme_tcp, options.nvme_hosts or None)
+        self.watch = None if self.nvme is None else HealthWatch(self.nvme)
         self.control = None if control is None else ControlServer(self.served, control)
 
     @property
@@ -120,7 +122,9 @@ class Server:
         """Disconnect all clients, flush the drive and close its store. If a part fails, the others
         are closed nevertheless. Raises CommandError if data are lost, InputError if a file cannot
         be written."""
-        clients = (self.control, self.nbd, self.vfio_user, self.nvme_tcp, self.nvme)
+        clients = (
+            self.control, self.nbd, self.vfio_user, self.nvme_tcp, self.watch, self.nvme,
+        )  # fmt: skip
         with contextlib.ExitStack() as parts:  # closes the last one first
             parts.callback(self.drive.close)
             parts.callback(self.service.close)
