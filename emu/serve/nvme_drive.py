@@ -63,6 +63,8 @@ ALONE = frozenset(
     if effects & (Effect.CONTENT | Effect.NAMESPACE_INVENTORY | Effect.NAMESPACE_CAPABILITY)
 )
 """Admin commands beside which no I/O command runs."""
+BUSY_S = 0.1
+"""Time after which a log page does not wait for a drive that is being sanitized."""
 FIRMWARE_CHARACTERS, SERIAL_CHARACTERS = 8, 20
 
 
@@ -115,6 +117,8 @@ class NvmeDrive:
         """Held for every use of ``shared`` and of a controller's tables, and not while commands
         run or the service is asked, which may take seconds."""
         self._health_read: Health | None = None
+        self._at_sanitize: Health | None = None
+        """Counters at the begin of the last sanitize operation."""
         self._used_read: dict[int, int] = {}
         """Counters and mapped bytes by namespace, read for the command that holds ``lock``."""
         self.gate = Gate()
@@ -123,6 +127,8 @@ class NvmeDrive:
         """Changes with the namespaces."""
         self._posts: dict[Controller, Post] = {}
         self._busy_ps = self._busy_until = 0
+        self._warning = 0
+        """Critical warnings at the last look."""
         self._unsafe_cuts = 0
         """Power cuts since the drive was opened without an announcement of the hosts."""
         self._saved: Ran | None = None
@@ -149,9 +155,16 @@ class NvmeDrive:
             ran = found.ran if new else Ran(busy_ps=found.ran.busy_ps)
             saved = new and drive.cfg.cache.power_loss_protection
             self.past = found.past.restarted(not found.running, saved, ran)
+        self._follow_namespaces()
         self.save()
         if self.sanitizing():  # as after any loss of power
             self.perform(Action(Do.SANITIZE))
+
+    def _follow_namespaces(self) -> None:
+        """Let NBD serve no more, or again: its bytes are namespace 1, if that has all bytes."""
+        first = self.shared.namespaces.by_nsid.get(1)
+        whole = first is not None and (first.first, first.size) == (0, self.served.capacity)
+        self.served.detached = not whole
 
     def save(self) -> None:
         """Write what outlives a loss of power to the store, if there is one and the drive was
@@ -215,23 +228,38 @@ class NvmeDrive:
         with self.lock:
             self._health_read, self._used_read = health, used
             reply = controller.execute(entry, data)
+            self._follow_namespaces()
         if self.shared.saved_features != saved:
             self.save()
         reply = self._perform_all(controller, entry, reply)
         if entry[0] == Admin.SET_FEATURES:  # a threshold, or which events are sent
-            self.look()
+            self._tell(lambda each: each.look(self._warning))
         return reply
 
     def _read_for(self, sqe: Sqe) -> tuple[Health | None, dict[int, int]]:
         """Return the counters that an admin command reports, or None, and the mapped bytes of the
         namespaces that it describes. The caller does not hold ``lock``. Raises InputError."""
         if sqe.opcode == Admin.GET_LOG_PAGE and sqe.cdw10 & 0xFF in WITH_HEALTH:
-            return self.health(), {}
+            return self._health_soon(), {}
         if sqe.opcode != Admin.IDENTIFY or sqe.cdw10 & 0xFF not in WITH_USED_BLOCKS:
             return None, {}
         with self.lock:
             found = self.shared.namespaces.by_nsid.get(sqe.nsid)
+        if self.sanitizing():  # nothing will be mapped, and the drive may be busy
+            return None, {}
         return None, {} if found is None else {found.nsid: self.used_bytes(found)}
+
+    def _health_soon(self) -> Health:
+        """Return the counters now; while a sanitize operation keeps the drive busy, those of its
+        begin. Raises InputError if the service has ended."""
+        if not self.sanitizing() or self._at_sanitize is None:
+            return self.health()
+        asked = self.served.service.call(self._health)
+        try:
+            return asked.result(BUSY_S)
+        except TimeoutError:
+            asked.cancel()
+            return self._at_sanitize
 
     def _read_health(self) -> Health:
         assert self._health_read is not None
@@ -272,6 +300,10 @@ class NvmeDrive:
                 status = self.perform(action._replace(do=Do.DEALLOCATE))
                 return status or self._erase_stale()
             case Do.SANITIZE:
+                try:
+                    self._at_sanitize = self.health()
+                except InputError:
+                    return int(Code.INTERNAL_ERROR)
                 self._sanitizing = threading.Thread(
                     target=self._sanitize, name="ondie sanitize", daemon=True
                 )
@@ -403,8 +435,8 @@ class NvmeDrive:
         """Report the critical warnings that are new to a controller, as its host has enabled it.
         Raises InputError if the service has ended."""
         drive = self.served.drive
-        warning = self.served.service.call(lambda: int(drive.critical_warning)).result()
-        self._tell(lambda each: each.look(warning))
+        self._warning = self.served.service.call(lambda: int(drive.critical_warning)).result()
+        self._tell(lambda each: each.look(self._warning))
 
     def health(self) -> Health:
         """Return the drive's counters now. Raises InputError if the service has ended."""

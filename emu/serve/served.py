@@ -64,6 +64,8 @@ class Served(ABC):
                 f"frontend.max_transfer = {cfg.frontend.max_transfer_bytes} bytes: must be at "
                 f"least one logical block of {block} bytes"
             )
+        self.detached = False
+        """Namespace 1, which NBD serves, is not the whole drive any more."""
         self.zeros = np.zeros(self.transfer, np.uint8)
         """Memory of writes of zeros; nobody changes it."""
         self._lock = threading.Lock()

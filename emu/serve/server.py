@@ -102,13 +102,15 @@ class Server:
                 warm_up(self.served)
             ready()
             undo.pop_all()
-        self.nbd = None if nbd is None else NbdServer(self.served, nbd)
+        count = sum(each is not None for each in (nbd, nvme_tcp))
+        self.nbd = None if nbd is None else NbdServer(self.served, nbd, count)
         self.vfio_user = None
         if vfio_user is not None and self.nvme is not None:
             self.vfio_user = VfioUserServer(self.nvme, vfio_user)
         self.nvme_tcp = None
         if nvme_tcp is not None and self.nvme is not None:
-            self.nvme_tcp = NvmeTcpServer(self.nvme, nvme_tcp, options.nvme_hosts or None)
+            hosts = options.nvme_hosts or None
+            self.nvme_tcp = NvmeTcpServer(self.nvme, nvme_tcp, hosts, count)
         self.watch = None if self.nvme is None else HealthWatch(self.nvme)
         self.control = None if control is None else ControlServer(self.served, control)
 

@@ -253,3 +253,37 @@ def test_the_failure_of_a_restricted_sanitize_is_left_by_a_restricted_one_alone(
         assert (status == 0) == (dword in allowed) and status in (0, 0x01C)
         if drive._sanitizing is not None:
             drive._sanitizing.join(20)
+
+
+def test_a_log_page_does_not_wait_for_a_sanitize_operation(served, monkeypatch):
+    """It has the counters of the begin, and new ones after the end."""
+    drive, side = served
+    before = work(drive, side)
+    begun, end = threading.Event(), threading.Event()
+    erase = drive.served.drive.erase_stale
+
+    def slowly() -> None:
+        begun.set()
+        assert end.wait(60)
+        erase()
+
+    monkeypatch.setattr(drive.served.drive, "erase_stale", slowly)
+    assert side.admin(SANITIZE, cdw10=2)[0] == 0 and begun.wait(20)
+    try:
+        asked: list[bytes] = []
+        asking = threading.Thread(target=lambda: asked.extend((side.log(2), identify(side))))
+        asking.start()
+        asking.join(20)
+        assert not asking.is_alive()
+    finally:
+        end.set()
+    drive._sanitizing.join(20)
+    assert number(asked[0], 160, 16) == before.media_errors == 1
+    assert number(asked[1], 16, 8) == 0  # NUSE
+    assert drive.health().media_write_bytes >= before.media_write_bytes
+
+
+def identify(side: Side) -> bytes:
+    status, data = side.admin(6, nsid=1)
+    assert status == 0
+    return data
