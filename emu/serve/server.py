@@ -165,10 +165,10 @@ class MemoryServer:
     ) -> None:
         if options.nbd is None:
             raise InputError("--null: give the address of --nbd")
-        plain = ServeOptions(nbd=options.nbd, block_bytes=options.block_bytes, seed=options.seed)
+        plain = ServeOptions(nbd=options.nbd, block_bytes=options.block_bytes)
         for each in fields(ServeOptions):
             if getattr(options, each.name) != getattr(plain, each.name):
-                name = each.name.replace("_", "-")
+                name = "nvme-host" if each.name == "nvme_hosts" else each.name.replace("_", "-")
                 raise InputError(f"--{name} cannot be combined with --null, which has no flash")
         listener = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
         try:
