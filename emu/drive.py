@@ -450,7 +450,7 @@ def with_blocks(
     by_sectors = cfg.ftl.partial_pages == "sectors"
     size = SECTOR_BYTES if by_sectors else unit
     if block_bytes is not None:
-        size = whole_number("block_bytes", block_bytes, 0, unit)
+        size = whole_number("block_bytes", block_bytes, -(1 << 63), (1 << 63) - 1)
     if size < SECTOR_BYTES or size & (size - 1) or unit % size:
         raise InputError(
             f"block_bytes = {size}: must be a power of two from {SECTOR_BYTES} to {unit}, the "

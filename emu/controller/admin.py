@@ -15,10 +15,15 @@ from typing import NamedTuple
 from ondie.emu.controller import features, log_pages, namespace_commands
 from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.capabilities import Capabilities
-from ondie.emu.controller.events import Event, Events
+from ondie.emu.controller.events import WARNINGS, Event, Events
 from ondie.emu.controller.features import Features
-from ondie.emu.controller.health import Health
-from ondie.emu.controller.health_logs import FAILED, IN_PROGRESS, HealthFacts
+from ondie.emu.controller.health import COMPOSITE_KELVIN, Health
+from ondie.emu.controller.health_logs import (
+    FAILED,
+    IN_PROGRESS,
+    TEMPERATURE_WARNING,
+    HealthFacts,
+)
 from ondie.emu.controller.identify import SIZE as IDENTIFY_BYTES
 from ondie.emu.controller.identify import UsedBlocks, identify
 from ondie.emu.controller.log_pages import ErrorLog, LogFacts
@@ -75,6 +80,8 @@ class Controller:
         self.features = Features(capabilities, namespaces, shared.saved_features)
         self.events = Events()
         self.errors = ErrorLog()
+        self._warned = 0
+        """Critical warnings that are present, enabled and reported."""
         self.changed: tuple[int, ...] = ()
         """Namespaces that the last command has changed."""
 
@@ -94,6 +101,7 @@ class Controller:
         self.queues.reset()
         self.features.reset()
         self.events.reset()
+        self._warned = 0
 
     # --- commands
 
@@ -160,15 +168,21 @@ class Controller:
             return ()
         return tuple(self.events.occur(event))
 
+    def look(self, warning: int) -> tuple[Cqe, ...]:
+        """Report the critical warnings that are new and enabled; return the completions that
+        follow. ``warning``: those of the drive (nvme.status.CriticalWarning). A warning is reported
+        again only after it was gone, or after a reset of the controller."""
+        if self.features.temperature_warning(COMPOSITE_KELVIN):
+            warning |= TEMPERATURE_WARNING
+        found = warning & self.features.value(features.EVENT_CONFIGURATION)
+        new, self._warned = found & ~self._warned, found
+        events = [event for event, bits in WARNINGS.items() if new & bits]
+        return tuple(each for event in events for each in self.events.occur(event))
+
     def _enabled(self, event: Event) -> bool:
         """Return True if the host has enabled an event (feature 0Bh); errors always are."""
         bits = self.features.value(features.EVENT_CONFIGURATION)
-        enabling = {
-            Event.SPARE: 1 << 0,
-            Event.TEMPERATURE: 1 << 1,
-            Event.RELIABILITY: 1 << 2,
-            Event.NAMESPACE_ATTRIBUTE: features.NAMESPACE_NOTICES,
-        }
+        enabling = {**WARNINGS, Event.NAMESPACE_ATTRIBUTE: features.NAMESPACE_NOTICES}
         return event not in enabling or bool(bits & enabling[event])
 
     def sanitized(self, success: bool) -> tuple[Cqe, ...]:

@@ -45,6 +45,9 @@ class Event(Enum):
     SANITIZE_COMPLETED = Kind(6, 0x01, 0x81)
 
 
+WARNINGS = {Event.SPARE: 1 << 0, Event.TEMPERATURE: 1 << 1, Event.RELIABILITY: 0b11100}
+"""Critical warnings that an event reports: spare, temperature; reliability, read-only and backup of
+the volatile memory. The same bits of feature 0Bh enable it for each of them."""
 MOST_PENDING = 64
 """Events that wait for a request; the oldest is dropped."""
 

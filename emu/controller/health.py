@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ondie.emu.engine.core.counters import (
-    BAD_BLOCKS,
     COUNTERS,
     HOST_READ_BYTES,
     HOST_WRITE_BYTES,
@@ -29,7 +28,47 @@ from ondie.emu.engine.core.counters import (
     UNCORRECTABLE_PAGES,
 )
 
-KELVIN = 273
+COMPOSITE_KELVIN = 273 + 40
+"""Composite temperature. The emulator models no heat: a constant, assumed."""
+
+
+class Ran(NamedTuple):
+    """What starts of a drive have counted."""
+
+    power_on_ps: int = 0
+    busy_ps: int = 0
+    """Time with commands in flight."""
+    host_read_bytes: int = 0
+    host_write_bytes: int = 0
+    media_read_bytes: int = 0
+    media_write_bytes: int = 0
+    media_errors: int = 0
+    retried_pages: int = 0
+    """Pages that took more than one read."""
+    uncorrectable_pages: int = 0
+    refreshed_blocks: int = 0
+
+    def plus(self, other: Ran) -> Ran:
+        """Return the sums with ``other``."""
+        return Ran(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def ran_of(counts: np.ndarray, page_bytes: int, now_ps: int, busy_ps: int = 0) -> Ran:
+    """Return what ``counts``, int64[len(COUNTERS)], say. ``page_bytes``: bytes of a page of the
+    mapping table. ``now_ps``: time since the start."""
+    found = dict(zip(COUNTERS, counts.tolist(), strict=True))
+    return Ran(
+        power_on_ps=int(now_ps),
+        busy_ps=busy_ps,
+        host_read_bytes=int(counts[HOST_READ_BYTES]),
+        host_write_bytes=int(counts[HOST_WRITE_BYTES]),
+        media_read_bytes=page_bytes * sum(found[name] for name in SENSED),
+        media_write_bytes=page_bytes * sum(found[name] for name in PROGRAMMED),
+        media_errors=int(counts[MEDIA_ERRORS]),
+        retried_pages=int(counts[RETRIED_PAGES]),
+        uncorrectable_pages=int(counts[UNCORRECTABLE_PAGES]),
+        refreshed_blocks=int(counts[REFRESHED_BLOCKS]),
+    )
 
 
 class Past(NamedTuple):
@@ -39,19 +78,23 @@ class Past(NamedTuple):
     """Starts of the drive, this one included."""
     unsafe_shutdowns: int = 0
     """Power cuts without a shutdown notification (Registers.notified)."""
-    power_on_ps: int = 0
-    """Time with power before this start."""
     power_loss_saves: int = 0
-    """Power cuts at which capacitors have written data to flash."""
+    """Power cuts at which power-loss protection began to save data."""
+    ran: Ran = Ran()
+    """Counts of the starts before this one."""
 
-    def restarted(self, notified: bool, saved: bool, ran_ps: int) -> Past:
+    def restarted(self, notified: bool, saved: bool, ran: Ran) -> Past:
         """Return the past of the next start. ``notified``: the host had announced the end of power.
-        ``saved``: capacitors have written data to flash. ``ran_ps``: time of this start."""
+        ``saved``: power-loss protection began to save data. ``ran``: counts of this start."""
+        return self.after(1, int(not notified), int(saved), ran)
+
+    def after(self, starts: int, unsafe: int, saves: int, ran: Ran) -> Past:
+        """Return the past with more starts, unsafe shutdowns, saves and counts."""
         return Past(
-            self.power_cycles + 1,
-            self.unsafe_shutdowns + (not notified),
-            self.power_on_ps + ran_ps,
-            self.power_loss_saves + saved,
+            self.power_cycles + starts,
+            self.unsafe_shutdowns + unsafe,
+            self.power_loss_saves + saves,
+            self.ran.plus(ran),
         )
 
 
@@ -88,14 +131,14 @@ class Health(NamedTuple):
     most_erases: int
     used_bytes: int
     """Bytes of mapped mapping units."""
-    kelvin: int = KELVIN + 40
-    """Temperature. The emulator models no heat: a constant, assumed."""
+    kelvin: int = COMPOSITE_KELVIN
 
 
 def health_of(
-    counts: np.ndarray,
+    ran: Ran,
     *,
     page_bytes: int,
+    bad_blocks: int,
     erases: np.ndarray,
     endurance_cycles: float,
     spare: int,
@@ -104,18 +147,16 @@ def health_of(
     critical_warning: int,
     free_blocks: int,
     used_pages: int,
-    now_ps: int,
-    busy_ps: int,
     past: Past,
 ) -> Health:
     """Return the counters of a drive.
 
-    ``counts``: int64[len(COUNTERS)], those since the drive was made. ``page_bytes``: bytes of a
-    page of the mapping table. ``erases``: int[blocks], good blocks only, with the cycles at the
-    start. ``spare``, ``spare_at_start``: spare blocks; ``spare_threshold``: share of them.
-    ``free_blocks``: number of free blocks. ``now_ps``: time since this start.
+    ``ran``: counts of this start; ``past``: what was before it. ``page_bytes``: bytes of a page of
+    the mapping table. ``bad_blocks``: blocks that have become bad. ``erases``: int[blocks], good
+    blocks only, with the cycles at the start. ``spare``, ``spare_at_start``: spare blocks;
+    ``spare_threshold``: share of them. ``free_blocks``: number of free blocks.
     """
-    found = dict(zip(COUNTERS, counts.tolist(), strict=True))
+    whole = past.ran.plus(ran)
     worn = float(erases.mean()) if erases.size else 0.0
     used = round(100 * worn / endurance_cycles) if endurance_cycles else 0
     left = 100 * max(spare, 0) // spare_at_start if spare_at_start > 0 else 100
@@ -125,20 +166,11 @@ def health_of(
         spare_threshold=round(100 * spare_threshold),
         percentage_used=min(used, 255),
         free_blocks=100 * free_blocks // max(erases.size, 1),
-        host_read_bytes=int(counts[HOST_READ_BYTES]),
-        host_write_bytes=int(counts[HOST_WRITE_BYTES]),
-        media_read_bytes=page_bytes * sum(found[name] for name in SENSED),
-        media_write_bytes=page_bytes * sum(found[name] for name in PROGRAMMED),
-        power_on_ps=past.power_on_ps + now_ps,
-        busy_ps=busy_ps,
         power_cycles=past.power_cycles,
         unsafe_shutdowns=past.unsafe_shutdowns,
         power_loss_saves=past.power_loss_saves,
-        media_errors=int(counts[MEDIA_ERRORS]),
-        bad_blocks=int(counts[BAD_BLOCKS]),
-        retried_pages=int(counts[RETRIED_PAGES]),
-        uncorrectable_pages=int(counts[UNCORRECTABLE_PAGES]),
-        refreshed_blocks=int(counts[REFRESHED_BLOCKS]),
+        bad_blocks=bad_blocks,
+        **whole._asdict(),
         least_erases=int(erases.min()) if erases.size else 0,
         most_erases=int(erases.max()) if erases.size else 0,
         used_bytes=page_bytes * used_pages,

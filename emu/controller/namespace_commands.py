@@ -130,7 +130,8 @@ def format_nvm(sqe: Sqe, namespaces: Namespaces) -> tuple[list[Action], list[int
 
 def sanitize(sqe: Sqe, state: SanitizeState) -> tuple[SanitizeState, list[Action]]:
     """Start a sanitize operation, or leave the failure of the last one; return the new state and
-    the actions. Raises Refused."""
+    the actions. After the failure of a restricted operation (AUSE is 0), only another restricted
+    one is allowed. Raises Refused."""
     action = sqe.cdw10 & 0b111
     if action == EXIT_FAILURE:
         if state.status == FAILED and not state.dword & UNRESTRICTED_EXIT:
@@ -138,6 +139,9 @@ def sanitize(sqe: Sqe, state: SanitizeState) -> tuple[SanitizeState, list[Action
         return (SanitizeState() if state.status == FAILED else state), []
     if action != BLOCK_ERASE or sqe.cdw10 & NO_DEALLOCATE:
         raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
+    restricted = state.status == FAILED and not state.dword & UNRESTRICTED_EXIT
+    if restricted and sqe.cdw10 & UNRESTRICTED_EXIT:
+        raise Refused(Code.SANITIZE_FAILED)
     started = SanitizeState(IN_PROGRESS, dword=sqe.cdw10, progress=0)
     return started, [Action(Do.SANITIZE)]
 

@@ -92,6 +92,36 @@ def _shown(leaf: dict[str, Any]) -> str:
     return shown(leaf["value"], leaf.get("unit"))
 
 
+def _of_blocks(keys: list[str]) -> str:
+    """Return what to say of differences (:func:`differing`) that follow from the size of a logical
+    block, or ""."""
+    if not any(key.startswith("ftl.partial_pages sectors") for key in keys):
+        if not any(key.startswith("ftl.partial_pages whole, not sectors") for key in keys):
+            return ""
+        return "; its logical blocks are whole mapping units: open it without block_bytes (--block)"
+    return (
+        "; its logical blocks are smaller than a mapping unit: open it with their size as "
+        "block_bytes (--block), for example 512"
+    )
+
+
+def _holder(handle: int) -> str:
+    """Return who holds the lock (flock) of an open file, as far as the system says so."""
+    number = os.fstat(handle).st_ino
+    try:
+        with open("/proc/locks") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        rows = []
+    for row in rows:
+        if row[1] == "FLOCK" and row[5].rpartition(":")[2] == str(number):
+            if row[4] == str(os.getpid()):
+                return "another drive or check of this process"
+            if int(row[4]) > 0:
+                return f"another process (pid {row[4]})"
+    return "another drive or check"
+
+
 class StoreFolder:
     """The folder of a store that is open. :meth:`create_or_open` opens it for a drive, and
     :meth:`look` for a description or a check.
@@ -341,7 +371,7 @@ class StoreFolder:
         try:
             fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{self.path}: is in use by another drive or check") from None
+            raise InputError(f"{self.path}: is in use by {_holder(self._lock)}") from None
 
     @property
     def in_use(self) -> bool:
@@ -403,6 +433,7 @@ class StoreFolder:
                 raise InputError(
                     f"{self.path}: is the store of a drive with another configuration: "
                     f"{'; '.join(keys[:KEYS_SHOWN])}{more if len(keys) > KEYS_SHOWN else ''}"
+                    f"{_of_blocks(keys)}"
                 )
         if held.seed != seed:
             raise InputError(

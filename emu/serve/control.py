@@ -18,6 +18,7 @@ from ondie.emu.drive import CommandError
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control_words import MOST_BYTES, Result, line_of, parse
+from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.handshakes import NO_FILES_S
 from ondie.emu.serve.served import ServedDrive
 from ondie.emu.units import InputError, quoted, whole_number
@@ -48,7 +49,7 @@ class Controls:
         """Cut the power after ``after`` events of the engine. Without ``restart``, the drive is
         then offline until :meth:`power_on`."""
         after = whole_number("after", after, 0, MOST_EVENTS)
-        events = self._call(lambda: self._served.drive.power_cut(after))
+        events = self._call(lambda: self._served.power_cut(after))
         return {"events": events, **(self.power_on() if restart else {})}
 
     def power_on(self) -> Result:
@@ -109,6 +110,9 @@ def execute(controls: Controls, line: bytes) -> Result:
         return {"result": RUN[command](controls, **arguments)}
     except (InputError, CommandError) as error:
         return {"error": str(error)}
+    except Exception as error:  # noqa: BLE001 - the client gets it, and the operator the place
+        show_exception("a command of the control socket")
+        return {"error": f"a defect of the server: {type(error).__name__}: {error}"}
 
 
 class ControlServer:
@@ -149,13 +153,22 @@ class ControlServer:
                 continue
             sock.settimeout(IDLE_S)
             thread = threading.Thread(target=self._answer, args=(sock,), daemon=True)
-            with self._lock:
-                if len(self._clients) < MOST_CLIENTS:
-                    self._clients[thread] = sock
-                    thread.start()
-                    continue
-            with sock, contextlib.suppress(OSError):
-                sock.sendall(line_of({"error": f"all {MOST_CLIENTS} connections are in use"}))
+            if why := self._start(thread, sock):
+                with sock, contextlib.suppress(OSError):
+                    sock.sendall(line_of({"error": why}))
+
+    def _start(self, thread: threading.Thread, sock: socket.socket) -> str:
+        """Start the thread of a client; return why it cannot, or ""."""
+        with self._lock:
+            if len(self._clients) >= MOST_CLIENTS:
+                return f"all {MOST_CLIENTS} connections are in use"
+            self._clients[thread] = sock
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                del self._clients[thread]
+                return f"no thread for another client: {error}"
+        return ""
 
     def _answer(self, sock: socket.socket) -> None:
         """Answer the requests of a client until it leaves."""

@@ -10,6 +10,7 @@ A request is an object with "command" and its arguments, and ends with a newline
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ def send(path: str, command: str, arguments: Result) -> Result:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(path)
-            sock.sendall(line_of({"command": command, **arguments}))
+            with contextlib.suppress(BrokenPipeError):  # a refusal may have arrived already
+                sock.sendall(line_of({"command": command, **arguments}))
             with sock.makefile("rb") as lines:
                 line = lines.readline()
     except OSError as error:

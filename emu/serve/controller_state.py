@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from ondie.emu.controller.health import Past
+from ondie.emu.controller.health import Past, Ran
 from ondie.emu.controller.health_logs import SanitizeState
 from ondie.emu.controller.namespaces import Namespace, Namespaces
 from ondie.emu.controller.shared import Shared
@@ -21,23 +21,23 @@ from ondie.emu.files import write_atomically
 from ondie.emu.units import InputError
 
 NAME = "nvme.json"
-VERSION = 1
+VERSION = 2
+MOST_COUNT = (1 << 128) - 1
+"""Largest value of a count of the log pages."""
 
 
-def save(
-    folder: Path, shared: Shared, past: Past, now_ps: int, running: bool, durable: bool
-) -> None:
+def save(folder: Path, shared: Shared, past: Past, ran: Ran, running: bool, durable: bool) -> None:
     """Write the state of the controllers of the store in ``folder``, complete or not at all.
 
-    ``now_ps``: time since the last start without a checkpoint. ``running``: a loss of power now is
-    an unsafe shutdown. ``durable``: the file outlives a failure of the host. Raises InputError if
-    the file cannot be written.
+    ``past``: of the last start without a checkpoint; ``ran``: what was counted since. ``running``:
+    a loss of power now is an unsafe shutdown. ``durable``: the file outlives a failure of the host.
+    Raises InputError if the file cannot be written.
     """
     document = {
         "version": VERSION,
         "running": running,
-        "now_ps": now_ps,
-        "past": past._asdict(),
+        "past": past._asdict() | {"ran": past.ran._asdict()},
+        "ran": ran._asdict(),
         "created": shared.namespaces.created,
         "namespaces": [
             {
@@ -63,8 +63,9 @@ class Loaded:
     def __init__(self, document: dict[str, Any], namespaces: Namespaces) -> None:
         """Raises KeyError, TypeError or ValueError for a document that ``save`` has not written."""
         self.running = bool(document["running"])
-        self.now_ps = int(document["now_ps"])
-        self.past = Past(**document["past"])
+        past = document["past"]
+        self.past = Past(**(past | {"ran": _ran(past["ran"])}))
+        self.ran = _ran(document["ran"])
         self.shared = Shared(namespaces)
         sizes, capacity = namespaces.capabilities.formats, namespaces.capabilities.capacity_bytes
         namespaces.created = int(document["created"])
@@ -87,6 +88,20 @@ class Loaded:
         }
         for name in ("read_commands", "write_commands", "unaligned"):
             setattr(self.shared, name, int(document[name]))
+
+
+def of_version_1(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of version 1, which keeps of all counts the time alone, as one of version
+    2."""
+    past = dict(document["past"])
+    before = {"power_on_ps": past.pop("power_on_ps")}
+    ran = {"power_on_ps": document["now_ps"]}
+    return document | {"version": 2, "past": past | {"ran": before}, "ran": ran}
+
+
+def _ran(counts: dict[str, Any]) -> Ran:
+    """Return counts. Raises TypeError or ValueError for what is no count."""
+    return Ran(**{name: _number(each, name, MOST_COUNT) for name, each in counts.items()})
 
 
 def _number(value: object, name: str, most: int, least: int = 0) -> int:
@@ -126,8 +141,10 @@ def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     try:
+        if document["version"] == 1:
+            document = of_version_1(document)
         if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']}; must be {VERSION}")
+            raise ValueError(f"version {document['version']}; must be 1 or {VERSION}")
         return Loaded(document, namespaces)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(f"{path}: is damaged: {error}; restore it, or remove it to have one "

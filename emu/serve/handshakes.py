@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from ondie.emu.serve.address import Listener
+from ondie.emu.serve.defects import show_exception
 
 MOST_SESSIONS = 64
 """Largest number of clients that a protocol admits."""
@@ -27,7 +28,8 @@ HANDSHAKE_S = 10.0
 MOST_UNSENT = 1 << 16
 """Bytes that a client may leave unread during the handshake."""
 MOST_GUESTS, LEAST_GUESTS = 16384, 8
-"""Largest number of clients in the handshake, and that of a process with few open files."""
+"""Largest number of clients of all listeners in the handshake, and that of a listener in a process
+with few open files."""
 SPARE_FILES = 128
 """Open files that are left to the store and to other parts of the process."""
 ACCEPTED_AT_ONCE = 64
@@ -59,8 +61,9 @@ class Handshake(Protocol):
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the client; return bytes for it."""
 
-    def drop(self) -> None:
-        """The client has gone in the phase SERVED, before it had its thread."""
+    def drop(self) -> bytes:
+        """The client has gone in the phase SERVED, or there is no thread for it; return what it is
+        told."""
 
 
 Shake = TypeVar("Shake", bound=Handshake)
@@ -81,7 +84,8 @@ class Handshakes(Generic[Shake]):
     ``make``: returns the handshake of a socket. ``run``: serves a client after its handshake, in a
     thread of its own; when it returns, the socket is closed. ``name``: of the threads. ``tick``:
     called every TICK_S while there are clients. A protocol admits at most MOST_SESSIONS clients;
-    while twice as many threads have not ended, more clients are disconnected.
+    while twice as many threads have not ended, more clients are disconnected. ``listeners``: number
+    of those in this process, which share the room for clients in handshakes.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Handshakes(Generic[Shake]):
         run: Callable[[socket.socket, Shake], None],
         name: str,
         tick: Callable[[], None] | None = None,
+        listeners: int = 1,
     ) -> None:
         self.listener = listener
         self.accepted = self.expired = 0
@@ -100,8 +105,8 @@ class Handshakes(Generic[Shake]):
         self._sessions: dict[threading.Thread, socket.socket] = {}
         self._lock = threading.Lock()
         self._closing = False
-        files = raise_file_limit() - SPARE_FILES - 4 * MOST_SESSIONS
-        self._most_guests = min(max(files, LEAST_GUESTS), MOST_GUESTS)
+        files = raise_file_limit() - SPARE_FILES - 4 * MOST_SESSIONS * listeners
+        self._most_guests = max(min(files, MOST_GUESTS) // listeners, LEAST_GUESTS)
         self._wake, self._woken = socket.socketpair()
         listener.socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -254,7 +259,9 @@ class Handshakes(Generic[Shake]):
     def _disconnect(self, guest: Guest[Shake]) -> None:
         """Disconnect a client that has no thread."""
         if guest.handshake.phase is Phase.SERVED:
-            guest.handshake.drop()
+            said = guest.handshake.drop()
+            with contextlib.suppress(OSError):
+                guest.socket.send(said, socket.MSG_DONTWAIT)
         guest.socket.close()
 
     def _begin(self, guest: Guest[Shake]) -> None:
@@ -282,6 +289,8 @@ class Handshakes(Generic[Shake]):
         """Serve a client."""
         try:
             self._run(guest.socket, guest.handshake)
+        except Exception:  # noqa: BLE001 - a defect ends the connection of one client
+            show_exception(f"a client of{self._name.removeprefix('ondie')}")
         finally:
             with self._lock:
                 del self._sessions[threading.current_thread()]

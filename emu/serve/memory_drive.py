@@ -9,13 +9,15 @@ Source: nbdkit's memory plugin and Linux's null_blk with memory_backed, for the 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.controller.health import Health, Past, health_of
+from ondie.emu.controller.health import Health, Past, Ran, health_of
 from ondie.emu.drive import with_blocks
-from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
@@ -89,8 +91,13 @@ class MemoryDrive(Served):
     def mapped(self, first: int, count: int) -> np.ndarray:
         return self._held[first : first + count] != 0
 
-    def now(self) -> int:
-        return 0
+    def ask(self, function: Callable[[], Any]) -> Future[Any]:
+        found: Future[Any] = Future()
+        try:
+            found.set_result(function())
+        except InputError as error:
+            found.set_exception(error)
+        return found
 
     def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
         done = MemoryClient(self).run(commands_of([(op, offset, size, -1, 0)]))
@@ -100,10 +107,20 @@ class MemoryDrive(Served):
         """No memory holds what was trimmed."""
         return 0
 
-    def health(self, busy_ps: int, past: Past) -> Health:
-        """Memory does not wear and counts nothing but its used bytes."""
+    def critical_warning(self) -> int:
+        return 0
+
+    def before(self) -> tuple[int, int, Ran]:
+        return 0, 0, Ran()
+
+    def ran(self, busy_ps: int) -> Ran:
+        """Memory counts nothing."""
+        return Ran(busy_ps=busy_ps)
+
+    def health(self, past: Past, ran: Ran) -> Health:
+        """Memory does not wear."""
         return health_of(
-            np.zeros(len(COUNTERS), np.int64),
+            ran,
             page_bytes=self.unit,
             erases=np.zeros(0, np.int64),
             endurance_cycles=self.cfg.flash.endurance_cycles,
@@ -113,8 +130,7 @@ class MemoryDrive(Served):
             critical_warning=0,
             free_blocks=0,
             used_pages=int(np.count_nonzero(self._held)),
-            now_ps=0,
-            busy_ps=busy_ps,
+            bad_blocks=0,
             past=past,
         )
 

@@ -20,15 +20,17 @@ from ondie.emu.serve.served import Served
 
 
 class NbdServer:
-    """Serves ``served`` at ``listener`` until :meth:`close`."""
+    """Serves ``served`` at ``listener`` until :meth:`close`. ``listeners``: see Handshakes."""
 
-    def __init__(self, served: Served, listener: Listener) -> None:
+    def __init__(self, served: Served, listener: Listener, listeners: int = 1) -> None:
         self.served = served
         warm_up(served)
         self.admitted = 0
         """Number of clients after the handshake."""
         self._lock = threading.Lock()
-        self.handshakes = Handshakes(listener, self._handshake, self._run, "ondie nbd")
+        self.handshakes = Handshakes(
+            listener, self._handshake, self._run, "ondie nbd", listeners=listeners
+        )
 
     @property
     def listener(self) -> Listener:

@@ -13,6 +13,7 @@ import socket
 import threading
 
 from ondie.emu.nvme.client_queue import Connection, Stream, Ticket
+from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.nbd_request import REQUEST, NbdError, error_of
 from ondie.emu.serve.nbd_session import Batch, Session
 from ondie.emu.serve.nbd_wire import Handshake
@@ -83,6 +84,9 @@ class PacedSession(Session):
     def execute(self, count: int, commands: int, out: int, refused: int) -> None:
         """Hand over commands, and reply to the requests that have none."""
         batch = self.batch
+        if self.served.detached:
+            super().execute(count, commands, out, refused)
+            return
         if count == commands == 1 and not refused and self._execute_alone():
             return
         if commands:
@@ -198,7 +202,9 @@ class PacedSession(Session):
             flights = self._flights
         try:
             done = ticket.wait()
-        except Exception:  # noqa: BLE001 - whatever has ended the service
+        except Exception as why:  # noqa: BLE001 - the client gets an error
+            if not isinstance(why, InputError | KernelError):
+                show_exception("commands of NBD")
             flight = next(each for each in flights.values() if each.stream is ticket)
             return self._fail(flight)
         replies = []

@@ -17,10 +17,12 @@ import numpy as np
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE, Row, commands_of, first_error
 from ondie.emu.serve import nbd_request as words
+from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.nbd_request import NbdError, error_of
 from ondie.emu.serve.nbd_wire import ALLOCATION_ID, Handshake
 from ondie.emu.serve.served import Commands, Served
 from ondie.emu.units import InputError
+from ondie.kernels.errors import KernelError
 from ondie.kernels.jit import entry
 
 MOST_REQUESTS = 256
@@ -163,7 +165,10 @@ class Session:
         none; reply to them. ``out``: end of their replies."""
         batch = self.batch
         errors: dict[int, int] = {}
-        if commands:
+        if self.served.detached:
+            errors = dict.fromkeys(range(count), int(NbdError.ESHUTDOWN))
+            self.served.count([0] * 8, count - refused)
+        elif commands:
             done = run(self.connection, batch.commands[:commands], batch.memory)
             if done is None:
                 errors = dict.fromkeys(range(count), int(NbdError.EIO))
@@ -218,6 +223,8 @@ class Session:
 
     def _steps(self, steps: list[Row]) -> int:
         """Run commands, writes of zeros among them. Return an error or 0."""
+        if self.served.detached:
+            return NbdError.ESHUTDOWN
         for first in range(0, len(steps), self.served.depth):
             commands = commands_of(steps[first : first + self.served.depth])
             done = run(self.connection, as_records(commands), self.served.zeros)
@@ -257,7 +264,10 @@ class Session:
                 some = min(count, 8 * some)
                 mapped = self.served.mapped(first, some)
         except InputError:
-            error = NbdError.EIO
+            mapped, error = None, NbdError.EIO
+        if self.served.detached:
+            mapped, error = None, NbdError.ESHUTDOWN
+        if mapped is None:
             return words.error_reply(words.NBD_BLOCK_STATUS, cookie, error, True), error
         length = min(length, (first + some) * unit - offset)
         most = 1 if one else MOST_EXTENTS
@@ -282,8 +292,11 @@ def parser(batch: Batch, limits: np.ndarray, found: np.ndarray) -> Callable[...,
 
 def run(connection: Commands, commands: np.ndarray, memory: np.ndarray) -> np.ndarray | None:
     """Run commands with their bytes in ``memory``. Return COMPLETION[n], or None if the drive takes
-    none: its power was cut, or its service has ended, for whatever reason."""
+    none: its power was cut, its service has ended, or for a defect, which is shown."""
     try:
         return connection.run(commands, memory)
-    except Exception:  # noqa: BLE001 - the client gets an error instead
+    except (InputError, KernelError):
+        return None
+    except Exception:  # noqa: BLE001 - the client gets an error, and the operator the reason
+        show_exception("commands of NBD")
         return None

@@ -177,9 +177,11 @@ class Handshake:
             self.rest = b""
         return b"".join(out)
 
-    def drop(self) -> None:
-        """The client has gone before it was served."""
+    def drop(self) -> bytes:
+        """The client has gone before it was served, or cannot be; return nothing: the protocol has
+        no word for it."""
         self._leave()
+        return b""
 
     def _step(self) -> bytes | None:
         """Handle the next word; return its reply, or None if it has not arrived as a whole."""

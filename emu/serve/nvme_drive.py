@@ -19,6 +19,7 @@ A transport does this for each controller:
 
 from __future__ import annotations
 
+import functools
 import threading
 import uuid
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import Controller, Reply
 from ondie.emu.controller.capabilities import Capabilities, capabilities_of
 from ondie.emu.controller.events import Event
-from ondie.emu.controller.health import Health, Past
+from ondie.emu.controller.health import Health, Past, Ran
 from ondie.emu.controller.health_logs import IN_PROGRESS
 from ondie.emu.controller.identify import WITH_USED_BLOCKS
 from ondie.emu.controller.log_pages import WITH_HEALTH
@@ -57,7 +58,15 @@ ALONE = frozenset(
     if effects & (Effect.CONTENT | Effect.NAMESPACE_INVENTORY | Effect.NAMESPACE_CAPABILITY)
 )
 """Admin commands beside which no I/O command runs."""
+BUSY_S = 0.1
+"""Time after which a log page does not wait for a drive that is being sanitized."""
 FIRMWARE_CHARACTERS, SERIAL_CHARACTERS = 8, 20
+
+
+@functools.cache
+def firmware_revision() -> str:
+    """Return the version of the package, as far as the field has room."""
+    return version("ondie")[:FIRMWARE_CHARACTERS]
 
 
 class NvmeDrive:
@@ -85,7 +94,7 @@ class NvmeDrive:
             capacity_bytes=served.capacity,
             block_bytes=served.block,
             serial=own[:SERIAL_CHARACTERS].upper() if serial is None else serial,
-            firmware=version("ondie")[:FIRMWARE_CHARACTERS],
+            firmware=firmware_revision(),
             io_queues=io_queues,
             vectors=vectors,
         )
@@ -101,6 +110,8 @@ class NvmeDrive:
         """Held for every use of ``shared`` and of a controller's tables, and not while commands
         run or the service is asked, which may take seconds."""
         self._health_read: Health | None = None
+        self._at_sanitize: Health | None = None
+        """Counters at the begin of the last sanitize operation."""
         self._used_read: dict[int, int] = {}
         """Counters and mapped bytes by namespace, read for the command that holds ``lock``."""
         self.gate = Gate()
@@ -109,11 +120,18 @@ class NvmeDrive:
         """Changes with the namespaces."""
         self._posts: dict[Controller, Post] = {}
         self._busy_ps = self._busy_until = 0
+        self._warning = 0
+        """Critical warnings at the last look."""
+        self._unsafe_cuts = 0
+        """Power cuts since the drive was opened without an announcement of the hosts."""
+        self._saved: Ran | None = None
+        """Counts that were written last."""
         self._sanitizing: threading.Thread | None = None
         self._at_work: set[Controller] = set()
         """Controllers that were enabled and not shut down since."""
         self._running = True
         """Not all hosts have announced the end of power: it would be an unsafe shutdown."""
+        served.at_power_cut.append(self._power_was_cut)
         self._begin()
 
     def _begin(self) -> None:
@@ -125,22 +143,38 @@ class NvmeDrive:
             self.shared.namespaces.create_whole()
         else:
             self.shared = found.shared
-            ran_ps = found.now_ps if self.served.recovered else 0
-            self.past = found.past.restarted(not found.running, False, ran_ps)
+            new = self.served.recovered  # its clock and counters begin at 0
+            ran = found.ran if new else Ran(busy_ps=found.ran.busy_ps)
+            saved = new and self.served.cfg.cache.power_loss_protection
+            self.past = found.past.restarted(not found.running, saved, ran)
+        self._follow_namespaces()
         self.save()
         if self.sanitizing():  # as after any loss of power
             self.perform(Action(Do.SANITIZE))
+
+    def _follow_namespaces(self) -> None:
+        """Let NBD serve no more, or again: its bytes are namespace 1, if that has all bytes."""
+        first = self.shared.namespaces.by_nsid.get(1)
+        whole = first is not None and (first.first, first.size) == (0, self.served.capacity)
+        self.served.detached = not whole
 
     def save(self) -> None:
         """Write what outlives a loss of power to the store, if there is one and the drive was
         online at its start. Raises InputError."""
         if self._folder is None or not self._keeps:
             return
-        now = self.served.now()
+        past, ran = self.served.ask(self._counted).result()
         with self.lock:
             controller_state.save(
-                self._folder, self.shared, self.past, now, self._running, self._durable
+                self._folder, self.shared, past, ran, self._running, self._durable
             )
+            self._saved = ran
+
+    def save_counts(self) -> None:
+        """Save if the counts have changed since the last time. Raises InputError."""
+        _, ran = self.served.ask(self._counted).result()
+        if ran != self._saved:
+            self.save()
 
     # --- controllers
 
@@ -186,20 +220,38 @@ class NvmeDrive:
         with self.lock:
             self._health_read, self._used_read = health, used
             reply = controller.execute(entry, data)
+            self._follow_namespaces()
         if self.shared.saved_features != saved:
             self.save()
-        return self._perform_all(controller, entry, reply)
+        reply = self._perform_all(controller, entry, reply)
+        if entry[0] == Admin.SET_FEATURES:  # a threshold, or which events are sent
+            self._tell(lambda each: each.look(self._warning))
+        return reply
 
     def _read_for(self, sqe: Sqe) -> tuple[Health | None, dict[int, int]]:
         """Return the counters that an admin command reports, or None, and the mapped bytes of the
         namespaces that it describes. The caller does not hold ``lock``. Raises InputError."""
         if sqe.opcode == Admin.GET_LOG_PAGE and sqe.cdw10 & 0xFF in WITH_HEALTH:
-            return self.health(), {}
+            return self._health_soon(), {}
         if sqe.opcode != Admin.IDENTIFY or sqe.cdw10 & 0xFF not in WITH_USED_BLOCKS:
             return None, {}
         with self.lock:
             found = self.shared.namespaces.by_nsid.get(sqe.nsid)
+        if self.sanitizing():  # nothing will be mapped, and the drive may be busy
+            return None, {}
         return None, {} if found is None else {found.nsid: self.used_bytes(found)}
+
+    def _health_soon(self) -> Health:
+        """Return the counters now; while a sanitize operation keeps the drive busy, those of its
+        begin. Raises InputError if the service has ended."""
+        if not self.sanitizing() or self._at_sanitize is None:
+            return self.health()
+        asked = self.served.ask(self._health)
+        try:
+            return asked.result(BUSY_S)
+        except TimeoutError:
+            asked.cancel()
+            return self._at_sanitize
 
     def _read_health(self) -> Health:
         assert self._health_read is not None
@@ -241,6 +293,10 @@ class NvmeDrive:
                 status = self.perform(action._replace(do=Do.DEALLOCATE))
                 return status or self.served.erase_stale()
             case Do.SANITIZE:
+                try:
+                    self._at_sanitize = self.health()
+                except InputError:
+                    return int(Code.INTERNAL_ERROR)
                 self._sanitizing = threading.Thread(
                     target=self._sanitize, name="ondie sanitize", daemon=True
                 )
@@ -287,6 +343,8 @@ class NvmeDrive:
         if its file cannot be written."""
         if self._sanitizing is not None:
             self._sanitizing.join()
+        if self._power_was_cut in self.served.at_power_cut:
+            self.served.at_power_cut.remove(self._power_was_cut)
         self._running = False
         self.save()
 
@@ -336,9 +394,30 @@ class NvmeDrive:
         self._busy_ps += max(last_ps - max(first_ps, self._busy_until), 0)
         self._busy_until = max(last_ps, self._busy_until)
 
+    def _power_was_cut(self) -> None:
+        with self.lock:
+            self._unsafe_cuts += self._running
+            self._busy_until = 0  # the clock of the next start begins at 0
+
+    def _counted(self) -> tuple[Past, Ran]:
+        """Return what was before this start of the drive, and what it has counted. Only the thread
+        of the service calls."""
+        starts, saves, before = self.served.before()
+        past = self.past.after(starts, self._unsafe_cuts, saves, before)
+        return past, self.served.ran(self._busy_ps)
+
+    def look(self) -> None:
+        """Report the critical warnings that are new to a controller, as its host has enabled it.
+        Raises InputError if the service has ended."""
+        self._warning = self.served.ask(self.served.critical_warning).result()
+        self._tell(lambda each: each.look(self._warning))
+
     def health(self) -> Health:
         """Return the drive's counters now. Raises InputError if the service has ended."""
-        return self.served.health(self._busy_ps, self.past)
+        return self.served.ask(self._health).result()
+
+    def _health(self) -> Health:
+        return self.served.health(*self._counted())
 
     def used_bytes(self, namespace: Namespace) -> int:
         """Return the bytes of a namespace that are mapped. Raises InputError if the service has

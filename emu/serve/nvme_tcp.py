@@ -9,6 +9,7 @@ Source: NVM Express TCP Transport Specification 1.0; NVM Express Base Specificat
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import socket
 import threading
@@ -39,10 +40,14 @@ CAPSULE_BYTES = 64 + Framing().most_capsule
 
 class NvmeTcpServer:
     """Serves ``drive`` at ``listener`` until :meth:`close`. ``hosts``: NQNs of the hosts that may
-    connect; None: any."""
+    connect; None: any. ``listeners``: see Handshakes."""
 
     def __init__(
-        self, drive: NvmeDrive, listener: Listener, hosts: Collection[str] | None = None
+        self,
+        drive: NvmeDrive,
+        listener: Listener,
+        hosts: Collection[str] | None = None,
+        listeners: int = 1,
     ) -> None:
         self.drive = drive
         self.expired = 0
@@ -57,7 +62,7 @@ class NvmeTcpServer:
         self._lock = threading.RLock()
         """Held for the associations and the two tables; taken before the lock of the drive."""
         self.handshakes = Handshakes(
-            listener, self._handshake, self._run, "ondie nvme-tcp", self._tick
+            listener, self._handshake, self._run, "ondie nvme-tcp", self._tick, listeners
         )
 
     @property
@@ -127,7 +132,8 @@ class NvmeTcpServer:
         try:
             session, ended = Session(sock, shake, self), threading.Event()
         except MemoryError:
-            self._leave(association, qid)
+            with contextlib.suppress(OSError):
+                sock.send(shake.drop(), socket.MSG_DONTWAIT)
             return
         with self._lock:
             queues = self._sessions.get(association)

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ondie.emu.controller import fabrics
-from ondie.emu.controller.fabrics import Association, Connect, ConnectRefused, FabricsType
+from ondie.emu.controller.fabrics import (
+    Association,
+    Connect,
+    ConnectRefused,
+    FabricsCode,
+    FabricsType,
+)
 from ondie.emu.controller.prp import Memory
 from ondie.emu.controller.sgl import Place, walk
 from ondie.emu.controller.status_code import Code, Refused, status_field
@@ -85,9 +91,12 @@ class Handshake:
         """Return what the server sends first: nothing."""
         return b""
 
-    def drop(self) -> None:
-        """The client has gone before it was served."""
+    def drop(self) -> bytes:
+        """The client has gone before it was served, or cannot be; return the completion of its
+        Connect: the controller is busy."""
         self._leave(self.association, self.connect.qid)
+        busy = ConnectRefused(FabricsCode.CONTROLLER_BUSY)
+        return capsule_resp(busy.entry(self.cid).pack(), self.framing)
 
     def feed(self, data: bytes) -> bytes:
         """Take ``data``; return what is to be sent."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.controller.health import Health, Past, health_of
+from ondie.emu.controller.health import Health, Past, Ran, health_of, ran_of
 from ondie.emu.controller.status_code import Code
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core.counters import BAD_BLOCKS
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import page_map
 from ondie.emu.nand.page_store import PageStore
@@ -70,6 +73,10 @@ class Served(ABC):
                 f"frontend.max_transfer = {cfg.frontend.max_transfer_bytes} bytes: must be at "
                 f"least one logical block of {block} bytes"
             )
+        self.at_power_cut: list[Callable[[], None]] = []
+        """Called after each power cut, in the thread that owns the drive."""
+        self.detached = False
+        """Namespace 1, which NBD serves, is not the whole drive any more."""
         self.zeros = np.zeros(self.transfer, np.uint8)
         """Memory of writes of zeros; nobody changes it."""
         self._lock = threading.Lock()
@@ -125,9 +132,9 @@ class Served(ABC):
         return True
 
     @abstractmethod
-    def now(self) -> int:
-        """Return the time since the clock began, ps. Raises InputError if the drive serves no
-        more."""
+    def ask(self, function: Callable[[], Any]) -> Future[Any]:
+        """Let the thread that owns the drive call ``function``; return its result. Raises
+        InputError if the drive serves no more."""
 
     @abstractmethod
     def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
@@ -137,10 +144,25 @@ class Served(ABC):
     def erase_stale(self) -> int:
         """Erase the blocks that hold old versions of data; return the status."""
 
+    # Only the thread that owns the drive may call these.
+
     @abstractmethod
-    def health(self, busy_ps: int, past: Past) -> Health:
-        """Return the counters now. ``busy_ps``: time with commands in flight. Raises InputError if
-        the drive serves no more."""
+    def critical_warning(self) -> int:
+        """Return the critical warnings, nvme.status.CriticalWarning."""
+
+    @abstractmethod
+    def before(self) -> tuple[int, int, Ran]:
+        """Return the number of starts of the drive that have ended since it is served, how many of
+        these power-loss protection has held up, and what they have counted."""
+
+    @abstractmethod
+    def ran(self, busy_ps: int) -> Ran:
+        """Return what this start has counted. ``busy_ps``: time with commands in flight."""
+
+    @abstractmethod
+    def health(self, past: Past, ran: Ran) -> Health:
+        """Return the counters. ``past``: of the starts before this one, which has counted
+        ``ran``."""
 
     # --- statistics
 
@@ -170,6 +192,13 @@ class ServedDrive(Served):
         depth = min(int(drive.arrays.pair["depth"][0]), PAIR_RING)
         super().__init__(drive.cfg, drive.capacity, drive.unit_bytes, drive.block_bytes, depth)
         self.drive, self.service = drive, service
+
+    def power_cut(self, after_events: int) -> int:
+        """Cut the power as PowerSystem.power_cut does; only the thread of the service may call."""
+        events = self.drive.power_cut(after_events)
+        for each in self.at_power_cut:
+            each()
+        return events
 
     @property
     def read_only(self) -> bool:
@@ -207,8 +236,8 @@ class ServedDrive(Served):
     def recovered(self) -> bool:
         return self.drive.started is Start.RECOVERY
 
-    def now(self) -> int:
-        return self.service.call(lambda: self.drive.now).result()
+    def ask(self, function: Callable[[], Any]) -> Future[Any]:
+        return self.service.call(function)
 
     def run_one(self, op: int, offset: int = 0, size: int = 0) -> int:
         try:
@@ -224,25 +253,34 @@ class ServedDrive(Served):
             return int(Code.INTERNAL_ERROR)
         return 0
 
-    def health(self, busy_ps: int, past: Past) -> Health:
-        return self.service.call(lambda: self._health(busy_ps, past)).result()
+    def critical_warning(self) -> int:
+        return int(self.drive.critical_warning)
 
-    def _health(self, busy_ps: int, past: Past) -> Health:
+    def before(self) -> tuple[int, int, Ran]:
+        ended = self.drive.ended
+        page = int(self.drive.arrays.cfg.page_bytes[0])
+        return ended.number, ended.held_up, ran_of(ended.counts, page, ended.time_ps)
+
+    def ran(self, busy_ps: int) -> Ran:
+        arrays = self.drive.arrays
+        page = int(arrays.cfg.page_bytes[0])
+        return ran_of(arrays.count[0], page, self.drive.now, busy_ps)
+
+    def health(self, past: Past, ran: Ran) -> Health:
         arrays = self.drive.arrays
         dev, good = arrays.dev[0], arrays.block["state"] != page_map.BAD
         return health_of(
-            arrays.count[0],
+            ran,
             page_bytes=int(arrays.cfg.page_bytes[0]),
             erases=np.asarray(arrays.block["erases"])[good],
             endurance_cycles=self.cfg.flash.endurance_cycles,
             spare=int(dev.spare),
             spare_at_start=int(dev.spare_at_start),
             spare_threshold=SPARE_THRESHOLD,
-            critical_warning=int(self.drive.critical_warning),
+            critical_warning=self.critical_warning(),
             free_blocks=int(arrays.pool["free_n"].sum()),
             used_pages=int(dev.mapped),
-            now_ps=self.drive.now,
-            busy_ps=busy_ps,
+            bad_blocks=int(arrays.count[0, BAD_BLOCKS]),
             past=past,
         )
 

@@ -15,6 +15,7 @@ from ondie.emu.drive import Drive
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import ControlServer, socket_address
+from ondie.emu.serve.health_watch import HealthWatch
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import NbdServer
 from ondie.emu.serve.nbd_session import warm_up
@@ -49,7 +50,7 @@ class ServeOptions:
     read_only: bool = False
 
 
-OF_MEMORY = frozenset({"nbd", "vfio_user", "nvme_tcp", "nvme_hosts", "block_bytes", "seed"})
+OF_MEMORY = frozenset({"nbd", "vfio_user", "nvme_tcp", "nvme_hosts", "block_bytes"})
 """Options that a server without a drive takes."""
 
 
@@ -81,6 +82,7 @@ class Protocols:
         self.nbd: NbdServer | None = None
         self.vfio_user: VfioUserServer | None = None
         self.nvme_tcp: NvmeTcpServer | None = None
+        self.watch: HealthWatch | None = None
 
     def _listen(self, name: str, address: Address, undo: contextlib.ExitStack) -> None:
         self._listeners[name] = Listener(address, f"--{name}")
@@ -98,12 +100,15 @@ class Protocols:
     def start(self, served: Served) -> None:
         """Start the servers of the drive for which ``prepare`` was called."""
         found = self._listeners
+        count = len(found.keys() & {"nbd", "nvme-tcp"})
         if "nbd" in found:
-            self.nbd = NbdServer(served, found["nbd"])
+            self.nbd = NbdServer(served, found["nbd"], count)
         if self.nvme is not None and "vfio-user" in found:
             self.vfio_user = VfioUserServer(self.nvme, found["vfio-user"])
         if self.nvme is not None and "nvme-tcp" in found:
-            self.nvme_tcp = NvmeTcpServer(self.nvme, found["nvme-tcp"], self._hosts or None)
+            hosts = self._hosts or None
+            self.nvme_tcp = NvmeTcpServer(self.nvme, found["nvme-tcp"], hosts, count)
+        self.watch = None if self.nvme is None else HealthWatch(self.nvme)
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -114,7 +119,7 @@ class Protocols:
     def close(self) -> None:
         """Disconnect all clients. If a server fails, the others are closed nevertheless."""
         with contextlib.ExitStack() as parts:  # closes the last one first
-            for each in (self.nvme, self.nvme_tcp, self.vfio_user, self.nbd):
+            for each in (self.nvme, self.watch, self.nvme_tcp, self.vfio_user, self.nbd):
                 if each is not None:
                     parts.callback(each.close)
 

@@ -15,11 +15,11 @@ import select
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Callable
 
 from ondie.emu.serve import vfio_wire as wire
 from ondie.emu.serve.address import Listener
+from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.handshakes import NO_FILES_S
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.pci_space import BAR0_BYTES, CONFIG_BYTES
@@ -457,7 +457,7 @@ class VfioUserServer:
             try:
                 session.run()
             except Exception:  # noqa: BLE001 - a defect ends the connection of one client
-                traceback.print_exc()
+                show_exception("the client of vfio-user")
             finally:
                 with self._lock:
                     self.session = self._socket = None

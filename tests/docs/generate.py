@@ -2,6 +2,7 @@
 
 Owns finding, making and, run as a program on all pages or those named, rewriting the blocks;
 test_docs.py compares them.
+`<!-- counters -->` are the counters of a drive with their comments.
 `<!-- counts: SUITES -->` is the number of rows of these suites by kind.
 `<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
 behind `|` choose among the paragraphs of that output. `<!-- results -->` are the rows of
@@ -30,6 +31,7 @@ from typing import Any
 from rich.console import Console
 
 from ondie.emu.analysis import result_keys
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.replay.mqsim import quirks
 from tests.docs import stages, tour
 
@@ -56,6 +58,8 @@ def make(what: str) -> str:
         return result_keys.describe()
     if what == "write amplification":
         return write_amplification()
+    if what == "counters":
+        return counters()
     if what == "laws":
         return conservation_laws()
     if what.startswith("config: "):
@@ -137,6 +141,14 @@ def config_keys(section: str) -> str:
         lines += [f"{name}: {kind}", *textwrap.wrap(key.spec.doc, 90, initial_indent="    ",
                                                     subsequent_indent="    ")]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def counters() -> str:
+    """The counters of a drive, one a line, with what their source says of them."""
+    text = (ROOT / "emu" / "engine" / "core" / "counters.py").read_text()
+    rows = re.findall(r'^    "(\w+)",(?:  # (.*))?$', text, re.MULTILINE)
+    assert [name for name, _ in rows] == list(COUNTERS)
+    return "".join(f"{name:<22}{said}".rstrip() + "\n" for name, said in rows)
 
 
 def conservation_laws() -> str:

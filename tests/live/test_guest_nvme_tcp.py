@@ -32,17 +32,17 @@ END_S = 60
 class Served:
     """`ondie serve` in a process of its own, with a store, at the same port after each start."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, settings: tuple[str, ...] = SMALL, *options: str) -> None:
+        self.folder, self.options = folder, options
+        self.settings = [word for each in settings for word in ("--set", each)]
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.start()
 
     def start(self) -> None:
-        settings = [word for each in SMALL for word in ("--set", each)]
         command = [sys.executable, "-m", "ondie.emu.cli", "serve", "--nvme-tcp",
                    f"127.0.0.1:{self.port}", "--nvme-host", ALLOWED, "--store",
-                   str(self.folder / "store"), *settings]  # fmt: skip
+                   str(self.folder / "store"), *self.settings, *self.options]  # fmt: skip
         self.log = (self.folder / "serve.err").open("a+")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         assert self.process.stdout is not None

@@ -8,7 +8,7 @@ from ondie.emu.controller import features, log_pages
 from ondie.emu.controller.actions import Do
 from ondie.emu.controller.capabilities import capabilities_of
 from ondie.emu.controller.events import Event
-from ondie.emu.controller.health import Past, health_of
+from ondie.emu.controller.health import Past, Ran, health_of, ran_of
 from ondie.emu.controller.identify import CNS
 from ondie.emu.controller.structure import Field, Structure
 from ondie.emu.drive import Drive
@@ -220,7 +220,7 @@ def test_smart_is_what_the_drive_counts():
         )
         host = Host(offered)
         host.health = health_of(
-            arrays.count[0],
+            ran_of(arrays.count[0], drive.geometry.page_bytes, drive.now),
             page_bytes=drive.geometry.page_bytes,
             erases=np.asarray(arrays.block.erases),
             endurance_cycles=drive.cfg.flash.endurance_cycles,
@@ -230,16 +230,15 @@ def test_smart_is_what_the_drive_counts():
             critical_warning=int(drive.critical_warning),
             free_blocks=0,
             used_pages=int(arrays.dev.mapped[0]),
-            now_ps=drive.now,
-            busy_ps=0,
-            past=Past(2).restarted(notified=False, saved=False, ran_ps=7200 * 10**12),
+            bad_blocks=0,
+            past=Past(2).restarted(notified=False, saved=False, ran=Ran(7200 * 10**12)),
         )
         counts = dict(zip(COUNTERS, arrays.count[0].tolist(), strict=True))
     data = log(host, 0x02, 512)
     assert counts["host_write_bytes"] == 40 * unit and counts["host_read_bytes"] == unit
     assert number(data, 48, 63) == -(-40 * unit // 512_000)
     assert number(data, 128, 143) == 2 and number(data, 144, 159) == 1
-    assert Past(2, 1).restarted(notified=True, saved=True, ran_ps=1) == (3, 1, 1, 1)
+    assert Past(2, 1).restarted(notified=True, saved=True, ran=Ran(1)) == (3, 1, 1, Ran(1))
     assert number(data, 112, 127) == 3 and number(data, 160, 175) == counts["media_errors"]
     media = drive.geometry.page_bytes * sum(counts[name] for name in PROGRAMMED)
     assert number(log(host, 0xC0, 512), 0, 15) == media >= 40 * unit

@@ -13,12 +13,14 @@ import pytest
 
 from ondie.emu.cli.console import COMPILING
 from ondie.emu.cli.ending import EndOfServing, Terminated, interruption
+from ondie.emu.config.config import configuration
+from ondie.emu.drive import Drive
 from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.serve.nbd_load import READ
 from ondie.emu.serve.vfio_load import VfioLoad
 from tests.serve import nbd_client as nbd
 from tests.serve.nbd_client import client
-from tests.serve.served import path_in
+from tests.serve.served import drive, path_in
 from tests.smoke.commands import files, here, refused
 
 SMALL = ("flash.channels=1", "flash.dies_per_channel=1", "flash.blocks_per_plane=16",
@@ -82,11 +84,28 @@ def test_signals_end_it_and_the_store_is_clean(tmp_path):
 def test_the_store_is_locked(capsys, tmp_path):
     """While another server has it; the socket of the refused one does not stay."""
     store = tmp_path / "store"
-    with process("--nbd", ":0", "--store", store):
+    with process("--nbd", ":0", "--store", store) as (server, _):
         path = path_in(tmp_path)
         words = ("serve", "--nbd", f"unix:{path}", "--store", store, *SETTINGS)
-        refused(here(capsys, *words), str(store), "in use by another drive")
+        refused(here(capsys, *words), f"{store}: is in use by another process (pid {server.pid})")
         assert not os.path.exists(path)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(nbd.SECONDS) == 0
+    with Drive(configuration("gen4-tlc", SETTINGS[1::2]), True, store=store):
+        refused(here(capsys, *words), "is in use by another drive or check of this process")
+
+
+def test_ctl_names_the_nearest_command_and_the_way_back(capsys, tmp_path):
+    path = str(tmp_path / "ctl")
+    refused(here(capsys, "ctl", path, "conters"), "COMMAND conters", "nearest: counters")
+    with drive(tmp_path, options={"ctl": path}):
+        cut = here(capsys, "ctl", path, "power-cut")
+        hint = f"The power is off; `ondie ctl {path} power-on` switches it on.\n"
+        assert (cut.code, cut.out, cut.err) == (0, "events 0\n", hint)
+        on = here(capsys, "ctl", path, "power-on")
+        assert (on.code, on.err) == (0, "") and on.out.startswith("condition online\n")
+        both = here(capsys, "ctl", path, "power-cut", "--restart")
+        assert (both.code, both.err) == (0, "") and "condition online\n" in both.out
 
 
 def test_a_port_in_use(capsys):
@@ -157,12 +176,16 @@ def test_a_socket_that_another_server_took_over_stays(tmp_path):
         (["--nbd", "unix:no/such/folder/a"], ["no/such/folder/a", "No such file"]),
         (["--nbd", "203.0.113.1:0"], ["--nbd 203.0.113.1:0", "assign"]),
         ([], ["--nbd"]),
-        (["--nbd", ":0", "--block", "1000"], ["block_bytes = 1000", "power of two"]),
-        (["--nbd", ":0", "--block", "8192"], ["block_bytes = 8192", "4096"]),
+        (["--nbd", ":0", "--block", "1000"], ["--block 1000: must be", "from 512 to 4096, the"]),
+        (["--nbd", ":0", "--block", "8192"], ["--block 8192: must be", "from 512 to 4096, the"]),
         (["--nbd", ":0", "--clock", "lunar"], ["--clock", "lunar"]),
         (["--nbd", ":0", "--device", "newprot"], ["newprot", "newport"]),
-        (["--nbd", ":0", "--read-only"], ["read_only", "store"]),
-        (["--nbd", ":0", "--durability", "process"], ["durability", "store"]),
+        (["--nbd", ":0", "--read-only"], ["--read-only: only a drive with a store"]),
+        (["--nbd", ":0", "--durability", "process"],
+         ["--durability process: only a drive with a store"]),
+        (["--nbd", ":0", "--null", "--seed", "5"], ["--seed cannot be combined with --null"]),
+        (["--nbd", ":0", "--null", "--ctl", "c"], ["--ctl cannot be combined with --null"]),
+        (["--nbd", ":0", "--null", "--nvme-host", "nqn.a"], ["--nvme-host requires --nvme-tcp"]),
         (["--nbd", ":0", "--null", "--store", "a"], ["--store cannot be combined with --null"]),
         (["--nbd", ":0", "--null", "--clock", "real"], ["--clock cannot be combined with --null"]),
         (["--nbd", ":0", "--null", "--read-only"], ["--read-only cannot be combined with --null"]),
@@ -174,6 +197,18 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch, given, words):
     monkeypatch.chdir(tmp_path)
     refused(here(capsys, "serve", *given), *words)
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(("made", "given", "said"), [
+    (512, 4096, "logical blocks are smaller than a mapping unit: open it with their size"),
+    (4096, 512, "logical blocks are whole mapping units: open it without block_bytes (--block)"),
+])  # fmt: skip
+def test_a_store_of_other_blocks_is_named(capsys, tmp_path, made, given, said):
+    store = tmp_path / "store"
+    with Drive(configuration("gen4-tlc", SETTINGS[1::2]), True, block_bytes=made, store=store):
+        pass
+    words = ("serve", "--nbd", ":0", "--store", store, "--block", str(given), *SETTINGS)
+    refused(here(capsys, *words), "--block", said)
 
 
 def test_handlers_of_signals_are_restored(capsys):

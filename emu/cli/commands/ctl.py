@@ -7,16 +7,17 @@ Source: none.
 from __future__ import annotations
 
 import json
+import shlex
 
 import click
 
 from ondie.emu.serve.control_words import COMMANDS, flat, send
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, known_names
 
 
 @click.command()
 @click.argument("socket", metavar="SOCKET")
-@click.argument("command", metavar="COMMAND", type=click.Choice(tuple(COMMANDS)))
+@click.argument("command", metavar="COMMAND")
 @click.option("--offset", type=int, metavar="BYTES",
               help="inject-media-error: first byte; a multiple of the mapping unit.")  # fmt: skip
 @click.option("--size", type=int, metavar="BYTES",
@@ -41,6 +42,8 @@ def run_ctl(
     requests fail until power-on, which recovers the tables. inject-media-error: reads of the bytes
     fail until they are written again. wear-out: the drive becomes read-only.
     """
+    if command not in COMMANDS:
+        raise InputError(f"COMMAND {command}: unknown; {known_names(command, COMMANDS)}")
     given = {"offset": offset, "size": size, "after": after, "restart": restart}
     arguments = {name: value for name, value in given.items() if value is not None}
     known = COMMANDS[command]
@@ -56,3 +59,6 @@ def run_ctl(
         return
     for name, value in flat(result):
         click.echo(f"{name} {value}".rstrip())
+    if command == "power-cut" and not restart:
+        on = shlex.join(["ondie", "ctl", socket, "power-on"])
+        click.echo(f"The power is off; `{on}` switches it on.", err=True)

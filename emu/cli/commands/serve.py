@@ -5,6 +5,7 @@ Owns the options and what is printed. Does not own the server (emu/serve). Sourc
 
 from __future__ import annotations
 
+import re
 import time
 
 import click
@@ -24,6 +25,15 @@ from ondie.emu.units import InputError
 LOOK_S = 0.2
 """Time after which the main thread looks for signals: CPython 3.11 calls no handler for one that
 arrives while this thread goes to sleep and another one takes its lock."""
+
+
+def with_options(text: str) -> str:
+    """Return an error with the options of this command in place of the arguments of the drive that
+    it begins with."""
+    for argument, option in {"block_bytes": "block", "read_only": "read-only"}.items():
+        text = re.sub(rf"^{argument} = True: ", f"--{option}: ", text)
+        text = re.sub(rf"^{argument} = ", f"--{option} ", text)
+    return re.sub(r"^(durability|store|seed) = '?([^':]*)'?: ", r"--\1 \2: ", text)
 
 
 @click.command()
@@ -83,7 +93,10 @@ def run_serve(
             read_only=read_only,
         )  # fmt: skip
         kind = MemoryServer if null else Server
-        server = kind(cfg, options, end.ready)
+        try:
+            server = kind(cfg, options, end.ready)
+        except InputError as error:
+            raise InputError(with_options(str(error))) from error
         for name, address in server.addresses.items():
             click.echo(f"{name} {address}")
         if server.nvme_tcp is not None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run.command_system import CommandOptions
 from ondie.emu.engine.run.driver import COMPLETED, NOW, PowerCut
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD, PayloadSystem
@@ -80,6 +81,25 @@ class StoreOptions:
         return None
 
 
+@dataclass
+class EndedStarts:
+    """What the starts of a drive that a power cut has ended, of those since it was opened, had
+    counted."""
+
+    number: int = 0
+    time_ps: int = 0
+    held_up: int = 0
+    """Power cuts at which capacitors began to save data, also that of the last start."""
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(len(COUNTERS), np.int64))
+    """Counters (engine/core/counters.py), int64[len(COUNTERS)]."""
+
+    def add(self, counts: np.ndarray, now_ps: int) -> None:
+        """Add a start that has ended at ``now_ps`` with ``counts``."""
+        self.number += 1
+        self.time_ps += now_ps
+        self.counts += counts
+
+
 class PowerSystem(PayloadSystem):
     """A PayloadSystem with a power supply, whose pages are in memory if ``options.payload``, or
     where ``kept`` says.
@@ -105,6 +125,7 @@ class PowerSystem(PayloadSystem):
             self._hold_up_j = cfg.cache.hold_up_fj / FJ_PER_J
             self.held_up: HeldUp | None = None
             """What they have done at the last power cut; None: there was none."""
+            self.ended = EndedStarts()
             self._power_up(cfg)
         except BaseException:
             if folder is not None:
@@ -278,11 +299,13 @@ class PowerSystem(PayloadSystem):
             raise InputError(NO_PAYLOAD)
         recovery.check_supported(self.cfg, "power_on")
         error = self._store_error
+        counts, now = self.arrays.count[0].copy(), self._reached
         try:
             self._power_up(self.cfg)
         except BaseException:
             self.off = True  # its tables are not whole
             raise
+        self.ended.add(counts, now)
         if error is not None:
             self._stop_storing(error, 0)
         if self._buffer is not None:
@@ -339,6 +362,7 @@ class PowerSystem(PayloadSystem):
 
     def _hold_up(self) -> None:
         """Let the capacitors save what has completed (nvme/power_loss_protection.py)."""
+        self.ended.held_up += 1
         self._collect()
         completed = int(self.registers[COMPLETED])
         for waiting in self._waiting:

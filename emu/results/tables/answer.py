@@ -304,8 +304,9 @@ def share(probability: float) -> str:
 
 def decider(sure: Certainty, quantity: str) -> str:
     """Return a phrase that names the constant with the largest effect on the ratio of two
-    strategies, and the ratio at both ends of its range. ``quantity``: "long" or "much"."""
-    low, high = sure.ratio
+    strategies, and the ratio at both ends of its range, the smaller first. ``quantity``: "long" or
+    "much"."""
+    low, high = sorted(sure.ratio)
     takes = "takes" if quantity == "long" else "uses"
     return (
         f"{sure.decided_by} matters most: over its range {sure.other} {takes} {low:.2f} "

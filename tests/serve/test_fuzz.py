@@ -1,15 +1,14 @@
-"""Parsers of NBD on the kept corpus, on changed members of it, and, at full counts, guided by
-coverage for a minute each."""
+"""Parsers and sessions of all protocols on the kept corpus, on changed members of it, and, at full
+counts, guided by coverage for two minutes for each protocol."""
 
-import os
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serve.fuzz_targets import TARGETS
+from tests.serve.fuzz import TARGETS, function_of
 
 SECONDS = 55
 """Time of a coverage-guided run; two of them take two minutes with their start."""
@@ -23,13 +22,14 @@ def corpus(root, target: str) -> list[bytes]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_corpus(root, target):
-    members = corpus(root, target)
+    members, function = corpus(root, target), function_of(target)
     assert len(members) >= 20
     for data in members:
-        TARGETS[target](data)
+        function(data)
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_changed_members(root, target, data):
     """Bytes of a member changed, cut out, or followed by those of another one."""
@@ -40,7 +40,7 @@ def test_changed_members(root, target, data):
         if one:
             one[at % len(one)] = value
     cut = data.draw(st.integers(0, len(one)))
-    TARGETS[target](bytes(one[:cut] + data.draw(st.sampled_from(members))[1:] + one[cut:]))
+    function_of(target)(bytes(one[:cut] + data.draw(st.sampled_from(members))[1:] + one[cut:]))
 
 
 @pytest.mark.soak
@@ -52,11 +52,10 @@ def test_guided_by_coverage(root, target, tmp_path):
     for number, data in enumerate(corpus(root, target)):
         (folder / str(number)).write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.serve.fuzz_nbd", target, str(folder), "-max_len=6000",
+        [sys.executable, "-m", "tests.serve.fuzz", target, str(folder), "-max_len=6000",
          f"-max_total_time={SECONDS}", "-timeout=10", "-seed=1",
          f"-artifact_prefix={tmp_path}/"],
-        cwd=root, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True,
-        timeout=4 * SECONDS, check=False,
+        cwd=root, capture_output=True, text=True, timeout=4 * SECONDS, check=False,
     )  # fmt: skip
     found = [each.read_bytes().hex() for each in tmp_path.iterdir() if each.is_file()]
     assert done.returncode == 0 and not found, f"{found}\n{done.stderr[-3000:]}"

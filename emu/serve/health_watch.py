@@ -1,0 +1,46 @@
+"""Looks at the health of a served drive while it runs: reports events, and keeps its counts.
+
+Owns the thread and its times. Does not own what is reported or kept (nvme_drive.py). Source: NVM
+Express Base Specification 2.0, section 5.2 (events of the SMART / Health Information log page).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ondie.emu.serve.defects import say_once
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.units import InputError
+
+LOOK_S = 0.5
+"""Time between two looks."""
+SAVE_S = 5.0
+"""Time after which counts that have changed are written to the store: what the end of the process
+may take."""
+
+
+class HealthWatch:
+    """Watches ``drive`` until :meth:`close`."""
+
+    def __init__(self, drive: NvmeDrive) -> None:
+        self._drive = drive
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ondie health", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End."""
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        saved = time.monotonic()
+        while not self._end.wait(LOOK_S):
+            try:
+                self._drive.look()
+                if time.monotonic() - saved >= SAVE_S:
+                    saved = time.monotonic()
+                    self._drive.save_counts()
+            except InputError as error:  # the file cannot be written, or the service has ended
+                say_once(f"the counts of the drive are not kept: {error}")
