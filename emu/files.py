@@ -1,6 +1,7 @@
 """Files: checks before a run, writing of all files or none, and who holds a lock.
 
-Owns the checks of paths, file names and folders, and the holder of a lock. Does not own the contents of files. Source: none.
+Owns the checks of paths, file names and folders, and the holder of a lock. Does not own the
+contents of files. Source: none.
 """
 
 from __future__ import annotations
