@@ -1,6 +1,7 @@
-"""Output files: checks before a run, and writing of all files or none.
+"""Files: checks before a run, writing of all files or none, and who holds a lock.
 
-Owns the checks of paths, file names and folders. Does not own the contents of files. Source: none.
+Owns the checks of paths, file names and folders, and the holder of a lock. Does not own the
+contents of files. Source: none.
 """
 
 from __future__ import annotations
@@ -135,3 +136,20 @@ def suffix_of(path: Path) -> str:
     if suffix not in IMAGES:
         raise InputError(f"{path}: the suffix of a figure must be .{' or .'.join(IMAGES)}")
     return suffix
+
+
+def lock_holder(handle: int) -> str:
+    """Return who holds the lock (flock) of an open file, as far as the system says so."""
+    number = os.fstat(handle).st_ino
+    try:
+        with open("/proc/locks") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        rows = []
+    for row in rows:
+        if row[1] == "FLOCK" and row[5].rpartition(":")[2] == str(number):
+            if row[4] == str(os.getpid()):
+                return "another drive or check of this process"
+            if int(row[4]) > 0:
+                return f"another process (pid {row[4]})"
+    return "another drive or check"

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.config.config import Config, shown
-from ondie.emu.files import as_path
+from ondie.emu.files import as_path, lock_holder
 from ondie.emu.nand import sparse_file
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.superblock import (
@@ -103,23 +103,6 @@ def _of_blocks(keys: list[str]) -> str:
         "; its logical blocks are smaller than a mapping unit: open it with their size as "
         "block_bytes (--block), for example 512"
     )
-
-
-def _holder(handle: int) -> str:
-    """Return who holds the lock (flock) of an open file, as far as the system says so."""
-    number = os.fstat(handle).st_ino
-    try:
-        with open("/proc/locks") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        rows = []
-    for row in rows:
-        if row[1] == "FLOCK" and row[5].rpartition(":")[2] == str(number):
-            if row[4] == str(os.getpid()):
-                return "another drive or check of this process"
-            if int(row[4]) > 0:
-                return f"another process (pid {row[4]})"
-    return "another drive or check"
 
 
 class StoreFolder:
@@ -371,7 +354,7 @@ class StoreFolder:
         try:
             fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{self.path}: is in use by {_holder(self._lock)}") from None
+            raise InputError(f"{self.path}: is in use by {lock_holder(self._lock)}") from None
 
     @property
     def in_use(self) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from ondie.emu.serve.control_words import send
 from tests.live import guest_packages
 from tests.live.guest import Guest
-from tests.live.test_guest_nvme_tcp import Served, connect, disconnect
+from tests.live.test_guest_nvme_tcp import Served, connect, disconnect, smart
 
 pytestmark = pytest.mark.soak
 VOLATILE = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=32",
@@ -81,7 +81,7 @@ def test_five_power_cuts_with_a_live_mount(served, guest, tmp_path):
         guest.ok("sha256sum -c -s /tmp/sums")
         guest.ok("umount /mnt && e2fsck -fn /dev/nvme0n1")
     assert noted(guest) >= 5 * FILES
-    found = guest.ok("nvme smart-log -o json /dev/nvme0")
-    assert '"unsafe_shutdowns":5' in found.replace(" ", "")
+    counted = smart(guest)
+    assert [int(counted[name]) for name in ("unsafe_shutdowns", "power_cycles")] == [5, 6]
     disconnect(guest, served)
     assert served.stop(signal.SIGTERM) == 0
