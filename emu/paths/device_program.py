@@ -19,7 +19,7 @@ from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme import command
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 
-CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 13
 """Bytes of the input that a program works on at a time."""
 MOST_CHUNKS = 1 << 14
 IN_FLIGHT = 2

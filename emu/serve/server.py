@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from ondie.emu.config.config import Config
 from ondie.emu.controller.fabrics import MOST_NAME_BYTES, is_name
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run.system import NO_RESERVOIR
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import ControlServer, socket_address
@@ -21,6 +22,7 @@ from ondie.emu.serve.nbd_session import warm_up
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp import NvmeTcpServer
 from ondie.emu.serve.served import ServedDrive
+from ondie.emu.serve.served_states import StatesOptions
 from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
@@ -47,6 +49,8 @@ class ServeOptions:
     clock: str = "virtual"
     scale: float = 1.0
     read_only: bool = False
+    states: StatesOptions | None = None
+    """States that the drive holds; None: none."""
 
 
 def nothing() -> None:
@@ -66,6 +70,8 @@ class Server:
     ) -> None:
         if options.nbd is options.vfio_user is options.nvme_tcp is None:
             raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
+        if options.states is not None and options.vfio_user is options.nvme_tcp is None:
+            raise InputError("--states requires --vfio-user or --nvme-tcp, whose hosts use them")
         with contextlib.ExitStack() as undo:
             nbd = vfio_user = control = None
             nvme_tcp = listener_of_nvme_tcp(options)
@@ -80,6 +86,10 @@ class Server:
             if options.ctl is not None:
                 control = Listener(socket_address(options.ctl, "--ctl"), "--ctl", private=True)
                 undo.callback(control.close)
+            states = None
+            if options.states is not None:
+                states = options.states.states(cfg, options.seed)
+                cfg = states.cfg
             self.drive = Drive(
                 cfg,
                 payload=True,
@@ -89,14 +99,18 @@ class Server:
                 store=options.store,
                 durability=options.durability,
                 read_only=options.read_only,
+                reservoir=NO_RESERVOIR if states is None else states.reservoir,
             )
             undo.callback(self.drive.abandon)
+            if options.states is not None and states is not None:
+                options.states.place(states, self.drive)
             self.service = Service(self.drive, options.clock, options.scale)
             undo.callback(self.service.close)
             self.served = ServedDrive(self.drive, self.service)
             self.nvme = None
             if vfio_user is not None or nvme_tcp is not None:
-                self.nvme = NvmeDrive(self.served, several_controllers=nvme_tcp is not None)
+                self.nvme = NvmeDrive(self.served, several_controllers=nvme_tcp is not None,
+                                      states=states)  # fmt: skip
             if nbd is not None:
                 warm_up(self.served)
             ready()
