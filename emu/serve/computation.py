@@ -232,6 +232,8 @@ class Computation:
 
     def _begin_update(self, task: Update) -> Any:
         states = self.states
+        if self._served.drive.off:
+            raise InputError("the power was cut")
         if states.updating:
             raise Refused(Code.COMMAND_INTERRUPTED)
         step, complete = states.step, states.complete
