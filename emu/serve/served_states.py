@@ -1,11 +1,13 @@
 """States of an optimizer on a drive that is to be served: from options to a drive that holds them.
 
-Owns the options, their checks, and the choice between states of the store and new ones. Does not
-own the states (states/resident.py) or their commands (computation.py). Source: none.
+Owns the options, their checks, the choice between states of the store and new ones, and the file
+`states.json` of the store, which says whose states it holds. Does not own the states
+(states/resident.py) or their commands (computation.py). Source: none.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +17,15 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
 from ondie.emu.engine.run.power_system import Start
+from ondie.emu.files import write_atomically
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.states.resident import FLAGS, ResidentStates
 from ondie.emu.units import InputError, known_names, quoted, whole_number
 from ondie.kernels import OPS, get
+
+NAME = "states.json"
+DEFAULTS = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9}
+"""Hyperparameters that are not given; others are 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,7 @@ class StatesOptions:
 
     def place(self, states: ResidentStates, drive: Drive) -> None:
         """Take the states that ``drive`` holds, or create them on a new one. Raises InputError."""
+        self._check_store(drive)
         if drive.started is not Start.NEW:
             if self.weights is not None:
                 raise InputError("--weights: the store has weights already; leave the option out")
@@ -58,10 +66,44 @@ class StatesOptions:
             vectors["w"] = load_weights(self.weights, states.n_params)
         states.create(drive, vectors)
 
+    def _check_store(self, drive: Drive) -> None:
+        """Note in the store of a new drive what it holds; raise InputError if another one holds
+        something else, or the note cannot be read or written."""
+        files = None if drive.store is None else drive.store.files
+        if files is None:
+            return
+        folder = files.folder.path
+        path, own = folder / NAME, {"states": self.count, "optimizer": self.optimizer}
+        if drive.started is Start.NEW:
+            write_atomically({path: json.dumps(own).encode()}, files.folder.durability == "host")
+            return
+        try:
+            held = json.loads(path.read_bytes())
+            states, optimizer = int(held["states"]), str(held["optimizer"])
+        except FileNotFoundError:
+            raise InputError(f"--states: {folder} is the store of a drive without them") from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from error
+        if (states, optimizer) != (self.count, self.optimizer):
+            raise InputError(
+                f"--states {self.count} --optimizer {self.optimizer}: {folder} holds states of "
+                f"{states} parameters for {optimizer}"
+            )
+
+
+def check_without_states(store: str | None) -> None:
+    """Raise InputError for the folder of a store that holds states, which is to be served without
+    them."""
+    if store is not None and (Path(store) / NAME).exists():
+        raise InputError(f"--store {store}: holds states; serve it with the same --states COUNT")
+
 
 def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
-    """Return hyperparameters by name from texts NAME=VALUE. Raises InputError."""
-    takes, found = get(optimizer).takes, dict[str, float | bool]()
+    """Return hyperparameters by name from texts NAME=VALUE and DEFAULTS. Raises InputError."""
+    takes = get(optimizer).takes
+    found: dict[str, float | bool] = {
+        name: value for name, value in DEFAULTS.items() if name in takes
+    }
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or name not in takes:

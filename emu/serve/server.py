@@ -22,7 +22,7 @@ from ondie.emu.serve.nbd_session import warm_up
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp import NvmeTcpServer
 from ondie.emu.serve.served import ServedDrive
-from ondie.emu.serve.served_states import StatesOptions
+from ondie.emu.serve.served_states import StatesOptions, check_without_states
 from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
@@ -87,7 +87,9 @@ class Server:
                 control = Listener(socket_address(options.ctl, "--ctl"), "--ctl", private=True)
                 undo.callback(control.close)
             states = None
-            if options.states is not None:
+            if options.states is None:
+                check_without_states(options.store)
+            else:
                 states = options.states.states(cfg, options.seed)
                 cfg = states.cfg
             self.drive = Drive(

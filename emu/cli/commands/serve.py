@@ -52,7 +52,8 @@ arrives while this thread goes to sleep and another one takes its lock."""
               "of this many parameters, and take computation commands.")  # fmt: skip
 @click.option("--optimizer", metavar="OP", help="Optimizer of --states.  [default: adam]")
 @click.option("--hyper", multiple=True, metavar="NAME=VALUE",
-              help="Hyperparameter of --optimizer, such as lr=0.001; may be repeated.")  # fmt: skip
+              help="Hyperparameter of --optimizer; may be repeated.  [default: lr=0.001 beta1=0.9 "
+              "beta2=0.999 eps=1e-8 momentum=0.9, others 0]")  # fmt: skip
 @click.option("--weights", metavar="FILE", help="Initial weights of --states, float32 in a .npy "
               "file.  [default: zeros]")  # fmt: skip
 @click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store as it is.")
