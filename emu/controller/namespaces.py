@@ -84,13 +84,13 @@ class Namespaces:
     def add_states(self, size: int) -> Namespace:
         """Add the namespace of weights and states, ``size`` bytes, attached and write-protected. It
         has the first identifier that is free from 2 on. Raises Refused if none is."""
-        block = self.capabilities.mapping_unit_bytes
+        block = self.capabilities.formats[0]
         free = [n for n in range(2, self.capabilities.namespaces + 1) if n not in self.by_nsid]
         if not free:
             raise Refused(Code.NAMESPACE_ID_UNAVAILABLE)
         found = Namespace(
             free[0], 0, -(-size // block) * block, -(-size // block),
-            self.capabilities.formats.index(block), block,
+            0, block,
             namespace_uuid(self.capabilities, free[0], 0),
             attached=True, write_protected=True, states=True,
         )  # fmt: skip

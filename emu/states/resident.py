@@ -194,10 +194,8 @@ class ResidentStates(DriveStates):
         return drive.start_beside([rows.take()] if count else [])
 
     def _parts(self, first: int, size: int) -> Iterator[tuple[VectorPlace, int, int]]:
-        """Yield the vectors that a range of addresses touches, with the bytes [low, high) of each.
-        Raises InputError for a range that is outside."""
-        if not 0 <= first <= first + size <= self.bytes_of_all:
-            raise InputError(f"bytes {first} to {first + size}: outside of {self.bytes_of_all}")
+        """Yield the vectors that a range of addresses touches, with the bytes [low, high) of
+        each."""
         for place in self.places:
             low, high = max(first - place.first, 0), min(first + size - place.first, place.size)
             if low < high:
@@ -205,7 +203,7 @@ class ResidentStates(DriveStates):
 
     def stored_bytes(self, first: int, size: int) -> np.ndarray:
         """Return ``size`` bytes from address ``first`` on as they are on flash, uint8[size], in
-        zero simulated time; zeros between vectors."""
+        zero simulated time; zeros between and behind the vectors."""
         out = np.zeros(size, np.uint8)
         payload, stripes = self._opened, self._path.stripes[0]
         width = stripes.dtype.itemsize
