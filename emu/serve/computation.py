@@ -38,6 +38,7 @@ from ondie.emu.controller.io_commands import READS, NamespaceRead, namespace_rea
 from ondie.emu.controller.namespaces import Namespace
 from ondie.emu.controller.opcodes import Compute, Nvm
 from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.wire import Cqe
 from ondie.emu.paths import device_program
 from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
@@ -99,10 +100,13 @@ class Computation:
         )  # fmt: skip
 
     def _power_on(self) -> None:
-        """The power has come on again: recover the states."""
+        """The power has come on again: recover the states. Raises InputError if they cannot be."""
         with self._lock:
             self._reset()
-        self.states.open(self._served.drive)
+        try:
+            self.states.open(self._served.drive)
+        except Unrecoverable as error:
+            raise InputError(f"the states cannot be recovered: {error}") from error
 
     def takes(self, request: IoRequest) -> bool:
         """Return True for a command that is executed here: a computation command, or a read of the
@@ -175,7 +179,7 @@ class Computation:
             result = IoResult(Cqe(request.sqe.cid, dw0=found.dw0), found.data)
         except Refused as refused:
             result = self._refused(controller, request, refused)
-        except InputError:  # the power was cut, or the service has ended
+        except Exception:  # noqa: BLE001 - the power was cut, the service has ended, or a defect
             result = self._refused(controller, request, Refused(Code.INTERNAL_ERROR))
         finally:
             with self._lock:

@@ -3,7 +3,9 @@ its resources give, and longer beside commands that use the same ones.
 Source: ISP rows: instructions / (cores x IPC x frequency); DRAM, channels and link of the preset.
 """
 
+import time
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme.command import READ, WRITE, commands_of
 from ondie.emu.paths import device_program
 from ondie.emu.paths.base import Rows
+from ondie.emu.service import Service
 from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 from ondie.kernels import get
@@ -221,3 +224,56 @@ def test_plans_of_two_kinds_do_not_mix():
     bench.program(instructions=10)
     with pytest.raises(InputError, match="one at a time"):
         bench.drive.start(joins(3))
+
+
+# --- by a service
+
+
+def test_a_service_runs_plans():
+    """Its future ends with the plan; an error of its begin, a power cut and the end of the service
+    are errors of the future, and the service goes on."""
+    bench = Bench()
+    drive = bench.drive
+    with Service(drive) as service:
+        begin = partial(bench.program, instructions=100)
+        assert service.run_plan(begin, lambda: drive.now).result() > bench.begin
+        with pytest.raises(KeyError):
+            service.run_plan({}.popitem, int).result()
+        with pytest.raises(KeyError):
+            service.run_plan(begin, {}.popitem).result()
+        cut = service.run_plan(begin, int)
+        service.call(lambda: drive.power_cut(1)).result()
+        if cut.exception() is not None:
+            assert "the power was cut" in str(cut.exception())
+        late = service.run_plan(begin, int)
+        with pytest.raises(InputError):
+            late.result()
+        service.call(drive.power_on).result()
+        service.call(lambda: bench.states.open(drive)).result()
+        last = service.run_plan(begin, lambda: "done")
+    assert last.result() == "done"
+    with pytest.raises(InputError, match="has ended"):
+        service.run_plan(begin, int)
+
+
+def test_a_power_cut_ends_the_plans():
+    bench = Bench()
+    with Service(bench.drive) as service:
+        cut = service.run_plan(lambda: (bench.program(instructions=100),
+                                        bench.drive.power_cut(2))[0], int)  # fmt: skip
+        with pytest.raises(InputError, match="the power was cut"):
+            cut.result()
+
+
+def test_a_plan_with_the_clock_real():
+    """It ends when the wall clock has reached its end; commands are served meanwhile."""
+    bench = Bench()
+    with Service(bench.drive, "real") as service:
+        begin = time.perf_counter()
+        plan = service.run_plan(partial(bench.program, instructions=10_000), int)
+        sink = np.zeros(BLOCK, np.uint8)
+        for _ in range(3):
+            service.submit(commands_of([(READ, 0, BLOCK, 0, 0)]), sink).result()
+            assert (sink == bench.text[:BLOCK]).all() and not plan.done()
+        plan.result(10)
+        assert time.perf_counter() - begin >= (1 << 14) * 10_000 / RATE
