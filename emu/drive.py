@@ -25,6 +25,7 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
 from ondie.emu.engine.run.command_system import CommandOptions
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD
+from ondie.emu.engine.run.plan_mix import MixedPlan
 from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
 from ondie.emu.engine.run.system import NO_RESERVOIR, PLANNED, ReservoirOptions
 from ondie.emu.files import as_path, write_atomically
@@ -190,12 +191,22 @@ class Drive(PowerSystem):
         payload if nothing says what the plan does with bytes (``follow``; see
         states/drive_states.py).
         """
+        self._check_plan()
+        super().start(plan)
+
+    def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
+        """Start a plan as :meth:`start` does, beside others that were started with this method;
+        return it. Raises InputError as that does."""
+        self._check_plan()
+        return super().start_beside(plan)
+
+    def _check_plan(self) -> None:
+        """Raise InputError unless the drive can run a plan."""
         self._check_open()
         if self.defect is not None:
             raise InputError(f"the drive is offline: {self.why}")
         if self._bytes is not None and self._plans is None:
             raise InputError("a plan moves no bytes of a drive with payload; use Drive(cfg)")
-        super().start(plan)
 
     def fill(self, device: int, lpn: int, count: int) -> None:
         """Place pages on flash as System.fill does. Raises InputError on a drive with payload,

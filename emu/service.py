@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -43,9 +43,19 @@ LENT_NS = 2_000_000
 alone: a batch of another client ends it at once."""
 MOST_SCALE = 1e6
 """Largest scale of the clock ``real``, simulated seconds per second."""
+PLAN_EVENTS = 1 << 12
+"""Events between two looks for commands while a plan runs and no command is in flight."""
 NOBODY = -1
 """Number of no thread."""
 PS = 10**12
+
+
+class Running(Protocol):
+    """A plan that runs on the drive."""
+
+    @property
+    def done(self) -> bool:
+        """True if it is complete."""
 
 
 class Service:
@@ -93,6 +103,8 @@ class Service:
         self._inbox: deque[Batch] = deque()
         self._batches: dict[int, Batch] = {}
         self._idle: list[FutureBatch] = []
+        self._plans: list[tuple[Running, Callable[[], Any], Future[Any]]] = []
+        """Plans of clients that run: each with what is called at its end."""
         self._next = 0
         self._closing = False
         self._ended: str | None = None
@@ -144,7 +156,7 @@ class Service:
             return None
         owner = drive.owner
         try:
-            if self._inbox or self._batches or self._idle or self._closing:
+            if self._inbox or self._batches or self._idle or self._plans or self._closing:
                 return None
             if owner != self._thread.ident:  # the thread has not begun, or has ended
                 return None
@@ -169,7 +181,9 @@ class Service:
             return False
         owner = drive.owner
         try:
-            if self._inbox or self._batches or self._idle or self._closing or drive.off:
+            if self._inbox or self._batches or self._idle or self._plans:
+                return False
+            if self._closing or drive.off:
                 return False
             if owner != self._thread.ident:  # the thread has not begun, or has ended
                 return False
@@ -229,6 +243,27 @@ class Service:
         self._bell.ring()
         return batch.future
 
+    def run_plan(self, begin: Callable[[], Running], end: Callable[[], Any]) -> Future[Any]:
+        """Let a plan run on the drive, beside the commands of all clients and other plans.
+
+        The thread of the service calls ``begin``, which starts the plan and returns it, and
+        ``end`` when it is done. The result of the future is that of ``end``, or what either has
+        raised; InputError if the power is cut or the drive fails meanwhile. Raises InputError
+        after the end of the service.
+        """
+        future: Future[Any] = Future()
+
+        def start() -> None:
+            self._plans.append((begin(), end, future))
+
+        def started(call: Future[Any]) -> None:
+            error = call.exception()
+            if error is not None:
+                future.set_exception(error)
+
+        self.call(start).add_done_callback(started)
+        return future
+
     def _hand_over(self, batch: Batch) -> None:
         """Take a batch. The caller rings the doorbell."""
         with self._lock:
@@ -280,13 +315,14 @@ class Service:
             self._ended = why
         for batch in (*self._batches.values(), *self._idle, *self._inbox):
             batch.fail(error)
+        self._fail_plans(error)
 
     def _turn(self) -> bool:
         """Take batches, advance the clock, deliver completions. Return False at the end."""
         if self.clock == "virtual":
             seen = self._bell.rung
             with self._turns:
-                busy = self._take() or bool(self._batches or self._idle)
+                busy = self._take() or bool(self._batches or self._idle or self._plans)
                 self._advance()
             if not (busy or self._closing):
                 self._bell.wait(seen, self._poll_ns())
@@ -294,7 +330,7 @@ class Service:
             self._wait()
             with self._turns:
                 self._follow()
-        return not self._closing or bool(self._batches or self._idle or self._inbox)
+        return not self._closing or bool(self._batches or self._idle or self._plans or self._inbox)
 
     def _poll_ns(self) -> int:
         """Return for how long (ns) the thread polls before it sleeps: until POLL_NS after its last
@@ -360,6 +396,7 @@ class Service:
                 each.fail(lost)
             self._batches.clear()
             self._idle.clear()
+            self._fail_plans(lost)
         elif was_off:
             self._sim0, self._wall0 = self.drive.now, time.perf_counter_ns()
 
@@ -368,6 +405,10 @@ class Service:
         if self._batches:
             self.drive.run_until(completions=min(each.wanted for each in self._batches.values()))
             self._deliver()
+            self._end_plans()
+        elif self._plans:
+            self.drive.run_until(None, PLAN_EVENTS)
+            self._end_plans()
         elif self._idle:
             batch, now = self._idle[0], self.drive.now
             if now + batch.idle_ps < NEVER:
@@ -377,6 +418,24 @@ class Service:
                 wrong = f"idle = {batch.idle_ps / PS:g} s: {now / PS:g} s have passed, and"
                 batch.fail(InputError(f"{wrong} a clock ends at {NEVER / PS:g} s"))
             del self._idle[0]
+
+    def _end_plans(self) -> None:
+        """End the plans that are done."""
+        if self._plans and self.drive.defect is not None:
+            self._fail_plans(InputError(f"the drive is offline: {self.drive.why}"))
+        ended = [each for each in self._plans if each[0].done]
+        self._plans = [each for each in self._plans if each not in ended]
+        for _, end, future in ended:
+            try:
+                future.set_result(end())
+            except Exception as error:  # noqa: BLE001 - the client gets it
+                future.set_exception(error)
+
+    def _fail_plans(self, error: BaseException) -> None:
+        """End all plans with ``error``."""
+        plans, self._plans = self._plans, []
+        for _, _, future in plans:
+            future.set_exception(error)
 
     def _deliver(self) -> None:
         """Hand completions to their batches, and the results of the batches that are done, when
@@ -442,11 +501,12 @@ class Service:
         """
         while True:
             seen, lent_ns = self._bell.rung, self._lent_ns
-            if not (self._inbox or self._closing) and time.perf_counter_ns() < lent_ns:
+            busy = self._inbox or self._plans or self._closing
+            if not busy and time.perf_counter_ns() < lent_ns:
                 self._bell.wait(seen, 0, lent_ns)
                 continue
             with self._turns:
-                if self._take() or (self._closing and not self._batches):
+                if self._take() or (self._closing and not (self._batches or self._plans)):
                     return
                 drive = self.drive
                 event = NEVER if drive.off else min(drive.next_event, drive.next_upkeep)
@@ -465,10 +525,11 @@ class Service:
         if drive.off:
             return
         until = min(self._target() + int(self._ahead_ns * self._ps_per_ns), NEVER - 1)
-        if until > drive.now:
-            drive.run_until(until, completions=int(bool(self._batches)))
+        if until > drive.now or self._plans:
+            drive.run_until(max(until, drive.now), completions=int(bool(self._batches)))
         if drive.has_completions:
             self._deliver()
+        self._end_plans()
 
     def _deliver_at(
         self, end_ps: int, due: list[int], ready: list[tuple[Batch, np.ndarray]]

@@ -65,3 +65,12 @@ def update_ps(
     work = instructions_per_param(op, coupled_decay, format) * n_params
     rate = cfg.isp.cores * Fraction(str(cfg.isp.ipc)) * cfg.isp.frequency_hz
     return -int(-work * PS_PER_S // rate)
+
+
+def program_ps(cfg: Config, instructions: int | Fraction, traffic: int) -> int:
+    """Return the time for which ``instructions`` occupy the ISP, ps. An FPGA has no instructions:
+    it streams the ``traffic`` (bytes) at the rate of its engine."""
+    if cfg.isp.kind == "fpga":
+        return -int(-traffic * PS_PER_S // cfg.isp.engine_bytes_per_s)
+    rate = cfg.isp.cores * Fraction(str(cfg.isp.ipc)) * cfg.isp.frequency_hz
+    return -int(-instructions * PS_PER_S // rate)

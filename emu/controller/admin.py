@@ -278,7 +278,9 @@ class Controller:
         return Reply((Cqe(sqe.cid), *self._changed(changed)), actions=tuple(actions))
 
     def _sanitize(self, sqe: Sqe, data: bytes) -> Reply:
-        self.shared.sanitize, actions = namespace_commands.sanitize(sqe, self.shared.sanitize)
+        self.shared.sanitize, actions = namespace_commands.sanitize(
+            sqe, self.shared.sanitize, self.namespaces
+        )
         return Reply((Cqe(sqe.cid),), actions=tuple(actions))
 
     def _namespace_management(self, sqe: Sqe, data: bytes) -> Reply:

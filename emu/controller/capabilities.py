@@ -62,6 +62,8 @@ class Capabilities:
     """PCI vendor; 0: none is assigned."""
     sgl_support: int = 1
     """SGLS; 1: SGLs without alignment, 0: none."""
+    computation: bool = False
+    """It takes computation commands."""
     capsule_bytes: int = 0
     """Fabrics only: bytes of a command capsule with its data."""
 

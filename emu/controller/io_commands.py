@@ -25,10 +25,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ondie.emu.controller import computation
 from ondie.emu.controller.admin import FLAGS_BYTE, FUSED, TO_CONTROLLER, TO_HOST, Controller
 from ondie.emu.controller.identify_controller import MOST_RANGES
 from ondie.emu.controller.namespaces import BROADCAST, Namespace
-from ondie.emu.controller.opcodes import CHANGES_CONTENT, NVM_EFFECTS, Nvm
+from ondie.emu.controller.opcodes import CHANGES_CONTENT, COMPUTE_EFFECTS, NVM_EFFECTS, Nvm
 from ondie.emu.controller.status_code import Code, Refused, status_field
 from ondie.emu.nvme.command import FLUSH, READ, TRIM, WRITE, commands_of
 from ondie.emu.nvme.wire import Sqe
@@ -69,6 +70,8 @@ def transfer_of(sqe: Sqe, controller: Controller) -> tuple[int, int]:
     if sqe.opcode == Nvm.DATASET_MANAGEMENT:
         return TO_CONTROLLER, ((sqe.cdw10 & 0xFF) + 1) * RANGE_BYTES
     namespace = controller.namespaces.by_nsid.get(sqe.nsid)
+    if sqe.opcode in COMPUTE_EFFECTS and namespace is not None and namespace.states:
+        return computation.transfer_of(sqe, controller.capabilities.transfer_bytes)
     if sqe.opcode not in WITH_DATA or namespace is None or not namespace.attached:
         return 0, 0
     size = ((sqe.cdw12 & 0xFFFF) + 1) * namespace.block_bytes
@@ -95,6 +98,34 @@ def decode(sqe: Sqe, controller: Controller, data: bytes = b"") -> IoPlan:
     if opcode == Nvm.DATASET_MANAGEMENT:
         return _dataset_management(sqe, namespace, data)
     return _blocks(opcode, sqe, namespace, controller)
+
+
+class NamespaceRead(NamedTuple):
+    """Read of a namespace that has no place among the bytes of the drive."""
+
+    first: int
+    """First byte of the namespace."""
+    size: int
+
+
+def namespace_read(
+    sqe: Sqe, namespace: Namespace, controller: Controller, given: int
+) -> NamespaceRead:
+    """Return what Read, Compare or Verify reads of ``namespace``. ``given``: bytes that the host
+    has sent. Raises Refused."""
+    count = (sqe.cdw12 & 0xFFFF) + 1
+    size, slba = count * namespace.block_bytes, sqe.cdw10 | sqe.cdw11 << 32
+    if sqe.flags & FUSED:
+        raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
+    if size > controller.capabilities.transfer_bytes:
+        raise Refused(Code.INVALID_FIELD, NLB_BYTE)
+    if sqe.cdw12 & PROTECTION_CHECKS:
+        raise Refused(Code.INVALID_FIELD, PRINFO_BYTE)
+    if slba + count > namespace.blocks:
+        raise Refused(Code.LBA_OUT_OF_RANGE, SLBA_BYTE)
+    if given != (size if sqe.opcode == Nvm.COMPARE else 0):
+        raise Refused(Code.DATA_TRANSFER_ERROR)
+    return NamespaceRead(slba * namespace.block_bytes, size)
 
 
 FLUSH_STAGE = commands_of([(FLUSH, 0, 0, -1, 0)])

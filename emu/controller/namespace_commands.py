@@ -65,6 +65,8 @@ def manage(sqe: Sqe, data: bytes, namespaces: Namespaces) -> tuple[int, list[Act
         raise Refused(Code.INVALID_FIELD, SEL_BYTE)
     if sqe.nsid == BROADCAST:
         nsids = namespaces.identifiers(attached=False)
+        if namespaces.any_protected:
+            raise Refused(Code.NAMESPACE_WRITE_PROTECTED, NSID_BYTE)
     else:
         nsids = [namespaces.allocated(sqe.nsid).nsid]
     gone = [namespaces.delete(nsid) for nsid in nsids]
@@ -128,10 +130,12 @@ def format_nvm(sqe: Sqe, namespaces: Namespaces) -> tuple[list[Action], list[int
     return [Action(do, first=each.first, size=each.size) for each in changed], nsids
 
 
-def sanitize(sqe: Sqe, state: SanitizeState) -> tuple[SanitizeState, list[Action]]:
+def sanitize(
+    sqe: Sqe, state: SanitizeState, namespaces: Namespaces
+) -> tuple[SanitizeState, list[Action]]:
     """Start a sanitize operation, or leave the failure of the last one; return the new state and
     the actions. After the failure of a restricted operation (AUSE is 0), only another restricted
-    one is allowed. Raises Refused."""
+    one is allowed. Raises Refused, also if any namespace is write-protected."""
     action = sqe.cdw10 & 0b111
     if action == EXIT_FAILURE:
         if state.status == FAILED and not state.dword & UNRESTRICTED_EXIT:
@@ -142,6 +146,8 @@ def sanitize(sqe: Sqe, state: SanitizeState) -> tuple[SanitizeState, list[Action
     restricted = state.status == FAILED and not state.dword & UNRESTRICTED_EXIT
     if restricted and sqe.cdw10 & UNRESTRICTED_EXIT:
         raise Refused(Code.SANITIZE_FAILED)
+    if namespaces.any_protected:
+        raise Refused(Code.NAMESPACE_WRITE_PROTECTED)
     started = SanitizeState(IN_PROGRESS, dword=sqe.cdw10, progress=0)
     return started, [Action(Do.SANITIZE)]
 

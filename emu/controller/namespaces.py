@@ -38,6 +38,8 @@ class Namespace:
     attached: bool = False
     write_protected: bool = False
     """Writes of the host end with Namespace is Write Protected."""
+    states: bool = False
+    """It holds weights and states, by addresses of their own, and takes computation commands."""
 
 
 @dataclass(slots=True)
@@ -79,9 +81,33 @@ class Namespaces:
         found.attached = True
         return found
 
+    def add_states(self, size: int) -> Namespace:
+        """Add the namespace of weights and states, ``size`` bytes, attached and write-protected. It
+        has the first identifier that is free from 2 on. Raises Refused if none is."""
+        block = self.capabilities.formats[0]
+        free = [n for n in range(2, self.capabilities.namespaces + 1) if n not in self.by_nsid]
+        if not free:
+            raise Refused(Code.NAMESPACE_ID_UNAVAILABLE)
+        found = Namespace(
+            free[0], 0, -(-size // block) * block, -(-size // block),
+            0, block,
+            namespace_uuid(self.capabilities, free[0], 0),
+            attached=True, write_protected=True, states=True,
+        )  # fmt: skip
+        self.by_nsid[free[0]] = found
+        return found
+
+    @property
+    def any_protected(self) -> bool:
+        """True if a namespace is write-protected, so that commands for all are refused."""
+        return any(each.write_protected for each in self.by_nsid.values())
+
     def delete(self, nsid: int) -> Namespace:
-        """Delete a namespace and return it. Raises Refused if there is none."""
+        """Delete a namespace and return it. Raises Refused if there is none, or if it is
+        write-protected."""
         found = self.allocated(nsid)
+        if found.write_protected:
+            raise Refused(Code.NAMESPACE_WRITE_PROTECTED, 4)
         del self.by_nsid[nsid]
         return found
 
@@ -97,7 +123,7 @@ class Namespaces:
 
     def _gaps(self) -> list[tuple[int, int]]:
         """Return (first byte, end) of every range between namespaces, some of them empty."""
-        taken = sorted((each.first, each.first + each.size) for each in self.by_nsid.values())
+        taken = sorted((each.first, each.first + each.size) for each in self._conventional)
         begins = [0, *(end for _, end in taken)]
         ends = [*(first for first, _ in taken), self.capabilities.capacity_bytes]
         return list(zip(begins, ends, strict=True))
@@ -108,7 +134,12 @@ class Namespaces:
 
     @property
     def unallocated_bytes(self) -> int:
-        return self.capabilities.capacity_bytes - sum(each.size for each in self.by_nsid.values())
+        return self.capabilities.capacity_bytes - sum(each.size for each in self._conventional)
+
+    @property
+    def _conventional(self) -> list[Namespace]:
+        """The namespaces that share the bytes of the drive."""
+        return [each for each in self.by_nsid.values() if not each.states]
 
     def allocated(self, nsid: int) -> Namespace:
         """Return a namespace, attached or not. Raises Refused: Invalid Namespace or Format for an

@@ -1,7 +1,7 @@
 """Opcodes of the commands that the controller supports, and their effects.
 
 Owns the tables of admin and I/O opcodes. Does not own the execution of the commands (admin.py,
-io_commands.py) or the vendor-specific opcodes of the tunnel and of computation.
+io_commands.py, computation.py) or the vendor-specific opcodes of the tunnel.
 Source: NVM Express Base Specification 2.0, figures "Opcodes for Admin Commands" and "Commands
 Supported and Effects Data Structure"; NVM Command Set Specification 1.0, figure "Opcodes for NVM
 Commands".
@@ -63,6 +63,22 @@ class Nvm(IntEnum):
     VERIFY = 0x0C
 
 
+class Compute(IntEnum):
+    """Vendor-specific I/O opcodes of computation. Bits 1:0 are the direction of the data."""
+
+    CREATE_SET = 0xA1
+    DELETE_SET = 0xA4
+    LOAD_PROGRAM = 0xA5
+    ACTIVATE = 0xA8
+    ALLOCATE = 0xB0
+    FREE = 0xC0
+    COPY = 0xD0
+    EXECUTE = 0xE1
+    REPORT = 0xE2
+    READ_MEMORY = 0xF2
+    WRITE_MEMORY = 0xF5
+
+
 ADMIN_EFFECTS = dict.fromkeys(Admin, Effect.SUPPORTED) | {
     Admin.NAMESPACE_MANAGEMENT: Effect.SUPPORTED
     | Effect.NAMESPACE_INVENTORY
@@ -80,6 +96,10 @@ CHANGES_CONTENT = (
 NVM_EFFECTS = {
     opcode: Effect.SUPPORTED | (Effect.CONTENT if opcode in CHANGES_CONTENT else 0)
     for opcode in Nvm
+}
+COMPUTE_EFFECTS = {
+    opcode: Effect.SUPPORTED | (Effect.CONTENT if opcode == Compute.EXECUTE else 0)
+    for opcode in Compute
 }
 DURING_SANITIZE = frozenset(
     {

@@ -57,7 +57,7 @@ class Controls:
         drive = self._served.drive
 
         def switch_on() -> Result:
-            drive.power_on()
+            self._served.power_on()
             return {"condition": drive.condition.value, "why": drive.why}
 
         return self._call(switch_on)

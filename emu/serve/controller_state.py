@@ -46,6 +46,7 @@ def save(folder: Path, shared: Shared, past: Past, ran: Ran, running: bool, dura
                 "attached": each.attached, "write_protected": each.write_protected,
             }
             for each in shared.namespaces.by_nsid.values()
+            if not each.states  # it is added at every start
         ],
         "uncorrectable": shared.uncorrectable.ranges,
         "sanitize": shared.sanitize._asdict(),

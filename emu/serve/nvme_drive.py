@@ -46,8 +46,10 @@ from ondie.emu.controller.status_code import Code
 from ondie.emu.nvme.command import FLUSH, TRIM
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import controller_state
+from ondie.emu.serve.computation import Computation
 from ondie.emu.serve.gate import Gate
-from ondie.emu.serve.served import Served
+from ondie.emu.serve.served import Served, ServedDrive
+from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 
 Post = Callable[[tuple[Cqe, ...]], None]
@@ -72,8 +74,10 @@ def firmware_revision() -> str:
 class NvmeDrive:
     """The drive of ``served`` with one namespace of all its bytes.
 
-    ``serial``: serial number, of which the names of subsystem and namespaces are made; None: that
-    of the store, without a store a new one at each start. ``io_queues``, ``vectors``: of each
+    ``states``: weights and states that the drive holds, which get a namespace of their own and
+    computation commands; None: there are none. ``serial``: serial number, of which the names of
+    subsystem and namespaces are made; None: that of the store, without a store a new one at each
+    start. ``io_queues``, ``vectors``: of each
     controller. ``several_controllers``: there may be more than one at a time, as on fabrics.
     Raises InputError for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
@@ -85,6 +89,7 @@ class NvmeDrive:
         io_queues: int = 16,
         vectors: int = 17,
         several_controllers: bool = False,
+        states: ResidentStates | None = None,
     ) -> None:
         self.served = served
         files = None if served.store is None else served.store.files
@@ -132,7 +137,14 @@ class NvmeDrive:
         self._running = True
         """Not all hosts have announced the end of power: it would be an unsafe shutdown."""
         served.at_power_cut.append(self._power_was_cut)
+        self.computation: Computation | None = None
+        """Computation commands; None: the drive has no states."""
         self._begin()
+        if states is not None:
+            assert isinstance(served, ServedDrive)
+            self.capabilities = replace(self.capabilities, computation=True)
+            namespace = self.shared.namespaces.add_states(states.bytes_of_all)
+            self.computation = Computation(served, states, namespace)
 
     def _begin(self) -> None:
         """Continue with what the last start has left, or create a namespace of all bytes."""
@@ -423,5 +435,7 @@ class NvmeDrive:
         """Return the bytes of a namespace that are mapped. Raises InputError if the service has
         ended."""
         unit = self.served.unit
+        if namespace.states:
+            return namespace.size
         mapped = self.served.mapped(namespace.first // unit, namespace.size // unit)
         return int(np.count_nonzero(mapped)) * unit

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,33 +18,15 @@ from ondie.emu.controller.admin import Controller
 from ondie.emu.controller.io_commands import WITH_DATA, IoPlan, decode, finish, record
 from ondie.emu.controller.opcodes import Nvm
 from ondie.emu.controller.status_code import Code, Refused, status_field
-from ondie.emu.nvme.wire import Cqe, Sqe
+from ondie.emu.nvme.wire import Cqe
+from ondie.emu.serve.computation import Later, drop
+from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
 MOST_AREA = 1 << 24
 """Bytes of the data area of a batch from which it is run in parts."""
-NO_DATA = np.zeros(0, np.uint8)
-
-
-class IoRequest(NamedTuple):
-    """I/O command as the host has sent it."""
-
-    sqid: int
-    sqe: Sqe
-    data: bytes | memoryview | np.ndarray = b""
-    """Data to the controller, of the size that io_commands.transfer_of says."""
-
-
-class IoResult(NamedTuple):
-    """Completion of an I/O command."""
-
-    cqe: Cqe
-    """``status`` is the status field without the phase tag."""
-    data: np.ndarray = NO_DATA
-    """Data to the host, uint8[n]: memory of the runner that the next batch overwrites; none if the
-    command has failed."""
 
 
 @dataclass(eq=False)
@@ -72,10 +53,31 @@ class IoRunner:
         self._client = drive.served.connect()
         self._area = np.zeros(1 << 16, np.uint8)
 
-    def run(self, requests: Sequence[IoRequest]) -> list[IoResult]:
+    def run(self, requests: Sequence[IoRequest], later: Later = drop) -> list[IoResult | None]:
         """Run ``requests`` and return their completions in the same order. A command whose
         identifier another one of the batch has, in the same queue, ends with Command ID Conflict.
+        ``later`` gets the completion of a computation command that is not ready; None stands for
+        it.
         """
+        computation = self._drive.computation
+        if computation is None or not any(map(computation.takes, requests)):
+            return list(self._run_commands(requests))
+        most = self._drive.capabilities.transfer_bytes
+        results: list[IoResult | None] = []
+        others = [each for each in requests if not computation.takes(each)]
+        for request in requests:
+            result = None
+            if computation.takes(request):
+                result = computation.start(self._controller, request, later, most)
+            results.append(result)
+        ran = iter(self._run_commands(others))
+        return [
+            result if computation.takes(request) else next(ran)
+            for request, result in zip(requests, results, strict=True)
+        ]
+
+    def _run_commands(self, requests: Sequence[IoRequest]) -> list[IoResult]:
+        """Run commands of the NVM Command Set, and return their completions."""
         while True:
             with self._drive.gate.together(self._drive.sanitizing) as passed:
                 if passed:

@@ -31,8 +31,9 @@ from ondie.emu.controller.opcodes import Admin
 from ondie.emu.controller.status_code import Code, Refused, status_field
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import nvme_tcp_wire as wire
+from ondie.emu.serve.io_request import IoRequest, IoResult
 from ondie.emu.serve.nvme_drive import NvmeDrive
-from ondie.emu.serve.nvme_io import IoRequest, IoRunner
+from ondie.emu.serve.nvme_io import IoRunner
 from ondie.emu.serve.nvme_tcp_handshake import Handshake, in_capsule
 from ondie.emu.serve.nvme_tcp_wire import Fatal, FatalStatus, Pdu, PduFlag, PduType
 
@@ -100,6 +101,8 @@ class Session:
         """Commands that have asked for data, by transfer tag."""
         self._queued: deque[Command] = deque()
         """Commands whose R2T waits."""
+        self._later: set[int] = set()
+        """Identifiers of commands that complete from another thread."""
         self._asked = 0
         self._tag = 0
         self._sending = threading.Lock()
@@ -205,7 +208,8 @@ class Session:
                 return True
         entry = pdu.header[wire.COMMON.size :]
         sqe = Sqe.unpack(entry)
-        if len(self._waiting) + len(self._queued) + len(self._ready) >= self._entries:
+        held = (self._waiting, self._queued, self._ready, self._later)
+        if sum(map(len, held)) >= self._entries:
             raise Fatal(FatalStatus.SEQUENCE_ERROR, 0, pdu.header)
         self._head = (self._head + 1) % self._entries
         if self.association.discovery:
@@ -222,7 +226,7 @@ class Session:
     def _take_command(self, entry: bytes, sqe: Sqe, pdu: Pdu) -> None:
         """Find the data of a command; it is ready, or its data are asked for. Raises Refused."""
         others = (*self._waiting.values(), *self._queued)
-        if any(each.sqe.cid == sqe.cid for each in others):
+        if sqe.cid in self._later or any(each.sqe.cid == sqe.cid for each in others):
             raise Refused(Code.ID_CONFLICT, 2)
         if sqe.flags & SGL != CONTIGUOUS_MPTR:
             raise Refused(Code.INVALID_FIELD, 1)
@@ -336,14 +340,27 @@ class Session:
 
     def _run(self, runner: IoRunner, requests: list[IoRequest]) -> None:
         """Run I/O commands, and respond."""
-        results = runner.run(requests)
+        self._later |= {each.sqe.cid for each in requests}
+        results = runner.run(requests, self._complete_later)
         parts: list[bytes | memoryview] = []
         for result in results:
-            if len(result.data):
-                parts += self._data(result.cqe.cid, result.data.data, result.cqe)
-            else:
-                parts.append(self._capsule(result.cqe))
-        self._send(b"".join(parts))
+            if result is not None:
+                self._later.discard(result.cqe.cid)
+                parts += self._result_parts(result)
+        if parts:
+            self._send(b"".join(parts))
+
+    def _result_parts(self, result: IoResult) -> list[bytes | memoryview]:
+        """Return the parts of the data and the completion of an I/O command."""
+        if len(result.data):
+            return self._data(result.cqe.cid, result.data.data, result.cqe)
+        return [self._capsule(result.cqe)]
+
+    def _complete_later(self, request: IoRequest, result: IoResult) -> None:
+        """Respond to a command from another thread."""
+        self._later.discard(result.cqe.cid)
+        with contextlib.suppress(OSError):  # the host has gone
+            self._send(b"".join(self._result_parts(result)))
 
     def _execute_admin(self, command: Command) -> None:
         """Run an admin command and respond."""

@@ -8,7 +8,8 @@ Source: NVM Express NVMe over PCIe Transport Specification 1.0; NVM Express Base
 sections 3.4 to 3.7.
 
 All commands of a batch have completed when ``work`` returns, so none is in flight when the host
-resets the controller or unmaps memory; commands that were not fetched have no effect.
+resets the controller or unmaps memory; commands that were not fetched have no effect. Computation
+commands are the exception: they may complete at a later ``work``, which finds their memory again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class PcieFunction:
         self.controller = drive.controller(self._post_later)
         self.registers = self.controller.registers
         self.space = PciSpace(drive.capabilities)
-        self._io = MemoryIo(drive, self.controller)
+        self._io = MemoryIo(drive, self.controller, wake)
         self.memory = self._io.memory
         self._msix = bytearray(BAR0_BYTES - MSIX_TABLE)
         self._submission: dict[int, SubmissionQueue] = {}
@@ -305,8 +306,9 @@ class PcieFunction:
         """Run a batch of I/O commands; return True if there may be more."""
         self._look()
         queues = [queue for number, queue in self._submission.items() if number]
+        late = self._io.complete_late(queues)
         more, posted = self._io.run(queues)
-        self._send({queue.vector for queue in posted})
+        self._send({queue.vector for queue in posted | late})
         return more
 
     # --- completions

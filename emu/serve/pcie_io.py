@@ -9,7 +9,8 @@ robin arbitration).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +26,9 @@ from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve.guest_memory import GuestMemory
 from ondie.emu.serve.host_data import POINTER_BYTE, Pieces, gather, pieces_of, scatter
+from ondie.emu.serve.io_request import IoRequest, IoResult
 from ondie.emu.serve.nvme_drive import NvmeDrive
-from ondie.emu.serve.nvme_io import IoRequest, IoRunner
+from ondie.emu.serve.nvme_io import IoRunner
 from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
 from ondie.emu.units import InputError
 from ondie.kernels import guest
@@ -51,10 +53,13 @@ class Part(NamedTuple):
 
 
 class MemoryIo:
-    """The I/O commands of ``controller``, whose queues are in the memory of a host."""
+    """The I/O commands of ``controller``, whose queues are in the memory of a host. ``wake``: lets
+    the thread that uses this object call ``complete_late``."""
 
-    def __init__(self, drive: NvmeDrive, controller: Controller) -> None:
-        self._drive, self._controller = drive, controller
+    def __init__(self, drive: NvmeDrive, controller: Controller, wake: Callable[[], None]) -> None:
+        self._drive, self._controller, self._wake = drive, controller, wake
+        self._late: deque[tuple[SubmissionQueue, Pieces, IoRequest, IoResult]] = deque()
+        """Completions of computation commands, from other threads."""
         self._area = np.empty(AREA_BYTES, np.uint8)
         offered = drive.capabilities
         unit, transfer = offered.mapping_unit_bytes, offered.transfer_bytes
@@ -133,7 +138,7 @@ class MemoryIo:
         """Tell the guest its namespaces."""
         spaces = [(0, 0, 0, False)] * (self._drive.capabilities.namespaces + 1)
         for nsid, each in self._controller.namespaces.by_nsid.items():
-            if each.attached:
+            if each.attached and not each.states:
                 spaces[nsid] = each.first, each.blocks, each.block_bytes, not each.write_protected
         self.guest.set_spaces(spaces)
 
@@ -193,14 +198,42 @@ class MemoryIo:
                     self._prepare(int(request["kind"]), queue, sqe, requests, targets)
                 except Refused as refused:
                     self._complete(posts, queue, sqe, refused.code, refused.where)
-        results = self._runner.run(requests) if requests else []
+        places = {(each.sqid, each.sqe.cid): at for at, each in enumerate(requests)}
+
+        def later(request: IoRequest, result: IoResult) -> None:
+            queue, pieces = targets[places[request.sqid, request.sqe.cid]]
+            self._late.append((queue, pieces, request, result))
+            self._wake()
+
+        for (queue, _), request in zip(targets, requests, strict=True):
+            queue.running.add(request.sqe.cid)
+        results = self._runner.run(requests, later) if requests else []
         for (queue, pieces), request, result in zip(targets, requests, results, strict=True):
-            if len(result.data) and not scatter(pieces, result.data, self.memory):
-                self._complete(posts, queue, request.sqe, Code.DATA_TRANSFER_ERROR, POINTER_BYTE)
-                continue
-            entry = result.cqe._replace(sqhd=queue.head, sqid=queue.number)
-            posts.setdefault(queue.completions, []).append(entry)
+            if result is not None:
+                self._finish(posts, queue, pieces, request, result)
         return {each for each, entries in posts.items() if each.post(self.guest, entries)}
+
+    def complete_late(self, queues: Sequence[SubmissionQueue]) -> set[CompletionQueue]:
+        """Complete computation commands of ``queues`` that are done; drop those of others. Return
+        the queues to which completions were posted. Raises QueueLost."""
+        posts: dict[CompletionQueue, list[Cqe]] = {}
+        while self._late:
+            queue, pieces, request, result = self._late.popleft()
+            if any(each is queue for each in queues):
+                self._finish(posts, queue, pieces, request, result)
+        return {each for each, entries in posts.items() if each.post(self.guest, entries)}
+
+    def _finish(
+        self, posts: dict[CompletionQueue, list[Cqe]], queue: SubmissionQueue, pieces: Pieces,
+        request: IoRequest, result: IoResult,
+    ) -> None:  # fmt: skip
+        """Write the data of a command to the host, and add its completion."""
+        queue.running.discard(request.sqe.cid)
+        if len(result.data) and not scatter(pieces, result.data, self.memory):
+            self._complete(posts, queue, request.sqe, Code.DATA_TRANSFER_ERROR, POINTER_BYTE)
+            return
+        entry = result.cqe._replace(sqhd=queue.head, sqid=queue.number)
+        posts.setdefault(queue.completions, []).append(entry)
 
     def _prepare(
         self,
@@ -211,7 +244,7 @@ class MemoryIo:
         targets: list[tuple[SubmissionQueue, Pieces]],
     ) -> None:
         """Add a command to the requests, with the place of its data. Raises Refused."""
-        if kind == guest.CONFLICT:
+        if kind == guest.CONFLICT or sqe.cid in queue.running:
             raise Refused(Code.ID_CONFLICT, CID_BYTE)
         if kind == guest.LOST:
             raise Refused(Code.DATA_TRANSFER_ERROR, POINTER_BYTE)

@@ -86,6 +86,8 @@ class SubmissionQueue:
     """As the host has written it to the doorbell."""
     rung: int = 0
     """Last value of the doorbell, right or wrong."""
+    running: set[int] = field(default_factory=set)
+    """Identifiers of computation commands that were fetched and have not completed."""
 
     @property
     def used(self) -> int:

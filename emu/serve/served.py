@@ -192,6 +192,15 @@ class ServedDrive(Served):
         depth = min(int(drive.arrays.pair["depth"][0]), PAIR_RING)
         super().__init__(drive.cfg, drive.capacity, drive.unit_bytes, drive.block_bytes, depth)
         self.drive, self.service = drive, service
+        self.at_power_on: list[Callable[[], None]] = []
+        """What follows when the power is switched on again, in the thread of the service."""
+
+    def power_on(self) -> None:
+        """Switch the power of the drive on again. Only the thread of the service may call. Raises
+        InputError."""
+        self.drive.power_on()
+        for each in self.at_power_on:
+            each()
 
     def power_cut(self, after_events: int) -> int:
         """Cut the power as PowerSystem.power_cut does; only the thread of the service may call."""

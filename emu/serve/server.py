@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from ondie.emu.config.config import Config
 from ondie.emu.controller.fabrics import MOST_NAME_BYTES, is_name
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run.system import NO_RESERVOIR
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import ControlServer, socket_address
@@ -22,8 +23,10 @@ from ondie.emu.serve.nbd_session import warm_up
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp import NvmeTcpServer
 from ondie.emu.serve.served import Served, ServedDrive
+from ondie.emu.serve.served_states import StatesOptions, check_without_states
 from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
+from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 
 
@@ -48,6 +51,8 @@ class ServeOptions:
     clock: str = "virtual"
     scale: float = 1.0
     read_only: bool = False
+    states: StatesOptions | None = None
+    """States that the drive holds; None: none."""
 
 
 OF_MEMORY = frozenset({"nbd", "vfio_user", "nvme_tcp", "nvme_hosts", "block_bytes"})
@@ -88,12 +93,12 @@ class Protocols:
         self._listeners[name] = Listener(address, f"--{name}")
         undo.callback(self._listeners[name].close)
 
-    def prepare(self, served: Served) -> None:
-        """Make what the servers need, which may fail. Raises InputError for a drive that a protocol
-        cannot serve."""
+    def prepare(self, served: Served, states: ResidentStates | None = None) -> None:
+        """Make what the servers need, which may fail. ``states``: what the drive holds. Raises
+        InputError for a drive that a protocol cannot serve."""
         over_tcp = "nvme-tcp" in self._listeners
         if over_tcp or "vfio-user" in self._listeners:
-            self.nvme = NvmeDrive(served, several_controllers=over_tcp)
+            self.nvme = NvmeDrive(served, several_controllers=over_tcp, states=states)
         if "nbd" in self._listeners:
             warm_up(served)
 
@@ -134,12 +139,20 @@ class Server(Protocols):
     def __init__(
         self, cfg: Config, options: ServeOptions, ready: Callable[[], None] = nothing
     ) -> None:
+        if options.states is not None and options.vfio_user is options.nvme_tcp is None:
+            raise InputError("--states requires --vfio-user or --nvme-tcp, whose hosts use them")
         with contextlib.ExitStack() as undo:
             super().__init__(options, undo)
             control = None
             if options.ctl is not None:
                 control = Listener(socket_address(options.ctl, "--ctl"), "--ctl", private=True)
                 undo.callback(control.close)
+            states = None
+            if options.states is None:
+                check_without_states(options.store)
+            else:
+                states = options.states.states(cfg, options.seed)
+                cfg = states.cfg
             self.drive = Drive(
                 cfg,
                 payload=True,
@@ -149,12 +162,15 @@ class Server(Protocols):
                 store=options.store,
                 durability=options.durability,
                 read_only=options.read_only,
+                reservoir=NO_RESERVOIR if states is None else states.reservoir,
             )
             undo.callback(self.drive.abandon)
+            if options.states is not None and states is not None:
+                options.states.place(states, self.drive)
             self.service = Service(self.drive, options.clock, options.scale)
             undo.callback(self.service.close)
             self.served = ServedDrive(self.drive, self.service)
-            self.prepare(self.served)
+            self.prepare(self.served, states)
             ready()
             undo.pop_all()
         self.start(self.served)

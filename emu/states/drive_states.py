@@ -315,7 +315,7 @@ class DriveStates:
         assert drive is not None
         if drive.condition is not Condition.ONLINE:
             raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
-        if not drive.plan_done:
+        if self._updating():
             raise InputError("an update is running; a drive runs one at a time")
         if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32:
             raise InputError(f"gradient: must be float32[{self.n_params}]")
@@ -342,10 +342,18 @@ class DriveStates:
         else:
             payload.step, payload.updated[:] = before[0], before[2]
         try:
-            drive.start(self._plan(stops, begins))
+            self._run_update(drive, self._plan(stops, begins))
         except BaseException:
             payload.step, payload.gradient, payload.updated[:] = before
             raise
+
+    def _updating(self) -> bool:
+        """Return True while no other update can begin."""
+        return self._drive is not None and not self._drive.plan_done
+
+    def _run_update(self, drive: Drive, plan: Iterator[np.ndarray]) -> None:
+        """Start the plan of an update."""
+        drive.start(plan)
 
     def _stops(self, stop: int) -> np.ndarray:
         """Return the number of stripes of each die before parameter ``stop``, int64[dies]."""

@@ -112,6 +112,9 @@ def test_bad_commands():
     host.namespaces.by_nsid[1].write_protected = True
     for opcode in (WRITE_, ZEROES_, UNCORRECTABLE_, DEALLOCATE_):
         assert refused(host, opcode) == 0x020
+    host.run(0x84, cdw10=2)  # is refused too
+    decode(Sqe(READ_, nsid=1), host.controller)
+    host.namespaces.by_nsid[1].write_protected = False
     host.run(0x84, cdw10=2)
     assert refused(host, READ_) == 0x01D
     assert record(host.controller, 3, Sqe(READ_, cid=9, nsid=1, cdw10=5), 0x281, 40) == 0x4281

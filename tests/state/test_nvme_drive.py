@@ -21,9 +21,10 @@ from ondie.emu.engine.core.counters import HOST_WRITE_BYTES
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import controller_state
 from ondie.emu.serve.gate import Gate
+from ondie.emu.serve.io_request import IoRequest, IoResult
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nvme_drive import NvmeDrive
-from ondie.emu.serve.nvme_io import IoRequest, IoResult, IoRunner
+from ondie.emu.serve.nvme_io import IoRunner
 from ondie.emu.serve.served import ServedDrive
 from ondie.emu.service import Service
 from ondie.emu.units import InputError

@@ -18,6 +18,7 @@ from ondie.emu.drive import CommandError
 from ondie.emu.nand.superblock import DURABILITIES
 from ondie.emu.serve.control import report
 from ondie.emu.serve.control_words import Result, flat
+from ondie.emu.serve.served_states import StatesOptions
 from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
 from ondie.emu.service import CLOCKS
 from ondie.emu.units import InputError
@@ -57,6 +58,14 @@ def with_options(text: str) -> str:
               "[default: the mapping unit]")  # fmt: skip
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
               help="virtual: as fast as possible; real: completions at their time.")  # fmt: skip
+@click.option("--states", type=int, metavar="COUNT", help="Hold weights and optimizer states "
+              "of this many parameters, and take computation commands.")  # fmt: skip
+@click.option("--optimizer", metavar="OP", help="Optimizer of --states.  [default: adam]")
+@click.option("--hyper", multiple=True, metavar="NAME=VALUE",
+              help="Hyperparameter of --optimizer; may be repeated.  [default: lr=0.001 beta1=0.9 "
+              "beta2=0.999 eps=1e-8 momentum=0.9, others 0]")  # fmt: skip
+@click.option("--weights", metavar="FILE", help="Initial weights of --states, float32 in a .npy "
+              "file.  [default: zeros]")  # fmt: skip
 @click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store as it is.")
 @click.option("--null", is_flag=True, help="Serve memory of the same size without a model of "
               "flash, for comparison.")  # fmt: skip
@@ -74,6 +83,10 @@ def run_serve(
     durability: str | None,
     block: int | None,
     clock: str,
+    states: int | None,
+    optimizer: str | None,
+    hyper: tuple[str, ...],
+    weights: str | None,
     read_only: bool,
     null: bool,
     seed: int,
@@ -90,7 +103,7 @@ def run_serve(
         options = ServeOptions(
             nbd=nbd, vfio_user=vfio_user, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl,
             store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
-            read_only=read_only,
+            read_only=read_only, states=states_options(states, optimizer, hyper, weights),
         )  # fmt: skip
         kind = MemoryServer if null else Server
         try:
@@ -114,3 +127,16 @@ def run_serve(
             found = report(server.served)
         for name, value in flat(found):
             click.echo(f"{name} {value}".rstrip())
+
+
+def states_options(
+    count: int | None, optimizer: str | None, hyper: tuple[str, ...], weights: str | None
+) -> StatesOptions | None:
+    """Return the options of states; None without --states. Raises InputError for options that
+    require it."""
+    if count is None:
+        for name, value in {"optimizer": optimizer, "hyper": hyper, "weights": weights}.items():
+            if value:
+                raise InputError(f"--{name} requires --states COUNT")
+        return None
+    return StatesOptions(count=count, optimizer=optimizer or "adam", hyper=hyper, weights=weights)

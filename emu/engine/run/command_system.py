@@ -32,6 +32,7 @@ from ondie.emu.engine.run.driver import (
     WANTED,
     PowerCut,
 )
+from ondie.emu.engine.run.plan_mix import MixedPlan
 from ondie.emu.engine.run.system import NO_RESERVOIR, ReservoirOptions, System
 from ondie.emu.nvme import submission, write_errors
 from ondie.emu.nvme.command import COMMAND, COMPLETION, TRANSFER
@@ -378,9 +379,22 @@ class CommandSystem(System):
         self.check_power()
         if not self.plan_done:
             raise InputError("a plan is running; a drive runs one at a time")
+        self._begin_now()
+        super().start(plan)
+
+    def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
+        """Start a plan now, beside others that were started with this method.
+
+        Raises InputError if a plan runs that was started otherwise.
+        """
+        self.check_power()
+        self._begin_now()
+        return super().start_beside(plan)
+
+    def _begin_now(self) -> None:
+        """Let rows that are loaded next begin at the time that has been reached."""
         if self.next_event >= self._reached:
             self.registers[NOW] = max(self._reached, super().now)
-        super().start(plan)
 
     def completions(self) -> np.ndarray:
         """Return the completions since the last call: command.COMPLETION[n], in the order in which

@@ -21,6 +21,7 @@ from ondie.emu.engine.core.totals import StepClock, Totals, sum_counters
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.driver import CLOSING, Driver
 from ondie.emu.engine.run.errors import SimulationError, raise_error
+from ondie.emu.engine.run.plan_mix import MixedPlan, PlanMix
 from ondie.emu.ftl import cmt, reservoir, write_frontier
 from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
@@ -109,6 +110,7 @@ class System(Driver):
         self._messages: Messages | None = None
         self._chunks: Iterator[np.ndarray] = iter(())  # of the plan that runs
         self._next_chunk: np.ndarray | None = None
+        self._mix: PlanMix | None = None  # the plans that run at the same time
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
@@ -153,6 +155,20 @@ class System(Driver):
         """Start a plan (chunks of plan_rows.PLAN), which runs with the events that follow."""
         self._chunks = _chunks(plan)
         self._next_chunk = next(self._chunks, None)
+
+    def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
+        """Start a plan as :meth:`start` does, beside others that were started with this method.
+
+        Raises InputError if a plan runs that was started otherwise.
+        """
+        if self.plan_done:
+            self._chunks = self._mix = PlanMix(self)
+        elif self._mix is None or self._chunks is not self._mix:
+            raise InputError("a plan is running that takes no other one beside it")
+        mixed = self._mix.add(_chunks(plan))
+        if self._next_chunk is None:
+            self._next_chunk = next(self._mix, None)
+        return mixed
 
     def run(self, plan: Iterable[np.ndarray]) -> int:
         """Run a plan (chunks of plan_rows.PLAN) to its end; return the number of events handled.

@@ -1,0 +1,297 @@
+"""Computation commands: vendor-specific I/O commands of the namespace that holds states.
+
+Owns the table of these commands, their checks, the effects of those that take no time in the drive,
+and what the others ask of it. Does not own memories (device_memory.py), programs (programs.py) or
+the work in the drive (serve/computation.py).
+Source: the shape is that of the NVMe Computational Programs and Subsystem Local Memory Command
+Sets, whose identifiers are not claimed: all opcodes are vendor-specific (NVM Express Base
+Specification 2.0, figure "Opcodes for I/O Commands": 80h to FFh, bits 1:0 are the direction of the
+data). The meanings of B0h, C0h, D0h, E1h, F2h and F5h are those of FEMU 10.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from ondie.emu.controller.admin import TO_CONTROLLER, TO_HOST
+from ondie.emu.controller.device_memory import (
+    GRANULE,
+    MOST_RANGES,
+    RANGE_BYTES,
+    DeviceMemory,
+    Range,
+)
+from ondie.emu.controller.namespaces import Namespace
+from ondie.emu.controller.opcodes import Compute
+from ondie.emu.controller.programs import DESCRIPTOR_BYTES, UPDATE, Program, Programs
+from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.controller.structure import Field, Structure
+from ondie.emu.nvme.wire import Sqe
+
+CDW10_BYTE, CDW11_BYTE, CDW12_BYTE, CDW14_BYTE = 40, 44, 48, 56
+RSID_BYTE = 42
+MOST_PARAMETERS = 4096
+"""Bytes of the parameters of an execution."""
+REPORT_BYTES = 4096
+VALUE_BYTES = 4
+"""FP32."""
+
+
+class Selected(IntEnum):
+    """What Activate Program does."""
+
+    DEACTIVATE = 0
+    ACTIVATE = 1
+    UNLOAD = 2
+
+
+class Done(NamedTuple):
+    """The command has ended."""
+
+    dw0: int = 0
+
+
+class Transfer(NamedTuple):
+    """Bytes between host and device memory."""
+
+    range: Range
+    to_host: bool
+
+
+class Copy(NamedTuple):
+    """Bytes of a namespace into device memory."""
+
+    first: int
+    """First byte on the drive."""
+    range: Range
+
+
+class Update(NamedTuple):
+    """Update of weights and states."""
+
+    gradient: Range
+    hyper: tuple[float, ...]
+    """Hyperparameters in the order of the optimizer; none: those of the last update."""
+    number: int
+    """Number of the update, from 1 on; 0: the one that is not complete, or the next one."""
+    stop: int
+    """First parameter that is not to be updated; 0: all are."""
+
+
+class Execution(NamedTuple):
+    """Execution of a program that a host has loaded."""
+
+    number: int
+    program: Program
+    ranges: tuple[Range, ...]
+    """Its input; the elements are those of the first range."""
+    elements: int
+
+
+class Report(NamedTuple):
+    """The host asks for progress and counts."""
+
+
+Task = Done | Transfer | Copy | Update | Execution | Report
+
+
+@dataclass
+class Device:
+    """What computation commands use and change."""
+
+    namespace: Namespace
+    memory: DeviceMemory
+    params: int
+    """Parameters of the states."""
+    granule: int
+    """An update may stop at multiples of this number of parameters."""
+    hyper: int
+    """Number of hyperparameters of the optimizer."""
+    processor: bool
+    """It has a processor for programs that hosts load."""
+    programs: Programs = field(default_factory=Programs)
+
+
+def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
+    """Return (direction, bytes) of the data of a computation command; (0, 0) for none, and for a
+    size that ``decode`` refuses. ``most``: largest transfer, bytes."""
+    match sqe.opcode:
+        case Compute.WRITE_MEMORY | Compute.READ_MEMORY:
+            size = sqe.cdw11
+            fits = 0 < size <= most and size % GRANULE == 0
+            direction = TO_HOST if sqe.opcode == Compute.READ_MEMORY else TO_CONTROLLER
+            return (direction, size) if fits else (0, 0)
+        case Compute.CREATE_SET:
+            count = sqe.cdw10
+            return (TO_CONTROLLER, count * RANGE_BYTES) if 0 < count <= MOST_RANGES else (0, 0)
+        case Compute.LOAD_PROGRAM:
+            return TO_CONTROLLER, DESCRIPTOR_BYTES
+        case Compute.EXECUTE:
+            size = sqe.cdw11
+            return (TO_CONTROLLER, size) if 0 < size <= MOST_PARAMETERS else (0, 0)
+        case Compute.REPORT:
+            return TO_HOST, REPORT_BYTES
+    return 0, 0
+
+
+def decode(sqe: Sqe, data: bytes, device: Device, most: int, source: Namespace | None) -> Task:
+    """Return what a computation command asks for; commands that take no time in the drive have
+    taken effect. ``data``: those to the controller. ``source``: namespace of which COPY reads;
+    None: it does not exist. Raises Refused."""
+    direction, size = transfer_of(sqe, most)
+    if len(data) != (size if direction == TO_CONTROLLER else 0):
+        raise Refused(Code.DATA_TRANSFER_ERROR)
+    memory = device.memory
+    match sqe.opcode:
+        case Compute.ALLOCATE:
+            return Done(memory.allocate(sqe.cdw10 | sqe.cdw11 << 32, CDW10_BYTE))
+        case Compute.FREE:
+            memory.free(sqe.cdw10, CDW10_BYTE)
+        case Compute.CREATE_SET:
+            if not size:
+                raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
+            return Done(memory.create_set(data))
+        case Compute.DELETE_SET:
+            memory.delete_set(sqe.cdw10, CDW10_BYTE)
+        case Compute.LOAD_PROGRAM:
+            if not device.processor:
+                raise Refused(Code.INVALID_OPCODE)
+            device.programs.load(sqe.cdw10, data, CDW10_BYTE)
+        case Compute.ACTIVATE:
+            _activate(sqe, device.programs)
+        case Compute.WRITE_MEMORY | Compute.READ_MEMORY:
+            return _transfer(sqe, memory, size)
+        case Compute.COPY:
+            return _copy(sqe, memory, source)
+        case Compute.EXECUTE:
+            if sqe.cdw11 and not size:
+                raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
+            return _execute(sqe, data, device)
+        case Compute.REPORT:
+            return Report()
+        case _:
+            raise Refused(Code.INVALID_OPCODE)
+    return Done()
+
+
+def _activate(sqe: Sqe, programs: Programs) -> None:
+    """Activate, deactivate or unload a program. Raises Refused."""
+    if sqe.cdw11 not in list(Selected):
+        raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
+    if sqe.cdw11 == Selected.UNLOAD:
+        programs.unload(sqe.cdw10, CDW10_BYTE)
+    else:
+        programs.activate(sqe.cdw10, sqe.cdw11 == Selected.ACTIVATE, CDW10_BYTE)
+
+
+def _transfer(sqe: Sqe, memory: DeviceMemory, size: int) -> Transfer:
+    """Return a transfer of CDW11 bytes at offset CDW12-13 of memory CDW10. Raises Refused."""
+    if not size:
+        raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
+    offset = sqe.cdw12 | sqe.cdw13 << 32
+    found = memory.range(sqe.cdw10, offset, size, (CDW10_BYTE, CDW12_BYTE, CDW11_BYTE))
+    to_host = sqe.opcode == Compute.READ_MEMORY
+    if not to_host and found.memory.users:
+        raise Refused(Code.COMMAND_INTERRUPTED, CDW10_BYTE)
+    return Transfer(found, to_host)
+
+
+def _copy(sqe: Sqe, memory: DeviceMemory, source: Namespace | None) -> Copy:
+    """Return a copy of CDW11 logical blocks from LBA CDW14-15 of namespace 1 on, to the offset
+    CDW12-13 of memory CDW10. Raises Refused."""
+    if source is None:
+        raise Refused(Code.INVALID_NAMESPACE)
+    slba, blocks = sqe.cdw14 | sqe.cdw15 << 32, sqe.cdw11
+    if slba + blocks > source.blocks:
+        raise Refused(Code.LBA_OUT_OF_RANGE, CDW14_BYTE)
+    size, offset = blocks * source.block_bytes, sqe.cdw12 | sqe.cdw13 << 32
+    found = memory.range(sqe.cdw10, offset, size, (CDW10_BYTE, CDW12_BYTE, CDW11_BYTE))
+    if found.memory.users:
+        raise Refused(Code.COMMAND_INTERRUPTED, CDW10_BYTE)
+    return Copy(source.first + slba * source.block_bytes, found)
+
+
+def _execute(sqe: Sqe, data: bytes, device: Device) -> Update | Execution:
+    """Return the execution of program CDW10 15:00 on set CDW10 31:16. Raises Refused."""
+    index, number = sqe.cdw10 & 0xFFFF, sqe.cdw10 >> 16
+    first, second = sqe.cdw12 | sqe.cdw13 << 32, sqe.cdw14 | sqe.cdw15 << 32
+    if index != UPDATE:
+        program = device.programs.executable(index, CDW10_BYTE)
+        ranges = device.memory.set(number, RSID_BYTE)
+        if data:
+            raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
+        elements, rest = divmod(ranges[0].size, program.element_bytes)
+        if rest:
+            raise Refused(Code.INVALID_FIELD, RSID_BYTE)
+        return Execution(index, program, ranges, elements)
+    (gradient, *others) = device.memory.set(number, RSID_BYTE)
+    if others or gradient.size != device.params * VALUE_BYTES:
+        raise Refused(Code.INVALID_FIELD, RSID_BYTE)
+    if data and len(data) != device.hyper * 8:
+        raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
+    if second > device.params or (second % device.granule and second != device.params):
+        raise Refused(Code.INVALID_FIELD, CDW14_BYTE)
+    hyper = struct.unpack(f"<{len(data) // 8}d", data)
+    return Update(gradient, hyper, first, second)
+
+
+class ReportFacts(NamedTuple):
+    """What a report says."""
+
+    params: int
+    granule: int
+    stripes: int
+    stripes_done: int
+    step: int
+    complete: bool
+    updating: bool
+    recovered: bool
+    vectors: int
+    vector_bytes: int
+    capacity: int
+    allocated: int
+    now_ps: int
+    updates: int
+    executions: int
+    instructions: int
+    written_bytes: int
+    read_bytes: int
+    copied_bytes: int
+
+
+def _fact(name: str) -> object:
+    return lambda facts: int(getattr(facts, name))
+
+
+REPORT = Structure(
+    "Progress and counts of computation",
+    REPORT_BYTES,
+    "this project",
+    tuple(
+        Field(at, size, name, title, _fact(fact))  # type: ignore[arg-type]
+        for at, size, name, title, fact in (
+            (0, 8, "STEP", "Number of the last update that has begun; 0: none", "step"),
+            (8, 8, "DONE", "Stripes whose results of this update are on flash", "stripes_done"),
+            (16, 8, "STRIPES", "Stripes of all parameters", "stripes"),
+            (24, 1, "COMPLETE", "1: this update is complete", "complete"),
+            (25, 1, "RUNNING", "1: an update is running", "updating"),
+            (26, 1, "RECOVERED", "1: the states were recovered after a loss of power", "recovered"),
+            (32, 8, "PARAMS", "Number of parameters", "params"),
+            (40, 8, "GRANULE", "Parameters of a stripe", "granule"),
+            (48, 8, "VECTORS", "Number of vectors: weights and states", "vectors"),
+            (56, 8, "VSIZE", "Bytes from one vector to the next", "vector_bytes"),
+            (64, 8, "MEMORY", "Bytes of device memory", "capacity"),
+            (72, 8, "USED", "Bytes of it that are allocated", "allocated"),
+            (80, 8, "TIME", "Simulated time since the power came on, ps", "now_ps"),
+            (88, 8, "UPDATES", "Update commands that have succeeded", "updates"),
+            (96, 8, "EXECS", "Executions of loaded programs that have succeeded", "executions"),
+            (104, 8, "INSTR", "Instructions of those", "instructions"),
+            (112, 8, "WRITTEN", "Bytes written to device memory", "written_bytes"),
+            (120, 8, "READ", "Bytes read from device memory", "read_bytes"),
+            (128, 8, "COPIED", "Bytes copied from a namespace to device memory", "copied_bytes"),
+        )
+    ),
+)

@@ -1,0 +1,86 @@
+"""Plans of computation commands: transfers of device memory, copies from flash, programs on cores.
+
+Owns the rows of these plans. Does not own the commands (controller/computation.py), their bytes
+(serve/computation.py), or time: the engine lets cores, DRAM, flash and link be shared with
+everything else.
+Source: the plan format (engine/core/plan_rows.py); compute/isp_cores.py for the rate of the cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from ondie.emu.compute import isp_cores
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.nvme import command
+from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
+
+CHUNK_BYTES = 1 << 13
+"""Bytes of the input that a program works on at a time."""
+MOST_CHUNKS = 1 << 14
+IN_FLIGHT = 2
+"""Chunks in flight: DRAM serves one while the cores work on the other."""
+
+
+def transfer(size: int, to_host: bool) -> Iterator[np.ndarray]:
+    """Yield the rows of a transfer between host memory and the DRAM of the device."""
+    rows = Rows()
+    if to_host:
+        rows.one(resource=plan_rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=size)
+    else:
+        rows.one(resource=plan_rows.DMA_DOWN, phase=UPDATE, bytes_in=size)
+    yield rows.take()
+
+
+def copy(first_unit: int, units: int, unit_bytes: int, most: int) -> Iterator[np.ndarray]:
+    """Yield the rows of a read of mapping units from ``first_unit`` on into the DRAM of the device:
+    flash, channel, ECC, the path of the processor. ``most``: units of a row."""
+    rows = Rows()
+    first = np.arange(first_unit, first_unit + units, most)
+    count = np.minimum(first + most, first_unit + units) - first
+    rows.add(
+        len(first),
+        resource=plan_rows.ISP_IO,
+        kind=command.READ,
+        phase=UPDATE,
+        lpn=first,
+        bytes_out=count * unit_bytes,
+    )
+    yield rows.take()
+
+
+def execution(
+    cfg: Config, elements: int, element_bytes: int, instructions: Fraction, fixed: int,
+    read_bytes: int, written_bytes: int,
+) -> Iterator[np.ndarray]:  # fmt: skip
+    """Yield the rows of a program for ``elements`` elements of ``element_bytes``.
+
+    ``instructions``, ``read_bytes``, ``written_bytes``: for each element, on the cores and in
+    DRAM. ``fixed``: instructions before the first element.
+    """
+    rows = Rows()
+    if fixed:
+        rows.one(resource=plan_rows.ISP, phase=UPDATE, array_ps=isp_cores.program_ps(cfg, fixed, 0))
+    held = max(CHUNK_BYTES // element_bytes, -(-elements // MOST_CHUNKS), 1)
+    first = np.arange(0, elements, held)
+    count = np.minimum(first + held, elements) - first
+    begin = rows.next
+    after = np.arange(begin, begin + len(first)) - IN_FLIGHT
+    times = {
+        each: isp_cores.program_ps(cfg, instructions * each, (read_bytes + written_bytes) * each)
+        for each in np.unique(count).tolist()
+    }
+    rows.add(
+        len(first),
+        resource=plan_rows.ISP,
+        phase=UPDATE,
+        bytes_in=count * read_bytes,
+        bytes_out=count * written_bytes,
+        array_ps=np.array([times[each] for each in count.tolist()], np.int64),
+        after0=np.where(after < begin, begin - 1, after),
+    )
+    yield rows.take()

@@ -1,0 +1,319 @@
+"""Computation commands of a served drive: plans on its engine, and the completions of the host.
+
+Owns the hand-over to the thread that owns the drive, the commands that run, and what is lost with
+the power. Does not own the rules of the commands (controller/computation.py), the plans
+(paths/device_program.py, states/resident.py) or the transports.
+Source: NVM Express Base Specification 2.0, section 3.4 (commands complete in any order).
+
+A command that takes time in the drive completes when its plan is done, from a thread of its own,
+beside the other commands of all clients. A reset of a controller does not stop it; its completion
+is then dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ondie.emu.controller import computation
+from ondie.emu.controller.admin import Controller
+from ondie.emu.controller.computation import (
+    CDW11_BYTE,
+    CDW12_BYTE,
+    Copy,
+    Device,
+    Done,
+    Execution,
+    Report,
+    ReportFacts,
+    Task,
+    Transfer,
+    Update,
+)
+from ondie.emu.controller.device_memory import DeviceMemory, Memory
+from ondie.emu.controller.io_commands import READS, NamespaceRead, namespace_read, record
+from ondie.emu.controller.namespaces import Namespace
+from ondie.emu.controller.opcodes import Compute, Nvm
+from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.ftl.reservoir_recovery import Unrecoverable
+from ondie.emu.nvme.wire import Cqe
+from ondie.emu.paths import device_program
+from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
+from ondie.emu.serve.served import ServedDrive
+from ondie.emu.states.resident import ResidentStates
+from ondie.emu.units import InputError
+
+Later = Callable[[IoRequest, IoResult], None]
+"""Takes the completion of a command that was not ready at once, from another thread."""
+
+
+def drop(request: IoRequest, result: IoResult) -> None:
+    """Drop the completion of a command whose host has gone."""
+
+
+MOST_RUNNING = 64
+"""Commands that run at a time; more are refused until one has ended."""
+OPCODES = frozenset(map(int, Compute))
+
+
+class Outcome(NamedTuple):
+    """What a command returns when its plan is done."""
+
+    dw0: int = 0
+    data: np.ndarray = NO_DATA
+
+
+class Ended(NamedTuple):
+    """A plan that has nothing to do."""
+
+    done: bool = True
+
+
+class Computation:
+    """Computation on ``served`` with ``states``, which its namespace ``namespace`` shows."""
+
+    def __init__(self, served: ServedDrive, states: ResidentStates, namespace: Namespace) -> None:
+        self._served, self.states = served, states
+        self._lock = threading.Lock()
+        self._running = 0
+        self.namespace = namespace
+        self._reset()
+        served.at_power_on.append(self._power_on)
+
+    def _reset(self) -> None:
+        """Forget what is lost with the power."""
+        cfg = self.states.cfg
+        self.device = Device(
+            self.namespace,
+            DeviceMemory(cfg.dram.isp_bytes),
+            self.states.n_params,
+            self.states.stripe_params,
+            len(self.states.hyper_names),
+            processor=cfg.isp.kind != "none",
+        )
+        self._counts = dict.fromkeys(
+            ("updates", "executions", "instructions", "written_bytes", "read_bytes",
+             "copied_bytes"), 0,
+        )  # fmt: skip
+
+    def _power_on(self) -> None:
+        """The power has come on again: recover the states. Raises InputError if they cannot be."""
+        with self._lock:
+            self._reset()
+        try:
+            self.states.open(self._served.drive)
+        except Unrecoverable as error:
+            raise InputError(f"the states cannot be recovered: {error}") from error
+
+    def takes(self, request: IoRequest) -> bool:
+        """Return True for a command that is executed here: a computation command, or a read of the
+        namespace."""
+        sqe = request.sqe
+        return sqe.opcode in OPCODES or (sqe.opcode in READS and sqe.nsid == self.namespace.nsid)
+
+    # --- commands
+
+    def start(
+        self, controller: Controller, request: IoRequest, later: Later, most: int
+    ) -> IoResult | None:
+        """Start a command of ``controller``; return its completion, or None: ``later`` gets it.
+        ``most``: largest transfer, bytes."""
+        sqe = request.sqe
+        request = request._replace(data=bytes(request.data))  # the memory is the transport's
+        try:
+            with self._lock:
+                task = self._decode(controller, request, most)
+                if isinstance(task, Done):
+                    return IoResult(Cqe(sqe.cid, dw0=task.dw0))
+                if self._running >= MOST_RUNNING:
+                    raise Refused(Code.COMMAND_INTERRUPTED)
+                self._running += 1
+                used = _memories(task)
+                for each in used:
+                    each.users += 1
+                if isinstance(task, Execution):
+                    running = self.device.programs.running
+                    running[task.number] = running.get(task.number, 0) + 1
+        except Refused as refused:
+            return self._refused(controller, request, refused)
+        work = threading.Thread(
+            target=self._run,
+            args=(controller, request, task, self.device, used, later),
+            name="ondie computation",
+            daemon=True,
+        )
+        work.start()
+        return None
+
+    def _decode(
+        self, controller: Controller, request: IoRequest, most: int
+    ) -> Task | NamespaceRead:
+        """Return what a command asks for. Raises Refused."""
+        sqe = request.sqe
+        controller.check_sanitize(allowed=False)
+        namespace = controller.namespaces.active(sqe.nsid)
+        if namespace is not self.namespace:
+            raise Refused(Code.INVALID_OPCODE)
+        if sqe.opcode in READS:
+            return namespace_read(sqe, namespace, controller, len(request.data))
+        source = controller.namespaces.by_nsid.get(1)
+        if source is not None and (not source.attached or source.states):
+            source = None
+        return computation.decode(sqe, bytes(request.data), self.device, most, source)
+
+    def _refused(self, controller: Controller, request: IoRequest, refused: Refused) -> IoResult:
+        status = record(controller, request.sqid, request.sqe, refused.code, refused.where)
+        return IoResult(Cqe(request.sqe.cid, status))
+
+    def _run(
+        self, controller: Controller, request: IoRequest, task: Task | NamespaceRead,
+        device: Device, used: tuple[Memory, ...], later: Later,
+    ) -> None:  # fmt: skip
+        """Run a command until its plan is done, and complete it."""
+        begin, end = self._work(task, request)
+        try:
+            found = self._served.service.run_plan(begin, end).result()
+            result = IoResult(Cqe(request.sqe.cid, dw0=found.dw0), found.data)
+        except Refused as refused:
+            result = self._refused(controller, request, refused)
+        except Exception:  # noqa: BLE001 - the power was cut, the service has ended, or a defect
+            result = self._refused(controller, request, Refused(Code.INTERNAL_ERROR))
+        finally:
+            with self._lock:
+                self._running -= 1
+                for each in used:
+                    each.users -= 1
+                if isinstance(task, Execution):
+                    device.programs.running[task.number] -= 1
+        later(request, result)
+
+    def _work(
+        self, task: Task | NamespaceRead, request: IoRequest
+    ) -> tuple[Callable[[], Any], Callable[[], Outcome]]:
+        """Return what the owner of the drive does at the begin and at the end of a command."""
+        match task:
+            case Transfer():
+                return lambda: self._begin_transfer(task), lambda: self._transferred(task, request)
+            case Copy():
+                return lambda: self._begin_copy(task), lambda: self._copied(task)
+            case Update():
+                return lambda: self._begin_update(task), lambda: self._updated(task)
+            case Execution():
+                return lambda: self._begin_execution(task), lambda: self._executed(task)
+            case NamespaceRead():
+                return (
+                    lambda: self.states.begin_read(task.first, task.size),
+                    lambda: self._read(task, request),
+                )
+            case Report():
+                return Ended, self._report
+        raise AssertionError(task)
+
+    # --- in the thread that owns the drive
+
+    def _begin_transfer(self, task: Transfer) -> Any:
+        drive = self._served.drive
+        return drive.start_beside(device_program.transfer(task.range.size, task.to_host))
+
+    def _transferred(self, task: Transfer, request: IoRequest) -> Outcome:
+        if task.to_host:
+            self._counts["read_bytes"] += task.range.size
+            return Outcome(data=task.range.data.copy())
+        task.range.data[:] = np.frombuffer(request.data, np.uint8)
+        self._counts["written_bytes"] += task.range.size
+        return Outcome()
+
+    def _begin_copy(self, task: Copy) -> Any:
+        return self.states.begin_copy(task.first, task.range.size)
+
+    def _copied(self, task: Copy) -> Outcome:
+        task.range.data[:] = self.states.take_copy(task.first, task.range.size)
+        self._counts["copied_bytes"] += task.range.size
+        return Outcome()
+
+    def _begin_update(self, task: Update) -> Any:
+        states = self.states
+        if self._served.drive.off:
+            raise InputError("the power was cut")
+        if states.updating:
+            raise Refused(Code.COMMAND_INTERRUPTED)
+        step, complete = states.step, states.complete
+        if task.number and task.number == step and complete:
+            return Ended()
+        if task.number and task.number != step + complete:
+            raise Refused(Code.INVALID_FIELD, CDW12_BYTE)
+        if not states.online:
+            raise Refused(Code.NAMESPACE_WRITE_PROTECTED)
+        if task.hyper:
+            try:
+                states.set_hyper(task.hyper)
+            except InputError:
+                raise Refused(Code.INVALID_FIELD, CDW11_BYTE) from None
+        gradient = task.gradient.data.view(np.float32).copy()
+        return states.begin_update(gradient, task.stop or None)
+
+    def _updated(self, task: Update) -> Outcome:
+        states = self.states
+        if task.stop in (0, states.n_params) and not states.complete:
+            raise Refused(Code.WRITE_FAULT)  # the store had no room
+        self._counts["updates"] += 1
+        return Outcome(states.step & 0xFFFFFFFF)
+
+    def _begin_execution(self, task: Execution) -> Any:
+        program = task.program
+        return self._served.drive.start_beside(
+            device_program.execution(
+                self.states.cfg,
+                task.elements,
+                program.element_bytes,
+                program.instructions,
+                program.fixed_instructions,
+                program.read_bytes,
+                program.written_bytes,
+            )  # fmt: skip
+        )
+
+    def _executed(self, task: Execution) -> Outcome:
+        program = task.program
+        made = program.fixed_instructions + program.instructions * task.elements
+        self._counts["executions"] += 1
+        self._counts["instructions"] += -int(-made // 1)
+        return Outcome()
+
+    def _read(self, task: NamespaceRead, request: IoRequest) -> Outcome:
+        data = self.states.stored_bytes(task.first, task.size)
+        if request.sqe.opcode == Nvm.READ:
+            return Outcome(data=data)
+        if request.sqe.opcode == Nvm.COMPARE:
+            if not np.array_equal(data, np.frombuffer(request.data, np.uint8)):
+                raise Refused(Code.COMPARE_FAILURE)
+        return Outcome()
+
+    def _report(self) -> Outcome:
+        states, drive = self.states, self._served.drive
+        if drive.off:
+            raise InputError("the power was cut")
+        facts = ReportFacts(
+            params=states.n_params, granule=states.stripe_params, stripes=states.stripes,
+            stripes_done=states.stripes_done, step=states.step, complete=states.complete,
+            updating=states.updating, recovered=states.recovered is not None,
+            vectors=len(states.places), vector_bytes=states.bytes_of_all // len(states.places),
+            capacity=self.device.memory.capacity, allocated=self.device.memory.allocated,
+            now_ps=drive.now, **self._counts,
+        )  # fmt: skip
+        return Outcome(data=np.frombuffer(computation.REPORT.pack(facts), np.uint8))
+
+
+def _memories(task: Task | NamespaceRead) -> tuple[Memory, ...]:
+    """Return the memories that a command uses while it runs."""
+    match task:
+        case Transfer() | Copy():
+            return (task.range.memory,)
+        case Update():
+            return (task.gradient.memory,)
+        case Execution():
+            return tuple(each.memory for each in task.ranges)
+    return ()

@@ -1,0 +1,135 @@
+"""States of an optimizer on a drive that is to be served: from options to a drive that holds them.
+
+Owns the options, their checks, the choice between states of the store and new ones, and the file
+`states.json` of the store, which says whose states it holds. Does not own the states
+(states/resident.py) or their commands (computation.py). Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.drive import Drive
+from ondie.emu.engine.run.power_system import Start
+from ondie.emu.files import write_atomically
+from ondie.emu.ftl.reservoir_recovery import Unrecoverable
+from ondie.emu.states.resident import FLAGS, ResidentStates
+from ondie.emu.units import InputError, known_names, quoted, whole_number
+from ondie.kernels import OPS, get
+
+NAME = "states.json"
+DEFAULTS = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9}
+"""Hyperparameters that are not given; others are 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatesOptions:
+    """States that a drive holds."""
+
+    count: int
+    """Number of parameters."""
+    optimizer: str
+    hyper: tuple[str, ...] = ()
+    """NAME=VALUE"""
+    weights: str | None = None
+    """File of the initial weights, .npy; None: zeros."""
+
+    def states(self, cfg: Config, seed: int) -> ResidentStates:
+        """Return states for a drive with ``cfg``. Raises InputError for options that are wrong, or
+        a drive that cannot hold them."""
+        if self.optimizer not in list(OPS):
+            wrong = f"--optimizer {quoted(self.optimizer)}"
+            raise InputError(f"{wrong}: {known_names(self.optimizer, OPS)}")
+        count = whole_number("--states", self.count, 1, 1 << 40)
+        hyper = hyper_of(self.optimizer, self.hyper)
+        return ResidentStates(cfg, self.optimizer, count, hyper, seed=seed)
+
+    def place(self, states: ResidentStates, drive: Drive) -> None:
+        """Take the states that ``drive`` holds, or create them on a new one. Raises InputError."""
+        self._check_store(drive)
+        if drive.started is not Start.NEW:
+            if self.weights is not None:
+                raise InputError("--weights: the store has weights already; leave the option out")
+            try:
+                states.open(drive)
+            except Unrecoverable as error:
+                raise InputError(f"the store holds no states: {error}") from error
+            return
+        vectors = {place.name: np.zeros(states.n_params, np.float32) for place in states.places}
+        if self.weights is not None:
+            vectors["w"] = load_weights(self.weights, states.n_params)
+        states.create(drive, vectors)
+
+    def _check_store(self, drive: Drive) -> None:
+        """Note in the store of a new drive what it holds; raise InputError if another one holds
+        something else, or the note cannot be read or written."""
+        files = None if drive.store is None else drive.store.files
+        if files is None:
+            return
+        folder = files.folder.path
+        path, own = folder / NAME, {"states": self.count, "optimizer": self.optimizer}
+        if drive.started is Start.NEW:
+            write_atomically({path: json.dumps(own).encode()}, files.folder.durability == "host")
+            return
+        try:
+            held = json.loads(path.read_bytes())
+            states, optimizer = int(held["states"]), str(held["optimizer"])
+        except FileNotFoundError:
+            raise InputError(f"--states: {folder} is the store of a drive without them") from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from error
+        if (states, optimizer) != (self.count, self.optimizer):
+            raise InputError(
+                f"--states {self.count} --optimizer {self.optimizer}: {folder} holds states of "
+                f"{states} parameters for {optimizer}"
+            )
+
+
+def check_without_states(store: str | None) -> None:
+    """Raise InputError for the folder of a store that holds states, which is to be served without
+    them."""
+    if store is not None and (Path(store) / NAME).exists():
+        raise InputError(f"--store {store}: holds states; serve it with the same --states COUNT")
+
+
+def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
+    """Return hyperparameters by name from texts NAME=VALUE and DEFAULTS. Raises InputError."""
+    takes = get(optimizer).takes
+    found: dict[str, float | bool] = {
+        name: value for name, value in DEFAULTS.items() if name in takes
+    }
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or name not in takes:
+            raise InputError(
+                f"--hyper {quoted(text)}: must be NAME=VALUE; {optimizer} has {', '.join(takes)}"
+            )
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise InputError(f"--hyper {quoted(text)}: {quoted(value)} is no number") from None
+        if name in FLAGS:
+            if found[name] not in (0, 1):
+                raise InputError(f"--hyper {quoted(text)}: must be 0 or 1")
+            found[name] = bool(found[name])
+    return found
+
+
+def load_weights(path: str, count: int) -> np.ndarray:
+    """Return the weights in a .npy file, float32[count]. Raises InputError."""
+    try:
+        found = np.load(Path(path), allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--weights {path}: cannot be read: {error}") from error
+    if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.shape != (count,):
+        kind = (
+            f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else "an archive"
+        )
+        raise InputError(f"--weights {path}: is {kind}; must be float32[{count}]")
+    return found

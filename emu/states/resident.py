@@ -1,0 +1,231 @@
+"""States of a drive whose host gives gradients in the drive's memory, and reads states by address.
+
+Owns the update from a gradient that is in the drive already, beside other plans; the bytes of all
+vectors as one range of addresses; and the plan of a read of such a range. Does not own the update,
+its recovery (drive_states.py), or the commands of the host (serve/computation.py).
+Source: this project. Weights and states one after the other, each from a multiple of ALIGNMENT on.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.compute import pe
+from ondie.emu.drive import Drive
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.run.plan_mix import MixedPlan
+from ondie.emu.nand import timing
+from ondie.emu.nvme.status import Condition
+from ondie.emu.paths import device_program
+from ondie.emu.paths.base import WEIGHTS_UP, Rows
+from ondie.emu.states.drive_states import DriveStates
+from ondie.emu.units import InputError
+from ondie.kernels import KernelError, get
+from ondie.kernels.hyper import checked
+
+FLAGS = frozenset({"maximize"})
+"""Hyperparameters that are on or off."""
+NO_RESERVE = 0x4000
+"""MAP_NORESERVE of Linux."""
+ROW_UNITS = 64
+"""Mapping units of one read of the processor."""
+ALIGNMENT = 4096
+"""Every vector begins at a multiple of this number of bytes."""
+
+
+class VectorPlace(NamedTuple):
+    """Where a vector is in the range of addresses, bytes."""
+
+    name: str
+    first: int
+    size: int
+
+
+class ResidentStates(DriveStates):
+    """DriveStates for a host that talks to the drive in commands."""
+
+    _update: MixedPlan | None = None
+    _copies: mmap.mmap | None = None
+    _copying = 0
+    """Copies whose bytes have not been taken."""
+
+    # --- updates
+
+    def begin_update(self, gradient: np.ndarray, stop: int | None = None) -> MixedPlan:
+        """Start an update as :meth:`start_update` does, beside other plans, with a ``gradient``
+        that is in the DRAM of the drive; return the plan. Raises InputError as that does."""
+        self.start_update(gradient, stop)
+        payload = self._opened
+        payload.staged[:] = gradient
+        assert self._update is not None
+        return self._update
+
+    @property
+    def hyper_names(self) -> tuple[str, ...]:
+        """Names of the optimizer's hyperparameters."""
+        return tuple(get(self._trace.op).takes)
+
+    def set_hyper(self, values: tuple[float, ...]) -> None:
+        """Set all hyperparameters, in the order of ``hyper_names``; a flag is 0 or 1. Raises
+        InputError for a value out of range."""
+        names = self.hyper_names
+        given: dict[str, float | bool] = dict(zip(names, values, strict=True))
+        for name in FLAGS & set(names):
+            if given[name] not in (0, 1):
+                raise InputError(f"hyper[{name!r}] = {given[name]:g}: must be 0 or 1")
+            given[name] = bool(given[name])
+        try:
+            checked(self._trace.op, names, given)
+        except KernelError as error:
+            raise InputError(f"hyper: {error}") from error
+        self.hyper = given
+
+    @property
+    def online(self) -> bool:
+        """True if the drive has power and can write."""
+        return self._drive is not None and self._drive.condition is Condition.ONLINE
+
+    @property
+    def updating(self) -> bool:
+        """True while an update runs."""
+        return self._updating()
+
+    def _updating(self) -> bool:
+        return self._update is not None and not self._update.done
+
+    def _run_update(self, drive: Drive, plan: Iterator[np.ndarray]) -> None:
+        self._update = drive.start_beside(map(_resident, plan))
+
+    def create(self, drive: Drive, vectors: Mapping[str, np.ndarray]) -> None:
+        """Store initial weights and states, as DriveStates does."""
+        self._reserve(drive)
+        super().create(drive, vectors)
+
+    def open(self, drive: Drive) -> None:
+        """Take the states that ``drive`` holds, as DriveStates does."""
+        self._update, self._copying = None, 0
+        self._reserve(drive)
+        super().open(drive)
+
+    # --- copies of mapping units
+
+    def _reserve(self, drive: Drive) -> None:
+        """Reserve addresses for the mapping units that the processor reads. Memory is committed as
+        it is written. Raises InputError for a drive that is larger than the addresses."""
+        if self._copies is not None:
+            return
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+        try:
+            self._copies = mmap.mmap(-1, drive.capacity, flags=flags)
+        except OSError as error:
+            raise InputError(f"no addresses for a drive of {drive.capacity} bytes") from error
+        units = np.frombuffer(self._copies, np.uint8).reshape(drive.units, drive.unit_bytes)
+        self.memory = [units]
+
+    def begin_copy(self, first: int, size: int) -> MixedPlan:
+        """Start the read of ``size`` bytes from byte ``first`` of the drive on into its DRAM,
+        beside other plans; return the plan. Raises InputError if the drive is offline."""
+        drive = self._drive
+        if drive is None:
+            raise InputError("the states have not been opened since the drive's start")
+        unit = drive.unit_bytes
+        low, high = first // unit, -(-(first + size) // unit)
+        plan = drive.start_beside(device_program.copy(low, high - low, unit, ROW_UNITS))
+        self._copying += 1
+        return plan
+
+    def take_copy(self, first: int, size: int) -> np.ndarray:
+        """Return the bytes that such a read has brought, uint8[size], when it is done."""
+        assert self._copies is not None
+        found = self.memory[0].reshape(-1)[first : first + size].copy()
+        low = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+        high = (first + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        self._copying -= 1
+        if low < high and not self._copying:  # another one may have brought the same bytes
+            self._copies.madvise(mmap.MADV_DONTNEED, low, high - low)
+        return found
+
+    # --- the range of addresses
+
+    @property
+    def places(self) -> tuple[VectorPlace, ...]:
+        """Where weights "w" and states are, in order."""
+        size = self.n_params * self._path.stripes[0].dtype.itemsize
+        room = -(-size // ALIGNMENT) * ALIGNMENT
+        names = self._path.vectors
+        return tuple(VectorPlace(name, at * room, size) for at, name in enumerate(names))
+
+    @property
+    def bytes_of_all(self) -> int:
+        """Size of the range of addresses."""
+        last = self.places[-1]
+        return last.first + -(-last.size // ALIGNMENT) * ALIGNMENT
+
+    def begin_read(self, first: int, size: int) -> MixedPlan:
+        """Start the read of ``size`` bytes from address ``first`` on to the host, beside other
+        plans: sense, channel, DRAM, link. Return the plan. Raises InputError if the drive is
+        offline or the states are not there."""
+        drive = self._drive
+        if drive is None or drive.moved.plans is not self:
+            raise InputError("the states have not been opened since the drive's start")
+        rows = Rows(0)
+        path, stripes, count = self._path, self._path.stripes[0], 0
+        for place, low, high in self._parts(first, size):
+            width = stripes.dtype.itemsize
+            its = np.arange(low // width // stripes.params, -(-high // width // stripes.params))
+            begins = its * stripes.params * width
+            ends = np.minimum(begins + stripes.params * width, place.size)
+            moved = np.minimum(ends, high) - np.maximum(begins, low)
+            pages = -(-moved // self._path.geometry.flash_page_bytes)
+            rows.add(
+                len(its),
+                resource=plan_rows.DIE,
+                kind=timing.READ,
+                phase=WEIGHTS_UP,
+                lpn=path.homes[0].super_pages(0, stripes.count)[its],
+                bytes_out=moved,
+                array_ps=np.array([pe.ecc_ps(self.cfg, int(each)) for each in pages], np.int64),
+            )
+            count += len(its)
+        return drive.start_beside([rows.take()] if count else [])
+
+    def _parts(self, first: int, size: int) -> Iterator[tuple[VectorPlace, int, int]]:
+        """Yield the vectors that a range of addresses touches, with the bytes [low, high) of
+        each."""
+        for place in self.places:
+            low, high = max(first - place.first, 0), min(first + size - place.first, place.size)
+            if low < high:
+                yield place, low, high
+
+    def stored_bytes(self, first: int, size: int) -> np.ndarray:
+        """Return ``size`` bytes from address ``first`` on as they are on flash, uint8[size], in
+        zero simulated time; zeros between and behind the vectors."""
+        out = np.zeros(size, np.uint8)
+        payload, stripes = self._opened, self._path.stripes[0]
+        width = stripes.dtype.itemsize
+        super_pages = payload.homes[0].super_pages(0, stripes.count)
+        for place, low, high in self._parts(first, size):
+            per = stripes.params * width
+            for stripe in range(low // per, -(-high // per)):
+                at = payload.at(0, int(super_pages[stripe]))
+                for group in range(stripes.groups):
+                    start, stop = (each * width for each in stripes.span(stripe, group))
+                    a, b = max(start, low), min(stop, high)
+                    if a >= b:
+                        continue
+                    page = payload.page(at, stripes.plane(place.name, group))
+                    data = payload.flash[0].read(page)[a - start : b - start]
+                    out[place.first + a - first : place.first + b - first] = data
+        return out
+
+
+def _resident(rows: np.ndarray) -> np.ndarray:
+    """Return rows of an update whose gradient does not come from the host: it is in DRAM."""
+    loads = rows["resource"] == plan_rows.DMA_DOWN
+    rows["resource"][loads] = plan_rows.JOIN
+    rows["bytes_in"][loads] = rows["tag"][loads] = 0
+    return rows

@@ -1,0 +1,168 @@
+"""`ondie serve --states`: states that outlive the server, power cuts by the control socket, and bad
+input. Source: docs/computation.md; ondie.kernels.
+"""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ondie.emu.serve.control import Controls
+from ondie.emu.serve.served_states import StatesOptions
+from ondie.emu.serve.server import ServeOptions, Server
+from ondie.emu.units import InputError
+from ondie.kernels import get
+from tests.protocol.compute_host import ADAM, LEAVES, NSID, ComputeHost, config
+from tests.protocol.nvme_tcp_client import Queue
+from tests.smoke.commands import here, refused
+
+COUNT = 30_000
+
+
+class States:
+    """What the kernel makes of weights, and a host of the server that holds them."""
+
+    def __init__(self, weights):
+        self.rng = np.random.default_rng(8)
+        self.kernel = get("adam", form="canonical")
+        self.w = weights.copy()
+        self.m, self.v = np.zeros((2, len(weights)), np.float32)
+        self.updates = 0
+
+    def connect(self, port, name):
+        admin, io = Queue(("127.0.0.1", port)), Queue(("127.0.0.1", port))
+        status, cntlid = admin.connect(name)
+        assert status == 0
+        admin.enable()
+        assert io.connect(name, 1, cntlid) == (0, cntlid)
+        self.host = ComputeHost(
+            lambda opcode, data=b"", **words: io.run(opcode, data, NSID, **words),
+            lambda opcode, size, **words: io.get(opcode, size, NSID, **words),
+        )
+        self.queues = admin, io
+
+    def update(self):
+        """Let drive and kernel do an update."""
+        gradient = self.rng.normal(size=len(self.w)).astype(np.float32)
+        self.updates += 1
+        rsid = self.host.give(gradient)
+        assert self.host.execute(0, rsid, self.updates) == (0, self.updates)
+        hyper = ADAM | {"lr": 0.5}
+        self.kernel(self.w, gradient, [self.m, self.v],
+                    self.kernel.coefficients(hyper, self.updates))  # fmt: skip
+
+    def look(self):
+        """Compare all vectors on the drive with the kernel's."""
+        size = self.host.report()["vsize"]
+        data = self.host.states(3 * size)
+        for at, wanted in enumerate((self.w, self.m, self.v)):
+            found = np.frombuffer(data[at * size :][: wanted.nbytes], np.float32)
+            assert (found.view("u4") == wanted.view("u4")).all(), at
+
+
+@pytest.fixture
+def weights(tmp_path):
+    found = np.random.default_rng(7).normal(size=COUNT).astype(np.float32)
+    np.save(tmp_path / "w.npy", found)
+    return found
+
+
+def served(tmp_path, first=False, **changes):
+    options = {"count": COUNT, "optimizer": "adam", "hyper": ("lr=0.5",)} | changes
+    if first:
+        options["weights"] = str(tmp_path / "w.npy")
+    return Server(
+        config(),
+        ServeOptions(nvme_tcp=":0", store=str(tmp_path / "s"), states=StatesOptions(**options)),
+    )
+
+
+def test_states_outlive_the_server(tmp_path, weights):
+    """A clean stop, and a power cut by the control socket."""
+    states = States(weights)
+    for turn in range(2):
+        server = served(tmp_path, turn == 0)
+        states.connect(server.nvme_tcp.listener.address.port, server.nvme_tcp.subsystem.name)
+        states.look()
+        states.update()
+        states.look()
+        if turn:
+            Controls(server.served).power_cut(0, restart=True)
+            states.look()
+            states.update()
+            states.look()
+        server.close()
+
+
+def test_other_states_than_those_of_the_store(tmp_path, weights):
+    served(tmp_path, True).close()
+    for changes, said in (
+        ({"count": COUNT + 1}, "holds states of 30000 parameters for adam"),
+        ({"optimizer": "sgd"}, "holds states of 30000 parameters for adam"),
+        ({"weights": str(tmp_path / "w.npy")}, "the store has weights already"),
+    ):
+        with pytest.raises(InputError, match=said):
+            served(tmp_path, **changes)
+    with pytest.raises(InputError, match="holds states; serve it with the same --states COUNT"):
+        Server(config(), ServeOptions(nvme_tcp=":0", store=str(tmp_path / "s")))
+    (tmp_path / "s" / "states.json").write_text("[]")
+    with pytest.raises(InputError, match="states.json: cannot be read"):
+        served(tmp_path)
+
+
+def test_a_store_without_states(tmp_path, weights):
+    server = Server(config(), ServeOptions(nvme_tcp=":0", store=str(tmp_path / "s")))
+    server.service.call(lambda: server.drive.write(0, bytes(4096))).result()
+    server.close()
+    with pytest.raises(InputError, match="store of a drive without them"):
+        served(tmp_path)
+
+
+def test_a_server_that_is_killed(tmp_path, weights):
+    """After kill -9, the states are as the last update has left them."""
+    states = States(weights)
+    arguments = [
+        sys.executable, "-m", "ondie.emu.cli", "serve", "--nvme-tcp", ":0", "--device", "csd-pe",
+        "--store", str(tmp_path / "s"), "--states", str(COUNT), "--hyper", "lr=0.5",
+    ]  # fmt: skip
+    for name, value in LEAVES.items():
+        arguments += ["--set", f"{name}={value}"]
+    for first in (True, False):
+        more = ["--weights", str(tmp_path / "w.npy")] if first else []
+        with subprocess.Popen(arguments + more, stdout=subprocess.PIPE, text=True) as process:
+            port = int(process.stdout.readline().rsplit(":", 1)[1])
+            states.connect(port, process.stdout.readline().split()[1])
+            states.look()
+            states.update()
+            states.look()
+            process.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ("--nvme-tcp :0 --states 0", "--states = 0: must be from 1"),
+        ("--nvme-tcp :0 --states 9", "no processing elements on the dies"),
+        ("--nvme-tcp :0 --states 9 --optimizer adma", "nearest: adam"),
+        ("--nvme-tcp :0 --states 9 --hyper lr", "must be NAME=VALUE; adam has lr, beta1"),
+        ("--nvme-tcp :0 --states 9 --hyper lr=fast", "is no number"),
+        ("--nvme-tcp :0 --states 9 --hyper maximize=2", "must be 0 or 1"),
+        ("--nvme-tcp :0 --states 9 --device csd-pe --hyper lr=-1", "lr = -1"),
+        ("--nvme-tcp :0 --optimizer adam", "--optimizer requires --states COUNT"),
+        ("--nbd :0 --states 9", "--states requires --vfio-user or --nvme-tcp"),
+        ("--nbd :0 --null --states 9", "--states cannot be combined with --null"),
+    ],
+)
+def test_bad_options(capsys, options, said):
+    refused(here(capsys, "serve", *options.split()), said)
+
+
+def test_weights_that_do_not_fit(tmp_path, weights):
+    for values in (weights[:-1], weights.astype(np.float64)):
+        np.save(tmp_path / "w.npy", values)
+        with pytest.raises(InputError, match=r"must be float32\[30000\]"):
+            served(tmp_path, True)
+    with pytest.raises(InputError, match="cannot be read"):
+        served(tmp_path, weights="none.npy")
