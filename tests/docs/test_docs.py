@@ -21,6 +21,8 @@ SLOW = {
     "output: compare gpt-small --device optimstore-r1 --steps 22 --verbose | 4", "results",
     "counts: bytes closed-forms rates zero optimstore mqsim stannis tunnel",
     "output: validate zero | 3 4", "output: compare gpt2-124m --device optimstore-r1 --steps 1",
+    "output: compare gpt2-124m --device optimstore-r1 --steps 1 --verbose",
+    "output: validate optimstore | 7", "output: validate optimstore | 0 1 6 21 22 24",
 }  # fmt: skip
 """What takes four seconds to a minute each: compared at full counts only."""
 

@@ -149,6 +149,10 @@ def clean(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return command
 
 
+only_small = pytest.mark.parametrize("clean", [SMALL], ids=["small"], indirect=True, scope="module")
+"""For tests of the folder, for which it does not matter what is compiled."""
+
+
 @pytest.fixture
 def command(clean: Command, tmp_path: Path) -> Command:
     """The same command in folders of its own, with an empty cache."""
@@ -181,6 +185,7 @@ def test_damaged_files(clean, command):
     assert all(intact(path) for path in command.stored.iterdir())
 
 
+@only_small
 def test_folder_without_room(clean, command):
     """A small file system, or a small limit of the size of files where none may be mounted."""
     stored = command.stored
@@ -202,6 +207,7 @@ def test_folder_without_room(clean, command):
     assert set() < set(names) < set(clean.names())
 
 
+@only_small
 def test_read_only_folder(clean, command):
     """It holds half of the functions."""
     shutil.copytree(clean.stored, command.stored)

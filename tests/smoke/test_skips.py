@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from tests.conftest import only_full
 
 SKIPS = """
 import pytest
@@ -50,3 +53,30 @@ def test_every_listed_skip_says_why(root):
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     for entry in project["tool"]["ondie"]["allowed-skips"]:
         assert set(entry) == {"test", "reason", "why"} and all(entry.values())
+
+
+class Item:
+    """A collected test: its name, and its marks by name."""
+
+    def __init__(self, nodeid, **marks):
+        self.nodeid, self.marks = nodeid, marks
+
+    def get_closest_marker(self, name):
+        return SimpleNamespace(args=self.marks[name]) if name in self.marks else None
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_small_counts_have_one_in_n_parameter_sets(n):
+    """Of each test, those marked `soak` apart: spread over all axes, the first one always."""
+    for rows, columns in ((1, 1), (1, 7), (4, 9), (22, 6)):
+        names = [f"f.py::a[{row}-{column}]" for row in range(rows) for column in range(columns)]
+        marked = [Item(name, one_in=[n]) for name in names]
+        others = [Item("f.py::b"), Item("f.py::c[0]", one_in=[n])]
+        never = [Item("f.py::a[x]", one_in=[n], soak=[]), Item("f.py::d", soak=[])]
+        left_out = only_full([*never, *marked, *others])
+        assert left_out >= set(never) and not left_out & {marked[0], *others}
+        kept = [item.nodeid for item in marked if item not in left_out]
+        assert abs(len(kept) - len(names) / n) < 2.5
+        if rows * columns > 30:
+            for part, most in ((0, rows), (2, columns)):
+                assert len({name.partition("-")[part] for name in kept}) > most / 2
