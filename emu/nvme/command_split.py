@@ -165,6 +165,8 @@ def translate(st, tid, lpn, end):
         count = 0
         while lpn + count < end and cmt.look_up(st, dev, lpn + count, 0):
             count += 1
+            if st.cfg[0].map_writes == 0:  # as in MQSim, which maps a page before the next look-up
+                break
         if count > 0:
             sense(st, tid, lpn, lpn + count)
             lpn += count
