@@ -148,7 +148,11 @@ def serve(st, tid, lpn):
     st.command[piece].offset = 0
     other_txn.sectors = asked & ~found
     other_txn.size = set_bits(other_txn.sectors) * SECTOR_BYTES
-    go(st, piece, TRANSLATED)
+    if cfg.ordered == 0:
+        go(st, piece, TRANSLATED)
+    elif cfg.map_entries == 0 or not cmt.waits_for_mapping(st, piece):
+        sense_all(st, piece)  # as in MQSim, before the next page is looked up
+        go(st, piece, PART_DONE)
 
 
 @njit
