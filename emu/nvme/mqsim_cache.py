@@ -31,7 +31,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
-from ondie.emu.nand.die import EVICTED
+from ondie.emu.nand.die import EVICTED, EVICTED_BY_READ, POLLED
 from ondie.emu.nand.timing import PROGRAM, READ
 from ondie.emu.nvme import cache_places, request_pieces
 from ondie.emu.nvme.mqsim_cache_dram import access, occupy
@@ -408,6 +408,8 @@ def fill(st, tid):
         st.cpage[place - 1].stream = txn.stream
         st.count[dev, CACHE_FILL_PAGES] += 1
         if write >= 0:
+            if st.cfg[0].ranked == POLLED:
+                st.command[write].made = EVICTED_BY_READ
             st.cache[group].pressure += set_bits(st.txn[write].sectors)
             if not access(st, write, st.txn[write].size, stages.DESTAGE):
                 send(st, write)
