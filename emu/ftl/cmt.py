@@ -47,6 +47,7 @@ from ondie.emu.ftl.cached_entries import (
     unlink,
 )
 from ondie.emu.ftl.translation_pages import (
+    fetch,
     keep_without_write_back,
     next_turn,
     serve_reserved,
@@ -229,9 +230,23 @@ def look_up(st, dev, lpn, writes):
         insert(st, dev, lpn)
         return True
     if cfg.map_writes == 0:
-        entry = insert(st, dev, lpn)
-        st.entry[entry - 1].dirty = RESERVED
+        reserve(st, dev, lpn, tpage)
     return False
+
+
+@cold
+def reserve(st, dev, lpn, tpage):
+    """Reserve an entry for logical page ``lpn``, and read its translation page ``tpage`` unless
+    that page is being read already.
+
+    As in MQSim, the eviction for the entry does not change that decision: if it writes back the
+    same translation page, that page is read twice, before and after.
+    """
+    asked = st.tpage[tpage].asked
+    entry = insert(st, dev, lpn)
+    st.entry[entry - 1].dirty = RESERVED
+    if asked == 0:
+        fetch(st, dev, tpage)
 
 
 @njit

@@ -34,8 +34,8 @@ from ondie.emu.ftl.cached_entries import (
     page_of,
     touch,
 )
-from ondie.emu.nand import phase_end
-from ondie.emu.nand.die import Q_MAP_READ
+from ondie.emu.nand import phase_end, polling
+from ondie.emu.nand.die import POLLED, Q_MAP_READ
 from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nand.scheduler_statistics import on_map_write
 from ondie.emu.nand.timing import READ
@@ -61,8 +61,7 @@ def wait_for_page(st, tid):
         return
     maps = st.maps[dev]
     if maps.first == 0 or st.dev[dev].full != 0:
-        page.asked = ASKED
-        read(st, dev, tpage, Role.MAP_FETCH, fetched_bytes(st))
+        fetch(st, dev, tpage)
         return
     page.asked = LISTED
     page.next_miss = 0
@@ -71,6 +70,13 @@ def wait_for_page(st, tid):
     else:
         maps.miss_first = tpage + 1
     maps.miss_last = tpage + 1
+
+
+@njit
+def fetch(st, dev, tpage):
+    """Read translation page ``tpage`` for the transactions that wait for it."""
+    st.tpage[tpage].asked = ASKED
+    read(st, dev, tpage, Role.MAP_FETCH, fetched_bytes(st))
 
 
 @inline
@@ -208,7 +214,7 @@ def keep_without_write_back(st, dev, tpage):
     size = 0
     for lpn in range(tvpn * cfg.map_span, min((tvpn + 1) * cfg.map_span, cfg.lpns)):
         entry = find(st, dev, lpn)
-        if entry == 0:
+        if entry == 0 or st.entry[entry - 1].dirty == RESERVED:
             continue
         if st.entry[entry - 1].dirty == DIRTY:
             mark_clean(st, tpage, entry)
@@ -221,6 +227,10 @@ def keep_without_write_back(st, dev, tpage):
     if st.l2p[dev, cfg.lpns + tvpn] != 0:
         page.asked = ASKED
         read(st, dev, tpage, Role.MAP_FETCH, size)
+    elif cfg.ranked == POLLED:  # in MQSim the write-back is submitted, and the chips are polled
+        polling.look_again(st)
+        if cfg.ordered != 0:
+            phase_end.grant_idle(st, 0)
     unit = unit_in_turn(st, dev, tvpn, 0)
     stream = page_map.map_stream_of(st, tvpn * cfg.map_span)
     ppn, got = write_frontier.allocate(st, dev, unit, stream, 1)
@@ -259,8 +269,7 @@ def start_write_backs(st, dev):
         maps.miss_first = page.next_miss
         page.asked = 0
         if page.wait_first > 0:
-            page.asked = ASKED
-            read(st, dev, tpage, Role.MAP_FETCH, fetched_bytes(st))
+            fetch(st, dev, tpage)
 
 
 @inline

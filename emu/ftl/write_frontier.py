@@ -121,8 +121,11 @@ def map_unwritten(st, dev, lpn, stream):
     """
     if fill(st, dev, lpn, 1, stream) != 0:
         return False
-    block = block_at(st, dev, int(st.l2p[dev, lpn]) - 1)
+    ppn = int(st.l2p[dev, lpn]) - 1
+    block = block_at(st, dev, ppn)
     st.block[block].retire = PINNED
+    if st.cfg[0].buffer_unwritten != 0:
+        st.unprogrammed[ppn] = 1
     unit = block // st.cfg[0].all_blocks
     if st.reg[0].filled != 0:
         st.pool[unit].asked = 1

@@ -162,6 +162,8 @@ def map_placed(st, tid, unit, full):
         page_map.map_page(st, dev, txn.lpn + i, txn.ppn + i)
         if cfg.map_entries != 0:
             cmt.update(st, dev, txn.lpn + i)
+        if cfg.buffer_unwritten != 0:
+            st.unprogrammed[txn.ppn + i] = 1
     if cfg.partial != 0:
         st.sectors[dev, txn.lpn] |= txn.sectors
     if missing != 0:

@@ -51,9 +51,10 @@ BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ,
               Q_GC_ERASE)  # fmt: skip
 """Priority order of the queues while garbage collection is not urgent."""
 
-EVICTED = -1
-"""Value of ``made`` for a write of a page that the data cache evicts. Such a write is not counted
-as a transaction of the host, and has priority class 0."""
+EVICTED, EVICTED_BY_READ = -1, -2
+"""Values of ``made`` for a write of a page that the data cache evicts. Such a write is not counted
+as a transaction of the host, and has priority class 0; in MQSim class 1 if a page that was read
+needs its slot (EVICTED_BY_READ, only with polled classes)."""
 POLLED = 2
 """Value of ``cfg.ranked`` for polled priority classes (polling.py)."""
 
@@ -161,7 +162,7 @@ def pop(st, die, queue):
 def rank_of(st, tid):
     """Return the priority class of a host transaction, from 0 (highest) to 3.
 
-    As in MQSim, a page that the data cache evicts has class 0. With polled classes, the read that a
+    As in MQSim, a page that the data cache evicts has class 0 (see EVICTED). With polled classes, the read that a
     partial write needs has class 1, not the class of the flow.
     """
     txn = st.txn[tid]
@@ -174,8 +175,8 @@ def rank_of(st, tid):
 def own_rank_of(st, tid):
     """Return the priority class of a host transaction, also if its page is being read first."""
     txn = st.txn[tid]
-    if txn.kind == CACHED and st.command[tid].made == EVICTED:
-        return 0
+    if txn.kind == CACHED and st.command[tid].made <= EVICTED:
+        return EVICTED - int(st.command[tid].made)
     return st.zone[txn.stream].rank
 
 

@@ -251,7 +251,7 @@ def on_done(st, tid):
     if txn.kind != REQUEST and txn.kind != CACHED or txn.op != READ and txn.op != PROGRAM:
         return
     command = st.command[tid]
-    if txn.kind == CACHED and command.made == EVICTED:
+    if txn.kind == CACHED and command.made <= EVICTED:
         return
     use = st.stream_use[2 * txn.stream + int(txn.op == PROGRAM)]
     made = command.made

@@ -148,7 +148,11 @@ def serve(st, tid, lpn):
     st.command[piece].offset = 0
     other_txn.sectors = asked & ~found
     other_txn.size = set_bits(other_txn.sectors) * SECTOR_BYTES
-    go(st, piece, TRANSLATED)
+    if cfg.ordered == 0:
+        go(st, piece, TRANSLATED)
+    elif cfg.map_entries == 0 or not cmt.waits_for_mapping(st, piece):
+        sense_all(st, piece)  # as in MQSim, before the next page is looked up
+        go(st, piece, PART_DONE)
 
 
 @njit
@@ -165,6 +169,8 @@ def translate(st, tid, lpn, end):
         count = 0
         while lpn + count < end and cmt.look_up(st, dev, lpn + count, 0):
             count += 1
+            if st.cfg[0].map_writes == 0:  # as in MQSim, which maps a page before the next look-up
+                break
         if count > 0:
             sense(st, tid, lpn, lpn + count)
             lpn += count

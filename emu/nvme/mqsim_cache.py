@@ -31,7 +31,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR_BYTES, child
-from ondie.emu.nand.die import EVICTED
+from ondie.emu.nand.die import EVICTED, EVICTED_BY_READ, POLLED
 from ondie.emu.nand.timing import PROGRAM, READ
 from ondie.emu.nvme import cache_places, request_pieces
 from ondie.emu.nvme.mqsim_cache_dram import access, occupy
@@ -297,8 +297,10 @@ def on_programmed(st, tid):
     The transaction of such a write has then ended.
     """
     txn = st.txn[tid]
-    for lpn in range(txn.lpn, txn.lpn + txn.n):
-        st.recent[lpn] |= 1
+    for i in range(txn.n):
+        st.recent[txn.lpn + i] |= 1
+        if st.cfg[0].buffer_unwritten != 0:
+            st.unprogrammed[txn.ppn + i] = 0
     if txn.kind != CACHED:
         return False
     group = int(st.zone[txn.stream].group)
@@ -386,8 +388,9 @@ def fill(st, tid):
 
     Has no effect unless the flow caches its reads and the page has been programmed. The access
     of a page that is new to the cache occupies DRAM, but the read does not wait for it. With
-    ``buffer_unwritten``, the pages that were never programmed share one slot, as if they were one
-    page behind the last one: no request finds it.
+    ``buffer_unwritten``, pages that are read before their flash page is programmed share one slot,
+    as if they were one page behind the last one: no request finds it. MQSim takes the logical page
+    of a read from the flash page.
     """
     st.reg[0].hop = 0
     txn = st.txn[tid]
@@ -396,10 +399,11 @@ def fill(st, tid):
     lpn = int(txn.lpn)
     if zone.caching & READS == 0:
         return
-    if not is_programmed(st, lpn):
-        if st.cfg[0].buffer_unwritten == 0:
-            return
-        lpn = int(st.cfg[0].lpns)
+    if st.cfg[0].buffer_unwritten != 0:
+        if st.unprogrammed[txn.ppn] != 0:
+            lpn = int(st.cfg[0].lpns)
+    elif not is_programmed(st, lpn):
+        return
     group = int(zone.group)
     place = cache_places.find(st, group, lpn)
     made = place == 0
@@ -408,6 +412,8 @@ def fill(st, tid):
         st.cpage[place - 1].stream = txn.stream
         st.count[dev, CACHE_FILL_PAGES] += 1
         if write >= 0:
+            if st.cfg[0].ranked == POLLED:
+                st.command[write].made = EVICTED_BY_READ
             st.cache[group].pressure += set_bits(st.txn[write].sectors)
             if not access(st, write, st.txn[write].size, stages.DESTAGE):
                 send(st, write)

@@ -75,6 +75,7 @@ FIELDS = (
     "cache",  # records[devices]: the data cache (nvme/data_cache.py)
     "cpage",  # records: data cache slots (nvme/data_cache.py)
     "recent",  # int32[pages]: per-page state of a destage buffer (nvme/mqsim_cache.py)
+    "unprogrammed",  # uint8[ppns]: 1 for pages in flight, for MQSim's cache (nvme/mqsim_cache.py)
     "stamp",  # int64[transactions]: time at which its write was split (nvme/mqsim_cache.py)
     "cbucket",  # int32[devices, buckets]: lists of cached pages by number (nvme/data_cache.py)
     "page_ps",  # int64[3, pages]: extra array time of each page: read, program, second pass;
