@@ -30,6 +30,9 @@ from ondie.emu.engine.core.counters import (
 )
 
 KELVIN = 273
+WARNING_KELVIN, CRITICAL_KELVIN = KELVIN + 70, KELVIN + 80
+"""WCTEMP and CCTEMP, which must not be 0 since version 1.2. The emulator models no heat: constants,
+assumed, that the temperature never reaches."""
 
 
 class Past(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ondie.emu.controller.capabilities import Capabilities
+from ondie.emu.controller.health import CRITICAL_KELVIN, WARNING_KELVIN
 from ondie.emu.controller.structure import Field, Structure
 
 VERSION = 2 << 16
@@ -83,8 +84,8 @@ IDENTIFY_CONTROLLER = Structure(
         Field(263, 1, "NPSS", "Number of Power States Support", 0),
         Field(264, 1, "AVSCC", "Admin Vendor Specific Command Configuration", 1),
         Field(265, 1, "APSTA", "Autonomous Power State Transition Attributes", 0),
-        Field(266, 2, "WCTEMP", "Warning Composite Temperature Threshold", 0),
-        Field(268, 2, "CCTEMP", "Critical Composite Temperature Threshold", 0),
+        Field(266, 2, "WCTEMP", "Warning Composite Temperature Threshold", WARNING_KELVIN),
+        Field(268, 2, "CCTEMP", "Critical Composite Temperature Threshold", CRITICAL_KELVIN),
         Field(280, 16, "TNVMCAP", "Total NVM Capacity",
               lambda facts: facts.capabilities.capacity_bytes),
         Field(296, 16, "UNVMCAP", "Unallocated NVM Capacity",

@@ -1,4 +1,4 @@
-"""QEMU with the device `vfio-user-pci`: found on this machine, otherwise unpacked from Debian's packages.
+"""QEMU with the device `vfio-user-pci`: that of this machine, or unpacked from Debian's packages.
 
 Owns which packages these are (qemu.packages: names, versions and SHA-256), their download and the
 words that start the program. Does not own other programs of a guest (guest_packages.py). The
