@@ -75,7 +75,7 @@ IDENTIFY_CONTROLLER = Structure(
         Field(111, 1, "CNTRLTYPE", "Controller Type", 1),
         Field(256, 2, "OACS", "Optional Admin Command Support",
               lambda facts: FORMAT | NAMESPACE_MANAGEMENT
-              | (0 if facts.capabilities.capsule_bytes else DOORBELL_BUFFERS)),
+              | (DOORBELL_BUFFERS if facts.capabilities.has_doorbell_buffers else 0)),
         Field(258, 1, "ACL", "Abort Command Limit", ABORTS - 1),
         Field(259, 1, "AERL", "Asynchronous Event Request Limit", EVENTS - 1),
         Field(260, 1, "FRMW", "Firmware Updates", 1 << 1 | 1),  # one slot, read-only

@@ -70,6 +70,7 @@ class NvmeDrive:
     ``serial``: serial number, of which the names of subsystem and namespaces are made; None: that
     of the store, without a store a new one at each start. ``io_queues``, ``vectors``: of each
     controller. ``several_controllers``: there may be more than one at a time, as on fabrics.
+    ``shadow_doorbells``: hosts of PCIe may keep doorbells in their memory.
     Raises InputError for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
 
@@ -80,6 +81,7 @@ class NvmeDrive:
         io_queues: int = 16,
         vectors: int = 17,
         several_controllers: bool = False,
+        shadow_doorbells: bool = True,
     ) -> None:
         self.served = served
         drive = served.drive
@@ -95,7 +97,11 @@ class NvmeDrive:
             io_queues=io_queues,
             vectors=vectors,
         )
-        self.capabilities: Capabilities = replace(offered, several_controllers=several_controllers)
+        self.capabilities: Capabilities = replace(
+            offered,
+            several_controllers=several_controllers,
+            shadow_doorbells=shadow_doorbells,
+        )
         """Those of the controller of PCIe."""
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()

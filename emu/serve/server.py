@@ -34,6 +34,8 @@ class ServeOptions:
     """Address of NBD."""
     vfio_user: str | None = None
     """Path of the socket of vfio-user."""
+    doorbell_buffers: bool = True
+    """A virtual machine may keep its doorbells in its memory."""
     nvme_tcp: str | None = None
     """Address of NVMe/TCP."""
     nvme_hosts: tuple[str, ...] = ()
@@ -66,6 +68,8 @@ class Server:
     ) -> None:
         if options.nbd is options.vfio_user is options.nvme_tcp is None:
             raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
+        if options.vfio_user is None and not options.doorbell_buffers:
+            raise InputError("--no-doorbell-buffers requires --vfio-user SOCK")
         with contextlib.ExitStack() as undo:
             nbd = vfio_user = control = None
             nvme_tcp = listener_of_nvme_tcp(options)
@@ -96,7 +100,11 @@ class Server:
             self.served = ServedDrive(self.drive, self.service)
             self.nvme = None
             if vfio_user is not None or nvme_tcp is not None:
-                self.nvme = NvmeDrive(self.served, several_controllers=nvme_tcp is not None)
+                self.nvme = NvmeDrive(
+                    self.served,
+                    several_controllers=nvme_tcp is not None,
+                    shadow_doorbells=options.doorbell_buffers,
+                )
             if nbd is not None:
                 warm_up(self.served)
             ready()
@@ -163,6 +171,7 @@ class MemoryServer:
         for each in fields(ServeOptions):
             if getattr(options, each.name) != getattr(plain, each.name):
                 name = each.name.replace("_", "-")
+                name = "no-doorbell-buffers" if name == "doorbell-buffers" else name
                 raise InputError(f"--{name} cannot be combined with --null, which has no flash")
         listener = Listener(Address.parse(options.nbd, "--nbd"), "--nbd")
         try:

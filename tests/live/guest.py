@@ -109,6 +109,12 @@ def distributed() -> Qemu:
     return Qemu(tuple(words), environment)
 
 
+def shared_memory(size: str) -> list[str]:
+    """Options of QEMU for a PCIe machine whose memory a server of vfio-user may map."""
+    memory = f"memory-backend-memfd,id=memory,size={size},share=on"
+    return ["-machine", "q35,memory-backend=memory", "-object", memory]
+
+
 class Guest:
     """A machine that has booted; :meth:`run` runs commands in it, and leaving the context ends it.
 
@@ -127,8 +133,7 @@ class Guest:
         program = distributed() if qemu is None else qemu
         machine = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
         if not network:
-            machine = ["-machine", "q35,memory-backend=memory", "-object",
-                       f"memory-backend-memfd,id=memory,size={memory},share=on"]  # fmt: skip
+            machine = shared_memory(memory)
         command = [
             *program.words, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
             "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory, "-smp", str(cores),

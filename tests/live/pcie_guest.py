@@ -12,7 +12,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ OURS, QEMUS = "nvme0", "nvme1"
 QUEUES = 4
 """Processors of the guest, and so I/O queues."""
 REFERENCE_BYTES = 256 << 20
-END_S = 20.0
+END_S, NAMING_S = 20.0, 20.0
 
 
 class Machine:
@@ -52,7 +52,7 @@ class Machine:
 
     def counters(self) -> dict[str, Any]:
         """What `ondie ctl counters` prints."""
-        return send(str(self.live.folder / "ctl"), "counters", {})
+        return send(str(self.live.folder / "ctl-sock"), "counters", {})
 
     def fio(self, name: str, words: str) -> dict[str, Any]:
         """Run fio in the guest at a disk; return its result for the whole group of jobs."""
@@ -102,47 +102,78 @@ UNDER_LOAD = "--rw=randrw --iodepth=16 --size=16M --time_based --runtime=4"
 VERIFIED = "--rw=randrw --iodepth=16 --verify=crc32c --verify_fatal=1"
 
 
-def server_words(folder: Path, *options: str) -> list[str]:
-    words = ["ondie", "serve", "--vfio-user", str(folder / "sock"), "--ctl", str(folder / "ctl"),
-             "--block", str(BLOCK)]  # fmt: skip
-    return [*words, *options, *(word for each in SMALL for word in ("--set", each))]
+def serve(live: Live, at: str, *options: str) -> "subprocess.Popen[bytes]":
+    """Start `ondie serve` at the sockets ``at`` and ctl-``at``."""
+    words = ["ondie", "serve", "--vfio-user", at, "--ctl", f"ctl-{at}", "--block", str(BLOCK)]
+    settings = [word for each in SMALL for word in ("--set", each)]
+    return live.start([*words, *options, *settings], is_served)
 
 
 def is_served(log: Path) -> bool:
     return re.search(r"^vfio-user unix:", log.read_text(), re.MULTILINE) is not None
 
 
-def device_words(folder: Path) -> list[str]:
-    """Options of QEMU for the served drive; the port lets it be unplugged."""
-    device = {"driver": "vfio-user-pci", "id": "drive", "bus": "port0",
-              "socket": {"type": "unix", "path": str(folder / "sock")}}  # fmt: skip
-    return ["-device", "pcie-root-port,id=port0,slot=1,chassis=1", "-device", json.dumps(device)]
+def device_words(socket_file: Path, name: str, port: int) -> list[str]:
+    """Options of QEMU for a served drive; its port lets it be unplugged."""
+    device = {"driver": "vfio-user-pci", "id": name, "bus": f"port{port}",
+              "socket": {"type": "unix", "path": str(socket_file)}}  # fmt: skip
+    return [*port_words(port), "-device", json.dumps(device)]
+
+
+def port_words(port: int) -> list[str]:
+    return ["-device", f"pcie-root-port,id=port{port},slot={port + 1},chassis={port + 1}"]
 
 
 def reference_words(file: Path) -> list[str]:
     """Options of QEMU for its own NVMe device with the bytes of ``file``."""
     with file.open("wb") as out:
         out.truncate(REFERENCE_BYTES)
-    own = f"nvme,bus=port1,drive=disk,serial=reference,max_ioqpairs=16,msix_qsize=17,logical_block_size={BLOCK},physical_block_size={BLOCK}"  # noqa: E501
+    own = ["nvme,bus=port1,drive=disk,serial=reference,max_ioqpairs=16,msix_qsize=17",
+           f"logical_block_size={BLOCK},physical_block_size={BLOCK}"]  # fmt: skip
     return ["-blockdev", f"driver=file,node-name=disk,filename={file}",
-            "-device", "pcie-root-port,id=port1,slot=2,chassis=2", "-device", own]  # fmt: skip
+            *port_words(1), "-device", ",".join(own)]  # fmt: skip
 
 
 @contextlib.contextmanager
-def machine(reference: Path, *options: str) -> Iterator[Machine]:
-    """A booted machine with both disks. ``reference``: folder of the file behind QEMU's own
-    device. ``options``: of the server."""
+def machine(
+    reference: Path, *options: str, second: Sequence[str] | None = None, cores: int = QUEUES
+) -> Iterator[Machine]:
+    """A booted machine with a served drive and QEMU's own device. ``reference``: folder of the file
+    behind that one. ``options``: of the server; ``second``: those of a second one, if there is to
+    be one."""
     with Live() as live:
-        server = live.start(server_words(live.folder, *options), is_served)
+        server = serve(live, "sock", *options)
         file = reference / f"{live.folder.name}.img"
         control = ["-qmp", f"unix:{live.folder}/qmp,server=on,wait=off"]
-        words = [*device_words(live.folder), *reference_words(file), *control]
+        words = [*device_words(live.folder / "sock", "drive", 0), *reference_words(file), *control]
+        if second is not None:
+            serve(live, "second", *second)
+            words += device_words(live.folder / "second", "second", 2)
         try:
-            with Guest(live.folder, *words, cores=QUEUES, qemu=guest_qemu.find(),
+            with Guest(live.folder, *words, cores=cores, qemu=guest_qemu.find(),
                        network=False) as guest:  # fmt: skip
+                name_in_order(guest, 2 if second is None else 3)
                 yield Machine(live, server, guest)
         finally:
             file.unlink()
+
+
+def name_in_order(guest: Guest, count: int) -> None:
+    """Let the guest name the controllers in the order of their ports: its driver probes them in
+    threads, which may finish in another order."""
+    guest.ok(f"until [ $(ls -d /sys/class/nvme/nvme*/nvme*n1 | wc -l) = {count} ]; do "
+             "sleep 0.05; done", NAMING_S)  # fmt: skip
+    found = guest.ok("cat /sys/class/nvme/nvme*/address").split()
+    if found == sorted(found):
+        return
+    guest.ok("for each in /sys/class/nvme/nvme*; do echo 1 > $(readlink -f $each/device)/remove; "
+             "done")  # fmt: skip
+    for at in range(count):
+        guest.ok(f"ls -d /sys/bus/pci/devices/*/pci_bus/0000:0{at + 1} > /tmp/bus && "
+                 f"echo 1 > $(cat /tmp/bus)/rescan; until [ -b /dev/nvme{at}n1 ]; do "
+                 "sleep 0.05; done", NAMING_S)  # fmt: skip
+    found = guest.ok("cat /sys/class/nvme/nvme*/address").split()
+    assert found == sorted(found) and len(found) == count, found
 
 
 def wait_until_gone(machine: Machine, seconds: float = END_S) -> None:

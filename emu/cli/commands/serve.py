@@ -31,6 +31,8 @@ arrives while this thread goes to sleep and another one takes its lock."""
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
 @click.option("--vfio-user", metavar="SOCK", help="Serve an NVMe PCIe function to a virtual "
               "machine at this unix socket.")  # fmt: skip
+@click.option("--no-doorbell-buffers", is_flag=True, help="Let the virtual machine write each "
+              "doorbell to a register, for comparison.")  # fmt: skip
 @click.option("--nvme-tcp", metavar="ADDR",
               help="Serve NVMe/TCP at HOST:PORT; port 0 takes a free one.")  # fmt: skip
 @click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
@@ -55,6 +57,7 @@ arrives while this thread goes to sleep and another one takes its lock."""
 def run_serve(
     nbd: str | None,
     vfio_user: str | None,
+    no_doorbell_buffers: bool,
     nvme_tcp: str | None,
     nvme_hosts: tuple[str, ...],
     ctl: str | None,
@@ -78,8 +81,9 @@ def run_serve(
     announce_compilation()
     with EndOfServing("the drive was not served") as end:
         options = ServeOptions(
-            nbd=nbd, vfio_user=vfio_user, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl,
-            store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
+            nbd=nbd, vfio_user=vfio_user, doorbell_buffers=not no_doorbell_buffers,
+            nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl, store=store,
+            durability=durability, block_bytes=block, seed=seed, clock=clock,
             read_only=read_only,
         )  # fmt: skip
         kind = MemoryServer if null else Server
