@@ -32,12 +32,20 @@ QUEUES = 4
 REFERENCE_BYTES = 256 << 20
 END_S, NAMING_S = 20.0, 20.0
 
+FIO = ("fio --name=v --ioengine=libaio --direct=1 --thread --group_reporting --bs=4k "
+       "--allow_file_create=0 --randrepeat=1")  # fmt: skip
+UNDER_LOAD = "--rw=randrw --iodepth=16 --size=16M --time_based --runtime=4"
+VERIFIED = "--rw=randrw --iodepth=16 --verify=crc32c --verify_fatal=1"
+
 
 class Machine:
     """The served drive, the machine that has it, and QEMU's control socket."""
 
-    def __init__(self, live: Live, server: "subprocess.Popen[bytes]", guest: Guest) -> None:
-        self.live, self.server, self.guest = live, server, guest
+    def __init__(
+        self, live: Live, server: "subprocess.Popen[bytes]",
+        second: "subprocess.Popen[bytes] | None", guest: Guest,
+    ) -> None:  # fmt: skip
+        self.live, self.server, self.second, self.guest = live, server, second, guest
 
     def ok(self, command: str, limit: float = 60.0) -> str:
         return self.guest.ok(command, limit)
@@ -61,14 +69,18 @@ class Machine:
         assert job["error"] == 0
         return dict(job)
 
+    def reads(self, name: str) -> int:
+        """Number of reads that a disk has completed."""
+        return int(self.ok(f"read -r a rest < /sys/block/{name}/stat && echo $a"))
+
     @contextlib.contextmanager
-    def load(self, name: str) -> Iterator[None]:
-        """Let fio verify random writes at a disk while something else is done."""
-        reads = f"read -r a rest < /sys/block/{name}/stat && echo $a"
-        before = int(self.ok(reads))
-        self.ok(f"({FIO} --filename=/dev/{name} {UNDER_LOAD} > /tmp/load 2>&1; "
+    def load(self, name: str, words: str = UNDER_LOAD) -> Iterator[None]:
+        """Let fio use a disk while something else is done."""
+        before = self.reads(name)
+        self.ok(f"({FIO} --filename=/dev/{name} {words} > /tmp/load 2>&1; "
                 "echo ended-$? >> /tmp/load) < /dev/null > /dev/null 2>&1 &")  # fmt: skip
-        self.ok(f"while [ $({reads}) -lt {before + 200} ]; do sleep 0.02; done")
+        self.ok(f"until read -r a rest < /sys/block/{name}/stat && [ $a -ge {before + 200} ]; do "
+                "sleep 0.02; done")  # fmt: skip
         yield
 
     def load_ended(self) -> str:
@@ -94,12 +106,6 @@ class Machine:
         """Wait until QEMU has ended; return what it said last."""
         self.guest.process.wait(END_S)
         return (self.live.folder / "qemu.err").read_text().splitlines()[-1]
-
-
-FIO = ("fio --name=v --ioengine=libaio --direct=1 --thread --group_reporting --bs=4k "
-       "--allow_file_create=0 --randrepeat=1")  # fmt: skip
-UNDER_LOAD = "--rw=randrw --iodepth=16 --size=16M --time_based --runtime=4"
-VERIFIED = "--rw=randrw --iodepth=16 --verify=crc32c --verify_fatal=1"
 
 
 def serve(live: Live, at: str, *options: str) -> "subprocess.Popen[bytes]":
@@ -146,14 +152,15 @@ def machine(
         file = reference / f"{live.folder.name}.img"
         control = ["-qmp", f"unix:{live.folder}/qmp,server=on,wait=off"]
         words = [*device_words(live.folder / "sock", "drive", 0), *reference_words(file), *control]
+        other = None
         if second is not None:
-            serve(live, "second", *second)
+            other = serve(live, "second", *second)
             words += device_words(live.folder / "second", "second", 2)
         try:
             with Guest(live.folder, *words, cores=cores, qemu=guest_qemu.find(),
                        network=False) as guest:  # fmt: skip
                 name_in_order(guest, 2 if second is None else 3)
-                yield Machine(live, server, guest)
+                yield Machine(live, server, other, guest)
         finally:
             file.unlink()
 
