@@ -178,6 +178,8 @@ TOGETHER = (
     "tests/faults/test_compiled_code.py",
     "tests/faults/test_training_errors.py",
     "tests/fidelity/test_validate_hypertune.py",
+    "tests/live/test_guest_nvme_tcp.py",
+    "tests/live/test_guest_pcie.py",
     "tests/live/test_nbd_clients.py",
     "tests/live/test_power_cuts.py",
 )

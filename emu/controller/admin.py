@@ -266,6 +266,8 @@ class Controller:
 
     def _doorbell_buffer_config(self, sqe: Sqe, data: bytes) -> Reply:
         """Map the shadow doorbells (PRP1) and the event indexes (PRP2)."""
+        if not self.capabilities.has_doorbell_buffers:
+            raise Refused(Code.INVALID_OPCODE)
         page = self.registers.page_bytes
         for base, byte in ((sqe.prp1, PRP_BYTE), (sqe.prp2, PRP2_BYTE)):
             if base == 0 or base % page:

@@ -66,6 +66,8 @@ class Capabilities:
     """It takes computation commands."""
     capsule_bytes: int = 0
     """Fabrics only: bytes of a command capsule with its data."""
+    shadow_doorbells: bool = True
+    """PCIe only: a host may keep the doorbells in its memory."""
 
     @property
     def subsystem_uuid(self) -> uuid.UUID:
@@ -85,6 +87,11 @@ class Capabilities:
     def transfer_bytes(self) -> int:
         """Largest transfer that MDTS expresses, bytes."""
         return MEMORY_PAGE_BYTES << self.transfer_exponent
+
+    @property
+    def has_doorbell_buffers(self) -> bool:
+        """OACS bit 8: the command Doorbell Buffer Config is supported."""
+        return self.shadow_doorbells and not self.capsule_bytes
 
     @property
     def formats(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.capabilities import Capabilities
+from ondie.emu.controller.health import WARNING_KELVIN
 from ondie.emu.controller.namespaces import BROADCAST, Namespaces
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.nvme.wire import Sqe
@@ -31,7 +32,7 @@ OVER, UNDER = 0, 1
 """THSEL of the temperature threshold."""
 NAMESPACE_NOTICES = 1 << 8
 SMART_WARNINGS = 0xFF
-NEVER_OVER, NEVER_UNDER = 0xFFFF, 0
+NEVER_UNDER = 0
 KEEP_ALIVE_UNIT_MS = 100
 """Keep Alive Support times 100 ms: timeouts are rounded up to this."""
 
@@ -61,7 +62,7 @@ FEATURES = {
     POWER_MANAGEMENT: Feature("Power Management", _zero, 0xFF),
     TEMPERATURE_THRESHOLD: Feature(
         "Temperature Threshold",
-        lambda capabilities, part: NEVER_OVER if part == OVER else NEVER_UNDER,
+        lambda capabilities, part: WARNING_KELVIN if part == OVER else NEVER_UNDER,
         0x003F_FFFF,
         True,
     ),

@@ -28,8 +28,12 @@ from ondie.emu.engine.core.counters import (
     UNCORRECTABLE_PAGES,
 )
 
-COMPOSITE_KELVIN = 273 + 40
+KELVIN = 273
+COMPOSITE_KELVIN = KELVIN + 40
 """Composite temperature. The emulator models no heat: a constant, assumed."""
+WARNING_KELVIN, CRITICAL_KELVIN = KELVIN + 70, KELVIN + 80
+"""WCTEMP and CCTEMP, which must not be 0 since version 1.2. The emulator models no heat: constants,
+assumed, that the temperature never reaches."""
 
 
 class Ran(NamedTuple):

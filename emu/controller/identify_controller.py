@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ondie.emu.controller.capabilities import Capabilities
+from ondie.emu.controller.health import CRITICAL_KELVIN, WARNING_KELVIN
 from ondie.emu.controller.structure import Field, Structure
 
 VERSION = 2 << 16
@@ -74,7 +75,7 @@ IDENTIFY_CONTROLLER = Structure(
         Field(111, 1, "CNTRLTYPE", "Controller Type", 1),
         Field(256, 2, "OACS", "Optional Admin Command Support",
               lambda facts: FORMAT | NAMESPACE_MANAGEMENT
-              | (0 if facts.capabilities.capsule_bytes else DOORBELL_BUFFERS)),
+              | (DOORBELL_BUFFERS if facts.capabilities.has_doorbell_buffers else 0)),
         Field(258, 1, "ACL", "Abort Command Limit", ABORTS - 1),
         Field(259, 1, "AERL", "Asynchronous Event Request Limit", EVENTS - 1),
         Field(260, 1, "FRMW", "Firmware Updates", 1 << 1 | 1),  # one slot, read-only
@@ -83,8 +84,8 @@ IDENTIFY_CONTROLLER = Structure(
         Field(263, 1, "NPSS", "Number of Power States Support", 0),
         Field(264, 1, "AVSCC", "Admin Vendor Specific Command Configuration", 1),
         Field(265, 1, "APSTA", "Autonomous Power State Transition Attributes", 0),
-        Field(266, 2, "WCTEMP", "Warning Composite Temperature Threshold", 0),
-        Field(268, 2, "CCTEMP", "Critical Composite Temperature Threshold", 0),
+        Field(266, 2, "WCTEMP", "Warning Composite Temperature Threshold", WARNING_KELVIN),
+        Field(268, 2, "CCTEMP", "Critical Composite Temperature Threshold", CRITICAL_KELVIN),
         Field(280, 16, "TNVMCAP", "Total NVM Capacity",
               lambda facts: facts.capabilities.capacity_bytes),
         Field(296, 16, "UNVMCAP", "Unallocated NVM Capacity",

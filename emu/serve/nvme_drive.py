@@ -79,6 +79,7 @@ class NvmeDrive:
     subsystem and namespaces are made; None: that of the store, without a store a new one at each
     start. ``io_queues``, ``vectors``: of each
     controller. ``several_controllers``: there may be more than one at a time, as on fabrics.
+    ``shadow_doorbells``: hosts of PCIe may keep doorbells in their memory.
     Raises InputError for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
 
@@ -90,6 +91,7 @@ class NvmeDrive:
         vectors: int = 17,
         several_controllers: bool = False,
         states: ResidentStates | None = None,
+        shadow_doorbells: bool = True,
     ) -> None:
         self.served = served
         files = None if served.store is None else served.store.files
@@ -103,7 +105,11 @@ class NvmeDrive:
             io_queues=io_queues,
             vectors=vectors,
         )
-        self.capabilities: Capabilities = replace(offered, several_controllers=several_controllers)
+        self.capabilities: Capabilities = replace(
+            offered,
+            several_controllers=several_controllers,
+            shadow_doorbells=shadow_doorbells,
+        )
         """Those of the controller of PCIe."""
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()

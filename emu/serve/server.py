@@ -38,6 +38,8 @@ class ServeOptions:
     """Address of NBD."""
     vfio_user: str | None = None
     """Path of the socket of vfio-user."""
+    doorbell_buffers: bool = True
+    """A virtual machine may keep its doorbells in its memory."""
     nvme_tcp: str | None = None
     """Address of NVMe/TCP."""
     nvme_hosts: tuple[str, ...] = ()
@@ -55,7 +57,9 @@ class ServeOptions:
     """States that the drive holds; None: none."""
 
 
-OF_MEMORY = frozenset({"nbd", "vfio_user", "nvme_tcp", "nvme_hosts", "block_bytes"})
+OF_MEMORY = frozenset(
+    {"nbd", "vfio_user", "doorbell_buffers", "nvme_tcp", "nvme_hosts", "block_bytes"}
+)
 """Options that a server without a drive takes."""
 
 
@@ -73,7 +77,9 @@ class Protocols:
     def __init__(self, options: ServeOptions, undo: contextlib.ExitStack) -> None:
         if options.nbd is options.vfio_user is options.nvme_tcp is None:
             raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
-        self._hosts = options.nvme_hosts
+        if options.vfio_user is None and not options.doorbell_buffers:
+            raise InputError("--no-doorbell-buffers requires --vfio-user SOCK")
+        self._hosts, self._shadow_doorbells = options.nvme_hosts, options.doorbell_buffers
         self._listeners: dict[str, Listener] = {}
         tcp = listener_of_nvme_tcp(options)
         if tcp is not None:
@@ -98,7 +104,12 @@ class Protocols:
         InputError for a drive that a protocol cannot serve."""
         over_tcp = "nvme-tcp" in self._listeners
         if over_tcp or "vfio-user" in self._listeners:
-            self.nvme = NvmeDrive(served, several_controllers=over_tcp, states=states)
+            self.nvme = NvmeDrive(
+                served,
+                several_controllers=over_tcp,
+                states=states,
+                shadow_doorbells=self._shadow_doorbells,
+            )
         if "nbd" in self._listeners:
             warm_up(served)
 

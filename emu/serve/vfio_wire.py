@@ -25,8 +25,8 @@ COMMAND_TYPE, REPLY = 0, 1
 TYPE_MASK, NO_REPLY, ERROR = 0xF, 1 << 4, 1 << 5
 MOST_DATA = 1 << 20
 """Largest number of bytes of a region access."""
-MOST_FDS = 32
-"""Largest number of descriptors of a message."""
+MOST_FDS = 16
+"""Largest number of descriptors of a message; QEMU connects to no server that takes more."""
 MOST_MESSAGE = HEADER_BYTES + 64 + MOST_DATA
 """Largest message, bytes."""
 

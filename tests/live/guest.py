@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.live import guest_packages as packages
+from tests.live.guest_qemu import Qemu
 
 HOST = "10.0.2.2"
 BOOT_S, COMMAND_S = 120.0, 120.0
@@ -93,34 +94,54 @@ def initrd(modules: Path) -> bytes:
     return out.pack()
 
 
+def distributed() -> Qemu:
+    """The QEMU of this machine, or of its distribution's packages."""
+    found, paths = packages.program("qemu-system-x86_64", "qemu-system-x86")
+    if not paths:
+        return Qemu((str(found),), {})
+    words, environment = [str(found)], {"LD_LIBRARY_PATH": paths}
+    for each in packages.closure("qemu-system-x86"):
+        for place in ("usr/share/qemu", "usr/share/seabios"):
+            if (each / place).is_dir():
+                words += ["-L", str(each / place)]
+        if (each / "usr/lib/x86_64-linux-gnu/qemu").is_dir():  # the accelerator is there
+            environment["QEMU_MODULE_DIR"] = str(each / "usr/lib/x86_64-linux-gnu/qemu")
+    return Qemu(tuple(words), environment)
+
+
+def shared_memory(size: str) -> list[str]:
+    """Options of QEMU for a PCIe machine whose memory a server of vfio-user may map."""
+    memory = f"memory-backend-memfd,id=memory,size={size},share=on"
+    return ["-machine", "q35,memory-backend=memory", "-object", memory]
+
+
 class Guest:
     """A machine that has booted; :meth:`run` runs commands in it, and leaving the context ends it.
 
+    ``qemu``: the program; None: this machine's or that of its distribution. ``network``: it reaches
+    servers on this machine. Without, its memory is a file that a server of vfio-user may map.
     ``log`` gets all that the console has said.
     """
 
-    def __init__(self, folder: Path, *options: str, memory: str = "512M", cores: int = 2) -> None:
+    def __init__(
+        self, folder: Path, *options: str, memory: str = "512M", cores: int = 2,
+        qemu: Qemu | None = None, network: bool = True,
+    ) -> None:  # fmt: skip
         image, modules = packages.kernel()
         packed = folder / "initrd"
         packed.write_bytes(initrd(modules))
-        qemu, paths = packages.program("qemu-system-x86_64", "qemu-system-x86")
+        program = distributed() if qemu is None else qemu
+        machine = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
+        if not network:
+            machine = shared_memory(memory)
         command = [
-            str(qemu), "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+            *program.words, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
             "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory, "-smp", str(cores),
             "-kernel", str(image), "-initrd", str(packed),
             "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on nokaslr",
-            "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
-            *options,
+            *machine, *options,
         ]  # fmt: skip
-        environment = dict(os.environ)
-        if paths:
-            environment["LD_LIBRARY_PATH"] = paths
-            for each in packages.closure("qemu-system-x86"):
-                for place in ("usr/share/qemu", "usr/share/seabios"):
-                    if (each / place).is_dir():
-                        command += ["-L", str(each / place)]
-                if (each / "usr/lib/x86_64-linux-gnu/qemu").is_dir():  # the accelerator is there
-                    environment["QEMU_MODULE_DIR"] = str(each / "usr/lib/x86_64-linux-gnu/qemu")
+        environment = os.environ | program.environment
         self.log = ""
         self._errors = (folder / "qemu.err").open("w+")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -1,6 +1,9 @@
 """Does the controller go through its states, and do queue, namespace and other admin commands end
 with the status that the specification names?"""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -278,6 +281,15 @@ def test_doorbell_buffers():
     assert (action.do, action.base, action.event_base) == (Do.MAP_DOORBELLS, 4096, 8192)
     for prp1, prp2 in ((0, 4096), (4096, 0), (4100, 8192), (4096, 8200)):
         assert host.status(DOORBELLS, prp1=prp1, prp2=prp2) == 0x002
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_doorbell_buffers_can_be_off(has):
+    host = Host(replace(capabilities(), shadow_doorbells=has))
+    assert host.status(DOORBELLS, prp1=4096, prp2=8192) == (0 if has else 0x001)
+    assert host.data(0x06, cdw10=0x01)[257] & 1 == has  # OACS bit 8
+    effects = host.data(0x02, nsid=ALL, cdw10=0x05 | 1023 << 16)
+    assert effects[4 * DOORBELLS] == has and effects[0x06 * 4] == 1
 
 
 # --- any entry

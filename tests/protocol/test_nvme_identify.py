@@ -60,6 +60,16 @@ def test_identify_controller(host):
     assert data[768:1024].rstrip(b"\0").startswith(b"nqn.2014-08.org.nvmexpress:uuid:")
 
 
+def test_temperature_thresholds(host):
+    """They must not be 0 since version 1.2, and the warning is the feature's default."""
+    data = host.data(IDENTIFY, cdw10=0x01)
+    warning, critical = number(data, 266, 267), number(data, 268, 269)
+    composite = number(host.data(GET_LOG, nsid=ALL, cdw10=0x02 | 127 << 16), 1, 2)
+    assert composite < warning < critical
+    assert host.run(GET_FEATURES, cdw10=0x04).entries[0].dw0 == warning
+    assert host.run(GET_FEATURES, cdw10=0x04, cdw11=1 << 20).entries[0].dw0 == 0
+
+
 def test_identify_namespace(host):
     data = host.data(IDENTIFY, nsid=1, cdw10=0x00)
     blocks = (64 << 20) // 512

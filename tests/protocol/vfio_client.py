@@ -27,6 +27,8 @@ BAR0, CONFIG = 0, 7
 MSIX, REQ = 2, 4
 PAGE = 4096
 AWAIT_S = 20.0
+MOST_FDS, MOST_BYTES = 16, 64 << 20
+"""QEMU 11.1 ends the connection of a server that offers more descriptors or bytes of a message."""
 
 
 class VfioError(OSError):
@@ -104,7 +106,9 @@ class VfioClient:
             text = json.dumps({"capabilities": {"max_msg_fds": 8}}).encode() + b"\0"
         found = self.call(VERSION, struct.pack("<HH", major, minor) + text)
         assert struct.unpack("<HH", found[:4]) == (0, min(minor, 1))
-        return dict(json.loads(found[4:-1])["capabilities"])
+        offered = dict(json.loads(found[4:-1])["capabilities"])
+        assert offered["max_msg_fds"] <= MOST_FDS and offered["max_data_xfer_size"] <= MOST_BYTES
+        return offered
 
     def map(self, address: int | None = None, size: int | None = None, offset: int = 0,
             flags: int = 3, file: int | None = None) -> None:  # fmt: skip

@@ -42,6 +42,8 @@ def with_options(text: str) -> str:
               help="Serve NBD at unix:PATH or HOST:PORT; port 0 takes a free one.")  # fmt: skip
 @click.option("--vfio-user", metavar="SOCK", help="Serve an NVMe PCIe function to a virtual "
               "machine at this unix socket.")  # fmt: skip
+@click.option("--no-doorbell-buffers", is_flag=True, help="Let the virtual machine write each "
+              "doorbell to a register, for comparison.")  # fmt: skip
 @click.option("--nvme-tcp", metavar="ADDR",
               help="Serve NVMe/TCP at HOST:PORT; port 0 takes a free one.")  # fmt: skip
 @click.option("--nvme-host", "nvme_hosts", metavar="NQN", multiple=True,
@@ -74,6 +76,7 @@ def with_options(text: str) -> str:
 def run_serve(
     nbd: str | None,
     vfio_user: str | None,
+    no_doorbell_buffers: bool,
     nvme_tcp: str | None,
     nvme_hosts: tuple[str, ...],
     ctl: str | None,
@@ -101,8 +104,9 @@ def run_serve(
     announce_compilation()
     with EndOfServing("the drive was not served") as end:
         options = ServeOptions(
-            nbd=nbd, vfio_user=vfio_user, nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl,
-            store=store, durability=durability, block_bytes=block, seed=seed, clock=clock,
+            nbd=nbd, vfio_user=vfio_user, doorbell_buffers=not no_doorbell_buffers,
+            nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl, store=store,
+            durability=durability, block_bytes=block, seed=seed, clock=clock,
             read_only=read_only, states=states_options(states, optimizer, hyper, weights),
         )  # fmt: skip
         kind = MemoryServer if null else Server
