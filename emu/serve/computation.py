@@ -2,7 +2,7 @@
 
 Owns the hand-over to the thread that owns the drive, the commands that run, and what is lost with
 the power. Does not own the rules of the commands (controller/computation.py), the plans
-(paths/device_program.py, states/resident.py) or the transports.
+(states/device_program.py, states/resident.py) or the transports.
 Source: NVM Express Base Specification 2.0, section 3.4 (commands complete in any order).
 
 A command that takes time in the drive completes when its plan is done, from a thread of its own,
@@ -40,9 +40,9 @@ from ondie.emu.controller.opcodes import Compute, Nvm
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.wire import Cqe
-from ondie.emu.paths import device_program
 from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
 from ondie.emu.serve.served import ServedDrive
+from ondie.emu.states import device_program
 from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 
