@@ -34,7 +34,9 @@ class Memory:
     data: np.ndarray
     """uint8[n]"""
     users: int = 0
-    """Commands that are running and use it."""
+    """Commands that are running and use it: it cannot be freed."""
+    programs: int = 0
+    """Those among them that execute a program: it cannot be written."""
 
 
 class Range(NamedTuple):

@@ -132,8 +132,7 @@ class Computation:
                     raise Refused(Code.COMMAND_INTERRUPTED)
                 self._running += 1
                 used = _memories(task)
-                for each in used:
-                    each.users += 1
+                self._hold(task, used, 1)
                 if isinstance(task, Execution):
                     running = self.device.programs.running
                     running[task.number] = running.get(task.number, 0) + 1
@@ -164,6 +163,12 @@ class Computation:
             source = None
         return computation.decode(sqe, bytes(request.data), self.device, most, source)
 
+    def _hold(self, task: Task | NamespaceRead, used: tuple[Memory, ...], change: int) -> None:
+        """Count a command that uses memories, or (-1) has used them. The caller holds the lock."""
+        for each in used:
+            each.users += change
+            each.programs += change * isinstance(task, Update | Execution)
+
     def _refused(self, controller: Controller, request: IoRequest, refused: Refused) -> IoResult:
         status = record(controller, request.sqid, request.sqe, refused.code, refused.where)
         return IoResult(Cqe(request.sqe.cid, status))
@@ -184,8 +189,7 @@ class Computation:
         finally:
             with self._lock:
                 self._running -= 1
-                for each in used:
-                    each.users -= 1
+                self._hold(task, used, -1)
                 if isinstance(task, Execution):
                     device.programs.running[task.number] -= 1
         later(request, result)
