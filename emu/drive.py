@@ -21,11 +21,11 @@ import numpy as np
 
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.engine.core.conservation import Imbalance, Place, check_laws
+from ondie.emu.engine.core.plan_rows import MixedPlan
 from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.engine.run import defect_report
 from ondie.emu.engine.run.command_system import CommandOptions
 from ondie.emu.engine.run.payload_system import NO_PAYLOAD
-from ondie.emu.engine.run.plan_mix import MixedPlan
 from ondie.emu.engine.run.power_system import PowerSystem, StoreOptions
 from ondie.emu.engine.run.system import NO_RESERVOIR, PLANNED, ReservoirOptions
 from ondie.emu.files import as_path, write_atomically

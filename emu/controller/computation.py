@@ -194,7 +194,7 @@ def _transfer(sqe: Sqe, memory: DeviceMemory, size: int) -> Transfer:
     offset = sqe.cdw12 | sqe.cdw13 << 32
     found = memory.range(sqe.cdw10, offset, size, (CDW10_BYTE, CDW12_BYTE, CDW11_BYTE))
     to_host = sqe.opcode == Compute.READ_MEMORY
-    if not to_host and found.memory.users:
+    if not to_host and found.memory.programs:
         raise Refused(Code.COMMAND_INTERRUPTED, CDW10_BYTE)
     return Transfer(found, to_host)
 
@@ -209,7 +209,7 @@ def _copy(sqe: Sqe, memory: DeviceMemory, source: Namespace | None) -> Copy:
         raise Refused(Code.LBA_OUT_OF_RANGE, CDW14_BYTE)
     size, offset = blocks * source.block_bytes, sqe.cdw12 | sqe.cdw13 << 32
     found = memory.range(sqe.cdw10, offset, size, (CDW10_BYTE, CDW12_BYTE, CDW11_BYTE))
-    if found.memory.users:
+    if found.memory.programs:
         raise Refused(Code.COMMAND_INTERRUPTED, CDW10_BYTE)
     return Copy(source.first + slba * source.block_bytes, found)
 

@@ -1,7 +1,7 @@
 """Memory of the device that hosts allocate, and sets of its ranges.
 
 Owns allocation, the bytes, sets of ranges, and which ranges a running command uses. Does not own
-the commands (computation.py) or the time that a transfer takes (paths/device_program.py).
+the commands (computation.py) or the time that a transfer takes (states/device_program.py).
 Source: NVMe Subsystem Local Memory and Computational Programs Command Sets (memory ranges, memory
 range sets); the allocation is that of FEMU.
 """
@@ -34,7 +34,9 @@ class Memory:
     data: np.ndarray
     """uint8[n]"""
     users: int = 0
-    """Commands that are running and use it."""
+    """Commands that are running and use it: it cannot be freed."""
+    programs: int = 0
+    """Those among them that execute a program: it cannot be written."""
 
 
 class Range(NamedTuple):

@@ -2,7 +2,7 @@
 
 Owns the descriptor of a program, which says what an execution costs, and whether a program is
 active. Does not own the commands (computation.py) or the time of an execution
-(paths/device_program.py).
+(states/device_program.py).
 Source: NVMe Computational Programs Command Set (load, activate, execute; programs that the device
 defines); the descriptor is this project's.
 

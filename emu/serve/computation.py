@@ -2,7 +2,7 @@
 
 Owns the hand-over to the thread that owns the drive, the commands that run, and what is lost with
 the power. Does not own the rules of the commands (controller/computation.py), the plans
-(paths/device_program.py, states/resident.py) or the transports.
+(states/device_program.py, states/resident.py) or the transports.
 Source: NVM Express Base Specification 2.0, section 3.4 (commands complete in any order).
 
 A command that takes time in the drive completes when its plan is done, from a thread of its own,
@@ -40,9 +40,9 @@ from ondie.emu.controller.opcodes import Compute, Nvm
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.wire import Cqe
-from ondie.emu.paths import device_program
 from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
 from ondie.emu.serve.served import ServedDrive
+from ondie.emu.states import device_program
 from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 
@@ -132,8 +132,7 @@ class Computation:
                     raise Refused(Code.COMMAND_INTERRUPTED)
                 self._running += 1
                 used = _memories(task)
-                for each in used:
-                    each.users += 1
+                self._hold(task, used, 1)
                 if isinstance(task, Execution):
                     running = self.device.programs.running
                     running[task.number] = running.get(task.number, 0) + 1
@@ -164,6 +163,12 @@ class Computation:
             source = None
         return computation.decode(sqe, bytes(request.data), self.device, most, source)
 
+    def _hold(self, task: Task | NamespaceRead, used: tuple[Memory, ...], change: int) -> None:
+        """Count a command that uses memories, or (-1) has used them. The caller holds the lock."""
+        for each in used:
+            each.users += change
+            each.programs += change * isinstance(task, Update | Execution)
+
     def _refused(self, controller: Controller, request: IoRequest, refused: Refused) -> IoResult:
         status = record(controller, request.sqid, request.sqe, refused.code, refused.where)
         return IoResult(Cqe(request.sqe.cid, status))
@@ -184,8 +189,7 @@ class Computation:
         finally:
             with self._lock:
                 self._running -= 1
-                for each in used:
-                    each.users -= 1
+                self._hold(task, used, -1)
                 if isinstance(task, Execution):
                     device.programs.running[task.number] -= 1
         later(request, result)

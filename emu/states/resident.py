@@ -17,11 +17,11 @@ import numpy as np
 from ondie.emu.compute import pe
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core import plan_rows
-from ondie.emu.engine.run.plan_mix import MixedPlan
+from ondie.emu.engine.core.plan_rows import MixedPlan
 from ondie.emu.nand import timing
 from ondie.emu.nvme.status import Condition
-from ondie.emu.paths import device_program
 from ondie.emu.paths.base import WEIGHTS_UP, Rows
+from ondie.emu.states import device_program
 from ondie.emu.states.drive_states import DriveStates
 from ondie.emu.units import InputError
 from ondie.kernels import KernelError, get

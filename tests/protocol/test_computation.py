@@ -4,6 +4,7 @@ Source: docs/computation.md; ondie.kernels.
 """
 
 import struct
+import threading
 import time
 
 import numpy as np
@@ -29,13 +30,13 @@ from tests.protocol.compute_host import (
     ComputeHost,
     StatesDrive,
 )
-from tests.protocol.nvme_tcp_client import Queue
+from tests.protocol.nvme_tcp_client import TRANSPORT, Queue, sgl
 
 DNR = 0x4000
 OPCODE, INVALID_FIELD, SEQUENCE, PROTECTED, RANGE, FULL, MISCOMPARE = (
     each | DNR for each in (0x001, 0x002, 0x00C, 0x020, 0x080, 0x081, 0x285)
 )
-INTERNAL, BUSY = 0x006, 0x021
+INTERNAL, BUSY, CONFLICT = 0x006, 0x021, 0x003 | DNR
 
 
 class TcpTarget(StatesDrive):
@@ -74,10 +75,18 @@ class TcpTarget(StatesDrive):
 
 
 @pytest.fixture(scope="module")
-def target():
+def shared():
     found = TcpTarget()
     yield found
     found.close()
+
+
+@pytest.fixture
+def target(shared):
+    """The drive of this file, without its hosts afterwards."""
+    yield shared
+    while shared.queues:
+        shared.queues.pop().close()
 
 
 @pytest.fixture
@@ -239,6 +248,50 @@ def test_many_commands_at_the_same_time(target):
     target.same(host.states(target.states.bytes_of_all))
 
 
+def test_many_stores_at_the_same_time(target):
+    """Data in capsules are those of their command, although the next ones have arrived."""
+    host, size = target.host(), 8192
+    io = target.queues[-1]
+    handle = host.ok(ALLOCATE, cdw10=16 * size)
+    parts = [target.rng.integers(0, 256, size, np.uint8).tobytes() for _ in range(16)]
+    for at, part in enumerate(parts):
+        words = struct.pack("<4I", handle, size, at * size, 0)
+        io.capsule(STORE, NSID, words, part)
+    for _ in parts:
+        _, _, fields, _ = io.pdu()
+        assert struct.unpack("<QHHHH", fields)[4] >> 1 == 0
+    assert host.fetch(handle, 16 * size) == b"".join(parts)
+
+
+def test_an_identifier_that_is_in_use(target):
+    """A command with the identifier of one that runs is refused; the first one completes."""
+    host = target.host()
+    io = target.queues[-1]
+    handle = host.ok(ALLOCATE, cdw10=1 << 20)
+    rsid = host.set((handle, 0, 1 << 20))
+    host.load(12, instructions=(100, 1))
+    words = struct.pack("<2I", 12 | rsid << 16, 0)
+    target.service.call(lambda: None).result()
+    held = threading.Event()
+    target.service.call(held.wait)  # nothing ends meanwhile
+    cid = io.capsule(EXECUTE, NSID, words)
+    io.cid -= 1
+    assert io.capsule(REPORT, NSID, descriptor=sgl(TRANSPORT, 4096)) == cid
+    assert io.answer()[0] == CONFLICT
+    held.set()
+    assert io.answer()[0] == 0
+
+
+def test_a_namespace_of_all_other_bytes(fresh):
+    """States have addresses of their own, and take no room of other namespaces."""
+    admin, _ = fresh.connect()
+    blocks = fresh.drive.capacity // 4096
+    assert admin.run(0x0D, b"", 1, cdw10=1)[0] == 0
+    data = struct.pack("<QQ10xB", blocks, blocks, 0).ljust(4096, b"\0")
+    assert admin.run(0x0D, data, 0) == (0, 1)
+    assert admin.run(0x0D, struct.pack("<QQ", 1, 1).ljust(4096, b"\0"), 0)[0] == 0x115 | DNR
+
+
 def test_what_a_host_finds(target):
     """Namespace 2 is write-protected, and complete; the log of effects has the commands."""
     host = target.host()
@@ -350,7 +403,11 @@ def test_what_is_in_use(target):
     host, device = target.host(), target.nvme.computation.device
     handle = host.ok(ALLOCATE, cdw10=4096)
     host.load(11)
-    device.memory.memories[handle].users += 1
+    memory = device.memory.memories[handle]
+    memory.users = 1
+    assert host.run(FREE, cdw10=handle)[0] == BUSY
+    host.ok(STORE, bytes(4), cdw10=handle, cdw11=4)  # by another transfer
+    memory.programs = 1
     device.programs.running[11] = 1
     for opcode, words in (
         (FREE, {"cdw10": handle}), (FREE, {"cdw10": 0xFFFFFFFF}),
@@ -360,7 +417,7 @@ def test_what_is_in_use(target):
         assert host.run(opcode, **words)[0] == BUSY
     assert host.run(STORE, bytes(4), cdw10=handle, cdw11=4)[0] == BUSY
     assert host.fetch(handle, 4) == bytes(4)
-    device.memory.memories[handle].users -= 1
+    memory.users = memory.programs = 0
     del device.programs.running[11]
     host.ok(FREE, cdw10=handle)
 

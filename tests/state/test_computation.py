@@ -13,9 +13,9 @@ import pytest
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme.command import READ, WRITE, commands_of
-from ondie.emu.paths import device_program
 from ondie.emu.paths.base import Rows
 from ondie.emu.service import Service
+from ondie.emu.states import device_program
 from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 from ondie.kernels import get

@@ -21,6 +21,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.core.plan_rows import MixedPlan
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.engine.run import loop
 from ondie.emu.engine.run.driver import (
@@ -32,7 +33,6 @@ from ondie.emu.engine.run.driver import (
     WANTED,
     PowerCut,
 )
-from ondie.emu.engine.run.plan_mix import MixedPlan
 from ondie.emu.engine.run.system import NO_RESERVOIR, ReservoirOptions, System
 from ondie.emu.nvme import submission, write_errors
 from ondie.emu.nvme.command import COMMAND, COMPLETION, TRANSFER

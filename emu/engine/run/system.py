@@ -17,11 +17,11 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows, stages
+from ondie.emu.engine.core.plan_rows import MixedPlan, PlanMix
 from ondie.emu.engine.core.totals import StepClock, Totals, sum_counters
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run.driver import CLOSING, Driver
 from ondie.emu.engine.run.errors import SimulationError, raise_error
-from ondie.emu.engine.run.plan_mix import MixedPlan, PlanMix
 from ondie.emu.ftl import cmt, reservoir, write_frontier
 from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
