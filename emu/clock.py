@@ -1,11 +1,14 @@
 """Simulation clock: integer picoseconds (int64), and the transfer time of bytes at a rate.
 
-This module owns the unit of time and the rounding rule of all transfers. It does not own the
-transfers themselves.
+This module owns the unit of time, the rounding rule of all transfers, and how simulated time
+follows the wall clock. It does not own the transfers themselves, or waits (service.py).
 Source: this project; 2**63 ps are 106 days, longer than any run.
 """
 
 from __future__ import annotations
+
+import math
+import time
 
 from ondie.emu.units import InputError
 from ondie.kernels.jit import inline
@@ -15,6 +18,8 @@ NEVER = 1 << 62
 """Time (ps) that is later than every event."""
 LONGEST_S = 1_000_000
 """Maximum simulated time, seconds. Beyond this time the clock may overflow."""
+LAST_WALL_NS = (1 << 63) - 1
+"""Wall time, ns, that is never reached."""
 _SCALE_LIMIT = 1 << 27
 
 
@@ -56,3 +61,22 @@ def check_seconds(duration_s: float, what: str) -> None:
     which must state the duration; the limit is appended."""
     if duration_s > LONGEST_S:
         raise InputError(f"{what}; the limit is {LONGEST_S:,} s")
+
+
+class WallClock:
+    """Simulated time that follows the wall clock (time.perf_counter_ns) from now on, when it is
+    ``now_ps``; ``scale``: simulated seconds per second."""
+
+    def __init__(self, now_ps: int, scale: float) -> None:
+        self.scale = scale
+        self.ps_per_ns = scale * PS_PER_S / 1e9
+        self._begin_ps, self._begin_ns = now_ps, time.perf_counter_ns()
+
+    def at(self, wall_ns: int) -> int:
+        """Return the simulated time (ps) at wall time ``wall_ns``."""
+        return self._begin_ps + int((wall_ns - self._begin_ns) * self.ps_per_ns)
+
+    def ns_of(self, time_ps: int) -> int:
+        """Return the wall time (ns) at which the simulated time is ``time_ps`` or later."""
+        wall_ns = self._begin_ns + math.ceil((time_ps - self._begin_ps) / self.ps_per_ns)
+        return min(wall_ns, LAST_WALL_NS)

@@ -8,34 +8,33 @@ Source: NVMeVirt and FEMU, which complete a command when the wall clock reaches 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
-from ondie.emu.clock import NEVER
+from ondie.emu.clock import NEVER, WallClock
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.client_queue import (
-    MOST_COMMANDS,
+    TAG_SHIFT,
     Batch,
     Connection,
     FutureBatch,
     Lag,
-    Stream,
     Ticket,
+    assigned,
     checked,
 )
+from ondie.emu.nvme.plan_queue import PlanQueue, Running
 from ondie.emu.units import InputError, quoted, real_number
 from ondie.kernels import native
 from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbell, sleep_exactly
 
 CLOCKS = ("virtual", "real")
-_SHIFT = MOST_COMMANDS.bit_length() - 1
 AHEAD_NS = 50_000
 """Wall time by which the simulation may run ahead while commands are in flight, in ns."""
 LENT_NS = 2_000_000
@@ -48,14 +47,6 @@ PLAN_EVENTS = 1 << 12
 NOBODY = -1
 """Number of no thread."""
 PS = 10**12
-
-
-class Running(Protocol):
-    """A plan that runs on the drive."""
-
-    @property
-    def done(self) -> bool:
-        """True if it is complete."""
 
 
 class Service:
@@ -97,14 +88,12 @@ class Service:
             raise InputError("a service needs the C extension of the package; it is not built")
         self.drive = drive
         self.clock = clock
-        self._ps_per_ns = scale * PS / 1e9
         self._bell = Doorbell()
         """What clients ring after a hand-over."""
         self._inbox: deque[Batch] = deque()
         self._batches: dict[int, Batch] = {}
         self._idle: list[FutureBatch] = []
-        self._plans: list[tuple[Running, Callable[[], Any], Future[Any]]] = []
-        """Plans of clients that run: each with what is called at its end."""
+        self._plans = PlanQueue()
         self._next = 0
         self._closing = False
         self._ended: str | None = None
@@ -117,7 +106,7 @@ class Service:
         self._worked_ns = 0
         """Wall time of the last hand-over or delivery."""
         drive.warm_up()  # raises InputError if another service owns the drive
-        self._sim0, self._wall0 = drive.now, time.perf_counter_ns()
+        self._wall = WallClock(drive.now, scale)
         self._thread = threading.Thread(target=self._serve, name="ondie service", daemon=True)
         drive.owner = NOBODY  # until the thread has begun
         self._thread.start()
@@ -208,7 +197,7 @@ class Service:
         """Wait for the wall time of the drive's next event; return False if a client that is alone
         must not wait for it: see run_turns."""
         event = min(self.drive.next_event, self.drive.next_upkeep)
-        deadline_ns = self._wall_ns(event) - self._ahead_ns
+        deadline_ns = self._wall.ns_of(event) - self._ahead_ns
         if self._inbox or self._closing or deadline_ns > time.perf_counter_ns() + LENT_NS:
             return False
         return self._bell.quiet(seen, fd, deadline_ns, last_ns=LAST_NS)
@@ -254,7 +243,7 @@ class Service:
         future: Future[Any] = Future()
 
         def start() -> None:
-            self._plans.append((begin(), end, future))
+            self._plans.add(begin(), end, future)
 
         def started(call: Future[Any]) -> None:
             error = call.exception()
@@ -315,7 +304,7 @@ class Service:
             self._ended = why
         for batch in (*self._batches.values(), *self._idle, *self._inbox):
             batch.fail(error)
-        self._fail_plans(error)
+        self._plans.fail(error)
 
     def _turn(self) -> bool:
         """Take batches, advance the clock, deliver completions. Return False at the end."""
@@ -363,11 +352,11 @@ class Service:
         batch.tags = commands["tag"].copy()
         arrival = self.drive.earliest_arrival
         if self.clock == "real":
-            handed = min(self._at(batch.handed_ns), NEVER)
+            handed = min(self._wall.at(batch.handed_ns), NEVER)
             batch.moved_ps = max(arrival - handed, 0)
             arrival = handed + batch.moved_ps
         commands["arrival"] = arrival
-        commands["tag"] = number << _SHIFT
+        commands["tag"] = number << TAG_SHIFT
         if len(commands) > 1:
             commands["tag"] += np.arange(len(commands))
         batch.left = len(commands)
@@ -396,9 +385,9 @@ class Service:
                 each.fail(lost)
             self._batches.clear()
             self._idle.clear()
-            self._fail_plans(lost)
+            self._plans.fail(lost)
         elif was_off:
-            self._sim0, self._wall0 = self.drive.now, time.perf_counter_ns()
+            self._wall = WallClock(self.drive.now, self._wall.scale)
 
     def _advance(self) -> None:
         """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
@@ -422,52 +411,16 @@ class Service:
     def _end_plans(self) -> None:
         """End the plans that are done."""
         if self._plans and self.drive.defect is not None:
-            self._fail_plans(InputError(f"the drive is offline: {self.drive.why}"))
-        ended = [each for each in self._plans if each[0].done]
-        self._plans = [each for each in self._plans if each not in ended]
-        for _, end, future in ended:
-            try:
-                future.set_result(end())
-            except Exception as error:  # noqa: BLE001 - the client gets it
-                future.set_exception(error)
-
-    def _fail_plans(self, error: BaseException) -> None:
-        """End all plans with ``error``."""
-        plans, self._plans = self._plans, []
-        for _, _, future in plans:
-            future.set_exception(error)
+            self._plans.fail(InputError(f"the drive is offline: {self.drive.why}"))
+        self._plans.end_done()
 
     def _deliver(self) -> None:
         """Hand completions to their batches, and the results of the batches that are done, when
         their time has come."""
         found = self.drive.completions()
-        ends, tags = found["end"].tolist(), found["tag"].tolist()
-        ready: list[tuple[Batch, np.ndarray]] = []
-        due: list[int] = []
-        first = 0
-        for at, tag in enumerate(tags):  # runs of completions of one batch
-            number = tag >> _SHIFT
-            batch = self._batches[number]
-            due.append(ends[at] - batch.moved_ps)
-            if at + 1 < len(tags) and tags[at + 1] >> _SHIFT == number:
-                continue
-            part = found[first : at + 1]
-            batch.left -= at + 1 - first
-            first = at + 1
-            if batch.left == 0:
-                del self._batches[number]
-            if isinstance(batch, Stream):
-                part["tag"] = batch.tags[part["tag"] & MOST_COMMANDS - 1]
-                ready.append((batch.part(), part))
-                continue
-            batch.parts.append(part)
-            if batch.left == 0:
-                done = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts)
-                one = len(done) == 1
-                done["tag"] = batch.tags if one else batch.tags[done["tag"] & MOST_COMMANDS - 1]
-                ready.append((batch, done))
+        ready, due = assigned(found, self._batches)
         if self.clock == "real":
-            self._deliver_at(ends[-1], due, ready)
+            self._deliver_at(int(found["end"][-1]), due, ready)
         else:
             for batch, done in ready:
                 batch.succeed(done)
@@ -475,18 +428,9 @@ class Service:
 
     # --- wall clock
 
-    def _at(self, wall_ns: int) -> int:
-        """Return the simulated time (ps) at wall time ``wall_ns``."""
-        return self._sim0 + int((wall_ns - self._wall0) * self._ps_per_ns)
-
-    def _wall_ns(self, time_ps: int) -> int:
-        """Return the wall time (ns) at which the simulated time is ``time_ps`` or later."""
-        wall_ns = self._wall0 + math.ceil((time_ps - self._sim0) / self._ps_per_ns)
-        return min(wall_ns, NEVER_NS)
-
     def _target(self) -> int:
         """Return the simulated time (ps) that the wall clock has reached."""
-        return min(self._at(time.perf_counter_ns()), NEVER - 1)
+        return min(self._wall.at(time.perf_counter_ns()), NEVER - 1)
 
     @property
     def _ahead_ns(self) -> int:
@@ -512,7 +456,7 @@ class Service:
                 event = NEVER if drive.off else min(drive.next_event, drive.next_upkeep)
                 deadline_ns = NEVER_NS
                 if event < NEVER:
-                    deadline_ns = self._wall_ns(event) - self._ahead_ns
+                    deadline_ns = self._wall.ns_of(event) - self._ahead_ns
                     if deadline_ns <= time.perf_counter_ns():
                         return
                 last_ns = LAST_NS if self._batches else 0
@@ -524,7 +468,7 @@ class Service:
         drive = self.drive
         if drive.off:
             return
-        until = min(self._target() + int(self._ahead_ns * self._ps_per_ns), NEVER - 1)
+        until = min(self._target() + int(self._ahead_ns * self._wall.ps_per_ns), NEVER - 1)
         if until > drive.now or self._plans:
             drive.run_until(max(until, drive.now), completions=int(bool(self._batches)))
         if drive.has_completions:
@@ -536,9 +480,9 @@ class Service:
     ) -> None:
         """Hand ``ready`` to the clients when the wall clock has reached ``end_ps``. Count the lag
         of completions that were due at simulated times ``due`` (ps)."""
-        due_ns = [self._wall_ns(end) for end in due]
-        at_ns, seen = self._wall_ns(end_ps), self._bell.rung
-        next_ns = self._wall_ns(self.drive.next_event) - self._ahead_ns
+        due_ns = [self._wall.ns_of(end) for end in due]
+        at_ns, seen = self._wall.ns_of(end_ps), self._bell.rung
+        next_ns = self._wall.ns_of(self.drive.next_event) - self._ahead_ns
         stay_until_ns = min(max(at_ns, time.perf_counter_ns()) + POLL_NS, next_ns)
         clients: dict[Doorbell, int] = {}
         for batch, done in ready:

@@ -30,6 +30,8 @@ LOOK_NS = 10**8
 """Time between two looks of a waiting client whether the service has ended, ns."""
 MOST_COMMANDS = 1 << 20
 """Largest number of commands in a batch."""
+TAG_SHIFT = MOST_COMMANDS.bit_length() - 1
+"""Tags of commands in flight: number of the batch, and below this bit number of the command."""
 NO_COMMANDS = np.zeros(0, COMMAND)
 
 
@@ -307,3 +309,37 @@ def checked(commands: np.ndarray) -> np.ndarray:
     if not 0 < len(given) <= MOST_COMMANDS:
         raise InputError(f"commands: {len(given)}: must be from 1 to {MOST_COMMANDS}")
     return given
+
+
+def assigned(
+    found: np.ndarray, batches: dict[int, Batch]
+) -> tuple[list[tuple[Batch, np.ndarray]], list[int]]:
+    """Assign completions ``found``, COMPLETION[n], to ``batches``, by number; those that are done
+    leave. Return the results that are complete, with the tags of their clients, and the times (ps)
+    at which the completions are due."""
+    ends, tags = found["end"].tolist(), found["tag"].tolist()
+    ready: list[tuple[Batch, np.ndarray]] = []
+    due: list[int] = []
+    first = 0
+    for at, tag in enumerate(tags):  # runs of completions of one batch
+        number = tag >> TAG_SHIFT
+        batch = batches[number]
+        due.append(ends[at] - batch.moved_ps)
+        if at + 1 < len(tags) and tags[at + 1] >> TAG_SHIFT == number:
+            continue
+        part = found[first : at + 1]
+        batch.left -= at + 1 - first
+        first = at + 1
+        if batch.left == 0:
+            del batches[number]
+        if isinstance(batch, Stream):
+            part["tag"] = batch.tags[part["tag"] & MOST_COMMANDS - 1]
+            ready.append((batch.part(), part))
+            continue
+        batch.parts.append(part)
+        if batch.left == 0:
+            done = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts)
+            one = len(done) == 1
+            done["tag"] = batch.tags if one else batch.tags[done["tag"] & MOST_COMMANDS - 1]
+            ready.append((batch, done))
+    return ready, due

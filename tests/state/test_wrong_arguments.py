@@ -158,7 +158,7 @@ def test_a_service_with_an_extreme_scale(scale):
     """At a large scale, the clock of commands ends after some seconds; then they are refused."""
     with Service(a_drive(False), "real", scale) as service:
         if scale > 1:
-            service._wall0 -= 60 * 10**9
+            service._wall._begin_ns -= 60 * 10**9
             refused(lambda: service.submit(one()).result(60), "after the end of the clock")
         else:
             service.submit(one(op=3)).cancel()

@@ -1,0 +1,55 @@
+"""Plans of clients that run on a served drive, beside its commands.
+
+Owns which plans run, and their ends. Does not own the drive and its thread (service.py), or what a
+plan does (paths/, states/). Source: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+
+class Running(Protocol):
+    """A plan that runs on the drive."""
+
+    @property
+    def done(self) -> bool:
+        """True if it is complete."""
+
+
+class _Entry(NamedTuple):
+    plan: Running
+    end: Callable[[], Any]
+    future: Future[Any]
+
+
+class PlanQueue:
+    """Plans that run; only the thread that owns the drive may use it."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def add(self, plan: Running, end: Callable[[], Any], future: Future[Any]) -> None:
+        """Add a plan. ``end``: called when it is done; its result is that of ``future``."""
+        self._entries.append(_Entry(plan, end, future))
+
+    def end_done(self) -> None:
+        """End the plans that are done."""
+        ended = [each for each in self._entries if each.plan.done]
+        self._entries = [each for each in self._entries if each not in ended]
+        for _, end, future in ended:
+            try:
+                future.set_result(end())
+            except Exception as error:  # noqa: BLE001 - the client gets it
+                future.set_exception(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End all plans with ``error``."""
+        entries, self._entries = self._entries, []
+        for _, _, future in entries:
+            future.set_exception(error)
