@@ -24,7 +24,7 @@ def held(request, tmp_path):
     return tmp_path / "s", request.param, "host" if request.param == "process" else "process"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_another_durability_is_refused(held, closed, read_only):

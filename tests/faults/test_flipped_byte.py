@@ -86,7 +86,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("name", UPDATING)
 def test_bits_do_not_depend_on_the_device(name, change):
@@ -137,7 +137,7 @@ def flip(path, vector, parameter, byte=2, device=0):
     payload.stores[device].flip(ppn, 4 * at + byte)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("vector", ["w", "m", "v"])
 @pytest.mark.parametrize("parameter", [0, 5001, 16880])
 @pytest.mark.parametrize("name", UPDATING)

@@ -94,7 +94,7 @@ def cut_at_random(case, helped, seed, **more):
     return run
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("helped", HELPED)
 def test_random_cuts(helped, counts):
     torn_programs = kept = undone = 0
@@ -109,7 +109,7 @@ def test_random_cuts(helped, counts):
     assert (undone > 0) == ("undo" in helped) and (kept > 0 or "undo" in helped)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("helped", HELPED)
 def test_random_cuts_while_planes_change_roles(helped, counts):
     """With every erase, in a reservoir that is gone through more than once; the bits are those of
@@ -127,7 +127,7 @@ def test_random_cuts_while_planes_change_roles(helped, counts):
     assert turned > 0 and counts(1, torn_programs) > 0
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("outcome", torn.OUTCOMES)
 @pytest.mark.parametrize("helped", ["two dies", "three dies, undo"])
 def test_parities_and_records_are_torn_too(helped, outcome, monkeypatch):
@@ -167,7 +167,7 @@ def test_a_step_that_is_undone_begins_again():
         check(run, 0, "undo")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("helped", [x for x in HELPED if "undo" in x])
 def test_undoing_takes_no_room(helped, counts):
     """Room for two versions of everything and two blocks: any number of cuts, late ones too."""

@@ -57,7 +57,7 @@ def trim(made, unit):
     assert made.completions()["status"].tolist() == [0]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("files", [False, True])
 def test_just_those_units(cache, files, tmp_path, rng):

@@ -146,7 +146,7 @@ def moving(case):
     return last, found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_cuts_while_super_pages_move(case, counts):
     """After every third event, or fewer, until all have landed: those that have are on their new

@@ -270,7 +270,7 @@ def test_whole_records_that_are_damaged_are_reported(tmp_path):
     assert check_store(tmp_path / "store").damaged_records == 2
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["plain", "word lines", "write back"])
 def test_many_cuts_of_a_full_drive(name, counts):
     """A cut costs a stripe of each open block, and these have few. Whatever happens, commands end

@@ -246,7 +246,7 @@ def test_what_a_torn_program_leaves(outcome, monkeypatch):
     check_end(run, SMALL)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("outcome", torn.OUTCOMES[:3])
 def test_the_same_program_is_torn_again_and_again(outcome, monkeypatch, counts):
     """Were the place that looks blank not padded, it would be programmed a second time. Blocks of
@@ -478,7 +478,7 @@ def test_a_reservoir_without_room_for_torn_places_says_so():
         finish(run, 0)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_second_free_block_has_room_for_two_cuts(seed):
     """24 of 32 places are valid; of the 4 of a block two cuts take 4 at most, until the die has

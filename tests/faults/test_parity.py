@@ -65,7 +65,7 @@ def lose(run, device, die):
     run.path.payload.stores[device].erase(die * g.die_pages, g.die_pages)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("op", ["adam", "momentum"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_stripe_is_made_again_from_the_others(case, op):
@@ -84,7 +84,7 @@ def test_every_stripe_is_made_again_from_the_others(case, op):
     run.account()  # balanced
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("die", range(4))
 @pytest.mark.parametrize("case", ["two dies", "three dies", "all dies", "two drives", "BF16"])
 def test_a_lost_die_is_read_out_through_its_parities(case, die):
@@ -151,7 +151,7 @@ def test_a_parity_is_made_of_what_left_the_registers():
     assert (again == pages).all() and (beside == records).all()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("changes", [{}, {"flash__cache_program": "false"}])
 @pytest.mark.parametrize("case", CASES)
 def test_a_die_programs_in_sequence(case, changes):

@@ -14,7 +14,7 @@ from ondie.emu.engine.run.power_system import Start
 PRESETS = {"970-evo": "pslc_pages", "p4320": "second_pass_pages", "sn750": "pslc_pages"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_recovers_from_its_store(tmp_path, monkeypatch, preset, counts, rng):
     """The largest with fewer blocks, except at full counts."""

@@ -36,7 +36,7 @@ def some(drive, rng, count=60):
     return found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "name",
     ["write back", "all of these", "cached map, word lines",

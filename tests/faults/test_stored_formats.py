@@ -58,7 +58,7 @@ def run(path, system, flip=None):
     return path.finish()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(("name", "format"), EVERY)
 def test_paths_end_on_the_reference(name, format, devices):

@@ -34,7 +34,7 @@ def mean(share):
     return float((share * np.arange(len(share))).sum() / (len(share) - 1))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("policy", ["GREEDY", "RGA", "FIFO", "RANDOM", "RANDOM_P", "RANDOM_PP"])
 @pytest.mark.parametrize("fill", [0.5, 0.7, 0.85])
 def test_shares(policy, fill):
@@ -134,7 +134,7 @@ def prepared(tmp_path, flow, quirks=frozenset(), **drive):
     return d, flows, *simulate.prepared(d, flows, quirks)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", ["RANDOM_UNIFORM", "RANDOM_HOTCOLD", "STREAMING"])
 @pytest.mark.parametrize("share", [100, 60])
 def test_pages_and_blocks(tmp_path, kind, share):

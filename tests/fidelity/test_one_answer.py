@@ -140,7 +140,7 @@ def by_validate(asked: Question) -> Answer:
     return Answer((int(trained.batches[0]), int(trained.batches[-1])), speed)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_command_gives_the_same_answer(capsys, tmp_path, name):
     asked = QUESTIONS[name]
@@ -210,7 +210,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("more", "least", "most"), CHANGES)
 def test_the_answers_move_together(capsys, tmp_path, more, least, most):
     """No command remembers an answer: a constant of the drive or of the host moves all of them."""

@@ -48,7 +48,7 @@ def longer(counts):
     return both(503_234_567, counts)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", UPDATING)
 def test_the_pieces_give_the_whole(name, whole):
     trace, cfg, tolerance = whole
@@ -84,7 +84,7 @@ OFFLOADS = (
 """Options that count whole sub-groups, or parameters of the whole model."""
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("knobs", OFFLOADS, ids=lambda knobs: "-".join(knobs))
 def test_pieces_of_an_offload_keep_what_the_whole_keeps_in_dram(knobs, whole, longer):
     trace, cfg, _ = longer if knobs.get("ratio", 1) < 0.9 else whole

@@ -55,6 +55,7 @@ def test_every_row_names_the_capacity():
         assert " TB," in row.source or " GB," in row.source
 
 
+@pytest.mark.soak
 def test_the_fit_decides_no_check(calibrated):
     runs = iter([calibrated])
     part = lambda: next(runs, None) or drive_rows(CALIBRATED)  # noqa: E731

@@ -75,7 +75,7 @@ def programmed(arrays: Arrays, geometry: Geometry) -> int:
     return int((block["erases"] * geometry.block_pages + held).sum())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", CASES)
 def test_bytes_by_hand(capsys, tmp_path, monkeypatch, rng, name):
     """Random writes of 1.5 times the capacity to the first 22 MiB of the drive."""

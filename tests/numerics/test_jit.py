@@ -116,6 +116,7 @@ def test_an_edited_helper_is_seen(tree):
     assert (result, weight, hits) == ("11.0", "0.5", "0") and len(names) == 2
 
 
+@pytest.mark.soak
 def test_an_edited_constant_is_seen(tree):
     tree.edit(tree.helper, HELPER.format(addend=1).replace("ONE = 1.0", "ONE = 2.0"))
     result, _, hits, *_ = tree.run()

@@ -273,7 +273,7 @@ def off_by_one(monkeypatch, counter: str) -> None:
     monkeypatch.setattr(system, "sum_counters", sum_counters)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("counter", "words"),
     [
@@ -292,7 +292,7 @@ def test_a_counter_off_by_one(capsys, tmp_path, monkeypatch, counter, words):
     assert files(tmp_path) == []
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("cache", ["0 B", "2 KiB"])
 @pytest.mark.parametrize("name", MANAGED)
 def test_every_path_goes_through_every_flash_management(name, cache):
@@ -308,7 +308,7 @@ def test_every_path_goes_through_every_flash_management(name, cache):
         assert (found["map_read_pages"] > 0) == (cache != "0 B")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("counter", [x for x in COUNTERS if x not in UNSEEN["counters"]])
 def test_every_counter_off_by_one_stops_every_path(monkeypatch, counter):
     off_by_one(monkeypatch, counter)

@@ -85,7 +85,7 @@ def test_from_another_folder_and_environment(folders, first, scale):
     }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "device"), MORE)
 def test_other_traces_and_devices(tmp_path, scale, name, device):
@@ -397,6 +397,7 @@ def test_no_swing_no_odds():
     assert c.odds is None and result_data(c, 0)["uncertainty"] is None
 
 
+@pytest.mark.soak
 def test_a_longer_bar_moves_the_figure(tmp_path):
     from ondie.emu.cli.figures.compare import draw
 

@@ -188,7 +188,7 @@ def test_ranges_of_no_width_swing_nothing(tmp_path):
     assert [s.key for s in c.swings] == sorted(s.key for s in c.swings)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "key", ["host.adam", "flash.t_erase", "pe.dispatch", "energy.controller", "flash.cache_program"]
 )

@@ -59,7 +59,7 @@ def finals(monkeypatch) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("form", ["canonical", pytest.param("torch", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_traces_end_on_the_definition(finals, name, form):
@@ -113,7 +113,7 @@ def test_blocks_that_end_at_super_pages_of_mapping_units(finals):
     assert all((bits(final) == bits(expected)).all() for final in finals.values())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_torch_form_ends_on_the_recorded_weights(name):
     """Bit for bit, but for the scalar tail of a tensor, which torch contracts differently: one
@@ -135,7 +135,7 @@ def test_the_torch_form_ends_on_the_recorded_weights(name):
         assert len(differ) == 0 and w.recorded_distance == 0
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_canonical_form_ends_near_the_recorded_weights(name):
     trace = traces.load(name)
@@ -231,7 +231,7 @@ def broken(monkeypatch):
     monkeypatch.setattr(Arithmetic, "reference", right)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("path", UPDATING)
 def test_a_broken_kernel_is_found(capsys, tmp_path, monkeypatch, broken, path):
     monkeypatch.chdir(tmp_path)

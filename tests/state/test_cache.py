@@ -171,7 +171,7 @@ def confirmed(batch, done):
     return sure
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mode", WRITING)
 @pytest.mark.parametrize("share", [0.1, 1])
 def test_what_was_confirmed_survives_a_cut(mode, share, counts):

@@ -213,7 +213,7 @@ class OnFlash:
             assert differs <= excused, sorted(differs - excused)[:5]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("entries", [1, 5, 60])
 def test_flash_knows_what_the_cache_does_not(entries, counts):
     """Writes, TRIMs and collection with few entries: wherever a page is, its translation page on
@@ -292,7 +292,7 @@ def test_pages_are_a_dictionary(batches, off, entries, depth, backs, placement, 
     pages.compare()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("priority", ["background", "shared", "urgent", "exclusive"])
 @pytest.mark.parametrize("unit", ["die", "plane"])
 def test_it_goes_with_every_collection(priority, unit, counts):

@@ -78,7 +78,7 @@ def test_more_room_amplifies_less():
     assert wafs[0] > wafs[1] > wafs[2] >= 1
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("initial", ["fresh", pytest.param("steady", marks=pytest.mark.soak)])
 def test_erases_equal_blocks_opened(initial):
     """Steady: every super-block but each die's first is erased when it is opened. Fresh: only
@@ -193,7 +193,7 @@ def test_a_full_drive_says_so_in_one_line():
     assert "device 0 is full" in message and "ftl.over_provisioning=0.01" in message
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("blocks", "changes"),
     [

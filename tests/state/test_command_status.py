@@ -157,7 +157,7 @@ CACHED = [mode for mode in MODES if MODES[mode].get("cache__mode") == "write_bac
 # --- full
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @modes()
 def test_writes_to_a_full_drive_end(mode):
     """With CAPACITY_EXCEEDED, also those that come later; reads, trims and flushes do not."""
@@ -176,7 +176,7 @@ def test_writes_to_a_full_drive_end(mode):
     pages.compare()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @modes()
 def test_trim_frees_a_full_drive(mode):
     """Stalled writes hold nothing that collection needs: a TRIM of half the drive is enough."""
@@ -220,7 +220,7 @@ def test_a_full_cache_keeps_what_it_has_acknowledged(mode):
     pages.compare()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @modes()
 def test_when_a_full_drive_ends_writes_does_not_depend_on_the_steps(mode):
     """At once, event by event, and in steps of time: the same completions to the picosecond."""
@@ -263,7 +263,7 @@ def drawn(rng: np.random.Generator, count: int) -> list[tuple[int, ...]]:
     return items
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.timeout(1800)
 @modes()
 def test_histories_of_a_drive_that_is_full_and_trimmed(mode, counts):
@@ -348,7 +348,7 @@ def worn(pages: Pages, rng: np.random.Generator) -> None:
     raise AssertionError(f"not worn out: {pages.drive.arrays.dev.spare[0]} spare blocks")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("how", WEAR)
 @modes("static", "filled blocks")
 def test_a_drive_without_spare_blocks_is_read_only(mode, how, counts):

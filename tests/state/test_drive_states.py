@@ -239,7 +239,7 @@ def test_mapping_units_do_not_change_the_dies(changes):
 # --- stops
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ALL)
 def test_a_clean_stop(tmp_path, name, counts):
     """The states and the units go on where they were, also in the middle of an update."""
@@ -314,7 +314,7 @@ def random_cuts(rng, most=400):
     ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ALL)
 def test_power_cuts(name, counts):
     """At any event, also in a recovery, up to three of them in an update."""

@@ -68,7 +68,7 @@ def check_contents(drive: Drive, kept: set[int]) -> None:
         assert drive.read(at * unit, unit).tobytes() == wanted
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mode", MODES)
 def test_no_old_byte_is_left(mode, tmp_path, counts):
     files = mode in FILES[: counts(1, 2)]
@@ -83,7 +83,7 @@ def test_no_old_byte_is_left(mode, tmp_path, counts):
     assert occurrences(tmp_path / "store") == {}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("protected", "durability", "start"),
     [

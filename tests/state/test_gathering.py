@@ -78,7 +78,7 @@ def test_nothing_is_padded_in_a_stream(programming):
     assert counter(d, stats.ARRAY_PROGRAMS) == operations
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @PROGRAMMING
 @UNITS
 def test_a_failure_takes_the_whole_line(programming, unit):

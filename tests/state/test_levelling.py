@@ -153,7 +153,7 @@ def test_dies_stay_within_the_threshold_for_ever(data, threshold):
 # --- inside a die
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("rotate", [1, 2, 5])
 def test_planes_of_a_block_wear_alike(rotate):
     """Adam fills three planes of four. Of 8 blocks of 4 pages each die programs 5 a step: 60 steps
@@ -217,7 +217,7 @@ CASES = {
 MOVING = {"ftl__reservoir_rotate": 1, "ftl__reservoir_migrate": 1}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_bits_are_the_same_whoever_moves(changes):
     """Weights and states after 30 steps in which planes change roles with every cycle, and dies
@@ -245,7 +245,7 @@ def spread(r):
     return np.ptp((erases * good).sum(axis=1) / good.sum(axis=1) / PLANES)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("bad", [0, 0.2])
 @pytest.mark.parametrize("threshold", [1, 2])
 def test_dies_wear_alike(bad, threshold, counts):

@@ -69,7 +69,7 @@ def compared(monkeypatch):
 CHECKPOINTED = [name for name in DRIVES if "checkpoints" in name]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", CHECKPOINTED)
 def test_the_same_table_from_fewer_pages(name, compared, counts):
     """30 histories of each drive at full counts."""

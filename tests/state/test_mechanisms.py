@@ -101,7 +101,7 @@ def batches(rng, lpns, n):
         yield items
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("changes", "happened"), MECHANISMS.values(), ids=MECHANISMS)
 def test_no_page_is_lost(changes, happened, counts):
     d = device(payload=True, **changes)

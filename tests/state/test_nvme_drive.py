@@ -204,7 +204,7 @@ def number(data: bytes, first: int, size: int) -> int:
     return int.from_bytes(data[first : first + size], "little")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("served", [{}, {"ftl__mapping_unit": "1 KiB"}], indirect=True)
 @pytest.mark.parametrize("how", ["format", "format of one of two", "sanitize"])
 def test_an_erase_leaves_no_old_byte_in_the_store(served, how):
@@ -297,7 +297,7 @@ def test_without_power_commands_end_with_an_error(served):
     assert statuses(side.run((READ, 0, 1))) == [0]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("how", ["closed", "shut down", "cut"])
 def test_what_outlives_a_loss_of_power(tmp_path, how):
     """Namespaces, marks, saved features and counts; only a cut is an unsafe shutdown."""
@@ -428,7 +428,7 @@ def test_the_state_of_a_durable_store_is_synced(tmp_path, monkeypatch, durabilit
     stop(served)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("change, said", [
     ({"first": 0}, "overlaps namespace 1"),
     ({"first": -4096}, "first = -4096"),

@@ -130,7 +130,7 @@ def test_preconditioning_knows_the_same_policies():
     assert set(untimed_ftl.POLICIES) == set(policies.VICTIMS)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", policies.VICTIMS)
 def test_choices_against_the_reference(name, counts):
     b = Blocks()
@@ -151,7 +151,7 @@ def test_random_victims_are_uniform(counts):
     assert (np.abs(seen - n / BLOCKS) < 5 * np.sqrt(n / BLOCKS)).all()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", policies.VICTIMS)
 def test_every_policy_gets_along(name):
     """On a drive that is short of blocks none lets the host wait for ever, although most blocks

@@ -34,7 +34,7 @@ PROTECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PROTECTED)
 def test_histories_with_protection(name, counts):
     """Every completed command survives, trims included, and a FLUSH waits for nothing."""
@@ -80,7 +80,7 @@ def history_of_kills(held, rng, turns, folder, **options):
             held.run(some(rng, held.drive), queues=4)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("durability", ["process", pytest.param("host", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", PROTECTED)
 def test_kills_with_protection(tmp_path, name, durability, counts):

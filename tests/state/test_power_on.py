@@ -175,7 +175,7 @@ def check_modes(drive):
                 assert (read[int(cfg.pslc_pages) :] == READS_BLANK).all()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", [name for name in DRIVES if "checkpoints" not in name])
 def test_histories_with_cuts(name, counts):
     """1,320 at full counts, of the 2,000 of docs/testing.md."""
@@ -346,7 +346,7 @@ def test_what_the_histories_catch(monkeypatch, break_it, name):
     pytest.fail("never caught")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("name", "seeds"), [("plain", 6), ("two passes", 4), ("pSLC", 4)])
 def test_a_cut_in_recovery_changes_nothing(monkeypatch, name, seeds):
     """Recovery overwrites pages. If it is cut at any of them, the next one finds the same."""

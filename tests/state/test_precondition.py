@@ -43,7 +43,7 @@ def full_blocks(arrays):
     return arrays.valid[arrays.block["state"] == mapping.FULL]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind", ["fill", "steady"])
 @pytest.mark.parametrize("name", DRIVES)
 def test_the_books_balance_before_and_after(name, kind, rng):
@@ -81,7 +81,7 @@ def test_a_fill_by_rounds_is_one_page_after_the_other(name):
         np.testing.assert_array_equal(getattr(whole, table), getattr(single, table), table)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("changes", [{}, {"ftl__block_unit": "die"}, STATIC])
 @pytest.mark.parametrize("op", ["0.2", "0.3"])
 def test_as_if_written(op, changes, counts):
@@ -121,7 +121,7 @@ def test_as_if_written(op, changes, counts):
         assert np.abs(found - usual).max() <= 2
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("depth", [8, 64])
 @pytest.mark.parametrize("changes", [{}, {"ftl__block_unit": "die"}, STATIC])
 def test_write_amplification_right_after_it(changes, depth, rng):

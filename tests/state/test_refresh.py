@@ -418,7 +418,7 @@ STORED = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", STORED)
 def test_bytes_survive_refresh_and_power_cuts(name, counts):
     moved = cuts = 0

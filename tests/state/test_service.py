@@ -226,7 +226,7 @@ class Sectors:
         return lost * self.unit / len(self.stamps)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_drive_is_a_dictionary_of_sectors(mode, counts):
@@ -250,7 +250,7 @@ def test_the_drive_is_a_dictionary_of_sectors(mode, counts):
         assert seen["remerged_pages"] > 0
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mode", MODES)
 def test_errors_are_statuses(mode, rng):
     """Pages that cannot be corrected, read by the host, by merges and by collection: a read of what

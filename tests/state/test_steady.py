@@ -108,7 +108,7 @@ def distance(a, b):
 # --- maps
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "plan",
     [
@@ -170,7 +170,7 @@ def test_uncompiled_and_compiled_alike():
 # --- equal to really writing
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("op", OVER_PROVISIONING)
 @pytest.mark.parametrize(("plan", "within"), [(STATIC, 0.01), (PLAN, 0.02)])
 def test_as_if_written(op, plan, within, rng):
@@ -237,7 +237,7 @@ def test_other_victims(policy, choices, count, within, rng):
     assert distance(ours, ftl.valid[ftl.state == FULL]) < 0.05
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("regions", [HOT, APART, (Region(0.1, 0.9, 0, 0), Region(0.9, 0.1, 0, 0))])
 @pytest.mark.parametrize("small", [False, True])
 def test_hot_and_cold(regions, small, rng, monkeypatch):

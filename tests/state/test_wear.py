@@ -143,7 +143,7 @@ def test_dynamic_levelling_narrows_the_spread():
     assert spreads[0] < 0.7 * spreads[1]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("free", [0, 1, 2, 3, 4])
 def test_levelling_takes_no_block_that_the_host_waits_for(free, waits):
