@@ -19,7 +19,7 @@ from typing import Any
 from ondie.emu.serve.control_words import send
 from tests.live import guest_qemu
 from tests.live.guest import Guest
-from tests.live.processes import Live
+from tests.live.processes import PREFIX, Live, of_ended_runs
 
 SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
          "flash.pages_per_block=48", "ftl.gc_low_blocks=2")  # fmt: skip
@@ -149,6 +149,9 @@ def machine(
     be one."""
     with Live() as live:
         server = serve(live, "sock", *options)
+        for left in reference.glob(f"{PREFIX}*.img"):
+            if of_ended_runs(str(left)):
+                left.unlink(missing_ok=True)
         file = reference / f"{live.folder.name}.img"
         control = ["-qmp", f"unix:{live.folder}/qmp,server=on,wait=off"]
         words = [*device_words(live.folder / "sock", "drive", 0), *reference_words(file), *control]
