@@ -274,11 +274,13 @@ def test_an_identifier_that_is_in_use(target):
     target.service.call(lambda: None).result()
     held = threading.Event()
     target.service.call(held.wait)  # nothing ends meanwhile
-    cid = io.capsule(EXECUTE, NSID, words)
-    io.cid -= 1
-    assert io.capsule(REPORT, NSID, descriptor=sgl(TRANSPORT, 4096)) == cid
-    assert io.answer()[0] == CONFLICT
-    held.set()
+    try:
+        cid = io.capsule(EXECUTE, NSID, words)
+        io.cid -= 1
+        assert io.capsule(REPORT, NSID, descriptor=sgl(TRANSPORT, 4096)) == cid
+        assert io.answer()[0] == CONFLICT
+    finally:
+        held.set()
     assert io.answer()[0] == 0
 
 
