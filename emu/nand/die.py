@@ -162,8 +162,8 @@ def pop(st, die, queue):
 def rank_of(st, tid):
     """Return the priority class of a host transaction, from 0 (highest) to 3.
 
-    As in MQSim, a page that the data cache evicts has class 0 (see EVICTED). With polled classes, the read that a
-    partial write needs has class 1, not the class of the flow.
+    As in MQSim, a page that the data cache evicts has class 0 (see EVICTED). With polled classes,
+    the read that a partial write needs has class 1, not the class of the flow.
     """
     txn = st.txn[tid]
     if txn.role == Role.MERGING and txn.op == READ and st.cfg[0].ranked == POLLED:
