@@ -81,21 +81,21 @@ def pair_records(n: int) -> np.recarray:
 
 
 def tables(
-    table: np.record, caches: int, pairs: int, txns: int, destage: bool, ppns: int
+    table: np.record, geometry: Geometry, caches: int, pairs: int, txns: int, destage: bool
 ) -> dict[str, np.ndarray]:
     """Return the tables, by field of the state, of ``caches`` data caches and ``pairs`` queue
     pairs.
 
     ``table``: the record of the integer configuration. ``txns``: number of transactions in the
-    pool. ``destage``: True for a destage buffer (mqsim_cache.py). ``ppns``: number of physical
-    pages.
+    pool. ``destage``: True for a destage buffer (mqsim_cache.py).
     """
     places, lpns = int(table.cache_pages), int(table.lpns)
+    ppns = geometry.physical_pages if table.buffer_unwritten else 1
     return {
         "cache": cache_records(caches),
         "cpage": records(data_cache.CPAGE, max(caches * places, 1)),
         "recent": np.zeros(lpns if destage else 1, np.int32),
-        "unprogrammed": np.zeros(ppns if table.buffer_unwritten else 1, np.uint8),
+        "unprogrammed": np.zeros(ppns, np.uint8),
         "stamp": np.zeros(txns if destage else 1, np.int64),
         "cbucket": np.zeros((caches, 1 << places.bit_length()), np.int32),
         "req": records(REQ, max(pairs * PAIR_RING, 1)),

@@ -51,6 +51,8 @@ def test_mean_response_times_are_those_of_mqsim(tmp_path, name):
         ("a mapping cache that loses requests", "lost_map_entries"),
         ("a cache with reads of unwritten pages", "unwritten_slot"),
         ("polled classes with a cached map", "polling"),
+        ("translation pages that are written back while they are read", "mapping_writes"),
+        ("reads and evictions of pages in flight", "unwritten_slot"),
     ],
 )
 def test_each_quirk_matters(tmp_path, name, quirk):

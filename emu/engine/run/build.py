@@ -205,9 +205,7 @@ def build(
         stage=build_stages(table[0]),
         **nand_tables.tables(cfg, geometry, n, lanes),
         **ftl_tables.tables(cfg, geometry, table[0], n, lanes),
-        **nvme_tables.tables(
-            table[0], caches, pairs, txns, destage is not None, geometry.physical_pages
-        ),
+        **nvme_tables.tables(table[0], geometry, caches, pairs, txns, destage is not None),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
         count=np.zeros((n, len(COUNTERS)), np.int64),

@@ -313,8 +313,8 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "unwritten_slot", ("Device_Level_Data_Caching_Mode",),
-        "caches all reads of pages that were never programmed as one page, which no request finds",
-        "no use of the cache", ASKED,
+        "caches all reads of pages whose flash page is not programmed yet as one page, which no "
+        "request finds", "no use of the cache", ASKED,
         _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(
