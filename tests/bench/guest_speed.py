@@ -1,8 +1,8 @@
 """Speed of `ondie serve --vfio-user` under an unmodified Linux: python -m tests.bench.guest_speed
 
 One boot has the served drive, with and without doorbell buffers, and QEMU's own NVMe device over a
-file in memory. fio reads 4 KiB at random places at depth 16 from the three in turns. The drive has
-its model of flash and the clock `virtual`. Prints rates, ratios, the processor time of a read
+file in memory. fio reads 4 KiB at random places at depth 16 from the three in turns. The drive is
+memory (`--null`), or with --flash a model of flash with the clock `virtual`. Prints rates, ratios, the processor time of a read
 (machine and server), and the guest's scheduler; asserts only that nothing fails.
 tests/live/test_guest_speed.py runs it for a moment.
 """
@@ -42,8 +42,9 @@ class Rates(NamedTuple):
         return [ours / own for ours, own in zip(self.rates[name], self.rates[QEMUS], strict=True)]
 
 
-def measure(rounds: int, seconds: float) -> Rates:
-    with machine(MEMORY, second=("--no-doorbell-buffers",), cores=CORES) as pc:
+def measure(rounds: int, seconds: float, flash: bool = False) -> Rates:
+    kind = [] if flash else ["--null"]
+    with machine(MEMORY, *kind, second=[*kind, "--no-doorbell-buffers"], cores=CORES) as pc:
         schedulers = set()
         for name in NAMES:
             pc.ok(f"dd if=/dev/zero of=/dev/{name}n1 bs=1M count={BYTES >> 20} oflag=direct")
@@ -100,8 +101,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--flash", action="store_true", help="serve a model of flash, not memory")
     asked = parser.parse_args()
-    show(measure(asked.rounds, asked.seconds))
+    show(measure(asked.rounds, asked.seconds, asked.flash))
 
 
 if __name__ == "__main__":

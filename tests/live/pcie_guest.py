@@ -109,8 +109,10 @@ class Machine:
 
 
 def serve(live: Live, at: str, *options: str) -> "subprocess.Popen[bytes]":
-    """Start `ondie serve` at the sockets ``at`` and ctl-``at``."""
-    words = ["ondie", "serve", "--vfio-user", at, "--ctl", f"ctl-{at}", "--block", str(BLOCK)]
+    """Start `ondie serve` at the sockets ``at`` and, unless it is memory, ctl-``at``."""
+    words = ["ondie", "serve", "--vfio-user", at, "--block", str(BLOCK)]
+    if "--null" not in options:
+        words += ["--ctl", f"ctl-{at}"]
     settings = [word for each in SMALL for word in ("--set", each)]
     return live.start([*words, *options, *settings], is_served)
 
