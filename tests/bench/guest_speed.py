@@ -2,9 +2,9 @@
 
 One boot has the served drive, with and without doorbell buffers, and QEMU's own NVMe device over a
 file in memory. fio reads 4 KiB at random places at depth 16 from the three in turns. The drive is
-memory (`--null`), or with --flash a model of flash with the clock `virtual`. Prints rates, ratios, the processor time of a read
-(machine and server), and the guest's scheduler; asserts only that nothing fails.
-tests/live/test_guest_speed.py runs it for a moment.
+memory (`--null`), or with --flash a model of flash with the clock `virtual`. Prints rates, ratios,
+the processor time of a read (machine and server), and the guest's scheduler; asserts only that
+nothing fails. tests/live/test_guest_speed.py runs it for a moment.
 """
 
 import argparse
