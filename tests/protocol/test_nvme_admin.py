@@ -267,6 +267,9 @@ def test_sanitize():
     assert event.dw0 == 6 | 1 << 8 | 0x81 << 16
     assert host.status(FORMAT, nsid=1) == 0x01C and host.data(0x02, cdw10=page)[2] == 3
     assert host.status(SANITIZE, cdw10=1) == 0x01C  # restricted: only another one helps
+    assert host.status(SANITIZE, cdw10=2 | 1 << 3) == 0x01C
+    assert host.status(SANITIZE, cdw10=2) == 0
+    host.controller.sanitized(success=True)
     assert host.status(SANITIZE, cdw10=2 | 1 << 3) == 0
     host.controller.sanitized(success=False)
     assert host.status(SANITIZE, cdw10=1) == 0 == host.status(FORMAT, nsid=1)

@@ -483,7 +483,7 @@ def test_few_sizes_of_each_preset_end_in_no_defect(tmp_path):
     presets = preset_names()
     every = 16 * len(presets)
     given = [(name, numbers(name)[i::every], [0, 2**62]) for i, name in enumerate(presets)]
-    assert runs_or_is_refused(given, tmp_path) > len(presets)
+    assert runs_or_is_refused(given, tmp_path) > len(presets) // 2
 
 
 @pytest.mark.parametrize("key", ["ftl.gc_window_pages", "cache.destage_pages"])
