@@ -13,6 +13,7 @@ import pytest
 from ondie.emu import service as service_of_drives
 from ondie.emu.clock import NEVER
 from ondie.emu.drive import Drive
+from ondie.emu.engine.core.counters import HOST_WRITE_BYTES
 from ondie.emu.nvme.client_queue import FutureBatch
 from ondie.emu.nvme.command import COMMAND, COMPLETION, FLUSH, READ, TRIM, WRITE
 from ondie.emu.service import Lag, Service
@@ -218,15 +219,13 @@ def test_a_cancelled_batch_is_not_submitted():
     command["op"], command["size"], command["data"] = WRITE, drive.unit_bytes, -1
     held = threading.Event()
     with Service(drive) as service:
-        first = service.submit(command)
-        first.add_done_callback(lambda done: held.wait(SECONDS))
+        service.call(lambda: held.wait(SECONDS))
         second = service.submit(command)
-        cancelled = second.cancel()
+        assert second.cancel()
         held.set()
-        service.submit(command).result(SECONDS)
-    assert drive.arrays.count[0].any()
-    if cancelled:
-        assert second.cancelled()
+        done = service.submit(command).result(SECONDS)
+    assert len(done) == 1 and second.cancelled()
+    assert drive.arrays.count[0, HOST_WRITE_BYTES] == drive.unit_bytes
 
 
 @pytest.mark.parametrize("clock", ["virtual", "real"])
