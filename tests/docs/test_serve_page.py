@@ -60,7 +60,7 @@ def test_the_commands(tmp_path):
     found = next(text for command, text in reversed(printed) if "integrity_check" in command)
     assert found == "ok\n1000\n"
     assert one["ondie ctl ctl inject-media-error --offset 0 --size 4096"] == "units 1\n"
-    assert one["ondie ctl ctl power-cut"] == "events 0\n"
+    assert one["ondie ctl ctl power-cut"].startswith("events 0\n")
     assert one["ondie ctl ctl power-on"].startswith(
         "condition online\nwhy the tables were recovered"
     )
