@@ -21,6 +21,7 @@ import numpy as np
 from ondie.emu.controller import computation
 from ondie.emu.controller.admin import Controller
 from ondie.emu.controller.computation import (
+    CDW10_BYTE,
     CDW11_BYTE,
     CDW12_BYTE,
     Copy,
@@ -251,12 +252,14 @@ class Computation:
             raise Refused(Code.INVALID_FIELD, CDW12_BYTE)
         if not states.online:
             raise Refused(Code.NAMESPACE_WRITE_PROTECTED)
+        gradient = task.gradient.data.view(np.float32).copy()
+        if not np.isfinite(gradient).all():
+            raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if task.hyper:
             try:
-                states.set_hyper(task.hyper)
+                states.set_hyper(task.hyper, going_on=not complete)
             except InputError:
                 raise Refused(Code.INVALID_FIELD, CDW11_BYTE) from None
-        gradient = task.gradient.data.view(np.float32).copy()
         return states.begin_update(gradient, task.stop or None)
 
     def _updated(self, task: Update) -> Outcome:

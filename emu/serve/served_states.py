@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 
 from ondie.emu.config.config import Config
 from ondie.emu.drive import Drive
@@ -48,7 +49,12 @@ class StatesOptions:
             raise InputError(f"{wrong}: {known_names(self.optimizer, OPS)}")
         count = whole_number("--states", self.count, 1, 1 << 40)
         hyper = hyper_of(self.optimizer, self.hyper)
-        return ResidentStates(cfg, self.optimizer, count, hyper, seed=seed)
+        try:
+            return ResidentStates(cfg, self.optimizer, count, hyper, seed=seed)
+        except InputError as error:
+            text = str(error)
+            option = "" if text.startswith("hyper: ") else f"states {count}: "
+            raise InputError(f"--{option}{text.removeprefix('on_die: ')}") from error
 
     def place(self, states: ResidentStates, drive: Drive) -> None:
         """Take the states that ``drive`` holds, or create them on a new one. Raises InputError."""
@@ -94,8 +100,14 @@ class StatesOptions:
 def check_without_states(store: str | None) -> None:
     """Raise InputError for the folder of a store that holds states, which is to be served without
     them."""
-    if store is not None and (Path(store) / NAME).exists():
-        raise InputError(f"--store {store}: holds states; serve it with the same --states COUNT")
+    if store is None or not (Path(store) / NAME).exists():
+        return
+    try:
+        held = json.loads((Path(store) / NAME).read_bytes())
+        given = f"--states {int(held['states'])} --optimizer {held['optimizer']}"
+    except (OSError, ValueError, TypeError, KeyError):
+        given = "the same --states COUNT"
+    raise InputError(f"--store {store}: holds states; serve it with {given}")
 
 
 def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
@@ -104,12 +116,19 @@ def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
     found: dict[str, float | bool] = {
         name: value for name, value in DEFAULTS.items() if name in takes
     }
+    named: set[str] = set()
     for text in given:
         name, equals, value = text.partition("=")
-        if not equals or name not in takes:
+        if not equals:
+            raise InputError(f"--hyper {quoted(text)}: must be NAME=VALUE")
+        if name not in takes:
             raise InputError(
-                f"--hyper {quoted(text)}: must be NAME=VALUE; {optimizer} has {', '.join(takes)}"
+                f"--hyper {quoted(text)}: {optimizer} has no {quoted(name)}; it has "
+                f"{', '.join(takes)}"
             )
+        if name in named:
+            raise InputError(f"--hyper {quoted(text)}: {name} is given twice")
+        named.add(name)
         try:
             found[name] = float(value)
         except ValueError:
@@ -123,13 +142,22 @@ def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
 
 def load_weights(path: str, count: int) -> np.ndarray:
     """Return the weights in a .npy file, float32[count]. Raises InputError."""
+    right = f"must be a .npy file of float32[{count}]"
     try:
-        found = np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--weights {path}: cannot be read: {error}") from error
-    if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.shape != (count,):
-        kind = (
-            f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else "an archive"
-        )
-        raise InputError(f"--weights {path}: is {kind}; must be float32[{count}]")
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+                raise InputError(f"--weights {path}: is no .npy file; {right}")
+            file.seek(0)
+            found = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"--weights {path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError):
+        raise InputError(f"--weights {path}: cannot be read as numbers; {right}") from None
+    if found.dtype != np.float32 or found.shape != (count,):
+        order = " in the byte order of other machines" if not found.dtype.isnative else ""
+        kind = f"{found.dtype.newbyteorder('=')}{list(found.shape)}{order}"
+        raise InputError(f"--weights {path}: is {kind}; {right}")
+    if not np.isfinite(found).all():
+        at = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise InputError(f"--weights {path}: element {at} is {found[at]}; all must be finite")
     return found

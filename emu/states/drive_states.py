@@ -321,6 +321,9 @@ class DriveStates:
             raise InputError(f"gradient: must be float32[{self.n_params}]")
         if gradient.shape != (self.n_params,):
             raise InputError(f"gradient: has shape {gradient.shape}; must be ({self.n_params},)")
+        if not np.isfinite(gradient).all():
+            at = int(np.flatnonzero(~np.isfinite(gradient))[0])
+            raise InputError(f"gradient: element {at} is {gradient[at]}; all must be finite")
         stop = self.n_params if stop is None else whole_number("stop", stop, 1, self.n_params)
         if stop < self.n_params and (stop % self.stripe_params or path.guarded[0].members):
             raise InputError(

@@ -69,9 +69,9 @@ class ResidentStates(DriveStates):
         """Names of the optimizer's hyperparameters."""
         return tuple(get(self._trace.op).takes)
 
-    def set_hyper(self, values: tuple[float, ...]) -> None:
+    def set_hyper(self, values: tuple[float, ...], going_on: bool = False) -> None:
         """Set all hyperparameters, in the order of ``hyper_names``; a flag is 0 or 1. Raises
-        InputError for a value out of range."""
+        InputError for a value out of range, or for an update that is ``going_on`` with others."""
         names = self.hyper_names
         given: dict[str, float | bool] = dict(zip(names, values, strict=True))
         for name in FLAGS & set(names):
@@ -82,6 +82,8 @@ class ResidentStates(DriveStates):
             checked(self._trace.op, names, given)
         except KernelError as error:
             raise InputError(f"hyper: {error}") from error
+        if going_on and given != dict.fromkeys(names, 0) | dict(self.hyper):
+            raise InputError("hyper: the update that goes on has begun with others")
         self.hyper = given
 
     @property

@@ -154,7 +154,21 @@ def test_an_update_in_ranges(target):
     report = host.report()
     assert (report["done"], report["complete"], report["step"]) == (3, 0, number)
     assert host.execute(0, rsid, number + 1)[0] == INVALID_FIELD
-    assert host.execute(0, rsid, number) == (0, number)
+    same = [target.hyper.get(name, 0) for name in target.kernel.takes]
+    other = struct.pack("<6d", 2 * same[0], *same[1:])
+    assert host.execute(0, rsid, number, data=other)[0] == INVALID_FIELD
+    assert host.execute(0, rsid, number, data=struct.pack("<6d", *same)) == (0, number)
+    target.same(host.states(target.states.bytes_of_all))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_has_overflowed(target, bad):
+    """It is refused, and the states stay as they are."""
+    host, gradient = target.host(), target.gradient()
+    gradient[5] = bad
+    before = host.report()
+    assert host.execute(0, host.give(gradient))[0] == INVALID_FIELD
+    assert host.report()["step"] == before["step"]
     target.same(host.states(target.states.bytes_of_all))
 
 

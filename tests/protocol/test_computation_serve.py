@@ -105,7 +105,7 @@ def test_other_states_than_those_of_the_store(tmp_path, weights):
     ):
         with pytest.raises(InputError, match=said):
             served(tmp_path, **changes)
-    with pytest.raises(InputError, match="holds states; serve it with the same --states COUNT"):
+    with pytest.raises(InputError, match="serve it with --states 30000 --optimizer adam"):
         Server(config(), ServeOptions(nvme_tcp=":0", store=str(tmp_path / "s")))
     (tmp_path / "s" / "states.json").write_text("[]")
     with pytest.raises(InputError, match="states.json: cannot be read"):
@@ -146,10 +146,13 @@ def test_a_server_that_is_killed(tmp_path, weights):
         ("--nvme-tcp :0 --states 0", "--states = 0: must be from 1"),
         ("--nvme-tcp :0 --states 9", "no processing elements on the dies"),
         ("--nvme-tcp :0 --states 9 --optimizer adma", "nearest: adam"),
-        ("--nvme-tcp :0 --states 9 --hyper lr", "must be NAME=VALUE; adam has lr, beta1"),
+        ("--nvme-tcp :0 --states 9 --hyper lr", "must be NAME=VALUE"),
+        ("--nvme-tcp :0 --states 9 --hyper foo=1", 'adam has no "foo"; it has lr, beta1'),
+        ("--nvme-tcp :0 --states 9 --hyper lr=1 --hyper lr=2", "lr is given twice"),
+        ("--nvme-tcp :0 --states 99999999999 --device csd-pe", "--states 99999999999: "),
         ("--nvme-tcp :0 --states 9 --hyper lr=fast", "is no number"),
         ("--nvme-tcp :0 --states 9 --hyper maximize=2", "must be 0 or 1"),
-        ("--nvme-tcp :0 --states 9 --device csd-pe --hyper lr=-1", "lr = -1"),
+        ("--nvme-tcp :0 --states 9 --device csd-pe --hyper lr=-1", "--hyper: adam: lr = -1"),
         ("--nvme-tcp :0 --optimizer adam", "--optimizer requires --states COUNT"),
         ("--nbd :0 --states 9", "--states requires --vfio-user or --nvme-tcp"),
         ("--nbd :0 --null --states 9", "--states cannot be combined with --null"),
@@ -162,7 +165,21 @@ def test_bad_options(capsys, options, said):
 def test_weights_that_do_not_fit(tmp_path, weights):
     for values in (weights[:-1], weights.astype(np.float64)):
         np.save(tmp_path / "w.npy", values)
-        with pytest.raises(InputError, match=r"must be float32\[30000\]"):
+        with pytest.raises(InputError, match=r"must be a .npy file of float32\[30000\]"):
             served(tmp_path, True)
-    with pytest.raises(InputError, match="cannot be read"):
+    np.save(tmp_path / "w.npy", weights.astype(">f4"))
+    with pytest.raises(InputError, match="byte order of other machines"):
+        served(tmp_path, True)
+    weights[7] = np.inf
+    np.save(tmp_path / "w.npy", weights)
+    with pytest.raises(InputError, match="element 7 is inf; all must be finite"):
+        served(tmp_path, True)
+    saved = (tmp_path / "w.npy").read_bytes()
+    for data, said in ((b"", "is no .npy file"), (bytes(120000), "is no .npy file"),
+                       (saved[:300], "cannot be read as numbers"),
+                       (saved[:9], "cannot be read as numbers")):  # fmt: skip
+        (tmp_path / "w.npy").write_bytes(data)
+        with pytest.raises(InputError, match=said + r".*must be a .npy file of float32\[30000\]"):
+            served(tmp_path, True)
+    with pytest.raises(InputError, match="none.npy: cannot be read: No such file or directory$"):
         served(tmp_path, weights="none.npy")
