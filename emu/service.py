@@ -145,9 +145,7 @@ class Service:
             return None
         owner = drive.owner
         try:
-            if self._inbox or self._batches or self._idle or self._plans or self._closing:
-                return None
-            if owner != self._thread.ident:  # the thread has not begun, or has ended
+            if not self._is_free(owner):
                 return None
             drive.owner = threading.get_ident()
             given = checked(commands)
@@ -158,6 +156,12 @@ class Service:
         finally:
             drive.owner = owner
             self._turns.release()
+
+    def _is_free(self, owner: int | None) -> bool:
+        """Return True if a client that holds the turns may use the drive of ``owner``."""
+        busy = self._inbox or self._batches or self._idle or self._plans or self._closing
+        # a thread that has not begun, or has ended, is no owner
+        return not busy and self._ended is None and owner == self._thread.ident
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
         """Take ``batch`` in the calling thread, if the clock is ``real`` and nobody else uses the
@@ -170,11 +174,7 @@ class Service:
             return False
         owner = drive.owner
         try:
-            if self._inbox or self._batches or self._idle or self._plans:
-                return False
-            if self._closing or drive.off:
-                return False
-            if owner != self._thread.ident:  # the thread has not begun, or has ended
+            if drive.off or not self._is_free(owner):
                 return False
             drive.owner = threading.get_ident()
             seen = self._bell.rung
@@ -243,6 +243,8 @@ class Service:
         future: Future[Any] = Future()
 
         def start() -> None:
+            if self.clock == "real" and not self.drive.off:  # it begins now
+                self.drive.run_until(max(self._target(), self.drive.now))
             self._plans.add(begin(), end, future)
 
         def started(call: Future[Any]) -> None:
@@ -300,7 +302,7 @@ class Service:
     def _end(self, why: str, error: BaseException) -> None:
         """End the service: no batch is accepted any more, and the clients of those that are left
         get ``error``."""
-        with self._lock:
+        with self._turns, self._lock:
             self._ended = why
         for batch in (*self._batches.values(), *self._idle, *self._inbox):
             batch.fail(error)
@@ -396,8 +398,10 @@ class Service:
             self._deliver()
             self._end_plans()
         elif self._plans:
-            self.drive.run_until(None, PLAN_EVENTS)
-            self._end_plans()
+            self._end_plans()  # those that have nothing to do take no time
+            if self._plans:
+                self.drive.run_until(None, PLAN_EVENTS, plan_end=True)
+                self._end_plans()
         elif self._idle:
             batch, now = self._idle[0], self.drive.now
             if now + batch.idle_ps < NEVER:

@@ -256,6 +256,24 @@ def test_a_service_runs_plans():
         service.run_plan(begin, int)
 
 
+def test_the_virtual_clock_stops_where_a_plan_ends():
+    """Also when the drive has work of its own left, and nothing passes for a plan without work."""
+    names = ("destage_idle", "power_loss_protection")
+    cache = {f"cache__{name}": "true" for name in names} | {"cache__hold_up": "1 J"}
+    bench = Bench(cache__mode="write_back", cache__capacity="2 MiB", **cache)
+    drive = bench.drive
+    with Service(drive) as service:
+        rows = [(WRITE, at * BLOCK, BLOCK, 0, 0) for at in range(128)]
+        service.submit(commands_of(rows), bench.text).result()
+        begin, due = service.call(lambda: (drive.now, drive.next_event)).result()
+        assert due < begin + 10**9  # it writes its cache to flash
+        assert service.run_plan(lambda: drive.start_beside([]), lambda: drive.now).result() == begin
+        plan = partial(bench.program, elements=1 << 10, instructions=32)
+        end = service.run_plan(plan, lambda: drive.now).result()
+        assert end - begin == (1 << 10) * 32 / RATE * 1e12
+        assert service.call(lambda: drive.now).result() == end
+
+
 def test_a_power_cut_ends_the_plans():
     bench = Bench()
     with Service(bench.drive) as service:
@@ -269,6 +287,7 @@ def test_a_plan_with_the_clock_real():
     """It ends when the wall clock has reached its end; commands are served meanwhile."""
     bench = Bench()
     with Service(bench.drive, "real") as service:
+        time.sleep(0.2)  # time that has passed is none of the plan's
         begin = time.perf_counter()
         plan = service.run_plan(partial(bench.program, instructions=10_000), int)
         sink = np.zeros(BLOCK, np.uint8)
