@@ -160,7 +160,6 @@ class Service:
     def _is_free(self, owner: int | None) -> bool:
         """Return True if a client that holds the turns may use the drive of ``owner``."""
         busy = self._inbox or self._batches or self._idle or self._plans or self._closing
-        # a thread that has not begun, or has ended, is no owner
         return not busy and self._ended is None and owner == self._thread.ident
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
