@@ -125,7 +125,7 @@ def load_weights(path: str, count: int) -> np.ndarray:
     """Return the weights in a .npy file, float32[count]. Raises InputError."""
     try:
         found = np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # EOFError, BadZipFile and others
         raise InputError(f"--weights {path}: cannot be read: {error}") from error
     if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.shape != (count,):
         kind = (

@@ -180,6 +180,27 @@ def test_a_copy_brings_the_bytes():
     assert (bench.states.take_copy(8, 4 * BLOCK) == wanted[8 : 4 * BLOCK + 8]).all()
 
 
+def test_copies_give_their_memory_back():
+    """Whichever end first, and also of part of a mapping unit; a page that another copy needs stays
+    until that one has taken its bytes."""
+    bench = Bench()
+    states, drive = bench.states, bench.drive
+
+    def held():
+        """Units of the drive's memory that are not zeros."""
+        return np.flatnonzero(states.memory[0].any(axis=1)).tolist()
+
+    copies = [(0, 4 * BLOCK), (2 * BLOCK, 4 * BLOCK), (20 * BLOCK, BLOCK), (30 * BLOCK + 512, 512)]
+    for first, size in copies:
+        states.begin_copy(first, size)
+    drive.run()
+    assert held() == [0, 1, 2, 3, 4, 5, 20, 30]
+    for at, left in ((1, [0, 1, 2, 3, 20, 30]), (3, [0, 1, 2, 3, 20]), (0, [20]), (2, [])):
+        first, size = copies[at]
+        assert (states.take_copy(first, size) == bench.text[first : first + size]).all()
+        assert held() == left
+
+
 def test_a_transfer_takes_the_time_of_the_link():
     bench = Bench()
     plan = bench.drive.start_beside(device_program.transfer(1 << 24, to_host=False))
