@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ondie.emu.clock import NEVER, WallClock
+from ondie.emu.clock import NEVER, PS_PER_S, WallClock
 from ondie.emu.drive import Drive
 from ondie.emu.nvme.client_queue import (
     TAG_SHIFT,
@@ -28,8 +28,9 @@ from ondie.emu.nvme.client_queue import (
     Ticket,
     assigned,
     checked,
+    idle_ps_of,
 )
-from ondie.emu.nvme.plan_queue import PlanQueue, Running
+from ondie.emu.nvme.plan_queue import PlanQueue, Running, error_to
 from ondie.emu.units import InputError, quoted, real_number
 from ondie.kernels import native
 from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbell, sleep_exactly
@@ -38,15 +39,12 @@ CLOCKS = ("virtual", "real")
 AHEAD_NS = 50_000
 """Wall time by which the simulation may run ahead while commands are in flight, in ns."""
 LENT_NS = 2_000_000
-"""Wall time after its last batch, ns, for which the drive's events are left to a client that is
-alone: a batch of another client ends it at once."""
+"""Wall time, ns, for which the drive's events are left to a client that has run a batch alone."""
 MOST_SCALE = 1e6
 """Largest scale of the clock ``real``, simulated seconds per second."""
 PLAN_EVENTS = 1 << 12
 """Events between two looks for commands while a plan runs and no command is in flight."""
-NOBODY = -1
-"""Number of no thread."""
-PS = 10**12
+NOBODY = -1  # number of no thread
 
 
 class Service:
@@ -145,9 +143,7 @@ class Service:
             return None
         owner = drive.owner
         try:
-            if self._inbox or self._batches or self._idle or self._plans or self._closing:
-                return None
-            if owner != self._thread.ident:  # the thread has not begun, or has ended
+            if not self._is_free(owner):
                 return None
             drive.owner = threading.get_ident()
             given = checked(commands)
@@ -158,6 +154,11 @@ class Service:
         finally:
             drive.owner = owner
             self._turns.release()
+
+    def _is_free(self, owner: int | None) -> bool:
+        """Return True if a client that holds the turns may use the drive of ``owner``."""
+        busy = self._inbox or self._batches or self._idle or self._plans or self._closing
+        return not busy and self._ended is None and owner == self._thread.ident
 
     def run_turns(self, batch: Batch, fd: int = -1) -> bool:
         """Take ``batch`` in the calling thread, if the clock is ``real`` and nobody else uses the
@@ -170,11 +171,7 @@ class Service:
             return False
         owner = drive.owner
         try:
-            if self._inbox or self._batches or self._idle or self._plans:
-                return False
-            if self._closing or drive.off:
-                return False
-            if owner != self._thread.ident:  # the thread has not begun, or has ended
+            if drive.off or not self._is_free(owner):
                 return False
             drive.owner = threading.get_ident()
             seen = self._bell.rung
@@ -184,12 +181,16 @@ class Service:
                 self._follow()
                 if self._batches and not self._is_quiet(seen, fd):
                     break
+        except Exception as error:  # noqa: BLE001 - the client gets it, and the service ends
+            self._closing, self._ended = True, f": {error}"
+            self._batches.clear()
+            batch.fail(error)
         finally:
             drive.owner = owner
-            if self._batches:
+            if left := bool(self._batches or self._closing):
                 self._lent_ns = 0
             self._turns.release()
-            if self._batches:
+            if left:
                 self._bell.ring()
         return True
 
@@ -212,10 +213,7 @@ class Service:
         """
         if self.clock != "virtual":
             raise InputError("idle: time passes by itself with the clock 'real'")
-        seconds = real_number("idle", seconds)
-        if not 0 <= seconds * PS < NEVER:
-            raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS:.3g} s")
-        batch = FutureBatch(None, idle_ps=round(seconds * PS))
+        batch = FutureBatch(None, idle_ps=idle_ps_of(seconds))
         self._hand_over(batch)
         self._bell.ring()
         return batch.future
@@ -243,14 +241,11 @@ class Service:
         future: Future[Any] = Future()
 
         def start() -> None:
+            if self.clock == "real" and not self.drive.off:  # it begins now
+                self.drive.run_until(max(self._target(), self.drive.now))
             self._plans.add(begin(), end, future)
 
-        def started(call: Future[Any]) -> None:
-            error = call.exception()
-            if error is not None:
-                future.set_exception(error)
-
-        self.call(start).add_done_callback(started)
+        self.call(start).add_done_callback(error_to(future))
         return future
 
     def _hand_over(self, batch: Batch) -> None:
@@ -286,9 +281,9 @@ class Service:
             self.drive.owner = threading.get_ident()
         sleep_exactly()
         try:
-            while self._turn():
+            while self._ended is None and self._turn():
                 pass
-            self._end("", InputError("the service has ended"))
+            self._end(self._ended or "", InputError(f"the service has ended{self._ended or ''}"))
         except BaseException as error:
             self._end(f": {error}", error)  # clients get it from their futures
             if not isinstance(error, Exception):
@@ -300,7 +295,7 @@ class Service:
     def _end(self, why: str, error: BaseException) -> None:
         """End the service: no batch is accepted any more, and the clients of those that are left
         get ``error``."""
-        with self._lock:
+        with self._turns, self._lock:
             self._ended = why
         for batch in (*self._batches.values(), *self._idle, *self._inbox):
             batch.fail(error)
@@ -396,16 +391,20 @@ class Service:
             self._deliver()
             self._end_plans()
         elif self._plans:
-            self.drive.run_until(None, PLAN_EVENTS)
-            self._end_plans()
+            self._end_plans()  # those that have nothing to do take no time
+            if self._plans:
+                self.drive.run_until(None, PLAN_EVENTS, plan_end=True)
+                self._end_plans()
         elif self._idle:
             batch, now = self._idle[0], self.drive.now
             if now + batch.idle_ps < NEVER:
                 self.drive.run_until(now + batch.idle_ps)
                 batch.succeed(self.drive.completions())
             else:
-                wrong = f"idle = {batch.idle_ps / PS:g} s: {now / PS:g} s have passed, and"
-                batch.fail(InputError(f"{wrong} a clock ends at {NEVER / PS:g} s"))
+                wrong = (
+                    f"idle = {batch.idle_ps / PS_PER_S:g} s: {now / PS_PER_S:g} s have passed, and"
+                )
+                batch.fail(InputError(f"{wrong} a clock ends at {NEVER / PS_PER_S:g} s"))
             del self._idle[0]
 
     def _end_plans(self) -> None:
@@ -466,7 +465,7 @@ class Service:
         """Advance the drive to the time of the wall clock, or ahead of it to the next completion,
         and deliver what has completed."""
         drive = self.drive
-        if drive.off:
+        if drive.off or self._ended is not None:
             return
         until = min(self._target() + int(self._ahead_ns * self._wall.ps_per_ns), NEVER - 1)
         if until > drive.now or self._plans:
@@ -489,7 +488,11 @@ class Service:
             if isinstance(batch, Ticket):
                 batch.keep(done)
                 clients[batch.client.bell] = clients.get(batch.client.bell, 0) + 1
-        if self._inbox or self._lent_ns or sum(clients.values()) < len(ready):
+        if (
+            self._inbox
+            or self.drive.owner != self._thread.ident
+            or sum(clients.values()) < len(ready)
+        ):
             stay_until_ns = 0
         self._delivery.deliver(at_ns, clients, due_ns, seen, stay_until_ns)
         for batch, done in ready:

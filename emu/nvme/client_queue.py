@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from ondie.emu.clock import NEVER, PS_PER_S
 from ondie.emu.nvme.command import COMMAND
 from ondie.emu.nvme.submission import as_commands
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, real_number
 from ondie.kernels import doorbell
 from ondie.kernels.doorbell import CLIENT_POLL_NS, NEVER_NS, Doorbell
 
@@ -309,6 +310,14 @@ def checked(commands: np.ndarray) -> np.ndarray:
     if not 0 < len(given) <= MOST_COMMANDS:
         raise InputError(f"commands: {len(given)}: must be from 1 to {MOST_COMMANDS}")
     return given
+
+
+def idle_ps_of(seconds: float) -> int:
+    """Return idle time in ps. Raises InputError for negative or too many ``seconds``."""
+    seconds = real_number("idle", seconds)
+    if not 0 <= seconds * PS_PER_S < NEVER:
+        raise InputError(f"idle = {seconds:g} s: must be from 0 to {NEVER / PS_PER_S:.3g} s")
+    return round(seconds * PS_PER_S)
 
 
 def assigned(

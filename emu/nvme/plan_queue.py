@@ -19,6 +19,17 @@ class Running(Protocol):
         """True if it is complete."""
 
 
+def error_to(future: Future[Any]) -> Callable[[Future[Any]], None]:
+    """Return a callback that hands the error of another future, if it has one, to ``future``."""
+
+    def ended(other: Future[Any]) -> None:
+        error = other.exception()
+        if error is not None:
+            future.set_exception(error)
+
+    return ended
+
+
 class _Entry(NamedTuple):
     plan: Running
     end: Callable[[], Any]

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ondie.emu.clock import NEVER, PS_PER_S
 from ondie.emu.controller import computation
-from ondie.emu.controller.admin import Controller
+from ondie.emu.controller.admin import FLAGS_BYTE, FUSED, Controller
 from ondie.emu.controller.computation import (
     CDW10_BYTE,
     CDW11_BYTE,
@@ -55,6 +56,8 @@ def drop(request: IoRequest, result: IoResult) -> None:
     """Drop the completion of a command whose host has gone."""
 
 
+MOST_EXECUTION_PS = 3600 * PS_PER_S
+"""Longest time of a program on an idle drive."""
 MOST_RUNNING = 64
 """Commands that run at a time; more are refused until one has ended."""
 OPCODES = frozenset(map(int, Compute))
@@ -74,10 +77,14 @@ class Ended(NamedTuple):
 
 
 class Computation:
-    """Computation on ``served`` with ``states``, which its namespace ``namespace`` shows."""
+    """Computation on ``served`` with ``states``, which its namespace ``namespace`` shows.
+    ``tables``: held for every use of a controller's tables; the caller of a method does not."""
 
-    def __init__(self, served: ServedDrive, states: ResidentStates, namespace: Namespace) -> None:
-        self._served, self.states = served, states
+    def __init__(
+        self, served: ServedDrive, states: ResidentStates, namespace: Namespace,
+        tables: threading.Lock,
+    ) -> None:  # fmt: skip
+        self._served, self.states, self._tables = served, states, tables
         self._lock = threading.Lock()
         self._running = 0
         self.namespace = namespace
@@ -125,27 +132,25 @@ class Computation:
         sqe = request.sqe
         request = request._replace(data=bytes(request.data))  # the memory is the transport's
         try:
-            with self._lock:
+            with self._tables, self._lock:
                 task = self._decode(controller, request, most)
                 if isinstance(task, Done):
                     return IoResult(Cqe(sqe.cid, dw0=task.dw0))
                 if self._running >= MOST_RUNNING:
                     raise Refused(Code.COMMAND_INTERRUPTED)
-                self._running += 1
-                used = _memories(task)
-                self._hold(task, used, 1)
-                if isinstance(task, Execution):
-                    running = self.device.programs.running
-                    running[task.number] = running.get(task.number, 0) + 1
+                work = threading.Thread(
+                    target=self._run,
+                    args=(controller, request, task, self.device, later),
+                    name="ondie computation",
+                    daemon=True,
+                )
+                try:
+                    work.start()  # it waits for the lock before it ends
+                except RuntimeError:  # no more threads
+                    raise Refused(Code.COMMAND_INTERRUPTED) from None
+                self._hold(task, self.device, 1)
         except Refused as refused:
             return self._refused(controller, request, refused)
-        work = threading.Thread(
-            target=self._run,
-            args=(controller, request, task, self.device, used, later),
-            name="ondie computation",
-            daemon=True,
-        )
-        work.start()
         return None
 
     def _decode(
@@ -153,10 +158,14 @@ class Computation:
     ) -> Task | NamespaceRead:
         """Return what a command asks for. Raises Refused."""
         sqe = request.sqe
+        if sqe.flags & FUSED:
+            raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
         controller.check_sanitize(allowed=False)
         namespace = controller.namespaces.active(sqe.nsid)
         if namespace is not self.namespace:
             raise Refused(Code.INVALID_OPCODE)
+        if self._served.drive.off:  # what it has at power-on is new
+            raise Refused(Code.INTERNAL_ERROR)
         if sqe.opcode in READS:
             return namespace_read(sqe, namespace, controller, len(request.data))
         source = controller.namespaces.by_nsid.get(1)
@@ -164,24 +173,35 @@ class Computation:
             source = None
         return computation.decode(sqe, bytes(request.data), self.device, most, source)
 
-    def _hold(self, task: Task | NamespaceRead, used: tuple[Memory, ...], change: int) -> None:
-        """Count a command that uses memories, or (-1) has used them. The caller holds the lock."""
-        for each in used:
+    def _hold(self, task: Task | NamespaceRead, device: Device, change: int) -> None:
+        """Count a command that runs on ``device``, or (-1) has run. The caller holds the lock."""
+        self._running += change
+        for each in _memories(task):
             each.users += change
             each.programs += change * isinstance(task, Update | Execution)
+        if isinstance(task, Execution):
+            running = device.programs.running
+            running[task.number] = running.get(task.number, 0) + change
 
     def _refused(self, controller: Controller, request: IoRequest, refused: Refused) -> IoResult:
-        status = record(controller, request.sqid, request.sqe, refused.code, refused.where)
+        with self._tables:
+            status = record(controller, request.sqid, request.sqe, refused.code, refused.where)
         return IoResult(Cqe(request.sqe.cid, status))
 
     def _run(
         self, controller: Controller, request: IoRequest, task: Task | NamespaceRead,
-        device: Device, used: tuple[Memory, ...], later: Later,
+        device: Device, later: Later,
     ) -> None:  # fmt: skip
         """Run a command until its plan is done, and complete it."""
         begin, end = self._work(task, request)
+
+        def begin_here() -> Any:
+            if device is not self.device:
+                raise InputError("the power was cut")
+            return begin()
+
         try:
-            found = self._served.service.run_plan(begin, end).result()
+            found = self._served.service.run_plan(begin_here, end).result()
             result = IoResult(Cqe(request.sqe.cid, dw0=found.dw0), found.data)
         except Refused as refused:
             result = self._refused(controller, request, refused)
@@ -189,10 +209,7 @@ class Computation:
             result = self._refused(controller, request, Refused(Code.INTERNAL_ERROR))
         finally:
             with self._lock:
-                self._running -= 1
-                self._hold(task, used, -1)
-                if isinstance(task, Execution):
-                    device.programs.running[task.number] -= 1
+                self._hold(task, device, -1)
         later(request, result)
 
     def _work(
@@ -270,17 +287,14 @@ class Computation:
         return Outcome(states.step & 0xFFFFFFFF)
 
     def _begin_execution(self, task: Execution) -> Any:
-        program = task.program
-        return self._served.drive.start_beside(
-            device_program.execution(
-                self.states.cfg,
-                task.elements,
-                program.element_bytes,
-                program.instructions,
-                program.fixed_instructions,
-                program.read_bytes,
-                program.written_bytes,
-            )  # fmt: skip
+        drive, cfg, (element_bytes, *cost) = self._served.drive, self.states.cfg, task.program
+        takes_ps = device_program.execution_ps(cfg, task.elements, *cost)
+        if takes_ps > MOST_EXECUTION_PS:
+            raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
+        if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
+            raise InputError("the clock of the drive ends")
+        return drive.start_beside(
+            device_program.execution(cfg, task.elements, element_bytes, *cost)
         )
 
     def _executed(self, task: Execution) -> Outcome:

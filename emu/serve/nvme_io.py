@@ -25,6 +25,7 @@ from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
+CID_BYTE = 2
 MOST_AREA = 1 << 24
 """Bytes of the data area of a batch from which it is run in parts."""
 
@@ -63,18 +64,31 @@ class IoRunner:
         if computation is None or not any(map(computation.takes, requests)):
             return list(self._run_commands(requests))
         most = self._drive.capabilities.transfer_bytes
-        results: list[IoResult | None] = []
-        others = [each for each in requests if not computation.takes(each)]
-        for request in requests:
-            result = None
-            if computation.takes(request):
-                result = computation.start(self._controller, request, later, most)
-            results.append(result)
-        ran = iter(self._run_commands(others))
-        return [
-            result if computation.takes(request) else next(ran)
-            for request, result in zip(requests, results, strict=True)
-        ]
+        results: list[IoResult | None] = [None] * len(requests)
+        others: list[int] = []
+        seen: set[tuple[int, int]] = set()
+        for at, request in enumerate(requests):
+            identifier = request.sqid, request.sqe.cid
+            if identifier in seen:
+                refused = Refused(Code.ID_CONFLICT, CID_BYTE)
+                with self._drive.lock:
+                    results[at] = self._refused(request, refused)
+            elif computation.takes(request):
+                results[at] = computation.start(self._controller, request, later, most)
+            else:
+                others.append(at)
+            seen.add(identifier)
+        for at, result in zip(others, self._run_commands([requests[at] for at in others]),
+                              strict=True):  # fmt: skip
+            results[at] = result
+        return results
+
+    def _refused(self, request: IoRequest, refused: Refused) -> IoResult:
+        """Return the completion of a command that is refused. The caller holds the lock of the
+        drive."""
+        sqid, sqe, _ = request
+        status = record(self._controller, sqid, sqe, refused.code, refused.where)
+        return IoResult(Cqe(sqe.cid, status))
 
     def _run_commands(self, requests: Sequence[IoRequest]) -> list[IoResult]:
         """Run commands of the NVM Command Set, and return their completions."""
@@ -117,7 +131,7 @@ class IoRunner:
             sqid, sqe, data = request
             try:
                 if (sqid, sqe.cid) in seen:
-                    raise Refused(Code.ID_CONFLICT, 2)
+                    raise Refused(Code.ID_CONFLICT, CID_BYTE)
                 seen.add((sqid, sqe.cid))
                 ranges = bytes(data) if sqe.opcode == Nvm.DATASET_MANAGEMENT else b""
                 plan = decode(sqe, self._controller, ranges)
@@ -125,8 +139,7 @@ class IoRunner:
                 if plan.opcode != Nvm.DATASET_MANAGEMENT and len(data) != moved:
                     raise Refused(Code.DATA_TRANSFER_ERROR)
             except Refused as refused:
-                status = record(self._controller, sqid, sqe, refused.code, refused.where)
-                results[at] = IoResult(Cqe(sqe.cid, status))
+                results[at] = self._refused(request, refused)
             else:
                 running.append(_Running(at, request, plan))
         return running

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ondie.emu.clock import PS_PER_S
 from ondie.emu.compute import isp_cores
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows
@@ -51,6 +52,18 @@ def copy(first_unit: int, units: int, unit_bytes: int, most: int) -> Iterator[np
         bytes_out=count * unit_bytes,
     )
     yield rows.take()
+
+
+def execution_ps(
+    cfg: Config, elements: int, instructions: Fraction, fixed: int, read_bytes: int,
+    written_bytes: int,
+) -> int:  # fmt: skip
+    """Return the time for which a program occupies cores and DRAM, one after the other, ps: it
+    takes no longer on an idle drive. Arguments as of :func:`execution`."""
+    moved = (read_bytes + written_bytes) * elements
+    cores = isp_cores.program_ps(cfg, fixed, 0)
+    cores += isp_cores.program_ps(cfg, instructions * elements, moved)
+    return cores - (-moved * PS_PER_S // cfg.dram.bandwidth_bytes_per_s)
 
 
 def execution(

@@ -50,8 +50,8 @@ class ResidentStates(DriveStates):
 
     _update: MixedPlan | None = None
     _copies: mmap.mmap | None = None
-    _copying = 0
-    """Copies whose bytes have not been taken."""
+    _copying: list[tuple[int, int]]
+    """Pages of ``_copies`` of each copy whose bytes have not been taken: (first byte, end)."""
 
     # --- updates
 
@@ -109,15 +109,19 @@ class ResidentStates(DriveStates):
 
     def open(self, drive: Drive) -> None:
         """Take the states that ``drive`` holds, as DriveStates does."""
-        self._update, self._copying = None, 0
+        self._update = None
         self._reserve(drive)
+        assert self._copies is not None
+        self._copies.madvise(mmap.MADV_DONTNEED)  # of copies that a loss of power has ended
         super().open(drive)
 
     # --- copies of mapping units
 
     def _reserve(self, drive: Drive) -> None:
-        """Reserve addresses for the mapping units that the processor reads. Memory is committed as
-        it is written. Raises InputError for a drive that is larger than the addresses."""
+        """Reserve addresses for the mapping units that the processor reads; no copy runs. Memory is
+        committed as it is written. Raises InputError for a drive that is larger than the
+        addresses."""
+        self._copying = []
         if self._copies is not None:
             return
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
@@ -137,17 +141,22 @@ class ResidentStates(DriveStates):
         unit = drive.unit_bytes
         low, high = first // unit, -(-(first + size) // unit)
         plan = drive.start_beside(device_program.copy(low, high - low, unit, ROW_UNITS))
-        self._copying += 1
+        self._copying.append(_pages(low * unit, high * unit))
         return plan
 
     def take_copy(self, first: int, size: int) -> np.ndarray:
-        """Return the bytes that such a read has brought, uint8[size], when it is done."""
-        assert self._copies is not None
+        """Return the bytes that such a read has brought, uint8[size], when it is done. Memory that
+        no other copy uses is given back."""
+        assert self._copies is not None and self._drive is not None
         found = self.memory[0].reshape(-1)[first : first + size].copy()
-        low = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
-        high = (first + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        self._copying -= 1
-        if low < high and not self._copying:  # another one may have brought the same bytes
+        unit = self._drive.unit_bytes
+        low, high = _pages(first // unit * unit, -(-(first + size) // unit) * unit)
+        self._copying.remove((low, high))
+        for begin, end in sorted(self._copying):  # they may have brought the same bytes
+            if low < min(begin, high):
+                self._copies.madvise(mmap.MADV_DONTNEED, low, min(begin, high) - low)
+            low = max(low, end)
+        if low < high:
             self._copies.madvise(mmap.MADV_DONTNEED, low, high - low)
         return found
 
@@ -223,6 +232,11 @@ class ResidentStates(DriveStates):
                     data = payload.flash[0].read(page)[a - start : b - start]
                     out[place.first + a - first : place.first + b - first] = data
         return out
+
+
+def _pages(first: int, end: int) -> tuple[int, int]:
+    """Return the pages of memory that hold bytes [``first``, ``end``): (first byte, end)."""
+    return first // mmap.PAGESIZE * mmap.PAGESIZE, -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _resident(rows: np.ndarray) -> np.ndarray:

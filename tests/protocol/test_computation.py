@@ -470,7 +470,7 @@ def test_a_power_cut_during_an_update(fresh, after):
     io.capsule(EXECUTE, NSID, struct.pack("<6I", rsid << 16, 0, 2, 0, 0, 0))
     assert io.answer()[0] == INTERNAL
     fresh.states.begin_update = update
-    assert host.run(ALLOCATE, cdw10=4)[0] == 0  # no power is needed for a number
+    assert host.run(ALLOCATE, cdw10=4)[0] == INTERNAL
     assert host.get(REPORT, 4096)[0] == INTERNAL
     assert host.get(2, 4096)[0] == INTERNAL
     assert host.execute(0, rsid, 2)[0] == INTERNAL

@@ -183,3 +183,7 @@ def test_weights_that_do_not_fit(tmp_path, weights):
             served(tmp_path, True)
     with pytest.raises(InputError, match="none.npy: cannot be read: No such file or directory$"):
         served(tmp_path, weights="none.npy")
+    for name, data in (("empty.npy", b""), ("archive.npy", b"PK\x03\x04"), ("text.npy", b"1 2")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+            served(tmp_path, weights=str(tmp_path / name))

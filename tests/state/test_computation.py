@@ -180,6 +180,27 @@ def test_a_copy_brings_the_bytes():
     assert (bench.states.take_copy(8, 4 * BLOCK) == wanted[8 : 4 * BLOCK + 8]).all()
 
 
+def test_copies_give_their_memory_back():
+    """Whichever end first, and also of part of a mapping unit; a page that another copy needs stays
+    until that one has taken its bytes."""
+    bench = Bench()
+    states, drive = bench.states, bench.drive
+
+    def held():
+        """Units of the drive's memory that are not zeros."""
+        return np.flatnonzero(states.memory[0].any(axis=1)).tolist()
+
+    copies = [(0, 4 * BLOCK), (2 * BLOCK, 4 * BLOCK), (20 * BLOCK, BLOCK), (30 * BLOCK + 512, 512)]
+    for first, size in copies:
+        states.begin_copy(first, size)
+    drive.run()
+    assert held() == [0, 1, 2, 3, 4, 5, 20, 30]
+    for at, left in ((1, [0, 1, 2, 3, 20, 30]), (3, [0, 1, 2, 3, 20]), (0, [20]), (2, [])):
+        first, size = copies[at]
+        assert (states.take_copy(first, size) == bench.text[first : first + size]).all()
+        assert held() == left
+
+
 def test_a_transfer_takes_the_time_of_the_link():
     bench = Bench()
     plan = bench.drive.start_beside(device_program.transfer(1 << 24, to_host=False))
@@ -256,6 +277,24 @@ def test_a_service_runs_plans():
         service.run_plan(begin, int)
 
 
+def test_the_virtual_clock_stops_where_a_plan_ends():
+    """Also when the drive has work of its own left, and nothing passes for a plan without work."""
+    names = ("destage_idle", "power_loss_protection")
+    cache = {f"cache__{name}": "true" for name in names} | {"cache__hold_up": "1 J"}
+    bench = Bench(cache__mode="write_back", cache__capacity="2 MiB", **cache)
+    drive = bench.drive
+    with Service(drive) as service:
+        rows = [(WRITE, at * BLOCK, BLOCK, 0, 0) for at in range(128)]
+        service.submit(commands_of(rows), bench.text).result()
+        begin, due = service.call(lambda: (drive.now, drive.next_event)).result()
+        assert due < begin + 10**9  # it writes its cache to flash
+        assert service.run_plan(lambda: drive.start_beside([]), lambda: drive.now).result() == begin
+        plan = partial(bench.program, elements=1 << 10, instructions=32)
+        end = service.run_plan(plan, lambda: drive.now).result()
+        assert end - begin == (1 << 10) * 32 / RATE * 1e12
+        assert service.call(lambda: drive.now).result() == end
+
+
 def test_a_power_cut_ends_the_plans():
     bench = Bench()
     with Service(bench.drive) as service:
@@ -269,6 +308,7 @@ def test_a_plan_with_the_clock_real():
     """It ends when the wall clock has reached its end; commands are served meanwhile."""
     bench = Bench()
     with Service(bench.drive, "real") as service:
+        time.sleep(0.2)  # time that has passed is none of the plan's
         begin = time.perf_counter()
         plan = service.run_plan(partial(bench.program, instructions=10_000), int)
         sink = np.zeros(BLOCK, np.uint8)

@@ -149,6 +149,33 @@ def test_a_batch_that_breaks_a_rule_has_no_effect():
     drive.check()
 
 
+def test_a_defect_in_a_turn_of_a_client(monkeypatch):
+    """The client gets it, as from a turn of the service's thread, and the service ends with it."""
+    drive = filled()
+    with Service(drive, "real") as service:
+        connection, other = service.connect(), service.connect()
+        run_until, thread = drive.run_until, service._thread.ident
+
+        def fails(*given, **options):
+            if threading.get_ident() != thread:
+                raise RuntimeError("a defect")
+            return run_until(*given, **options)
+
+        monkeypatch.setattr(drive, "run_until", fails)
+        for _ in range(100):
+            time.sleep(0.005)
+            try:
+                connection.run(reads(drive, 1))
+            except RuntimeError:
+                break
+        else:
+            pytest.fail("no turn of the client's thread")
+        with pytest.raises(InputError, match="the service has ended: a defect"):
+            other.run(reads(drive, 1))
+        service._thread.join(SECONDS)
+        assert not service._thread.is_alive() and drive.owner is None
+
+
 @pytest.mark.parametrize("clients", [1, 3])
 def test_clients_that_come_and_go(clients, counts):
     """Each command completes once, in times that do not overlap for one client."""

@@ -259,10 +259,12 @@ class CommandSystem(System):
         return max(int(self._earliest[0]), self._reached)
 
     def run_until(
-        self, t_ps: int | None = None, max_events: int | None = None, completions: int = 0
-    ) -> int:
+        self, t_ps: int | None = None, max_events: int | None = None, completions: int = 0,
+        plan_end: bool = False,
+    ) -> int:  # fmt: skip
         """Handle events up to time ``t_ps``, at most ``max_events``; return their number. With
-        ``completions``, stop when that many more commands have completed.
+        ``completions``, stop when that many more commands have completed. With ``plan_end``, stop
+        when all plans are done.
 
         ``t_ps`` = None: until no work is left; the clock then stays at the last event. Raises
         InputError if ``t_ps`` is before ``now`` or not below clock.NEVER, for a negative
@@ -285,7 +287,7 @@ class CommandSystem(System):
         before = self.events
         if self.defect is None:
             try:
-                self._handle_events(limit, max_events, wanted)
+                self._handle_events(limit, max_events, wanted, plan_end)
             except PowerCut:
                 raise
             except Exception as error:
@@ -300,14 +302,16 @@ class CommandSystem(System):
             self._reached = limit
         return self.events - before
 
-    def _handle_events(self, t_ps: int, max_events: int | None, wanted: int) -> None:
+    def _handle_events(
+        self, t_ps: int, max_events: int | None, wanted: int, plan_end: bool
+    ) -> None:
         """Handle events as :meth:`run_until` does. Raises the engine's errors, and InputError or
         SimulationError if no event is pending, but commands or rows are incomplete.
         """
         if self.events_left is not None:
             super().run_until(t_ps, max_events)
         else:
-            self._run_events(t_ps, NEVER if max_events is None else max_events, wanted)
+            self._run_events(t_ps, NEVER if max_events is None else max_events, wanted, plan_end)
         if self.next_event < NEVER:
             return
         if self.outstanding or not self.plan_done or (self._flying.any() and not self._full[0]):
@@ -322,19 +326,21 @@ class CommandSystem(System):
         """True if commands have completed whose completions have not been taken."""
         return bool(self._reports) or self._taken < int(self.registers[COMPLETED])
 
-    def _run_events(self, t_ps: int, most: int, wanted: int) -> int:
+    def _run_events(self, t_ps: int, most: int, wanted: int, plan_end: bool) -> int:
         """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed
-        since the start; return the number of events. No power cut is due.
+        since the start, or (``plan_end``) no row of a plan is left; return the number of events.
+        No power cut is due.
         """
         reg, key, done, tried = self.registers, self.arrays.key, 0, -1
         run = self._entries.run
         self._supply_waiting()
         while True:
             reg[PAUSE] = 0
-            done += run(self.state, t_ps, min(most - done, EVENTS_PER_CALL), self.rows_wanted)
+            room = self.rows_wanted or (len(self.arrays.row) if plan_end else 0)
+            done += run(self.state, t_ps, min(most - done, EVENTS_PER_CALL), room)
             self.finish_batch()
             more = self._doubt[0] != 0 and self._end_waiting(False)
-            if done >= most or reg[COMPLETED] >= wanted:
+            if done >= most or reg[COMPLETED] >= wanted or (plan_end and self.plan_done):
                 return done
             more |= self._supply_waiting()
             if not more and key[1] >= NEVER and tried < done:

@@ -1,0 +1,146 @@
+"""Computation commands that a drive must refuse although their words are right, through the runner
+of a transport. Source: docs/computation.md; NVM Express Base Specification 2.0, figure "Command
+Dword 0" (FUSE).
+"""
+
+import threading
+
+import pytest
+
+from ondie.emu.nvme.status import Condition
+from ondie.emu.nvme.wire import Sqe
+from ondie.emu.serve.computation import MOST_RUNNING
+from ondie.emu.serve.io_request import IoRequest
+from ondie.emu.serve.nvme_io import IoRunner
+from tests.protocol.compute_host import (
+    ALLOCATE,
+    NSID,
+    REPORT,
+    STORE,
+    ComputeHost,
+    StatesDrive,
+)
+
+SECONDS = 60
+INVALID_FIELD, INTERNAL, BUSY, CONFLICT = 0x002, 0x006, 0x021, 0x003
+CODE = 0x7FF
+"""Status code and its type in a status field."""
+
+
+class Target(StatesDrive):
+    """The drive with one controller and its runner of I/O commands."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.controller = self.nvme.controller(lambda entries: None)
+        self.runner = IoRunner(self.nvme, self.controller)
+        self.host = ComputeHost(self.run, self.get)
+
+    def results(self, *requests):
+        """Run a batch; return the results in the order of the requests."""
+        late, done = {}, threading.Semaphore(0)
+
+        def later(request, result):
+            late[id(request.sqe)] = result
+            done.release()
+
+        found = self.runner.run(requests, later)
+        for _ in range(found.count(None)):
+            assert done.acquire(timeout=SECONDS)
+        return [
+            late[id(each.sqe)] if result is None else result
+            for each, result in zip(requests, found, strict=True)
+        ]
+
+    def request(self, opcode, data=b"", cid=7, nsid=NSID, flags=0, **words):
+        return IoRequest(1, Sqe(opcode, cid=cid, nsid=nsid, flags=flags, **words), data)
+
+    def run(self, opcode, data=b"", **words):
+        (found,) = self.results(self.request(opcode, data, **words))
+        return found.cqe.status & CODE, found.cqe.dw0
+
+    def get(self, opcode, size, **words):
+        (found,) = self.results(self.request(opcode, **words))
+        assert len(found.data) == (0 if found.cqe.status else size)
+        return found.cqe.status & CODE, bytes(found.data)
+
+
+@pytest.fixture(scope="module")
+def target():
+    found = Target()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    "cost", [{"instructions": (0xFFFFFFFF, 1)}, {"fixed": 1 << 48}, {"read": 1 << 20}]
+)
+def test_a_program_that_would_not_end(target, cost):
+    """It would take more than an hour; the drive serves the others nevertheless."""
+    host = target.host
+    host.ok(0xC0, cdw10=0xFFFFFFFF)
+    size = 512 << 20
+    handle = host.ok(ALLOCATE, cdw10=size)
+    host.load(1, **cost)
+    assert host.execute(1, host.set((handle, 0, size)))[0] == INVALID_FIELD
+    assert target.drive.condition is Condition.ONLINE
+    host.ok(0xA8, cdw10=1, cdw11=2)
+    host.ok(0xC0, cdw10=0xFFFFFFFF)
+
+
+def test_a_fused_command(target):
+    assert target.run(ALLOCATE, flags=1, cdw10=4096)[0] == INVALID_FIELD
+    assert target.host.report()["used"] == 0
+
+
+def test_two_commands_with_one_identifier(target):
+    """The second one of a batch is refused, whichever of them computes."""
+    host = target.host
+    handle = host.ok(ALLOCATE, cdw10=4096)
+    store = {"opcode": STORE, "data": bytes(4), "cdw10": handle, "cdw11": 4}
+    read = {"opcode": 2, "nsid": 1}
+    for one, other in ((store, store), (store, read), (read, store)):
+        results = target.results(target.request(**one), target.request(**other))
+        assert [each.cqe.status & CODE for each in results] == [0, CONFLICT]
+    host.ok(0xC0, cdw10=0xFFFFFFFF)
+
+
+def test_no_thread_is_left(target, monkeypatch):
+    """The command may be sent again, and nothing of it is left."""
+
+    def fails(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        for _ in range(MOST_RUNNING):
+            assert target.run(REPORT)[0] == BUSY
+    target.host.report()
+
+
+def test_a_drive_without_power():
+    """Nothing can be allocated before it has power again, and what began before does not run."""
+    target = Target()
+    host = target.host
+    before = target.nvme.computation.device
+    handle = host.ok(ALLOCATE, cdw10=4096)
+    target.service.call(lambda: target.served.power_cut(0)).result()
+    assert target.run(ALLOCATE, cdw10=4096)[0] == INTERNAL
+    assert target.run(STORE, bytes(4), cdw10=handle, cdw11=4)[0] == INTERNAL
+    target.service.call(target.served.power_on).result()
+    computation, data = target.nvme.computation, bytes(range(1, 5))
+    new, hold = computation.device, computation._hold
+    began = threading.Event()
+    computation.device = before
+
+    def power_comes_on(*given):
+        hold(*given)
+        computation.device = new
+        began.set()
+
+    computation._hold = power_comes_on
+    run_plan = target.service.run_plan
+    target.service.run_plan = lambda *given: (began.wait(SECONDS), run_plan(*given))[1]
+    assert target.run(STORE, data, cdw10=handle, cdw11=4)[0] == INTERNAL
+    assert not before.memory.memories[handle].data.any()
+    target.close()
