@@ -133,15 +133,20 @@ SPREAD = (5**0.5 - 1) / 2
 
 def only_full(items: list[pytest.Item]) -> set[pytest.Item]:
     """The tests that small counts leave out: those marked `soak`, and of the parameters of a test
-    marked `one_in(n)` all but one in n, spread over all axes. The first one stays."""
-    left_out, seen = set(), dict[str, int]()
+    marked `one_in(n)` all but one in n, spread over all axes. The first one stays, or number
+    ``start`` (from 0) of `one_in(n, start=...)`."""
+    left_out, sets = set(), dict[str, list[pytest.Item]]()
     for item in items:
-        name = item.nodeid.partition("[")[0]
         if item.get_closest_marker("soak"):
             left_out.add(item)
-        elif mark := item.get_closest_marker("one_in"):
-            number = seen[name] = seen.get(name, -1) + 1
-            if number * SPREAD % 1 >= 1 / mark.args[0]:
+        elif item.get_closest_marker("one_in"):
+            sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for marked in sets.values():
+        mark = marked[0].get_closest_marker("one_in")
+        assert mark is not None
+        for number, item in enumerate(marked):
+            turn = (number - mark.kwargs.get("start", 0)) % len(marked)
+            if turn * SPREAD % 1 >= 1 / mark.args[0]:
                 left_out.add(item)
     return left_out
 

@@ -145,14 +145,15 @@ def load_weights(path: str, count: int) -> np.ndarray:
     right = f"must be a .npy file of float32[{count}]"
     try:
         with open(path, "rb") as file:
-            if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-                raise InputError(f"--weights {path}: is no .npy file; {right}")
+            is_array = file.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX
             file.seek(0)
-            found = np.load(file, allow_pickle=False)
+            found = np.load(file, allow_pickle=False) if is_array else None
     except OSError as error:
         raise InputError(f"--weights {path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError):
         raise InputError(f"--weights {path}: cannot be read as numbers; {right}") from None
+    if found is None:
+        raise InputError(f"--weights {path}: is no .npy file; {right}")
     if found.dtype != np.float32 or found.shape != (count,):
         order = " in the byte order of other machines" if not found.dtype.isnative else ""
         kind = f"{found.dtype.newbyteorder('=')}{list(found.shape)}{order}"

@@ -176,6 +176,7 @@ def test_weights_that_do_not_fit(tmp_path, weights):
         served(tmp_path, True)
     saved = (tmp_path / "w.npy").read_bytes()
     for data, said in ((b"", "is no .npy file"), (bytes(120000), "is no .npy file"),
+                       (b"PK\x03\x04", "is no .npy file"), (b"1 2", "is no .npy file"),
                        (saved[:300], "cannot be read as numbers"),
                        (saved[:9], "cannot be read as numbers")):  # fmt: skip
         (tmp_path / "w.npy").write_bytes(data)
@@ -183,7 +184,3 @@ def test_weights_that_do_not_fit(tmp_path, weights):
             served(tmp_path, True)
     with pytest.raises(InputError, match="none.npy: cannot be read: No such file or directory$"):
         served(tmp_path, weights="none.npy")
-    for name, data in (("empty.npy", b""), ("archive.npy", b"PK\x03\x04"), ("text.npy", b"1 2")):
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(InputError, match=f"{name}: cannot be read"):
-            served(tmp_path, weights=str(tmp_path / name))

@@ -96,7 +96,7 @@ def text(seed: int, size: int) -> bytes:
     return np.random.default_rng(seed).integers(0, 256, size, np.uint8).tobytes()
 
 
-def wait_for(what, limit: float = 10.0) -> None:
+def wait_for(what, limit: float = 60.0) -> None:
     """Wait until ``what()`` is true."""
     deadline = time.monotonic() + limit
     while not what():
@@ -426,11 +426,11 @@ def test_disconnect_and_reset(target):
 
 
 def test_keep_alive(target):
-    silent, quiet, talking = (target.host(1, keep_alive=each)[0] for each in (250, 0, 300))
+    quiet, talking, silent = (target.host(1, keep_alive=each)[0] for each in (0, 1500, 1000))
     assert silent.get(0x0A, 0, cdw10=0x0F)[0] == 0
     before = target.server.expired
-    deadline = time.monotonic() + 0.9
-    while time.monotonic() < deadline:
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline or target.server.expired == before:
         assert talking.run(0x18) == (0, 0)
         time.sleep(0.05)
     assert target.server.expired == before + 1
@@ -481,12 +481,12 @@ def test_a_host_too_many():
 
 
 def test_a_handshake_takes_a_limited_time(target, monkeypatch):
-    monkeypatch.setattr("ondie.emu.serve.handshakes.HANDSHAKE_S", 0.2)
+    monkeypatch.setattr("ondie.emu.serve.handshakes.HANDSHAKE_S", 1.0)
     silent = target.queue()
     with pytest.raises(ConnectionError):
         silent.pdu()
     admin, io = target.host()
-    time.sleep(0.3)
+    time.sleep(1.3)
     assert admin.run(0x18) == (0, 0) and io.run(0, nsid=1) == (0, 0)
 
 

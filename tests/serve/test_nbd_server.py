@@ -444,7 +444,7 @@ def test_replies_come_one_by_one_with_the_wall_clock(tmp_path):
     """A read that takes long and, sent after it, one of memory that was never written: the second
     reply comes first, and at most as many commands are in flight as the drive takes."""
     options = {"clock": "real"}
-    with served.drive(tmp_path, "no cache", options, flash__t_read="200 ms") as (server, path):
+    with served.drive(tmp_path, "no cache", options, flash__t_read="2 s") as (server, path):
         with client(path) as one:
             one.write(0, b"w" * 4096)
             begin = time.monotonic()
@@ -454,7 +454,7 @@ def test_replies_come_one_by_one_with_the_wall_clock(tmp_path):
             early = time.monotonic() - begin
             one.send(nbd.FLUSH, cookie=3)
             assert {one.answer().cookie, one.answer().cookie} == {1, 3}
-            assert early < 0.15 < 0.2 <= time.monotonic() - begin
+            assert early < 2 <= time.monotonic() - begin
         assert server.served.statistics()["errors"] == 0
 
 

@@ -58,11 +58,13 @@ def test_every_listed_skip_says_why(root):
 class Item:
     """A collected test: its name, and its marks by name."""
 
-    def __init__(self, nodeid, **marks):
-        self.nodeid, self.marks = nodeid, marks
+    def __init__(self, nodeid, start=0, **marks):
+        self.nodeid, self.marks, self.words = nodeid, marks, {"start": start} if start else {}
 
     def get_closest_marker(self, name):
-        return SimpleNamespace(args=self.marks[name]) if name in self.marks else None
+        if name not in self.marks:
+            return None
+        return SimpleNamespace(args=self.marks[name], kwargs=self.words)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -80,3 +82,11 @@ def test_small_counts_have_one_in_n_parameter_sets(n):
         if rows * columns > 30:
             for part, most in ((0, rows), (2, columns)):
                 assert len({name.partition("-")[part] for name in kept}) > most / 2
+
+
+def test_another_set_may_be_the_first():
+    """The others are as far from it as from the first one."""
+    for start in range(7):
+        marked = [Item(f"f.py::a[{number}]", start, one_in=[5]) for number in range(7)]
+        kept = {item.nodeid for item in set(marked) - only_full(marked)}
+        assert kept == {f"f.py::a[{start}]", f"f.py::a[{(start + 5) % 7}]"}

@@ -176,7 +176,7 @@ def test_writes_to_a_full_drive_end(mode):
     pages.compare()
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(5, start=1)
 @modes()
 def test_trim_frees_a_full_drive(mode):
     """Stalled writes hold nothing that collection needs: a TRIM of half the drive is enough."""
@@ -220,7 +220,7 @@ def test_a_full_cache_keeps_what_it_has_acknowledged(mode):
     pages.compare()
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(5, start=3)
 @modes()
 def test_when_a_full_drive_ends_writes_does_not_depend_on_the_steps(mode):
     """At once, event by event, and in steps of time: the same completions to the picosecond."""
@@ -263,7 +263,7 @@ def drawn(rng: np.random.Generator, count: int) -> list[tuple[int, ...]]:
     return items
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(5, start=4)
 @pytest.mark.timeout(1800)
 @modes()
 def test_histories_of_a_drive_that_is_full_and_trimmed(mode, counts):

@@ -24,6 +24,8 @@ from tests.protocol.compute_host import ADAM, PARAMS, config
 BLOCK = 4096
 RATE = 4 * 0.8 * 1e9
 """Instructions per second of the cores of csd-pe."""
+SECONDS = 60
+"""Bound of every wait."""
 
 
 class Bench:
@@ -311,9 +313,13 @@ def test_a_plan_with_the_clock_real():
         time.sleep(0.2)  # time that has passed is none of the plan's
         begin = time.perf_counter()
         plan = service.run_plan(partial(bench.program, instructions=10_000), int)
+        plan.result(SECONDS)
+        assert time.perf_counter() - begin >= (1 << 14) * 10_000 / RATE
+        plan = service.run_plan(partial(bench.program, instructions=100_000_000), int)  # 512 s
         sink = np.zeros(BLOCK, np.uint8)
         for _ in range(3):
-            service.submit(commands_of([(READ, 0, BLOCK, 0, 0)]), sink).result()
+            service.submit(commands_of([(READ, 0, BLOCK, 0, 0)]), sink).result(SECONDS)
             assert (sink == bench.text[:BLOCK]).all() and not plan.done()
-        plan.result(10)
-        assert time.perf_counter() - begin >= (1 << 14) * 10_000 / RATE
+        service.call(lambda: bench.drive.power_cut(0)).result(SECONDS)
+        with pytest.raises(InputError, match="the power was cut"):
+            plan.result(SECONDS)
