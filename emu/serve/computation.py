@@ -287,14 +287,18 @@ class Computation:
         return Outcome(states.step & 0xFFFFFFFF)
 
     def _begin_execution(self, task: Execution) -> Any:
-        drive, cfg, (element_bytes, *cost) = self._served.drive, self.states.cfg, task.program
+        drive, cfg, program = self._served.drive, self.states.cfg, task.program
+        cost = (
+            program.instructions, program.fixed_instructions, program.read_bytes,
+            program.written_bytes,
+        )  # fmt: skip
         takes_ps = device_program.execution_ps(cfg, task.elements, *cost)
         if takes_ps > MOST_EXECUTION_PS:
             raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
             raise InputError("the clock of the drive ends")
         return drive.start_beside(
-            device_program.execution(cfg, task.elements, element_bytes, *cost)
+            device_program.execution(cfg, task.elements, program.element_bytes, *cost)
         )
 
     def _executed(self, task: Execution) -> Outcome:

@@ -326,7 +326,7 @@ class CommandSystem(System):
         """True if commands have completed whose completions have not been taken."""
         return bool(self._reports) or self._taken < int(self.registers[COMPLETED])
 
-    def _run_events(self, t_ps: int, most: int, wanted: int, plan_end: bool) -> int:
+    def _run_events(self, t_ps: int, most: int, wanted: int, plan_end: bool = False) -> int:
         """Handle events up to ``t_ps``, at most ``most``, until ``wanted`` commands have completed
         since the start, or (``plan_end``) no row of a plan is left; return the number of events.
         No power cut is due.
