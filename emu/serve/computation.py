@@ -281,7 +281,8 @@ class Computation:
 
     def _updated(self, task: Update) -> Outcome:
         states = self.states
-        if task.stop in (0, states.n_params) and not states.complete:
+        wanted = -(-(task.stop or states.n_params) // states.stripe_params)
+        if not states.complete and states.stripes_done < wanted:
             raise Refused(Code.WRITE_FAULT)  # the store had no room
         self._counts["updates"] += 1
         return Outcome(states.step & 0xFFFFFFFF)
