@@ -185,7 +185,10 @@ def test_the_thread_of_the_service_does_not_wait_for_itself():
             except InputError as error:
                 errors.append(error)
 
+        added = threading.Event()
+        service.call(lambda: added.wait(SECONDS))
         service.submit(writes(drive, 1)).add_done_callback(wait)
+        added.set()
     assert len(errors) == 1 and "must not wait for itself" in str(errors[0])
 
 

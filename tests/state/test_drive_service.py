@@ -301,6 +301,7 @@ def test_a_batch_that_finds_the_simulation_ahead_is_late():
     command["op"], command["size"], command["data"] = WRITE, drive.unit_bytes, -1
     service = Service(drive, "real")
     service.close()
+    service._ended = None
     drive.run_until(service._target() + 10**11)
     batch = FutureBatch(command.copy(), time.perf_counter_ns())
     service._accept(batch)
