@@ -151,10 +151,11 @@ def test_controllers_of_two_transports_have_identifiers_of_their_own(tmp_path):
     has one."""
     for address in ("127.0.0.1:0", None):
         found = server(vfio_user=str(tmp_path / "pcie"), nvme_tcp=address)
+        connected: list[Queue] = []
         try:
             controllers = [found.nvme.controller(lambda entries: None)]  # as pcie_function.py
             if address is not None:
-                host(found)
+                connected += host(found)
                 controllers.append(found.nvme_tcp.subsystem.associations[0].controller)
             told = []
             for each in controllers:
@@ -165,4 +166,6 @@ def test_controllers_of_two_transports_have_identifiers_of_their_own(tmp_path):
                 told.append((int.from_bytes(whole[78:80], "little"), whole[76], space[30]))
             assert told == ([(1, 2, 1), (2, 2, 1)] if address else [(1, 0, 0)])
         finally:
+            for queue in connected:
+                queue.close()
             found.close()
