@@ -8,6 +8,7 @@ Source: the NBD protocol, which lets replies come in any order; NVMe completion 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
@@ -126,9 +127,8 @@ class PacedSession(Session):
         try:
             flight.stream = self._run_alone()
             if flight.stream is not None:
-                data = self._take(self._source.next(0))
-        except TimeoutError:
-            pass  # it is in flight
+                with contextlib.suppress(TimeoutError):  # then it is in flight
+                    data = self._take(self._source.next(0))
         except InputError:  # the service has ended
             data = self._fail(flight)
         finally:

@@ -27,6 +27,8 @@ from ondie.kernels import OPS, get
 NAME = "states.json"
 DEFAULTS = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9}
 """Hyperparameters that are not given; others are 0."""
+NOT_READ = (OSError, ValueError, TypeError, KeyError, OverflowError)
+"""What a file that is missing or damaged raises."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +86,10 @@ class StatesOptions:
             write_atomically({path: json.dumps(own).encode()}, files.folder.durability == "host")
             return
         try:
-            held = json.loads(path.read_bytes())
-            states, optimizer = int(held["states"]), str(held["optimizer"])
+            states, optimizer = held_by(path)
         except FileNotFoundError:
             raise InputError(f"--states: {folder} is the store of a drive without them") from None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except NOT_READ as error:
             raise InputError(f"{path}: cannot be read: {error}") from error
         if (states, optimizer) != (self.count, self.optimizer):
             raise InputError(
@@ -97,15 +98,22 @@ class StatesOptions:
             )
 
 
+def held_by(path: Path) -> tuple[int, str]:
+    """Return the number of parameters and the optimizer in a file `states.json`. Raises one of
+    NOT_READ."""
+    held = json.loads(path.read_bytes())
+    return int(held["states"]), str(held["optimizer"])
+
+
 def check_without_states(store: str | None) -> None:
     """Raise InputError for the folder of a store that holds states, which is to be served without
     them."""
     if store is None or not (Path(store) / NAME).exists():
         return
     try:
-        held = json.loads((Path(store) / NAME).read_bytes())
-        given = f"--states {int(held['states'])} --optimizer {held['optimizer']}"
-    except (OSError, ValueError, TypeError, KeyError):
+        states, optimizer = held_by(Path(store) / NAME)
+        given = f"--states {states} --optimizer {optimizer}"
+    except NOT_READ:
         given = "the same --states COUNT"
     raise InputError(f"--store {store}: holds states; serve it with {given}")
 
