@@ -24,6 +24,8 @@ import hypothesis
 import numpy as np
 import pytest
 
+from tests.running import Running
+
 ROOT = Path(__file__).resolve().parent.parent
 
 for _name, _examples in (("small", 25), ("full", 400)):
@@ -45,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="ondie-suites-")
         os.environ["ONDIE_TEST_SUITES"] = folder.name  # for tests/suites.py
         config.add_cleanup(folder.cleanup)
+        config.pluginmanager.register(Running())
 
 
 ENGINES = (("tests.smoke.commands",), ("tests.timing.flash",), ("tests.state.small",))
