@@ -26,6 +26,10 @@ programmed no whole super-page since. Rules:
   number identifies the versions of earlier attempts, whole or torn, when the step can no longer be
   undone. The drive continues after the last version that is kept. It erases the blocks filled since
   then one by one, so undoing takes no space, regardless of the number of power losses.
+- A host that loses its power may lose any bytes of a store in files that were not synced, if its
+  durability is "host". Then recovery checks the data of all versions, and drops what the current
+  step has written behind the first super-page that was lost, in the order of updates: the step goes
+  on from there. A sync precedes every erase, so the older versions are there.
 - The place after the last non-blank place may have been partly programmed and still read as
   blank. In the open block, recovery pads this place: it programs arbitrary data, so that the next
   recovery does not take the place for blank after repeated power losses. Other blocks need no
@@ -120,6 +124,24 @@ class DieScan:
         """Drop a version whose data do not match their checksums."""
         del self.versions[version.place]
         self.torn += 1
+
+    def drop_unordered(self, step: int, expected: Sequence[int]) -> bool:
+        """Drop the versions of step ``step`` behind the first super-page of ``expected``, the
+        super-pages of the die in the order of updates, that has none. Return True if it was the
+        end, and nothing is missing."""
+        newest = self.newest(step)
+        done = [sp in newest and newest[sp].step == step for sp in expected]
+        behind = set(expected[done.index(False) :]) if False in done else set()
+        for version in list(self.versions.values()):
+            if version.step == step and version.super_page in behind:
+                self.refuse(version)
+        return not behind
+
+    def drop_records(self, step: int) -> None:
+        """Drop the commit records of step ``step``."""
+        for version in list(self.versions.values()):
+            if version.step == step and version.super_page >= self.records:
+                self.refuse(version)
 
     def give_up(self, step: int, attempt: int) -> None:
         """Drop the versions of step ``step`` that attempts before ``attempt`` have written."""

@@ -217,6 +217,11 @@ class PageStore:
         assert self.files is not None
         self.files.keep_in_memory()
 
+    @property
+    def syncs(self) -> bool:
+        """True if the store must survive a power loss of the host (durability "host")."""
+        return self.files is not None and self.files.folder.durability == "host"
+
     def may_have_lost_syncs(self) -> bool:
         """Return True if the store was not closed cleanly and a power loss of the host may have
         left any page since its last sync damaged (durability "host"). All segments are then synced
@@ -456,7 +461,7 @@ class PageStore:
         Bits of ``mask`` select the planes to erase.
         """
         which = np.array([mask >> plane & 1 for plane in range(planes)], bool).repeat(slots)
-        if self.files is not None and self.files.folder.durability == "host":
+        if self.syncs:
             self.sync()  # the copies of the pages that were valid
         for number in range(
             first_ppn // self._per_segment, (first_ppn + count - 1) // self._per_segment + 1

@@ -217,6 +217,15 @@ class MovedBytes:
             if kept is None or not kept.count:  # else the cache has it
                 files.sync()
 
+    def sync(self) -> None:
+        """Make all changes of the pages durable. If that fails, what follows is kept in memory, and
+        :attr:`full` says why."""
+        for record, store in zip(self._records, self.stores, strict=True):
+            try:
+                store.sync()
+            except StoreFull as error:
+                self._keep_in_memory(error, record, store)
+
     def verify_reads(self) -> None:
         """Compare the checksums of all pages that are read from now on, also of pages in memory."""
         for dev in range(len(self.stores)):

@@ -23,7 +23,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.drive import Drive
-from ondie.emu.engine.core.payload_log import LOG_MADE, LogEntry
+from ondie.emu.engine.core.payload_log import LOG_BPP, LOG_LANDED, LOG_MADE, LogEntry
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.engine.run.system import ReservoirOptions
 from ondie.emu.ftl import reservoir
@@ -90,6 +90,8 @@ class DriveStates:
         """What the last recovery has found; None: there was none."""
         self._made: frozenset[int] = frozenset()
         """Parities and commit records of the current update that are on flash."""
+        self._moved = False
+        """Stripes have moved to other dies since the last call of ``_make_durable``."""
         self._read = False
         """The weights were read to the host."""
         self.memory = [np.zeros((0, self._path.geometry.page_bytes), np.uint8)]
@@ -131,6 +133,7 @@ class DriveStates:
         self._payload.store_initial(vectors)
         self._payload.updated[0] = self._path.homes[0].held()
         drive.take_log(0)  # notes that the store is full, if it is
+        self._make_durable()
 
     def open(self, drive: Drive) -> None:
         """Take the states that ``drive`` holds, at its start or after ``power_on``. After a
@@ -149,7 +152,8 @@ class DriveStates:
             return
         if drive.started is Start.NEW:
             raise InputError("the reservoir of this drive is empty; create the states first")
-        scan = ReservoirScan(self._path, drive, drive.moved.stores, None, drive.moved)
+        moved = drive.moved
+        scan = ReservoirScan(self._path, drive, moved.stores, None, moved, moved.store.syncs)
         self._scan = scan
         drive.follow(self)
         try:
@@ -185,11 +189,6 @@ class DriveStates:
             raise InputError(
                 f"pe.rain = {self.cfg.pe.rain}: must be 0 on a drive with a store, which keeps no "
                 "parity of out-of-band data"
-            )
-        if store.files is not None and store.files.folder.durability == "host":
-            raise InputError(
-                'durability = "host": must be "process" for states in the reservoir, whose '
-                "programs are not synced"
             )
 
     def _written_pages(self, drive: Drive) -> bool:
@@ -269,7 +268,9 @@ class DriveStates:
 
     @property
     def stripes_done(self) -> int:
-        """Number of stripes, of ``stripes``, whose results of update ``step`` are on flash."""
+        """Number of stripes, of ``stripes``, whose results of update ``step`` are on flash; with
+        durability "host", they are synced first."""
+        self._make_durable()
         return int(self._opened.updated.sum())
 
     @property
@@ -281,9 +282,19 @@ class DriveStates:
     def complete(self) -> bool:
         """True if update ``step`` is complete, so that the next one can begin; False if the store
         had no room for it."""
+        self._make_durable()
         left = self._left_beside()
         lost = self.step > 0 and self._opened.moved.full is not None
         return self.stripes_done == self.stripes and not left and not lost
+
+    def _make_durable(self) -> None:
+        """With durability "host", sync what the states' programs have changed. If that fails, the
+        drive becomes read-only."""
+        drive = self._drive
+        if drive is not None and not drive.off and drive.moved.store.syncs:
+            drive.moved.sync()
+            drive.take_log(0)
+        self._moved = False
 
     def _left_beside(self) -> set[int]:
         """Return the parities and commit records that update ``step`` has not programmed yet."""
@@ -402,9 +413,12 @@ class DriveStates:
             self._scan.apply(entry)
         else:
             assert self._payload is not None
+            if entry.what == LOG_BPP and self._moved:
+                self._make_durable()  # so that the stripes of each die stay in order
             self._payload.apply(entry)
             if entry.what == LOG_MADE:
                 self._made |= {entry.lpn}
+            self._moved |= entry.what == LOG_LANDED
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
         """Leave what a power cut leaves of program ``tid`` of the reservoir."""

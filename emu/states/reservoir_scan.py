@@ -43,7 +43,8 @@ class ReservoirScan:
 
     ``stores``: pages on flash, of each device. ``step``: number of the interrupted or last update;
     None: the newest one on flash. ``moved``: bytes of ``system``; None: new ones are made for the
-    recovered payload.
+    recovered payload. ``unsynced``: any program since the last sync of the host may be lost, not
+    only the last one of a die.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class ReservoirScan:
         stores: Sequence[PageStore],
         step: int | None,
         moved: MovedBytes | None = None,
+        unsynced: bool = False,
     ) -> None:
         self.path, self.system, self.stores, self.moved = path, system, stores, moved
+        self._unsynced = unsynced
         self.flash = [FlashPages(store, system.geometry.slots) for store in stores]
         """The same in flash pages."""
         self.step = -1 if step is None else step
@@ -117,7 +120,9 @@ class ReservoirScan:
                 for head in places
             ]
         )
-        doubt = dict(self.scans)
+        if self._unsynced:
+            self._check_all()
+        doubt = {} if self._unsynced else dict(self.scans)
         while doubt:
             newest = {at: scan.doubtful for at, scan in doubt.items()}
             places = [(*at, values.place) for at, values in newest.items() if values is not None]
@@ -129,6 +134,8 @@ class ReservoirScan:
             }
         if self.step < 0:
             self.step = self._newest_step()
+        if self._unsynced:
+            self._restore_order()
         self.undone = self._to_be_undone()
         if not self.undone:
             for scan in self.scans.values():
@@ -147,6 +154,28 @@ class ReservoirScan:
     def attempt(self) -> int:
         """Number of the latest attempt to run the interrupted step that wrote data to flash."""
         return max(scan.sequence for scan in self.scans.values()) // ATTEMPT
+
+    def _check_all(self) -> None:
+        """Read the data of all versions, and drop those that do not match their checksums."""
+        places = [(*at, place) for at, scan in self.scans.items() for place in scan.versions]
+        self.checked += len(places)
+        if places:
+            self.system.run([recovery_plan.scan(self.path, self.system.next_row, places, True)])
+        for at, scan in self.scans.items():
+            intact = self._intact(at)
+            for version in [each for each in scan.versions.values() if not intact(each)]:
+                scan.refuse(version)
+
+    def _restore_order(self) -> None:
+        """Drop what the interrupted step has written behind something that is lost."""
+        whole = True
+        for dev, stripes in enumerate(self.path.stripes):
+            scans = [scan for (device, _), scan in self.scans.items() if device == dev]
+            held = assign_super_pages(scans, stripes.count, self.step)
+            for scan, expected in zip(scans, held, strict=True):
+                whole &= scan.drop_unordered(self.step, expected)
+        for scan in () if whole else self.scans.values():
+            scan.drop_records(self.step)
 
     def _newest_step(self) -> int:
         """Return the newest step of a complete version on flash. Raises Unrecoverable if there is
