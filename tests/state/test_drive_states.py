@@ -18,8 +18,6 @@ from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nand import conventional_pages
-from ondie.emu.nand.page_store import OOB
-from ondie.emu.nand.segment_files import SegmentFiles
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.paths.base import Options
 from ondie.emu.states import reservoir_scan
@@ -404,94 +402,6 @@ def test_a_killed_process(tmp_path, name, counts):
         both.restart()
         both.look()
         both.drive.close()
-
-
-class LosingHost:
-    """A host whose power fails: of the pages and records that were changed since the last sync of
-    the store, any may be on disk as they are or as they were."""
-
-    def __init__(self, monkeypatch, folder, both):
-        geometry = both.drive.geometry
-        self.folder, self.pages = folder, geometry.physical_pages
-        self.sizes = {".pages": geometry.page_bytes, ".oob": OOB.itemsize}
-        block = np.arange(self.pages) // geometry.block_pages
-        self.states = block % geometry.all_blocks >= geometry.blocks
-        self.synced, sync = {}, SegmentFiles.sync
-
-        def noted(files):
-            sync(files)
-            self.synced = self.contents()
-
-        monkeypatch.setattr(SegmentFiles, "sync", noted)
-
-    def contents(self):
-        """Pages and records of each file, uint8[pages, size]."""
-        found = {}
-        for path in self.folder.glob("segment-*"):
-            size = self.sizes[path.suffix]
-            with path.open("rb") as file:
-                held = np.frombuffer(file.read(self.pages * size), np.uint8)
-            found[path.name] = held.reshape(-1, size).copy()
-        return found
-
-    def lose(self, rng, target):
-        """Copy the store as such a host leaves it to ``target``; return the number of losses in the
-        reservoir."""
-        shutil.copytree(self.folder, target)
-        lost = 0
-        for name, now in self.contents().items():
-            old = self.synced.get(name, np.zeros((0, now.shape[1]), np.uint8))
-            old = np.concatenate([old, np.zeros((len(now) - len(old), now.shape[1]), np.uint8)])
-            changed = (old != now).any(axis=1)
-            gone = changed & (rng.random(len(now)) < rng.random())
-            lost += int((gone & self.states[: len(gone)]).sum())
-            with (target / name).open("r+b") as file:
-                file.write(np.where(gone[:, None], old, now).tobytes())
-        return lost
-
-
-BLOCKS_OF_16 = {"flash__pages_per_block": 16, "flash__blocks_per_plane": 12}
-"""The store is synced at every erase; these blocks leave many programs between two of them."""
-
-
-@pytest.mark.one_in(5)
-@pytest.mark.parametrize("name", [n for n in DRIVES if n != "protected"])
-def test_a_host_that_loses_its_power(tmp_path, monkeypatch, name, counts):
-    """Durability "host": completed updates are there, and one that was running goes on, whatever
-    the host had not synced."""
-    lost = 0
-    for seed in range(counts(2, 6)):
-        folder, target = tmp_path / f"{seed}", tmp_path / f"lost {seed}"
-        both = Both(name, "sgd", seed, 120, BLOCKS_OF_16, store=folder, durability="host")
-        both.held = Versions(both.drive, cached=True)
-        with monkeypatch.context() as patch:
-            host = LosingHost(patch, folder, both)
-            both.begin()
-            both.drive.run()
-            assert both.states.complete
-            both.held.run(both.items(), 2)
-            both.begin()
-            chosen = both.held.batch(both.items(), 2)
-            both.drive.run_until(max_events=int(both.rng.integers(0, 300)))
-            done = both.states.stripes_done if seed % 3 == 0 else 0
-            both.drive.run_until(max_events=int(both.rng.integers(0, 100)))
-            both.held.settle(chosen, both.drive.completions())
-            lost += host.lose(both.rng, target)
-        both.drive.close()
-        both.options["store"] = target
-        both.states = both.fresh()
-        both.drive = both.held.drive = both.opened()
-        both.states.open(both.drive)
-        both.held.look()
-        assert both.states.recovered.undone or both.states.stripes_done >= done
-        if both.go_on():
-            both.drive.run()
-        both.look()
-        both.drive.check()
-        both.restart()
-        both.look()
-        both.drive.close()
-    assert lost > 0
 
 
 def test_a_store_is_read_without_a_change(tmp_path):
