@@ -10,6 +10,7 @@ counts.
 import fnmatch
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,23 @@ def freed(request: pytest.FixtureRequest) -> Iterator[None]:
 def rng() -> np.random.Generator:
     """A generator with the same seed in every test."""
     return np.random.default_rng(20260101)
+
+
+MEMORY = Path("/dev/shm")
+ROOM = 1 << 30
+"""Free bytes of MEMORY with which stores are put there."""
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder without a disk, where fsync takes no time: for tests that close and open
+    stores hundreds of times, and ask what processes find in their files, not what a disk does.
+    Where there is none with ROOM, it is `tmp_path`."""
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="ondie-test-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")
