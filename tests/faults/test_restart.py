@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive, MediaError
-from ondie.emu.engine.run import build
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nand import checkpoint
 from ondie.emu.nand.page_store import OOB
@@ -22,12 +21,7 @@ from tests.faults.kills import MODES
 from tests.state import small
 from tests.state.test_power_on import DRIVES
 
-
-@pytest.fixture(autouse=True)
-def few_transactions(monkeypatch):
-    """The pool of a large drive takes longer to make and to save than these runs."""
-    monkeypatch.setattr(build, "BUDGET", 1024)
-    monkeypatch.setattr(build, "ROWS", 1 << 10)
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 def some(drive, rng, count=60):

@@ -432,7 +432,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 
-trace = model("adam", 70_000)
+trace = model("adam", 20_000)
 given = json.loads(sys.argv[1])
 for preset, *_ in given:
     compare(trace, load_preset(preset), swing=False)
@@ -504,7 +504,7 @@ def test_more_pages_than_the_drive_has_are_all_of_them(key):
 @pytest.mark.parametrize("preset", sorted({*preset_names()} - {*ALIKE}))
 def test_no_size_ends_in_a_defect(preset, tmp_path):
     """Each constant at 0, 1, ... 2^63 - 1."""
-    values = [0, 1, 2**31, 2**62, 2**63 - 1] if preset == THOROUGH else [0, 2**62]
+    values = [0, 1, 2**31, 2**63 - 1] if preset == THOROUGH else [0, 2**62]
     assert runs_or_is_refused([(preset, numbers(preset), values)], tmp_path) > 8
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from ondie.emu.drive import Drive
-from ondie.emu.engine.run import build
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl import block_recovery, recovery, trim_maps
 from ondie.emu.ftl.cached_entries import KEPT
@@ -91,11 +90,7 @@ ONE_DIE = DRIVES["two passes"] | {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def few_transactions(monkeypatch):
-    """The pool of a large drive takes longer to make than these runs."""
-    monkeypatch.setattr(build, "BUDGET", 1024)
-    monkeypatch.setattr(build, "ROWS", 1 << 10)
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 OPS = (WRITE,) * 5 + (READ, READ, TRIM)
