@@ -178,7 +178,7 @@ def test_histories_with_cuts(name, counts):
     for seed in range(counts(3, 60)):
         rng = np.random.default_rng((seed, 17))
         held = versions(name, seed)
-        for found in history(held, rng, 30):
+        for found in history(held, rng, counts(30, 20)):
             if found is not None:
                 refused, trimmed = refused + found.refused_pages, trimmed + found.trimmed
                 check_modes(held.drive)
