@@ -45,7 +45,7 @@ FEWEST_KNOWN = 2
 is not the same in the last digits on others."""
 CORES = 2
 DEPTHS = (1, 16)
-"""Queue depths of the points that are fitted: half of those of `--jobs`."""
+"""Queue depths of the points of a perturbed preset: half of the points of `--jobs`."""
 LONGEST_S = 300
 """Longest fit on CORES cores."""
 
@@ -90,12 +90,10 @@ def fitted(points, cfg, seed=0):
 
 @functools.cache
 def fitted_recording(name):
-    """The calibration of gen4-tlc to half of a recording; docs/calibrate.md shows one to all."""
+    """The calibration of gen4-tlc to a recording; docs/calibrate.md shows it."""
     with tempfile.TemporaryDirectory() as folder:
         points = read_fio(recording(name, Path(folder)))
-    chosen_points = [point for point in points if point.condition.depth in DEPTHS]
-    assert len(chosen_points) == len(points) / 2
-    return fitted(chosen_points, load_preset("gen4-tlc"))
+    return fitted(points, load_preset("gen4-tlc"))
 
 
 @pytest.mark.soak
