@@ -175,10 +175,12 @@ def check_modes(drive):
 def test_histories_with_cuts(name, counts):
     """1,320 at full counts, of the 2,000 of docs/testing.md."""
     refused = trimmed = cuts = 0
+    # With fewer, no interrupted program of "all of these" leaves a valid seal in 60 histories.
+    turns = counts(30, 30 if name == "all of these" else 20)
     for seed in range(counts(3, 60)):
         rng = np.random.default_rng((seed, 17))
         held = versions(name, seed)
-        for found in history(held, rng, counts(30, 20)):
+        for found in history(held, rng, turns):
             if found is not None:
                 refused, trimmed = refused + found.refused_pages, trimmed + found.trimmed
                 check_modes(held.drive)
