@@ -10,6 +10,7 @@ counts.
 import fnmatch
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from tests.running import Running
 
 ROOT = Path(__file__).resolve().parent.parent
 
-for _name, _examples in (("small", 25), ("full", 400)):
+for _name, _examples in (("small", 25), ("full", 200)):
     hypothesis.settings.register_profile(
         _name, max_examples=_examples, derandomize=True, deadline=None, database=None
     )
@@ -116,6 +117,35 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(20260101)
 
 
+@pytest.fixture(scope="module")
+def few_transactions() -> Iterator[None]:
+    """For a module whose drives have a few kilobytes: the pool of transactions of a large drive
+    takes longer to make, and to save, than short runs take."""
+    from ondie.emu.engine.run import build
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "BUDGET", 1024)
+        patch.setattr(build, "ROWS", 1 << 10)
+        yield
+
+
+MEMORY = Path("/dev/shm")
+ROOM = 1 << 30
+"""Free bytes of MEMORY with which stores are put there."""
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder without a disk, where fsync takes no time: for tests that close and open
+    stores hundreds of times, and ask what processes find in their files, not what a disk does.
+    Where there is none with ROOM, it is `tmp_path`."""
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="ondie-test-", dir=MEMORY) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""
@@ -183,6 +213,7 @@ def patience(item: pytest.Item) -> float:
 
 
 TOGETHER = (
+    "tests/docs/test_docs.py",
     "tests/faults/test_compiled_code.py",
     "tests/faults/test_training_errors.py",
     "tests/fidelity/test_validate_hypertune.py",

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run import build
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
@@ -120,6 +121,8 @@ def look(drive, seed, mode, found, first, told):
 
 
 def main(folder, mode, durability, kills, seed):
+    # The pool of a large drive takes longer to make than this one's batches.
+    build.BUDGET, build.ROWS = 1024, 1 << 10
     drive = opened(folder, mode, durability)
     drive.warm_up()
     drive.write(0, np.zeros(drive.unit_bytes, np.uint8))  # compiles the rest

@@ -161,14 +161,17 @@ def command(clean: Command, tmp_path: Path) -> Command:
 
 @pytest.mark.soak
 def test_killed_while_it_compiles(clean, command):
-    """Again and again, and once while it writes; then it runs to its end."""
-    command.kill_after(0)
-    command.kill_while_it_writes()
-    (left,) = command.stored.iterdir()
-    assert left.name.startswith(".")
+    """Again and again, and once while it writes; then it runs to its end. The engine, which takes
+    long to compile, is killed once, when some of its functions are stored."""
+    if command.words is SMALL:
+        command.kill_after(0)
+        command.kill_while_it_writes()
+        (left,) = command.stored.iterdir()
+        assert left.name.startswith(".")
     command.kill_after(2)
-    assert left.exists()  # for an hour, another process may be writing it
-    os.utime(left, (1000, time.time() - code_cache.STALE_SECONDS - 1))
+    if command.words is SMALL:
+        assert left.exists()  # for an hour, another process may be writing it
+        os.utime(left, (1000, time.time() - code_cache.STALE_SECONDS - 1))
     assert command.run() == (clean.result.read_bytes(), "")
     assert command.names() == clean.names()
 

@@ -17,6 +17,8 @@ from ondie.emu.paths.base import Options
 from tests.faults.test_on_die_cut import STEPS, configured, finish, survive, trace, vectors
 from tests.faults.test_parity import held, lose, stripes
 
+pytestmark = pytest.mark.usefixtures("few_transactions")
+
 MORE = {"flash__blocks_per_plane": "48", "ecc__codeword": "512 B"}
 HELPED = {
     "two dies": {"pe__rain": "2"},

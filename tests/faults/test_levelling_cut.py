@@ -18,6 +18,8 @@ from tests.state.models import model
 from tests.state.test_levelling import BLOCKS, LEAVES, PLANES, worn
 from tests.timing.harness import preset
 
+pytestmark = pytest.mark.usefixtures("few_transactions")
+
 STEPS = 3
 CASES = (
     {},

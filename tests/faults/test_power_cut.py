@@ -11,6 +11,8 @@ from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, device
 
+pytestmark = pytest.mark.usefixtures("few_transactions")
+
 READ, WRITE, TRIM = queues.READ, queues.WRITE, queues.TRIM
 LPNS = 358
 FILL = 1_000_000  # stamps of the first filling: FILL + page

@@ -21,6 +21,8 @@ from tests.faults.kills import MODES
 from tests.state import small
 from tests.state.test_power_on import DRIVES
 
+pytestmark = pytest.mark.usefixtures("few_transactions")
+
 
 def some(drive, rng, count=60):
     found = np.zeros(count, COMMAND)
@@ -43,11 +45,11 @@ def some(drive, rng, count=60):
      *(pytest.param(name, marks=pytest.mark.soak)
        for name in ("plain", "sectors", "wear", "pSLC"))],
 )  # fmt: skip
-def test_a_clean_stop_changes_nothing(tmp_path, name, counts):
+def test_a_clean_stop_changes_nothing(in_memory, name, counts):
     """The same completions, to the picosecond, and the same bytes as without the stop."""
     cfg = small.config(**{"ftl__gc_low_blocks": 1, "ftl__trim_maps": "true"} | DRIVES[name])
     for seed in range(counts(2, 20)):
-        stopped = Drive(cfg, True, store=tmp_path / str(seed), queues=2, seed=seed)
+        stopped = Drive(cfg, True, store=in_memory / str(seed), queues=2, seed=seed)
         goes_on = Drive(cfg, True, queues=2, seed=seed)
         rngs = [np.random.default_rng(seed) for _ in range(2)]
         shape = 64, stopped.unit_bytes
@@ -61,7 +63,7 @@ def test_a_clean_stop_changes_nothing(tmp_path, name, counts):
             assert (memory[0] == memory[1]).all()
             goes_on.flush()
             stopped.close()
-            stopped = Drive(cfg, True, store=tmp_path / str(seed), queues=2, seed=seed)
+            stopped = Drive(cfg, True, store=in_memory / str(seed), queues=2, seed=seed)
             assert stopped.started is Start.CHECKPOINT and stopped.now == goes_on.now
             stopped.check()
         stopped.close()
@@ -71,11 +73,11 @@ def test_a_clean_stop_changes_nothing(tmp_path, name, counts):
     "mode", [mode if mode == "write back" else pytest.param(mode, marks=pytest.mark.soak)
              for mode in MODES],
 )  # fmt: skip
-def test_kills_of_a_writing_process(tmp_path, root, mode, counts):
+def test_kills_of_a_writing_process(in_memory, root, mode, counts):
     """216 kills at full counts, of all modes."""
     kills = counts(10, 36)
     for durability, share in (("process", 0.8), ("host", 0.2)):
-        words = [tmp_path / durability, mode, durability, round(kills * share), 1]
+        words = [in_memory / durability, mode, durability, round(kills * share), 1]
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.kills", *map(str, words)],
             cwd=root, capture_output=True, text=True, check=False,
@@ -89,15 +91,15 @@ def test_kills_of_a_writing_process(tmp_path, root, mode, counts):
 
 
 @pytest.fixture
-def closed(tmp_path, rng):
+def closed(in_memory, rng):
     """(folder, configuration, bytes of all units): a store with a checkpoint."""
     cfg = small.config(cache__mode="write_back", cache__capacity="16 KiB")
-    drive = Drive(cfg, True, store=tmp_path / "store")
+    drive = Drive(cfg, True, store=in_memory / "store")
     data = rng.integers(0, 256, (drive.units, small.PAGE), np.uint8)
     for unit in range(drive.units):
         drive.write(unit * small.PAGE, data[unit])
     drive.close()
-    return tmp_path / "store", cfg, data
+    return in_memory / "store", cfg, data
 
 
 def read_all(drive):

@@ -542,8 +542,10 @@ PROGRAMS = """
 import sys
 import numpy as np
 from ondie.emu.drive import Drive
+from ondie.emu.engine.run import build
 from ondie.emu.nvme.command import COMMAND, WRITE
 from tests.state import small
+build.BUDGET, build.ROWS = 1024, 1 << 10
 drive = Drive(small.config(), True, store=sys.argv[1], durability=sys.argv[2])
 rng = np.random.default_rng(int(sys.argv[3]))
 drive.buffer = np.zeros((drive.units, small.PAGE), np.uint8)
@@ -561,10 +563,10 @@ while True:
 
 
 @pytest.mark.soak
-def test_kills_of_a_drive_that_programs_and_collects(tmp_path, rng, counts, root):
+def test_kills_of_a_drive_that_programs_and_collects(in_memory, rng, counts, root):
     programmed = []
-    for turn in range(counts(3, 30)):
-        path = tmp_path / str(turn)
+    for turn in range(counts(3, 12)):
+        path = in_memory / str(turn)
         words = [
             sys.executable,
             "-c",

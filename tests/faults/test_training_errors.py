@@ -42,10 +42,10 @@ def no_pool(suite, jobs):
 
 @pytest.fixture(scope="module")
 def found(counts):
-    """Trainings: 5 steps of one seed at two rates, or what `ondie study errors` runs."""
-    seeds, steps, rates = (
-        counts((1,), errors.SEEDS[:1]), counts(5, errors.STEPS), counts((1e-9, 1e-4), errors.RATES),
-    )  # fmt: skip
+    """Trainings of one seed: 5 steps at two rates, or 40 at three; `ondie study errors` has three
+    seeds, 200 steps and seven rates."""
+    steps, rates = counts(5, 40), counts((1e-9, 1e-4), (1e-10, 1e-6, 1e-4))
+    seeds = errors.SEEDS[:1]
     with counts(no_pool, errors.pool)("errors", 2) as run:
         return errors.Suite(steps, seeds, rates, 1, None, run).found()
 

@@ -115,7 +115,8 @@ class Contents:
 
     def wrong(self, found: np.ndarray) -> list[int]:
         """Every unit of ``found``, uint8[units, bytes], with a sector that it may not hold."""
-        differ = np.flatnonzero((found != self.sure).any(axis=1)).tolist()
+        words = found.view(np.int64) != self.sure.view(np.int64)  # an eighth of the comparisons
+        differ = np.flatnonzero(words.any(axis=1)).tolist()
         return [unit for unit in differ if not self._may_hold(unit, found[unit])]
 
     def _may_hold(self, unit: int, found: np.ndarray) -> bool:

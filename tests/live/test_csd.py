@@ -40,7 +40,7 @@ def plainly(counts):
     def train(name):
         if name not in found:
             script, op = MODELS[name]
-            steps = counts(8, 200)
+            steps = counts(8, 60)
             update = partial(lambda params, op, **h: KernelOptimizer(params, op, **h), op=op)
             found[name] = steps, script.train(update, steps)
         return found[name]

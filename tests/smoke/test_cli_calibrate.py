@@ -67,7 +67,7 @@ def run(tmp_path_factory, counts):
     """At small counts, a fit of few stages with short measurements."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "BUDGET", 2048)  # the pool of a large drive takes longer to make
-        patch.setattr(simulate_points, "WINDOW", counts(2000, simulate_points.WINDOW))
+        patch.setattr(simulate_points, "WINDOW", counts(2000, 3000))
         patch.setattr(fit, "STAGES", counts(2, fit.STAGES))
         patch.setattr(fit, "MOST_DESIGNS", counts(8, fit.MOST_DESIGNS))
         yield Run(tmp_path_factory.mktemp("calibrate"))

@@ -253,7 +253,7 @@ def test_an_interrupt_ends_all_of_it(to, tmp_path, counts):
         try:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             wait_until(lambda p=process, n=when: children(p.pid) >= n)
-            time.sleep(counts(1.0, 3.0))
+            time.sleep(counts(1.0, 1.5))
             assert process.poll() is None, "it ended before it could be interrupted"
             if to == "killed":
                 process.kill()

@@ -89,8 +89,8 @@ def test_from_another_folder_and_environment(folders, first, scale):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "device"), MORE)
 def test_other_traces_and_devices(tmp_path, scale, name, device):
-    """Whole runs at full counts, one of them with the swing; else one step of the recorded
-    gradients, twice."""
+    """Whole runs at full counts, of which `test_from_another_folder_and_environment` has the swing;
+    else one step of the recorded gradients, twice."""
     if scale == "small":
         trace, cfg = traces.load(name), load_preset(device)
         some = None if trace.payload == "recorded" else ["in_storage"]
@@ -99,11 +99,8 @@ def test_other_traces_and_devices(tmp_path, scale, name, device):
         return
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-    words = [name, "--device", device]
-    wanted = FILES
-    if (name, device) != MORE[0]:
-        words.append("--no-swing")
-        wanted = [file for file in FILES if not file.startswith("tornado")]
+    words = [name, "--device", device, "--no-swing"]
+    wanted = [file for file in FILES if not file.startswith("tornado")]
     a = run(tmp_path / "a", *words, wanted=wanted, PYTHONHASHSEED="1")
     assert run(tmp_path / "b", *words, wanted=wanted, PYTHONHASHSEED="2") == a
 

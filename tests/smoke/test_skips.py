@@ -34,7 +34,8 @@ def test_skips(ci, code, words, root, tmp_path):
     tests = tmp_path / "tests"
     tests.mkdir()
     (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tests / "conftest.py").write_text((root / "tests" / "conftest.py").read_text())
+    for name in ("conftest.py", "running.py"):
+        (tests / name).write_text((root / "tests" / name).read_text())
     (tests / "test_skips.py").write_text(SKIPS)
     env = {"CI": ci, "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]

@@ -128,7 +128,7 @@ def test_the_drive_is_a_dictionary(counts, monkeypatch):
     monkeypatch.setattr(store, "SEGMENT_BYTES", 1 << 16)
     machine.seen.clear()
     settings = hypothesis.settings(
-        max_examples=counts(45, 400),
+        max_examples=counts(45, 150),
         stateful_step_count=counts(15, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
         derandomize=False,
@@ -174,9 +174,11 @@ def confirmed(batch, done):
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("mode", WRITING)
 @pytest.mark.parametrize("share", [0.1, 1])
-def test_what_was_confirmed_survives_a_cut(mode, share, counts):
+def test_what_was_confirmed_survives_a_cut(mode, share, counts, monkeypatch):
     """At any event: of each page flash holds the last content that was confirmed, or a newer one;
     nothing that was superseded before that, nothing that was never written."""
+    monkeypatch.setattr(build, "BUDGET", 512)
+    monkeypatch.setattr(build, "ROWS", 1 << 10)
     n = 60
     for seed in range(counts(2, 6)):
         total = None

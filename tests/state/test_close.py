@@ -8,7 +8,6 @@ import pytest
 
 import ondie
 from ondie.emu.drive import CommandError, Drive
-from ondie.emu.engine.run import build
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.nvme.command import COMMAND, WRITE
@@ -18,11 +17,7 @@ from tests.state import small
 CACHED = {"cache__mode": "write_back", "cache__capacity": "64 KiB"}
 
 
-@pytest.fixture(autouse=True)
-def few_transactions(monkeypatch):
-    """The pool of a large drive takes longer to make than these runs."""
-    monkeypatch.setattr(build, "BUDGET", 1024)
-    monkeypatch.setattr(build, "ROWS", 1 << 10)
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 def a_drive(path, **options) -> Drive:

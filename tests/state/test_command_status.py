@@ -55,11 +55,7 @@ SPARE, DEGRADED = CriticalWarning.SPARE_BELOW_THRESHOLD, CriticalWarning.RELIABI
 PROTECTED, BACKUP = CriticalWarning.READ_ONLY, CriticalWarning.VOLATILE_MEMORY_BACKUP_FAILED
 
 
-@pytest.fixture(autouse=True)
-def few_transactions(monkeypatch):
-    """The pool of a large drive takes longer to make than these runs."""
-    monkeypatch.setattr(build, "BUDGET", 1024)
-    monkeypatch.setattr(build, "ROWS", 1 << 10)
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 class Pages:

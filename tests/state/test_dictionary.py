@@ -5,11 +5,14 @@ and off.
 
 import hypothesis
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from ondie.emu.engine.core.counters import COLLECTIONS
 from ondie.emu.nvme import command as queues
 from tests.state.small import PAGE, commands, counter, device
+
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 READ, WRITE, TRIM = queues.READ, queues.WRITE, queues.TRIM
 LPNS = 358  # 512 pages, 30 % over-provisioned

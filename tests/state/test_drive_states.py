@@ -13,7 +13,6 @@ from ondie.emu.analysis.compare import Run
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core import plan_rows
 from ondie.emu.engine.core.conservation import Imbalance
-from ondie.emu.engine.run import build
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
@@ -74,11 +73,7 @@ OFTEN = ("plain", "protected", "undo", "units, write back")
 ALL = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.soak) for name in DRIVES]
 
 
-@pytest.fixture(autouse=True)
-def few_transactions(monkeypatch):
-    """The pool of a large drive takes longer to make than these runs."""
-    monkeypatch.setattr(build, "BUDGET", 1024)
-    monkeypatch.setattr(build, "ROWS", 1 << 10)
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 class Both:

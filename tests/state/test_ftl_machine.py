@@ -412,13 +412,13 @@ MECHANISMS = (
 seen: Counter[str] = Counter()
 
 
-@pytest.mark.timeout(1800)  # 800 examples
+@pytest.mark.timeout(1800)  # 300 examples
 def test_the_drive_is_a_dictionary(counts):
     """And every mechanism has been at work; but for two at most at small counts, since what is
     drawn depends on the numbers that Hypothesis finds in the sources."""
     seen.clear()
     settings = hypothesis.settings(
-        max_examples=counts(40, 800),
+        max_examples=counts(40, 300),
         stateful_step_count=counts(20, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
     )

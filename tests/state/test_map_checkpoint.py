@@ -15,8 +15,9 @@ from ondie.emu.units import InputError
 from tests.state import small
 from tests.state import test_power_on as power_on
 from tests.state.test_power_on import DRIVES, check_modes, history, some, versions
-from tests.state.test_power_on import few_transactions as few_transactions
 from tests.state.versions import Versions
+
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 REAL = checkpoint_recovery.recover
 

@@ -16,9 +16,9 @@ from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE
 from ondie.emu.nvme.status import CriticalWarning
 from ondie.emu.units import InputError
 from tests.state import small
-from tests.state.test_power_on import CACHE, few_transactions, history, some, versions
+from tests.state.test_power_on import CACHE, history, some, versions
 
-assert few_transactions  # a fixture
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 SAFE = {"cache__power_loss_protection": "true", "cache__hold_up": "1 J"}
 PROTECTED = {
@@ -83,12 +83,12 @@ def history_of_kills(held, rng, turns, folder, **options):
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("durability", ["process", pytest.param("host", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", PROTECTED)
-def test_kills_with_protection(tmp_path, name, durability, counts):
+def test_kills_with_protection(in_memory, name, durability, counts):
     """Cached bytes and trims are in the store before a command completes, and what a kill has left
     there never wins over something newer on flash."""
     restored = trims = 0
     for seed in range(counts(2, 5 if durability == "process" else 2)):
-        rng, folder = np.random.default_rng((seed, 23)), tmp_path / str(seed)
+        rng, folder = np.random.default_rng((seed, 23)), in_memory / str(seed)
         held = versions(name, 0, SAFE | PROTECTED[name], store=folder, durability=durability)
         for found in history_of_kills(held, rng, 25, folder):
             if found is not None:

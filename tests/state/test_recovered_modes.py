@@ -13,9 +13,9 @@ from ondie.emu.nand.page_store import FIRST_PASS
 from ondie.emu.nand.sealed_records import READS_DAMAGED, READS_VALID, read_spares
 from ondie.emu.nvme.command import FLUSH, READ, TRIM, WRITE
 from tests.state import small
-from tests.state.test_power_on import few_transactions, versions
+from tests.state.test_power_on import versions
 
-__all__ = ["few_transactions"]
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 def cut_in_second_passes(held, rng, turns=6):

@@ -19,10 +19,11 @@ from ondie.emu.nvme.status import CriticalWarning, Status
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
 from tests.state import small
-from tests.state.test_power_on import CACHE, LINES, SECTORS, SHAPE, UNITS, few_transactions
+from tests.state.test_power_on import CACHE, LINES, SECTORS, SHAPE, UNITS
 from tests.state.versions import Versions
 
-__all__ = ["few_transactions"]
+pytestmark = pytest.mark.usefixtures("few_transactions")
+
 MS = 10**9
 AGE = 20 * MS
 LEAD = AGE // 16

@@ -62,11 +62,7 @@ MODES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def few_transactions(monkeypatch):
-    """The pool of a large drive takes longer to make than these runs."""
-    monkeypatch.setattr(build, "BUDGET", 1024)
-    monkeypatch.setattr(build, "ROWS", 1 << 10)
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 def settings(mode: str, **changes: Any) -> Any:

@@ -146,7 +146,7 @@ class Handle:
                 )
             columns = array.shape[1] if name in ALIKE else 0
             fields.append((name, table_type(name, array.dtype, array.ndim, columns)))
-            words += (array.__array_interface__["data"][0], *array.shape)
+            words += (array.ctypes.data, *array.shape)
             words += [0] * (SLOTS - 1 - array.ndim)
             longest = max(longest, array.itemsize)
         self.header = np.array(words + [0] * (longest // 8 + 1), np.int64)
