@@ -13,10 +13,10 @@ from ondie.emu.ftl.reservoir_recovery import DieScan, Version
 from ondie.emu.nand.page_store import OOB
 from ondie.emu.nand.segment_files import CHANGED, SegmentFiles
 from ondie.emu.paths.on_die.registers import Reservoir
-from tests.state.test_drive_states import DRIVES, Both, few_transactions
+from tests.state.test_drive_states import DRIVES, Both
 from tests.state.versions import Versions
 
-__all__ = ["few_transactions"]
+pytestmark = pytest.mark.usefixtures("few_transactions")
 
 
 class LosingHost:
