@@ -387,8 +387,10 @@ class Service:
     def _advance(self) -> None:
         """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
         if self._batches:
-            self.drive.run_until(completions=min(each.wanted for each in self._batches.values()))
-            self._deliver()
+            wanted = min(each.wanted for each in self._batches.values())
+            self.drive.run_until(completions=wanted, plan_end=bool(self._plans))
+            if self.drive.has_completions:
+                self._deliver()
             self._end_plans()
         elif self._plans:
             self._end_plans()  # those that have nothing to do take no time

@@ -8,12 +8,12 @@ nothing fails. tests/live/test_guest_speed.py runs it for a moment.
 """
 
 import argparse
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.live.guest import processor_s
 from tests.live.pcie_guest import OURS, QEMUS, Machine, machine
 
 BYTES = 64 << 20
@@ -77,12 +77,6 @@ def window(pc: Machine, name: str, used: list[int], seconds: float) -> tuple[flo
         pc.ok("killall -INT fio")
     pc.load_ended()
     return rate, 1e6 * time_s / max(done, 1)
-
-
-def processor_s(pid: int) -> float:
-    """Processor time that a process has used, s."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def show(found: Rates) -> None:
