@@ -227,6 +227,5 @@ def test_programs_alone_and_beside_fio(guest, folder, weights):
     assert (
         alone_ps <= min(moving) and alone_ps < max(moving) and sum(moving) < 3 * alone_ps + moved_ps
     )
-    print([each - alone_ps for each in moving], moved_ps)
     text = guest.ok("until grep ended- /tmp/load > /dev/null; do sleep 0.05; done; cat /tmp/load")
     assert "ended-0" in text and "err= 0" in text, text
