@@ -59,6 +59,17 @@ def test_the_threshold_is_a_number_of_completions_less_one():
         queue.ring(queue.memory.tail)
 
 
+def test_completions_count_once():
+    """A host that has been told of some, and has not taken them, is told again after as many."""
+    found, queue = InterruptCoalescing(Values(255, 3)), queue_of(1)
+    for _ in range(3):
+        post(queue, 3)
+        assert found.posted([queue], 0) == set()
+        post(queue, 1)
+        assert found.posted([queue], 0) == {1}
+        found.sent(1)
+
+
 def test_the_time_is_that_of_the_first_completion():
     found, queue = InterruptCoalescing(Values(2, 9)), queue_of(1)
     post(queue, 1)
