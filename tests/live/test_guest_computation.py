@@ -27,7 +27,6 @@ from ondie.emu.service import Service
 from ondie.emu.states import device_program
 from ondie.emu.states.resident import ResidentStates
 from ondie.kernels import get
-from tests.live import guest_packages
 from tests.live.guest import HOST, Guest
 from tests.live.pcie_guest import FIO, VERIFIED
 from tests.protocol.compute_host import ADAM
@@ -62,10 +61,8 @@ def weights(folder) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def guest(folder, weights, tmp_path_factory) -> Iterator[Guest]:
+def guest(folder, weights, borrow) -> Iterator[Guest]:
     """A host that has connected to the server of the page, with other weights than zeros."""
-    if why := guest_packages.why_not():
-        pytest.skip(why)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = SERVE.replace("4420", str(port)).split()
@@ -74,7 +71,7 @@ def guest(folder, weights, tmp_path_factory) -> Iterator[Guest]:
         try:
             assert process.stdout is not None
             name = [process.stdout.readline().split() for _ in range(2)][1][1]
-            with Guest(tmp_path_factory.mktemp("guest")) as found:
+            with borrow() as found:
                 found.ok(f"nvme connect -t tcp -a {HOST} -s {port} -n {name}")
                 found.ok("for each in $(seq 100); do [ -b /dev/nvme0n2 ] && exit 0; sleep 0.1; "
                          "done; exit 2")  # fmt: skip
