@@ -372,8 +372,7 @@ class Service:
             batch.fail(error)
         else:
             batch.future.set_result(result)
-        if self.drive.has_completions:
-            self._deliver()
+        self._deliver()
         if self.drive.off:
             lost = InputError("the power was cut")
             for each in (*self._batches.values(), *self._idle):
@@ -387,7 +386,8 @@ class Service:
     def _advance(self) -> None:
         """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
         if self._batches:
-            self.drive.run_until(completions=min(each.wanted for each in self._batches.values()))
+            wanted = min(each.wanted for each in self._batches.values())
+            self.drive.run_until(completions=wanted, plan_end=bool(self._plans))
             self._deliver()
             self._end_plans()
         elif self._plans:
@@ -401,10 +401,8 @@ class Service:
                 self.drive.run_until(now + batch.idle_ps)
                 batch.succeed(self.drive.completions())
             else:
-                wrong = (
-                    f"idle = {batch.idle_ps / PS_PER_S:g} s: {now / PS_PER_S:g} s have passed, and"
-                )
-                batch.fail(InputError(f"{wrong} a clock ends at {NEVER / PS_PER_S:g} s"))
+                wrong = f"idle = {batch.idle_ps / PS_PER_S:g} s: {now / PS_PER_S:g} s have passed"
+                batch.fail(InputError(f"{wrong}, and a clock ends at {NEVER / PS_PER_S:g} s"))
             del self._idle[0]
 
     def _end_plans(self) -> None:
@@ -414,8 +412,10 @@ class Service:
         self._plans.end_done()
 
     def _deliver(self) -> None:
-        """Hand completions to their batches, and the results of the batches that are done, when
-        their time has come."""
+        """Hand completions, if there are any, to their batches, and the results of the batches that
+        are done, when their time has come."""
+        if not self.drive.has_completions:
+            return
         found = self.drive.completions()
         ready, due = assigned(found, self._batches)
         if self.clock == "real":
@@ -470,8 +470,7 @@ class Service:
         until = min(self._target() + int(self._ahead_ns * self._wall.ps_per_ns), NEVER - 1)
         if until > drive.now or self._plans:
             drive.run_until(max(until, drive.now), completions=int(bool(self._batches)))
-        if drive.has_completions:
-            self._deliver()
+        self._deliver()
         self._end_plans()
 
     def _deliver_at(

@@ -260,6 +260,7 @@ class ReportFacts(NamedTuple):
     written_bytes: int
     read_bytes: int
     copied_bytes: int
+    last_ps: int
 
 
 def _fact(name: str) -> object:
@@ -292,6 +293,7 @@ REPORT = Structure(
             (112, 8, "WRITTEN", "Bytes written to device memory", "written_bytes"),
             (120, 8, "READ", "Bytes read from device memory", "read_bytes"),
             (128, 8, "COPIED", "Bytes copied from a namespace to device memory", "copied_bytes"),
+            (136, 8, "LAST", "Time that the last execution has taken, ps", "last_ps"),
         )
     ),
 )

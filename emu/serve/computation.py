@@ -106,6 +106,8 @@ class Computation:
             ("updates", "executions", "instructions", "written_bytes", "read_bytes",
              "copied_bytes"), 0,
         )  # fmt: skip
+        self._last_ps = 0
+        """Simulated time of the last execution that has ended."""
 
     def _power_on(self) -> None:
         """The power has come on again: recover the states. Raises InputError if they cannot be."""
@@ -224,7 +226,11 @@ class Computation:
             case Update():
                 return lambda: self._begin_update(task), lambda: self._updated(task)
             case Execution():
-                return lambda: self._begin_execution(task), lambda: self._executed(task)
+                begun: list[int] = []
+                return (
+                    lambda: self._begin_execution(task, begun),
+                    lambda: self._executed(task, begun[0]),
+                )
             case NamespaceRead():
                 return (
                     lambda: self.states.begin_read(task.first, task.size),
@@ -287,7 +293,8 @@ class Computation:
         self._counts["updates"] += 1
         return Outcome(states.step & 0xFFFFFFFF)
 
-    def _begin_execution(self, task: Execution) -> Any:
+    def _begin_execution(self, task: Execution, begun: list[int]) -> Any:
+        """Start a program; add the time of its begin (ps) to ``begun``."""
         drive, cfg, program = self._served.drive, self.states.cfg, task.program
         cost = (
             program.instructions, program.fixed_instructions, program.read_bytes,
@@ -298,12 +305,14 @@ class Computation:
             raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
             raise InputError("the clock of the drive ends")
+        begun.append(drive.now)
         return drive.start_beside(
             device_program.execution(cfg, task.elements, program.element_bytes, *cost)
         )
 
-    def _executed(self, task: Execution) -> Outcome:
+    def _executed(self, task: Execution, begin_ps: int) -> Outcome:
         program = task.program
+        self._last_ps = self._served.drive.now - begin_ps
         made = program.fixed_instructions + program.instructions * task.elements
         self._counts["executions"] += 1
         self._counts["instructions"] += -int(-made // 1)
@@ -328,7 +337,7 @@ class Computation:
             updating=states.updating, recovered=states.recovered is not None,
             vectors=len(states.places), vector_bytes=states.bytes_of_all // len(states.places),
             capacity=self.device.memory.capacity, allocated=self.device.memory.allocated,
-            now_ps=drive.now, **self._counts,
+            now_ps=drive.now, last_ps=self._last_ps, **self._counts,
         )  # fmt: skip
         return Outcome(data=np.frombuffer(computation.REPORT.pack(facts), np.uint8))
 

@@ -14,6 +14,7 @@ commands are the exception: they may complete at a later ``work``, which finds t
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -25,6 +26,7 @@ from ondie.emu.controller.registers import DOORBELLS, State
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Cqe, Sqe
 from ondie.emu.serve.host_data import PSDT, gather, pieces_of, scatter
+from ondie.emu.serve.interrupt_coalescing import InterruptCoalescing
 from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.pci_space import (
     BAR0_BYTES,
@@ -64,6 +66,7 @@ class PcieFunction:
         self._submission: dict[int, SubmissionQueue] = {}
         self._completion: dict[int, CompletionQueue] = {}
         self._shadow: ShadowDoorbells | None = None
+        self._coalescing = InterruptCoalescing(self.controller.features)
         self.late_doorbells = 0
         """Doorbells in memory that were found after a sleep, although the host should have written
         the register."""
@@ -174,6 +177,7 @@ class PcieFunction:
         self._shadow = None
         self._submission.clear()
         self._completion.clear()
+        self._coalescing.forget()
         self._later.clear()
 
     def _fail(self) -> None:
@@ -308,8 +312,19 @@ class PcieFunction:
         queues = [queue for number, queue in self._submission.items() if number]
         late = self._io.complete_late(queues)
         more, posted = self._io.run(queues)
-        self._send({queue.vector for queue in posted | late})
+        if posted or late:
+            with self.drive.lock:
+                vectors = self._coalescing.posted(posted | late, time.monotonic_ns())
+            self._send(vectors)
         return more
+
+    def send_waiting(self) -> float | None:
+        """Send the interrupts that have waited for long enough; return the time until the next one,
+        s, or None."""
+        now_ns = time.monotonic_ns()
+        self._send(self._coalescing.due(now_ns))
+        left_ns = self._coalescing.wait_ns(now_ns)
+        return None if left_ns is None else left_ns / 1e9
 
     # --- completions
 
@@ -321,6 +336,7 @@ class PcieFunction:
     def _send(self, vectors: set[int]) -> None:
         """Send the interrupts of vectors; -1: none."""
         for vector in vectors - {-1}:
+            self._coalescing.sent(vector)
             self.set_pending(vector, not self._interrupt(vector))
 
     def _post_later(self, entries: tuple[Cqe, ...]) -> None:

@@ -36,6 +36,8 @@ class CompletionQueue:
     """First entry that the host has not taken."""
     rung: int = 0
     """Last value of the doorbell, right or wrong."""
+    signaled: int = 0
+    """Tail at the last interrupt that has waited."""
     memory: CompletionRing = field(init=False)
     waiting: deque[Cqe] = field(default_factory=deque)
     """Completions for which there was no room."""
@@ -52,6 +54,11 @@ class CompletionQueue:
     def used(self) -> int:
         """Number of entries that the host has not taken."""
         return (self.memory.tail - self.head) % self.entries
+
+    @property
+    def unsignaled(self) -> int:
+        """Number of entries that were posted since the last interrupt, and not taken."""
+        return min((self.memory.tail - self.signaled) % self.entries, self.used)
 
     def ring(self, head: int) -> bool:
         """The host has written the head doorbell; return False for an invalid value."""

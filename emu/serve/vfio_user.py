@@ -37,6 +37,8 @@ ANCILLARY_BYTES = socket.CMSG_LEN(wire.MOST_FDS * 4)
 REGION_BYTES = {Region.BAR0: BAR0_BYTES, Region.CONFIG: CONFIG_BYTES}
 """Sizes of the regions that the device has."""
 ONE = (1).to_bytes(8, "little")
+MOST_SELECTED = 1024
+"""Descriptors from this number on are none of select(2)."""
 
 
 class Interrupts:
@@ -165,7 +167,11 @@ class Session:
             if self._unplug.is_set():
                 self._unplug.clear()
                 self.interrupts.send(Irq.REQ, 0)
+            interrupt_s = self.function.send_waiting()
             if more or not self.function.may_sleep():
+                continue
+            if interrupt_s is not None:
+                self._sleep_exactly(interrupt_s)
                 continue
             wait = None if self._agreed else deadline - time.monotonic()
             if wait is not None and wait <= 0:
@@ -179,6 +185,21 @@ class Session:
                 if fd == self._woken:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._woken, 8)
+
+    def _sleep_exactly(self, seconds: float) -> None:
+        """Sleep until something arrives, or for ``seconds``; poll(2) has milliseconds only, but
+        takes every descriptor."""
+        fds = [self._socket.fileno(), self._woken]
+        if max(fds) < MOST_SELECTED:
+            ready = select.select(fds, [], [], seconds)[0]
+        else:
+            poll = select.poll()
+            for fd in fds:
+                poll.register(fd, select.POLLIN)
+            ready = [fd for fd, _ in poll.poll(1e3 * seconds)]
+        if self._woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._woken, 8)
 
     def _receive(self) -> bool:
         """Take what has arrived; return False if the client has gone."""

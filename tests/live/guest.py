@@ -20,7 +20,12 @@ from tests.live import guest_packages as packages
 from tests.live.guest_qemu import Qemu
 
 HOST = "10.0.2.2"
-BOOT_S, COMMAND_S = 120.0, 120.0
+BOOT_S, COMMAND_S = 60.0, 60.0
+"""Bounds in processor time of the machine: a busy computer gives it as little as it likes. A guest
+that waits uses none, so IDLE times as much wall time is a bound, too."""
+IDLE = 5
+LOOK_S = 1.0
+"""Time between two looks at the processor time."""
 MODULES = ["virtio_pci", "virtio_net", "nvme_tcp", "crc32c_intel"]
 PROGRAMS = {"nvme": "nvme-cli", "mkfs.ext4": "e2fsprogs", "e2fsck": "e2fsprogs", "fio": "fio"}
 INIT = """#!/bin/sh
@@ -115,6 +120,15 @@ def shared_memory(size: str) -> list[str]:
     return ["-machine", "q35,memory-backend=memory", "-object", memory]
 
 
+def processor_s(pid: int) -> float:
+    """Processor time that a process has used, s; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Guest:
     """A machine that has booted; :meth:`run` runs commands in it, and leaving the context ends it.
 
@@ -125,7 +139,7 @@ class Guest:
 
     def __init__(
         self, folder: Path, *options: str, memory: str = "512M", cores: int = 2,
-        qemu: Qemu | None = None, network: bool = True,
+        qemu: Qemu | None = None, network: bool = True, boot: str = "",
     ) -> None:  # fmt: skip
         image, modules = packages.kernel()
         packed = folder / "initrd"
@@ -138,7 +152,7 @@ class Guest:
             *program.words, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
             "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory, "-smp", str(cores),
             "-kernel", str(image), "-initrd", str(packed),
-            "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on nokaslr",
+            "-append", f"console=ttyS0 quiet panic=-1 random.trust_cpu=on nokaslr {boot}",
             *machine, *options,
         ]  # fmt: skip
         environment = os.environ | program.environment
@@ -176,17 +190,22 @@ class Guest:
         self._selector.close()
 
     def _wait(self, pattern: str, limit: float, what: str) -> re.Match[str]:
-        """Wait until the console has said ``pattern``; return the match."""
-        deadline, begin = time.monotonic() + limit, len(self.log)
+        """Wait until the console has said ``pattern``; return the match. ``limit``: processor time
+        of the machine, s."""
+        deadline, begin = time.monotonic() + IDLE * limit, len(self.log)
+        used_s = processor_s(self.process.pid)
         assert self.process.stdout is not None
         while True:
             found = re.search(pattern, self.log[begin:])
             if found:
                 return found
             left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"guest: {what}: not within {limit} s\n{self.log[-4000:]}")
-            if self._selector.select(left):
+            taken_s = processor_s(self.process.pid) - used_s
+            if left <= 0 or taken_s > limit:
+                raise TimeoutError(f"guest: {what}: not within {limit} s of its processor time "
+                                   f"({taken_s:.1f} s) or {IDLE} times as much\n"
+                                   f"{self.log[-4000:]}")  # fmt: skip
+            if self._selector.select(min(left, LOOK_S)):
                 data = self.process.stdout.read()
                 if data == b"":
                     self._errors.seek(0)

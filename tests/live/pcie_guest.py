@@ -144,7 +144,11 @@ def reference_words(file: Path) -> list[str]:
 
 @contextlib.contextmanager
 def machine(
-    reference: Path, *options: str, second: Sequence[str] | None = None, cores: int = QUEUES
+    reference: Path,
+    *options: str,
+    second: Sequence[str] | None = None,
+    cores: int = QUEUES,
+    boot: str = "",
 ) -> Iterator[Machine]:
     """A booted machine with a served drive and QEMU's own device. ``reference``: folder of the file
     behind that one. ``options``: of the server; ``second``: those of a second one, if there is to
@@ -163,7 +167,7 @@ def machine(
             words += device_words(live.folder / "second", "second", 2)
         try:
             with Guest(live.folder, *words, cores=cores, qemu=guest_qemu.find(),
-                       network=False) as guest:  # fmt: skip
+                       network=False, boot=boot) as guest:  # fmt: skip
                 name_in_order(guest, 2 if second is None else 3)
                 yield Machine(live, server, other, guest)
         finally:

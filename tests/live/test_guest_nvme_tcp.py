@@ -1,7 +1,7 @@
 """The unmodified Linux NVMe driver at a drive that is served over NVMe/TCP, in one virtual machine.
 
-One boot serves all checks, in their order. The guest reaches the server through QEMU's user
-networking.
+One boot serves all checks, in their order, and those of other files. The guest reaches the server
+through QEMU's user networking.
 """
 
 import json
@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests.live import guest_packages
 from tests.live.guest import HOST, Guest
 
 pytestmark = pytest.mark.soak
@@ -68,10 +67,8 @@ def served(tmp_path_factory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def guest(served, tmp_path_factory) -> Iterator[Guest]:
-    if why := guest_packages.why_not():
-        pytest.skip(why)
-    with Guest(tmp_path_factory.mktemp("guest")) as found:
+def guest(served, borrow) -> Iterator[Guest]:
+    with borrow() as found:
         yield found
 
 

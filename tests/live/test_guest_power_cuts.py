@@ -1,5 +1,6 @@
 """Does ext4 in a virtual machine survive power cuts of the drive under it, with every file that was
-synced? The unmodified Linux driver reaches the drive over NVMe/TCP; all cuts are in one boot.
+synced? The unmodified Linux driver reaches the drive over NVMe/TCP; all cuts are in one boot, which
+other files have used before.
 
 The drive has a volatile cache. Its power is cut while the guest writes, at a random event of the
 engine; the guest gets I/O errors, unmounts and disconnects, as after a crash.
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 
 from ondie.emu.serve.control_words import send
-from tests.live import guest_packages
 from tests.live.guest import Guest
 from tests.live.test_guest_nvme_tcp import Served, connect, disconnect, smart
 
@@ -43,10 +43,8 @@ def served(tmp_path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def guest(served, tmp_path) -> Iterator[Guest]:
-    if why := guest_packages.why_not():
-        pytest.skip(why)
-    with Guest(tmp_path) as found:
+def guest(served, borrow) -> Iterator[Guest]:
+    with borrow() as found:
         yield found
 
 

@@ -320,6 +320,30 @@ def test_doorbells_in_memory(driver, server, counts):
     assert driver.run(queue, rw(READ_, 0, 1, place))[0].status == 0
 
 
+@pytest.mark.parametrize("shadow", [False, True])
+def test_interrupts_that_wait_for_more(driver, shadow):
+    """With Interrupt Coalescing, a completion alone is announced after the time; as many as the
+    threshold, the admin queue and a vector without it need not wait."""
+    queue = driver.create(1)
+    if shadow:
+        driver.use_shadow()
+    place = driver.take(PAGE)
+    read = Sqe(READ_, nsid=1, prp1=place)
+    assert driver.command(9, cdw10=8, cdw11=255 << 8 | 7).status == 0
+    begin = time.monotonic()
+    assert driver.run(queue, read)[0].status == 0
+    assert time.monotonic() - begin >= 0.0255
+    assert [each.status for each in driver.run(queue, *[read] * 21)] == [0] * 21
+    took = []
+    for value in (1, 1 | 1 << 16):
+        assert driver.command(9, cdw10=9, cdw11=value).status == 0
+        begin = time.monotonic()
+        for _ in range(10):
+            assert driver.run(queue, read)[0].status == 0
+        took.append(time.monotonic() - begin)
+    assert took[0] >= 0.255 and took[1] < took[0], took
+
+
 def test_wrong_doorbells_in_memory(driver):
     place = driver.take(PAGE)
     for prp1, prp2 in ((place + 4, place), (place, 0), (place, driver.base + driver.client.size)):

@@ -35,14 +35,16 @@ PROTOCOLS = {
         "tests.serve.fuzz_nvme_tcp",
         True,
         ("ondie.emu.controller", *(SERVE + name for name in (
-            "nvme_tcp_wire", "nvme_tcp_handshake", "nvme_tcp_session", "nvme_io", "nvme_drive"))),
+            "nvme_tcp_wire", "nvme_tcp_handshake", "nvme_tcp_session", "nvme_io", "nvme_drive",
+            "computation"))),
     ),
     "vfio_user": Protocol(
         "tests.serve.fuzz_vfio_user",
         True,
         ("ondie.emu.controller", *(SERVE + name for name in (
             "vfio_wire", "vfio_user", "guest_memory", "host_data", "nvme_io", "nvme_drive",
-            "pci_space", "pcie_function", "pcie_io", "pcie_queues", "shadow_doorbells"))),
+            "pci_space", "pcie_function", "pcie_io", "pcie_queues", "shadow_doorbells",
+            "computation"))),
     ),
 }  # fmt: skip
 TARGETS = (

@@ -17,15 +17,18 @@ from ondie.emu.serve.nvme_tcp_handshake import Handshake
 from ondie.emu.serve.nvme_tcp_session import Session
 from ondie.emu.serve.nvme_tcp_wire import DIGEST_BYTES, Framing, PduType, digest
 from tests.protocol.nvme_tcp_client import IN_CAPSULE, host_pdu, icreq, sgl
-from tests.serve.fuzz_drive import as_new, check_status
+from tests.serve.fuzz_drive import as_new, await_computation, check_status
 
 NAME = "nqn.2014-08.org.nvmexpress:uuid:4b64e5a5-30f5-4b3a-9f5a-b6a1c1a5b0c7"
 MOST_REST = 72 + 8192 + 256
 """Bytes of a handshake that may wait for more."""
 HEAD = struct.Struct("<BBBBI")
-IO, HEADER_DIGEST, DATA_DIGEST, NO_FLOW, DISCOVERY, RAW, PIECES = (1 << at for at in range(7))
+IO, HEADER_DIGEST, DATA_DIGEST, NO_FLOW, DISCOVERY, RAW, PIECES, COMPUTE = (
+    1 << at for at in range(8)
+)
 """Bits of the first byte of an input of queue(): the queue, what was agreed on, whether digests
-and their flags are as the input has them, and whether bytes arrive one by one."""
+and their flags are as the input has them, whether bytes arrive one by one, and whether the drive
+holds states."""
 
 
 class Hosts:
@@ -207,7 +210,7 @@ def queue(data: bytes) -> None:
     has the bits above; the others are PDUs without digests, unless RAW."""
     mode, sent = (data[0], data[1:]) if data else (0, b"")
     discovery, qid = bool(mode & DISCOVERY), int(bool(mode & IO) and not mode & DISCOVERY)
-    with as_new() as drive:
+    with as_new(bool(mode & COMPUTE)) as drive:
         hosts = Hosts(drive)
         name = DISCOVERY_NAME if discovery else hosts.port.subsystem
         for number in range(qid + 1):
@@ -225,6 +228,7 @@ def queue(data: bytes) -> None:
         wire = Wire(words, 1 if mode & PIECES else 1 << 20)
         hosts.session = Session(wire, shake, hosts)
         hosts.session.run()
+        await_computation()  # their completions come to a session that has ended
         drive.close()  # a sanitize operation may still report its end
         hosts.session = None
         hosts.leave(shake.association, shake.connect.qid)

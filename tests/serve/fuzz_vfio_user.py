@@ -18,7 +18,7 @@ from ondie.emu.serve.pcie_function import PcieFunction
 from ondie.emu.serve.pcie_queues import CompletionQueue
 from ondie.emu.serve.vfio_wire import HEADER, MAP_READ, MAP_WRITE, Message, Refused
 from ondie.kernels.guest import Guest
-from tests.serve.fuzz_drive import as_new, check_status
+from tests.serve.fuzz_drive import as_new, await_computation, check_status
 
 PAGE = mmap.PAGESIZE
 ERRORS = frozenset({errno.EINVAL, errno.EEXIST, errno.ENOSPC, errno.EOPNOTSUPP, errno.EACCES,
@@ -28,6 +28,9 @@ MOST_TURNS = 64
 """Turns in which a function must have done what 6,000 bytes ask for."""
 ENABLED = 4 << 20 | 6 << 16 | 1
 ENTRIES = 16
+COMPUTE = 0xFF
+"""First byte of an input for the drive with states. In such an input, it is also the record that
+waits for computation commands."""
 
 
 class Recorded:
@@ -191,6 +194,10 @@ class Host:
     def do(self, kind: int, rest: bytes) -> int:
         """Do what a record says; return the number of bytes of ``rest`` that it has taken."""
         function = self.function
+        if kind == COMPUTE and function.drive.computation is not None:
+            await_computation()
+            self.work()
+            return 0
         word = int.from_bytes(rest[:2], "little")
         match kind % 12:
             case 0 | 1:
@@ -262,13 +269,14 @@ def checked_completions() -> Iterator[None]:
 def function(data: bytes) -> None:
     """No exception, an end of all work, known statuses, and nothing outside of the memory that the
     controller may write is touched. The bytes are records of Host.do."""
-    with as_new() as drive, checked_completions():
+    with as_new(data[:1] == bytes([COMPUTE])) as drive, checked_completions():
         found = PcieFunction(drive, lambda vector: bool(vector % 2), lambda: None)
         host = Host(found)
         try:
             at = 0
             while at < len(data):
                 at += 1 + host.do(data[at], data[at + 1 :])
+            await_computation()
             host.work()
             host.check()
             drive.close()  # a sanitize operation may still report its end

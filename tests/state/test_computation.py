@@ -3,6 +3,7 @@ its resources give, and longer beside commands that use the same ones.
 Source: ISP rows: instructions / (cores x IPC x frequency); DRAM, channels and link of the preset.
 """
 
+import threading
 import time
 from fractions import Fraction
 from functools import partial
@@ -295,6 +296,22 @@ def test_the_virtual_clock_stops_where_a_plan_ends():
         end = service.run_plan(plan, lambda: drive.now).result()
         assert end - begin == (1 << 10) * 32 / RATE * 1e12
         assert service.call(lambda: drive.now).result() == end
+
+
+def test_a_plan_ends_at_its_time_beside_commands():
+    """Also if none of the commands has completed until then."""
+    bench = Bench()
+    drive, held, begun = bench.drive, threading.Event(), []
+    with Service(drive) as service:
+        service.call(held.wait)  # the thread takes both at the same time
+        rows = [(WRITE, at * BLOCK, BLOCK, at * BLOCK, 0) for at in range(128)]
+        batch = service.submit(commands_of(rows), bench.text)
+        program = partial(bench.program, elements=1 << 10, instructions=32)
+        plan = service.run_plan(lambda: (begun.append(drive.now), program())[1], lambda: drive.now)
+        held.set()
+        assert plan.result(SECONDS) - begun[0] == (1 << 10) * 32 / RATE * 1e12
+        done = batch.result(SECONDS)
+        assert not done["status"].any() and (done["end"] > plan.result()).all()
 
 
 def test_a_power_cut_ends_the_plans():
