@@ -234,9 +234,9 @@ class Service:
         """Let a plan run on the drive, beside the commands of all clients and other plans.
 
         The thread of the service calls ``begin``, which starts the plan and returns it, and
-        ``end`` when it is done. The result of the future is that of ``end``, or what either has
-        raised; InputError if the power is cut or the drive fails meanwhile. Raises InputError
-        after the end of the service.
+        ``end`` when it is done. The result of the future is that of ``end``, or what one of them or
+        the plan has raised; InputError if the power is cut or the drive fails meanwhile. Raises
+        InputError after the end of the service.
         """
         future: Future[Any] = Future()
 

@@ -16,7 +16,11 @@ class Running(Protocol):
 
     @property
     def done(self) -> bool:
-        """True if it is complete."""
+        """True if it is complete, or has ended early."""
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it has ended early; None: it has not."""
 
 
 def error_to(future: Future[Any]) -> Callable[[Future[Any]], None]:
@@ -46,15 +50,18 @@ class PlanQueue:
         return bool(self._entries)
 
     def add(self, plan: Running, end: Callable[[], Any], future: Future[Any]) -> None:
-        """Add a plan. ``end``: called when it is done; its result is that of ``future``."""
+        """Add a plan. ``end``: called when it is complete; its result is that of ``future``, which
+        gets the error of a plan that has ended early."""
         self._entries.append(_Entry(plan, end, future))
 
     def end_done(self) -> None:
         """End the plans that are done."""
         ended = [each for each in self._entries if each.plan.done]
         self._entries = [each for each in self._entries if each not in ended]
-        for _, end, future in ended:
+        for plan, end, future in ended:
             try:
+                if plan.error is not None:
+                    raise plan.error
                 future.set_result(end())
             except Exception as error:  # noqa: BLE001 - the client gets it
                 future.set_exception(error)

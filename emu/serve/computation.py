@@ -40,8 +40,10 @@ from ondie.emu.controller.io_commands import READS, NamespaceRead, namespace_rea
 from ondie.emu.controller.namespaces import Namespace
 from ondie.emu.controller.opcodes import Compute, Nvm
 from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.engine.run.driver import PowerCut
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.wire import Cqe
+from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
 from ondie.emu.serve.served import ServedDrive
 from ondie.emu.states import device_program
@@ -74,6 +76,7 @@ class Ended(NamedTuple):
     """A plan that has nothing to do."""
 
     done: bool = True
+    error: Exception | None = None
 
 
 class Computation:
@@ -205,7 +208,9 @@ class Computation:
             result = IoResult(Cqe(request.sqe.cid, dw0=found.dw0), found.data)
         except Refused as refused:
             result = self._refused(controller, request, refused)
-        except Exception:  # noqa: BLE001 - the power was cut, the service has ended, or a defect
+        except Exception as error:  # noqa: BLE001 - the host gets a status, the operator a defect
+            if not isinstance(error, InputError | PowerCut):  # no power, or the end of the service
+                show_exception("a computation command")
             result = self._refused(controller, request, Refused(Code.INTERNAL_ERROR))
         finally:
             with self._lock:

@@ -7,13 +7,17 @@ import threading
 
 import pytest
 
+from ondie.emu.engine.core import plan_rows
 from ondie.emu.nvme.status import Condition
 from ondie.emu.nvme.wire import Sqe
 from ondie.emu.serve.computation import MOST_RUNNING
 from ondie.emu.serve.io_request import IoRequest
 from ondie.emu.serve.nvme_io import IoRunner
+from ondie.emu.states import device_program
 from tests.protocol.compute_host import (
     ALLOCATE,
+    COPY,
+    EXECUTE,
     NSID,
     REPORT,
     STORE,
@@ -116,6 +120,53 @@ def test_no_thread_is_left(target, monkeypatch):
         for _ in range(MOST_RUNNING):
             assert target.run(REPORT)[0] == BUSY
     target.host.report()
+
+
+def broken(plan, chunks):
+    """A plan that has a defect after ``chunks`` chunks of its rows."""
+
+    def rows(*given, **named):
+        for _, chunk in zip(range(chunks), plan(*given, **named), strict=False):
+            yield chunk
+        raise ZeroDivisionError
+
+    return rows
+
+
+def test_a_defect_of_a_plan(target, monkeypatch, capfd):
+    """It ends its command with an error and is shown once; the command may be sent again."""
+    host, states = target.host, target.states
+    monkeypatch.setattr(plan_rows, "MAX_CHUNK", 16)
+    handle = host.ok(ALLOCATE, cdw10=8192)
+    gradient = target.gradient()
+    rsid, program = host.give(gradient), host.set((handle, 0, 4096))
+    host.load(2)
+    store = {"opcode": STORE, "data": bytes(4096), "cdw10": handle, "cdw11": 4096}
+    copy = {"opcode": COPY, "cdw10": handle, "cdw11": 2}
+    execute = {"opcode": EXECUTE, "cdw10": 2 | program << 16}
+    number = states.step + 1
+    update = {"opcode": EXECUTE, "cdw10": rsid << 16, "cdw12": number}
+    for where, name, words in (
+        (device_program, "transfer", store), (device_program, "copy", copy),
+        (device_program, "execution", execute), (states, "_plan", update),
+    ):  # fmt: skip
+        for chunks in (0, 1, 2) if where is states else (0, 1):
+            with monkeypatch.context() as patched:
+                patched.setattr(where, name, broken(getattr(where, name), chunks))
+                wrong, right = target.results(
+                    target.request(**words), target.request(2, nsid=1, cid=8)
+                )
+            assert (wrong.cqe.status & CODE, right.cqe.status) == (INTERNAL, 0), (name, chunks)
+            assert host.report()["running"] == 0 and states._copying == []
+    assert 0 < host.report()["done"] < states.stripes  # of the first chunks
+    assert capfd.readouterr().err.count("a defect, which is shown once") == 1
+    for words in (store, copy, execute):
+        assert target.run(**words)[0] == 0
+    assert target.run(**update) == (0, number)
+    target.by_kernel(gradient)
+    target.same(host.states(states.bytes_of_all))
+    host.ok(0xC0, cdw10=0xFFFFFFFF)  # nothing is in use
+    assert target.drive.condition is Condition.ONLINE
 
 
 def test_a_drive_without_power():
