@@ -4,13 +4,16 @@ Dword 0" (FUSE).
 """
 
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.nvme.command import TRIM
 from ondie.emu.nvme.status import Condition
 from ondie.emu.nvme.wire import Sqe
-from ondie.emu.serve.computation import MOST_RUNNING
+from ondie.emu.serve.computation import MOST_READING, MOST_RUNNING
 from ondie.emu.serve.io_request import IoRequest
 from ondie.emu.serve.nvme_io import IoRunner
 from ondie.emu.states import device_program
@@ -26,7 +29,8 @@ from tests.protocol.compute_host import (
 )
 
 SECONDS = 60
-INVALID_FIELD, INTERNAL, BUSY, CONFLICT = 0x002, 0x006, 0x021, 0x003
+BLOCKS = 100
+INVALID_FIELD, INTERNAL, BUSY, CONFLICT, UNRECOVERED = 0x002, 0x006, 0x021, 0x003, 0x281
 CODE = 0x7FF
 """Status code and its type in a status field."""
 
@@ -107,6 +111,112 @@ def test_two_commands_with_one_identifier(target):
         results = target.results(target.request(**one), target.request(**other))
         assert [each.cqe.status & CODE for each in results] == [0, CONFLICT]
     host.ok(0xC0, cdw10=0xFFFFFFFF)
+
+
+def held(target):
+    """Let nothing begin or end in the drive until the event that is returned is set."""
+    found = threading.Event()
+    target.service.call(lambda: found.wait(SECONDS))
+    return found
+
+
+def send(target, *requests):
+    """Run commands that are not ready at once; return the list that gets their results."""
+    late = []
+    found = target.runner.run(requests, lambda request, result: late.append(result))
+    assert found == [None] * len(requests)
+    return late
+
+
+def wait_for(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_copy_of_blocks_that_are_marked(target):
+    """Write Uncorrectable marks a block until it is written."""
+    host = target.host
+    handle = host.ok(ALLOCATE, cdw10=3 * 4096)
+    text = bytes(range(256)) * 16
+    for block in range(3):
+        assert target.run(1, text, nsid=1, cdw10=block)[0] == 0
+    assert target.run(4, nsid=1, cdw10=1)[0] == 0
+    for first, blocks, status in ((0, 3, UNRECOVERED), (1, 1, UNRECOVERED), (0, 1, 0), (2, 1, 0)):
+        assert target.run(COPY, cdw10=handle, cdw11=blocks, cdw14=first)[0] == status
+    assert target.run(1, text, nsid=1, cdw10=1)[0] == 0
+    assert target.run(COPY, cdw10=handle, cdw11=3)[0] == 0
+    assert host.fetch(handle, 3 * 4096) == 3 * text
+    host.ok(0xC0, cdw10=handle)
+
+
+def test_a_copy_beside_a_format(target):
+    """Each runs alone: a Format waits for a copy that has begun, and a copy for a Format."""
+    host = target.host
+    handle = host.ok(ALLOCATE, cdw10=4096)
+    text = bytes(range(256)) * 16
+    assert target.run(1, text, nsid=1)[0] == 0
+    copy = target.request(COPY, cdw10=handle, cdw11=1)
+    done = []
+    entry = Sqe(0x80, cid=1, nsid=1).pack()
+    formatting = threading.Thread(
+        target=lambda: done.append(target.nvme.execute(target.controller, entry))
+    )
+    free = held(target)
+    late = send(target, copy)
+    wait_for(lambda: target.nvme.gate._inside == 1)
+    formatting.start()
+    formatting.join(0.2)
+    assert formatting.is_alive() and not late
+    free.set()
+    formatting.join(SECONDS)
+    assert done[0].entries[0].status == 0 and late[0].cqe.status == 0
+    assert host.fetch(handle, 4096) == text
+    assert target.run(COPY, cdw10=handle, cdw11=1)[0] == 0
+    assert host.fetch(handle, 4096) == bytes(4096)
+    assert target.run(1, text, nsid=1)[0] == 0
+    with target.nvme.gate.alone():
+        late = send(target, copy)
+        time.sleep(0.2)
+        assert not late and target.served.run_one(TRIM, 0, 4096) == 0
+    wait_for(lambda: late)
+    assert host.fetch(handle, 4096) == bytes(4096)
+    host.ok(0xC0, cdw10=handle)
+
+
+def test_a_copy_that_waited_for_another_size_of_blocks(target):
+    """It has been checked with the blocks of before, and is sent again."""
+    handle = target.host.ok(ALLOCATE, cdw10=4096)
+    namespaces = target.nvme.shared.namespaces
+    before = namespaces.by_nsid[1]
+    with target.nvme.gate.alone():
+        late = send(target, target.request(COPY, cdw10=handle, cdw11=1))
+        namespaces.by_nsid[1] = replace(before, block_bytes=512, blocks=before.size // 512)
+    wait_for(lambda: late)
+    namespaces.by_nsid[1] = before
+    assert late[0].cqe.status & CODE == BUSY
+    target.host.ok(0xC0, cdw10=handle)
+
+
+def test_many_reads_of_states(target):
+    """More than run at a time wait for each other; other commands do not wait for them."""
+    count = MOST_READING + 40
+    free = held(target)
+    late = send(target, *(
+        target.request(2, cid=100 + at, cdw10=at % BLOCKS)
+        for at in range(count)
+    ))  # fmt: skip
+    report = send(target, target.request(REPORT, cid=99))
+    assert sum(each.name == "ondie computation" for each in threading.enumerate()) < count
+    free.set()
+    wait_for(lambda: len(late) == count and report)
+    assert sorted(each.cqe.cid for each in late) == list(range(100, 100 + count))
+    wanted = target.states.stored_bytes(0, target.states.bytes_of_all)
+    for each in late:
+        at = (each.cqe.cid - 100) % BLOCKS * 4096
+        assert each.cqe.status == 0 and (each.data == wanted[at : at + 4096]).all()
+    wait_for(lambda: target.nvme.computation._reading == 0)
 
 
 def test_no_thread_is_left(target, monkeypatch):
