@@ -82,6 +82,9 @@ class Ended(NamedTuple):
     done: bool = True
     error: Exception | None = None
 
+    def stop(self, error: Exception) -> None:
+        """Do nothing: it is done."""
+
 
 class _Started(NamedTuple):
     """A command that has been accepted. ``device``: the one whose memory it uses."""

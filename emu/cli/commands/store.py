@@ -23,6 +23,7 @@ from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.nand.superblock import DURABILITIES
 from ondie.emu.replay.disk_image import FORMATS, export_image, import_image
 from ondie.emu.results.tables.trace import trace_table
+from ondie.emu.serve.served_states import describe_states
 
 
 @click.group(cls=Group)
@@ -34,13 +35,13 @@ def store() -> None:
 @click.argument("folder", metavar="DIR")
 @output_options("the description", quiet="table")
 def info(folder: str, **values: Any) -> None:
-    """Describe the store in folder DIR: its superblock, sizes and use.
+    """Describe the store in folder DIR: its superblock, sizes, use, and the optimizer states in it.
 
     A drive may use the store meanwhile.
     """
     given = OutputOptions(**values)
     given.check()
-    data = describe_store(folder)
+    data = describe_store(folder) | describe_states(folder)
     files = given.write(data)
     if (screen := given.console) is not None:
         screen.print(trace_table(f"Store {folder}", data))
