@@ -387,8 +387,8 @@ class Drive(PowerSystem):
         size = whole_number("size", size, unit, (1 << 63) - 1)
         if size > self.capacity - offset:
             raise InputError(
-                f"size = {size}: must be at most {self.capacity - offset} from byte {offset} on; the "
-                f"drive has {self.capacity} bytes"
+                f"size = {size}: must be at most {self.capacity - offset} from byte {offset} on; "
+                f"the drive has {self.capacity} bytes"
             )
         for name, value in {"offset": offset, "size": size}.items():
             if value % unit:

@@ -35,9 +35,10 @@ def store() -> None:
 @click.argument("folder", metavar="DIR")
 @output_options("the description", quiet="table")
 def info(folder: str, **values: Any) -> None:
-    """Describe the store in folder DIR: its superblock, sizes, use, and the optimizer states in it.
+    """Describe the store in folder DIR: its superblock, sizes and use.
 
-    A drive may use the store meanwhile.
+    If it holds optimizer states: also of how many parameters, and for which optimizer. A drive may
+    use the store meanwhile.
     """
     given = OutputOptions(**values)
     given.check()
