@@ -294,7 +294,7 @@ REPORT = Structure(
             (25, 1, "RUNNING", "1: an update is running", "updating"),
             (26, 1, "RECOVERED", "1: the states were recovered after a loss of power", "recovered"),
             (32, 8, "PARAMS", "Number of parameters", "params"),
-            (40, 8, "GRANULE", "Parameters of a stripe", "granule"),
+            (40, 8, "GRANULE", "Parameters at whose multiples an update may end", "granule"),
             (48, 8, "VECTORS", "Number of vectors: weights and states", "vectors"),
             (56, 8, "VSIZE", "Bytes from one vector to the next", "vector_bytes"),
             (64, 8, "MEMORY", "Bytes of device memory", "capacity"),

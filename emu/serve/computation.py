@@ -122,7 +122,7 @@ class Computation:
             self.namespace,
             DeviceMemory(cfg.dram.isp_bytes),
             self.states.n_params,
-            self.states.stripe_params,
+            self.states.stop_params,
             len(self.states.hyper_names),
             processor=cfg.isp.kind != "none",
         )
@@ -397,7 +397,7 @@ class Computation:
         if drive.off:
             raise InputError("the power was cut")
         facts = ReportFacts(
-            params=states.n_params, granule=states.stripe_params, stripes=states.stripes,
+            params=states.n_params, granule=states.stop_params, stripes=states.stripes,
             stripes_done=states.stripes_done, step=states.step, complete=states.complete,
             updating=states.updating, recovered=states.recovered is not None,
             vectors=len(states.places), vector_bytes=states.bytes_of_all // len(states.places),

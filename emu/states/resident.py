@@ -65,6 +65,12 @@ class ResidentStates(DriveStates):
         return self._update
 
     @property
+    def stop_params(self) -> int:
+        """An update may end at multiples of this number of parameters, or at the last one: stripes;
+        with parity (pe.rain), only at the last one."""
+        return self.n_params if self._path.guarded[0].members else self.stripe_params
+
+    @property
     def hyper_names(self) -> tuple[str, ...]:
         """Names of the optimizer's hyperparameters."""
         return tuple(get(self._trace.op).takes)

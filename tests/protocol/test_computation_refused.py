@@ -17,6 +17,7 @@ from ondie.emu.serve.computation import MOST_READING, MOST_RUNNING
 from ondie.emu.serve.io_request import IoRequest
 from ondie.emu.serve.nvme_io import IoRunner
 from ondie.emu.states import device_program
+from ondie.emu.units import InputError
 from tests.protocol.compute_host import (
     ALLOCATE,
     COPY,
@@ -217,6 +218,18 @@ def test_many_reads_of_states(target):
         at = (each.cqe.cid - 100) % BLOCKS * 4096
         assert each.cqe.status == 0 and (each.data == wanted[at : at + 4096]).all()
     wait_for(lambda: target.nvme.computation._reading == 0)
+
+
+def test_an_end_of_an_update_with_parity():
+    """Parity is of whole updates: the report says so, and another end is refused."""
+    target = Target(pe__rain=3)
+    found, rsid = target.host.report(), target.host.give(target.gradient())
+    assert found["granule"] == found["params"]
+    assert target.host.execute(0, rsid, stop=target.states.stripe_params)[0] == INVALID_FIELD
+    assert target.host.execute(0, rsid, stop=found["params"]) == (0, 1)
+    with pytest.raises(InputError, match=r"stop = 1024: must be the end .* parity .*, 40910"):
+        target.states.start_update(target.gradient(), 1024)
+    target.close()
 
 
 def test_no_thread_is_left(target, monkeypatch):
