@@ -384,7 +384,12 @@ class Drive(PowerSystem):
         """
         unit = self.unit_bytes
         offset = whole_number("offset", offset, 0, self.capacity - unit)
-        size = whole_number("size", size, unit, self.capacity - offset)
+        size = whole_number("size", size, unit, (1 << 63) - 1)
+        if size > self.capacity - offset:
+            raise InputError(
+                f"size = {size}: must be at most {self.capacity - offset} from byte {offset} on; "
+                f"the drive has {self.capacity} bytes"
+            )
         for name, value in {"offset": offset, "size": size}.items():
             if value % unit:
                 raise InputError(f"{name} = {value}: must be a multiple of {unit}, a mapping unit")

@@ -234,9 +234,9 @@ class Service:
         """Let a plan run on the drive, beside the commands of all clients and other plans.
 
         The thread of the service calls ``begin``, which starts the plan and returns it, and
-        ``end`` when it is done. The result of the future is that of ``end``, or what either has
-        raised; InputError if the power is cut or the drive fails meanwhile. Raises InputError
-        after the end of the service.
+        ``end`` when it is done. The result of the future is that of ``end``, or what one of them or
+        the plan has raised; InputError if the power is cut or the drive fails meanwhile. Raises
+        InputError after the end of the service.
         """
         future: Future[Any] = Future()
 
@@ -256,9 +256,11 @@ class Service:
             self._inbox.append(batch)
 
     def close(self) -> None:
-        """Complete what has been handed over, and end the thread."""
+        """Complete what has been handed over, and end the thread. Plans follow the wall clock no
+        more; those that take longer than plan_queue.LAST_S end early, with InputError."""
         with self._lock:
             self._closing = True
+            self._plans.end_soon()
         self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -317,8 +319,7 @@ class Service:
         return not self._closing or bool(self._batches or self._idle or self._plans or self._inbox)
 
     def _poll_ns(self) -> int:
-        """Return for how long (ns) the thread polls before it sleeps: until POLL_NS after its last
-        work."""
+        """Return for how long (ns) the thread polls before it sleeps: POLL_NS after its work."""
         return max(self._worked_ns + POLL_NS - time.perf_counter_ns(), 0)
 
     def _take(self) -> bool:
@@ -384,7 +385,7 @@ class Service:
             self._wall = WallClock(self.drive.now, self._wall.scale)
 
     def _advance(self) -> None:
-        """Advance the virtual clock until a batch can be done, or by the idle time asked for."""
+        """Advance the virtual clock until a batch can be done, or by the idle time."""
         if self._batches:
             wanted = min(each.wanted for each in self._batches.values())
             self.drive.run_until(completions=wanted, plan_end=bool(self._plans))
@@ -449,7 +450,7 @@ class Service:
                 self._bell.wait(seen, 0, lent_ns)
                 continue
             with self._turns:
-                if self._take() or (self._closing and not (self._batches or self._plans)):
+                if self._take() or (self._closing and not self._batches):
                     return
                 drive = self.drive
                 event = NEVER if drive.off else min(drive.next_event, drive.next_upkeep)
@@ -462,13 +463,14 @@ class Service:
             self._bell.wait(seen, self._poll_ns(), deadline_ns, last_ns=last_ns)
 
     def _follow(self) -> None:
-        """Advance the drive to the time of the wall clock, or ahead of it to the next completion,
-        and deliver what has completed."""
+        """Advance the drive with the wall clock, or ahead to the next completion; deliver."""
         drive = self.drive
         if drive.off or self._ended is not None:
             return
         until = min(self._target() + int(self._ahead_ns * self._wall.ps_per_ns), NEVER - 1)
-        if until > drive.now or self._plans:
+        if self._closing and self._plans and not self._batches:
+            drive.run_until(None, PLAN_EVENTS, plan_end=True)
+        elif until > drive.now or self._plans:
             drive.run_until(max(until, drive.now), completions=int(bool(self._batches)))
         self._deliver()
         self._end_plans()
@@ -476,8 +478,7 @@ class Service:
     def _deliver_at(
         self, end_ps: int, due: list[int], ready: list[tuple[Batch, np.ndarray]]
     ) -> None:
-        """Hand ``ready`` to the clients when the wall clock has reached ``end_ps``. Count the lag
-        of completions that were due at simulated times ``due`` (ps)."""
+        """Hand ``ready`` to the clients at time ``end_ps``; count the lag of those ``due`` (ps)."""
         due_ns = [self._wall.ns_of(end) for end in due]
         at_ns, seen = self._wall.ns_of(end_ps), self._bell.rung
         next_ns = self._wall.ns_of(self.drive.next_event) - self._ahead_ns
@@ -487,11 +488,8 @@ class Service:
             if isinstance(batch, Ticket):
                 batch.keep(done)
                 clients[batch.client.bell] = clients.get(batch.client.bell, 0) + 1
-        if (
-            self._inbox
-            or self.drive.owner != self._thread.ident
-            or sum(clients.values()) < len(ready)
-        ):
+        alone = self.drive.owner == self._thread.ident and not self._inbox
+        if not alone or sum(clients.values()) < len(ready):
             stay_until_ns = 0
         self._delivery.deliver(at_ns, clients, due_ns, seen, stay_until_ns)
         for batch, done in ready:

@@ -29,6 +29,7 @@ from ondie.emu.controller.opcodes import Compute
 from ondie.emu.controller.programs import DESCRIPTOR_BYTES, UPDATE, Program, Programs
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.controller.structure import Field, Structure
+from ondie.emu.controller.uncorrectable import Uncorrectable
 from ondie.emu.nvme.wire import Sqe
 
 CDW10_BYTE, CDW11_BYTE, CDW12_BYTE, CDW14_BYTE = 40, 44, 48, 56
@@ -137,10 +138,13 @@ def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
     return 0, 0
 
 
-def decode(sqe: Sqe, data: bytes, device: Device, most: int, source: Namespace | None) -> Task:
+def decode(
+    sqe: Sqe, data: bytes, device: Device, most: int, source: Namespace | None,
+    marked: Uncorrectable,
+) -> Task:  # fmt: skip
     """Return what a computation command asks for; commands that take no time in the drive have
-    taken effect. ``data``: those to the controller. ``source``: namespace of which COPY reads;
-    None: it does not exist. Raises Refused."""
+    taken effect. ``data``: those to the controller. ``source``, ``marked``: see
+    :func:`copied_bytes`. Raises Refused."""
     direction, size = transfer_of(sqe, most)
     if len(data) != (size if direction == TO_CONTROLLER else 0):
         raise Refused(Code.DATA_TRANSFER_ERROR)
@@ -165,7 +169,7 @@ def decode(sqe: Sqe, data: bytes, device: Device, most: int, source: Namespace |
         case Compute.WRITE_MEMORY | Compute.READ_MEMORY:
             return _transfer(sqe, memory, size)
         case Compute.COPY:
-            return _copy(sqe, memory, source)
+            return _copy(sqe, memory, *copied_bytes(sqe, source, marked))
         case Compute.EXECUTE:
             if sqe.cdw11 and not size:
                 raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
@@ -199,19 +203,29 @@ def _transfer(sqe: Sqe, memory: DeviceMemory, size: int) -> Transfer:
     return Transfer(found, to_host)
 
 
-def _copy(sqe: Sqe, memory: DeviceMemory, source: Namespace | None) -> Copy:
-    """Return a copy of CDW11 logical blocks from LBA CDW14-15 of namespace 1 on, to the offset
-    CDW12-13 of memory CDW10. Raises Refused."""
+def copied_bytes(sqe: Sqe, source: Namespace | None, marked: Uncorrectable) -> tuple[int, int]:
+    """Return which bytes of the drive COPY reads, (first, number): CDW11 logical blocks from LBA
+    CDW14-15 of ``source`` on. None: that namespace does not exist. ``marked``: bytes that a host
+    has marked with Write Uncorrectable. Raises Refused."""
     if source is None:
         raise Refused(Code.INVALID_NAMESPACE)
     slba, blocks = sqe.cdw14 | sqe.cdw15 << 32, sqe.cdw11
     if slba + blocks > source.blocks:
         raise Refused(Code.LBA_OUT_OF_RANGE, CDW14_BYTE)
-    size, offset = blocks * source.block_bytes, sqe.cdw12 | sqe.cdw13 << 32
+    first, size = source.first + slba * source.block_bytes, blocks * source.block_bytes
+    if marked.touches(first, size):
+        raise Refused(Code.UNRECOVERED_READ_ERROR, CDW14_BYTE)
+    return first, size
+
+
+def _copy(sqe: Sqe, memory: DeviceMemory, first: int, size: int) -> Copy:
+    """Return a copy of ``size`` bytes of the drive to the offset CDW12-13 of memory CDW10. Raises
+    Refused."""
+    offset = sqe.cdw12 | sqe.cdw13 << 32
     found = memory.range(sqe.cdw10, offset, size, (CDW10_BYTE, CDW12_BYTE, CDW11_BYTE))
     if found.memory.programs:
         raise Refused(Code.COMMAND_INTERRUPTED, CDW10_BYTE)
-    return Copy(source.first + slba * source.block_bytes, found)
+    return Copy(first, found)
 
 
 def _execute(sqe: Sqe, data: bytes, device: Device) -> Update | Execution:
@@ -281,7 +295,7 @@ REPORT = Structure(
             (25, 1, "RUNNING", "1: an update is running", "updating"),
             (26, 1, "RECOVERED", "1: the states were recovered after a loss of power", "recovered"),
             (32, 8, "PARAMS", "Number of parameters", "params"),
-            (40, 8, "GRANULE", "Parameters of a stripe", "granule"),
+            (40, 8, "GRANULE", "Parameters at whose multiples an update may end", "granule"),
             (48, 8, "VECTORS", "Number of vectors: weights and states", "vectors"),
             (56, 8, "VSIZE", "Bytes from one vector to the next", "vector_bytes"),
             (64, 8, "MEMORY", "Bytes of device memory", "capacity"),

@@ -25,10 +25,9 @@ def why_read_only(arrays: Arrays) -> str:
     blocks = int(arrays.cfg.device_blocks[0])
     bad = int((arrays.block.state[:blocks] == page_map.BAD).sum())
     failing = int(arrays.pool.retiring[: int(arrays.cfg.units[0])].sum())
-    return (
-        f"bad blocks have used up the spare blocks: {bad} of {blocks} blocks are bad, and "
-        f"{failing} more have a failed program"
-    )
+    had = int(arrays.dev.spare_at_start[0]) > 0
+    reason = "bad blocks have used up the spare blocks" if had else "it never had a spare block"
+    return f"{reason}: {bad} of {blocks} blocks are bad, and {failing} more have a failed program"
 
 
 def why_full(arrays: Arrays, cfg: Config) -> str:

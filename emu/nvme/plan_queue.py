@@ -6,9 +6,16 @@ plan does (paths/, states/). Source: none.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
+
+from ondie.emu.units import InputError
+
+LAST_S = 10.0
+"""Wall time for which plans go on after the end of the service was asked for, s."""
 
 
 class Running(Protocol):
@@ -16,7 +23,14 @@ class Running(Protocol):
 
     @property
     def done(self) -> bool:
-        """True if it is complete."""
+        """True if it is complete, or has ended early."""
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it has ended early; None: it has not."""
+
+    def stop(self, error: Exception) -> None:
+        """End it early, for the reason ``error``, with what it has begun."""
 
 
 def error_to(future: Future[Any]) -> Callable[[Future[Any]], None]:
@@ -41,23 +55,35 @@ class PlanQueue:
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
+        self._last = math.inf
+        """Wall time, s, at which all plans end early."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     def add(self, plan: Running, end: Callable[[], Any], future: Future[Any]) -> None:
-        """Add a plan. ``end``: called when it is done; its result is that of ``future``."""
+        """Add a plan. ``end``: called when it is complete; its result is that of ``future``, which
+        gets the error of a plan that has ended early."""
         self._entries.append(_Entry(plan, end, future))
 
     def end_done(self) -> None:
         """End the plans that are done."""
+        if self._entries and time.monotonic() > self._last:
+            for each in self._entries:
+                each.plan.stop(InputError("the service has ended"))
         ended = [each for each in self._entries if each.plan.done]
         self._entries = [each for each in self._entries if each not in ended]
-        for _, end, future in ended:
+        for plan, end, future in ended:
             try:
+                if plan.error is not None:
+                    raise plan.error
                 future.set_result(end())
             except Exception as error:  # noqa: BLE001 - the client gets it
                 future.set_exception(error)
+
+    def end_soon(self) -> None:
+        """Let plans that are not done after LAST_S end early. Any thread may call this."""
+        self._last = min(time.monotonic() + LAST_S, self._last)
 
     def fail(self, error: BaseException) -> None:
         """End all plans with ``error``."""

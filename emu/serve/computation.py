@@ -13,6 +13,7 @@ is then dropped.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,8 +41,11 @@ from ondie.emu.controller.io_commands import READS, NamespaceRead, namespace_rea
 from ondie.emu.controller.namespaces import Namespace
 from ondie.emu.controller.opcodes import Compute, Nvm
 from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.engine.run.driver import PowerCut
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.wire import Cqe
+from ondie.emu.serve.defects import show_exception
+from ondie.emu.serve.gate import Gate
 from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
 from ondie.emu.serve.served import ServedDrive
 from ondie.emu.states import device_program
@@ -60,6 +64,8 @@ MOST_EXECUTION_PS = 3600 * PS_PER_S
 """Longest time of a program on an idle drive."""
 MOST_RUNNING = 64
 """Commands that run at a time; more are refused until one has ended."""
+MOST_READING = 64
+"""Reads of states that run at a time; more wait until one has ended."""
 OPCODES = frozenset(map(int, Compute))
 
 
@@ -74,19 +80,37 @@ class Ended(NamedTuple):
     """A plan that has nothing to do."""
 
     done: bool = True
+    error: Exception | None = None
+
+    def stop(self, error: Exception) -> None:
+        """Do nothing: it is done."""
+
+
+class _Started(NamedTuple):
+    """A command that has been accepted. ``device``: the one whose memory it uses."""
+
+    controller: Controller
+    request: IoRequest
+    task: Task | NamespaceRead
+    device: Device
+    later: Later
 
 
 class Computation:
     """Computation on ``served`` with ``states``, which its namespace ``namespace`` shows.
-    ``tables``: held for every use of a controller's tables; the caller of a method does not."""
+    ``tables``: held for every use of a controller's tables; the caller of a method does not.
+    ``gate``: passed by commands that use the bytes of other namespaces."""
 
     def __init__(
         self, served: ServedDrive, states: ResidentStates, namespace: Namespace,
-        tables: threading.Lock,
+        tables: threading.Lock, gate: Gate,
     ) -> None:  # fmt: skip
-        self._served, self.states, self._tables = served, states, tables
+        self._served, self.states, self._tables, self._gate = served, states, tables, gate
         self._lock = threading.Lock()
-        self._running = 0
+        self._running = self._reading = 0
+        """Commands that run: reads of states, and others."""
+        self._waiting: deque[_Started] = deque()
+        """Reads of states that wait until another one has ended."""
         self.namespace = namespace
         self._reset()
         served.at_power_on.append(self._power_on)
@@ -98,7 +122,7 @@ class Computation:
             self.namespace,
             DeviceMemory(cfg.dram.isp_bytes),
             self.states.n_params,
-            self.states.stripe_params,
+            self.states.stop_params,
             len(self.states.hyper_names),
             processor=cfg.isp.kind != "none",
         )
@@ -138,22 +162,34 @@ class Computation:
                 task = self._decode(controller, request, most)
                 if isinstance(task, Done):
                     return IoResult(Cqe(sqe.cid, dw0=task.dw0))
-                if self._running >= MOST_RUNNING:
-                    raise Refused(Code.COMMAND_INTERRUPTED)
-                work = threading.Thread(
-                    target=self._run,
-                    args=(controller, request, task, self.device, later),
-                    name="ondie computation",
-                    daemon=True,
-                )
-                try:
-                    work.start()  # it waits for the lock before it ends
-                except RuntimeError:  # no more threads
-                    raise Refused(Code.COMMAND_INTERRUPTED) from None
-                self._hold(task, self.device, 1)
+                self._begin(_Started(controller, request, task, self.device, later))
         except Refused as refused:
             return self._refused(controller, request, refused)
         return None
+
+    def _begin(self, started: _Started) -> None:
+        """Let a thread run a command, or a read wait for one. The caller holds the lock. Raises
+        Refused."""
+        is_read = isinstance(started.task, NamespaceRead)
+        if not is_read and self._running >= MOST_RUNNING:
+            raise Refused(Code.COMMAND_INTERRUPTED)
+        if is_read and self._reading >= MOST_READING:
+            self._waiting.append(started)
+            return
+        work = threading.Thread(
+            target=self._run, args=(started,), name="ondie computation", daemon=True
+        )
+        try:
+            work.start()  # it waits for the lock before it ends
+        except RuntimeError:  # no more threads
+            if is_read and self._reading:
+                self._waiting.append(started)
+                return
+            raise Refused(Code.COMMAND_INTERRUPTED) from None
+        if is_read:
+            self._reading += 1
+        else:
+            self._hold(started.task, started.device, 1)
 
     def _decode(
         self, controller: Controller, request: IoRequest, most: int
@@ -170,10 +206,10 @@ class Computation:
             raise Refused(Code.INTERNAL_ERROR)
         if sqe.opcode in READS:
             return namespace_read(sqe, namespace, controller, len(request.data))
-        source = controller.namespaces.by_nsid.get(1)
-        if source is not None and (not source.attached or source.states):
-            source = None
-        return computation.decode(sqe, bytes(request.data), self.device, most, source)
+        marked = controller.shared.uncorrectable
+        return computation.decode(
+            sqe, bytes(request.data), self.device, most, _source(controller), marked
+        )
 
     def _hold(self, task: Task | NamespaceRead, device: Device, change: int) -> None:
         """Count a command that runs on ``device``, or (-1) has run. The caller holds the lock."""
@@ -190,11 +226,51 @@ class Computation:
             status = record(controller, request.sqid, request.sqe, refused.code, refused.where)
         return IoResult(Cqe(request.sqe.cid, status))
 
-    def _run(
+    def _run(self, started: _Started) -> None:
+        """Run a command until its plan is done, and complete it; if it is a read, then those that
+        wait."""
+        controller, request, task, device, later = started
+        if not isinstance(task, NamespaceRead):
+            if isinstance(task, Copy):
+                with self._gate.together():
+                    result = self._run_copy(controller, request, task, device)
+            else:
+                result = self._result(controller, request, task, device)
+            with self._lock:
+                self._hold(task, device, -1)
+            later(request, result)
+            return
+        reading: _Started | None = started
+        while reading is not None:
+            controller, request, task, device, later = reading
+            result = self._result(controller, request, task, device)
+            with self._lock:
+                reading = self._waiting.popleft() if self._waiting else None
+                self._reading -= reading is None
+            later(request, result)
+
+    def _run_copy(
+        self, controller: Controller, request: IoRequest, task: Copy, device: Device
+    ) -> IoResult:
+        """Run a copy until its plan is done; return its completion. The caller has passed the gate,
+        before which a command that runs alone may have changed the source."""
+        try:
+            with self._tables:
+                controller.check_sanitize(allowed=False)
+                first, size = computation.copied_bytes(
+                    request.sqe, _source(controller), controller.shared.uncorrectable
+                )
+            if size != task.range.size:  # it has other blocks
+                raise Refused(Code.COMMAND_INTERRUPTED)
+        except Refused as refused:
+            return self._refused(controller, request, refused)
+        return self._result(controller, request, task._replace(first=first), device)
+
+    def _result(
         self, controller: Controller, request: IoRequest, task: Task | NamespaceRead,
-        device: Device, later: Later,
-    ) -> None:  # fmt: skip
-        """Run a command until its plan is done, and complete it."""
+        device: Device,
+    ) -> IoResult:  # fmt: skip
+        """Run a command until its plan is done; return its completion."""
         begin, end = self._work(task, request)
 
         def begin_here() -> Any:
@@ -204,15 +280,13 @@ class Computation:
 
         try:
             found = self._served.service.run_plan(begin_here, end).result()
-            result = IoResult(Cqe(request.sqe.cid, dw0=found.dw0), found.data)
+            return IoResult(Cqe(request.sqe.cid, dw0=found.dw0), found.data)
         except Refused as refused:
-            result = self._refused(controller, request, refused)
-        except Exception:  # noqa: BLE001 - the power was cut, the service has ended, or a defect
-            result = self._refused(controller, request, Refused(Code.INTERNAL_ERROR))
-        finally:
-            with self._lock:
-                self._hold(task, device, -1)
-        later(request, result)
+            return self._refused(controller, request, refused)
+        except Exception as error:  # noqa: BLE001 - the host gets a status, the operator a defect
+            if not isinstance(error, InputError | PowerCut):  # no power, or the end of the service
+                show_exception("a computation command")
+            return self._refused(controller, request, Refused(Code.INTERNAL_ERROR))
 
     def _work(
         self, task: Task | NamespaceRead, request: IoRequest
@@ -332,7 +406,7 @@ class Computation:
         if drive.off:
             raise InputError("the power was cut")
         facts = ReportFacts(
-            params=states.n_params, granule=states.stripe_params, stripes=states.stripes,
+            params=states.n_params, granule=states.stop_params, stripes=states.stripes,
             stripes_done=states.stripes_done, step=states.step, complete=states.complete,
             updating=states.updating, recovered=states.recovered is not None,
             vectors=len(states.places), vector_bytes=states.bytes_of_all // len(states.places),
@@ -340,6 +414,13 @@ class Computation:
             now_ps=drive.now, last_ps=self._last_ps, **self._counts,
         )  # fmt: skip
         return Outcome(data=np.frombuffer(computation.REPORT.pack(facts), np.uint8))
+
+
+def _source(controller: Controller) -> Namespace | None:
+    """Return the namespace of which COPY reads; None: it does not exist. The caller holds the
+    tables."""
+    found = controller.namespaces.by_nsid.get(1)
+    return found if found is not None and found.attached and not found.states else None
 
 
 def _memories(task: Task | NamespaceRead) -> tuple[Memory, ...]:

@@ -96,7 +96,11 @@ def send(path: str, command: str, arguments: Result) -> Result:
     try:
         reply = json.loads(line)
     except ValueError as error:
-        raise InputError(f"{path}: the reply is no JSON; the server may have ended") from error
+        if line:
+            why = "is not a control socket; give the one of `ondie serve --ctl SOCKET`"
+        else:
+            why = "no reply; the server has ended, or this is not its --ctl socket"
+        raise InputError(f"{path}: {why}") from error
     if "error" in reply:
         raise InputError(reply["error"])
     return reply["result"]

@@ -150,7 +150,7 @@ class NvmeDrive:
             assert isinstance(served, ServedDrive)
             self.capabilities = replace(self.capabilities, computation=True)
             namespace = self.shared.namespaces.add_states(states.bytes_of_all)
-            self.computation = Computation(served, states, namespace, self.lock)
+            self.computation = Computation(served, states, namespace, self.lock, self.gate)
 
     def _begin(self) -> None:
         """Continue with what the last start has left, or create a namespace of all bytes."""

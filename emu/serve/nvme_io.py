@@ -78,9 +78,10 @@ class IoRunner:
             else:
                 others.append(at)
             seen.add(identifier)
-        for at, result in zip(others, self._run_commands([requests[at] for at in others]),
-                              strict=True):  # fmt: skip
-            results[at] = result
+        if others:  # otherwise they need not pass the gate
+            found = self._run_commands([requests[at] for at in others])
+            for at, result in zip(others, found, strict=True):
+                results[at] = result
         return results
 
     def _refused(self, request: IoRequest, refused: Refused) -> IoResult:

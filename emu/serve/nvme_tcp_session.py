@@ -342,10 +342,13 @@ class Session:
         """Run I/O commands, and respond."""
         self._later |= {each.sqe.cid for each in requests}
         results = runner.run(requests, self._complete_later)
+        pairs = list(zip(requests, results, strict=True))
+        left = {each.sqe.cid for each, result in pairs if result is None}
         parts: list[bytes | memoryview] = []
-        for result in results:
+        for request, result in pairs:
             if result is not None:
-                self._later.discard(result.cqe.cid)
+                if request.sqe.cid not in left:  # an identifier that was used twice
+                    self._later.discard(request.sqe.cid)
                 parts += self._result_parts(result)
         if parts:
             self._send(b"".join(parts))

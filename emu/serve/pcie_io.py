@@ -94,6 +94,9 @@ class MemoryIo:
         parts: list[Part] = []
         left, more = MOST_COMMANDS, False
         taken: dict[CompletionQueue, int] = {}
+        """Places of completion queues for commands of this batch, and for those that run."""
+        for queue in queues:
+            taken[queue.completions] = taken.get(queue.completions, 0) + len(queue.running)
         self._first = (self._first + 1) % len(queues) if queues else 0
         for queue in [*queues[self._first :], *queues[: self._first]]:
             used, completions = queue.used, queue.completions
@@ -130,9 +133,19 @@ class MemoryIo:
         self.guest.set_page(controller.registers.page_bytes, through)
         self.guest.begin()
         made = 0
-        for _, first, count in parts:
-            made = self._batch.decode(first, count, fast, made)
+        for queue, first, count in parts:
+            made = self._batch.decode(
+                first, count, fast and not self._in_use(queue, first, count), made
+            )
         return made
+
+    def _in_use(self, queue: SubmissionQueue, first: int, count: int) -> bool:
+        """Return True if a command of a batch has the identifier of a computation command that
+        runs."""
+        if not queue.running:
+            return False
+        found = self._batch.entries[first : first + count, CID_BYTE : CID_BYTE + 2]
+        return not queue.running.isdisjoint(np.frombuffer(found.tobytes(), "<u2").tolist())
 
     def _set_spaces(self) -> None:
         """Tell the guest its namespaces."""

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
@@ -103,6 +104,19 @@ def held_by(path: Path) -> tuple[int, str]:
     NOT_READ."""
     held = json.loads(path.read_bytes())
     return int(held["states"]), str(held["optimizer"])
+
+
+def describe_states(folder: str) -> dict[str, Any]:
+    """Return what a store says about the states in it, for `ondie store info`; nothing if it holds
+    none. Hyperparameters are not stored. Raises InputError for a file that cannot be read."""
+    path = Path(folder) / NAME
+    try:
+        states, optimizer = held_by(path)
+    except FileNotFoundError:
+        return {}
+    except NOT_READ as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    return {"states": states, "optimizer": optimizer}
 
 
 def check_without_states(store: str | None) -> None:

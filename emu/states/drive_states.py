@@ -337,10 +337,10 @@ class DriveStates:
             raise InputError(f"gradient: element {at} is {gradient[at]}; all must be finite")
         stop = self.n_params if stop is None else whole_number("stop", stop, 1, self.n_params)
         if stop < self.n_params and (stop % self.stripe_params or path.guarded[0].members):
-            raise InputError(
-                f"stop = {stop}: must be a multiple of {self.stripe_params}, the parameters of a "
-                f"stripe, or {self.n_params}"
-            )
+            right = f"a multiple of {self.stripe_params}, the parameters of a stripe, or "
+            if path.guarded[0].members:
+                right = "the end of an update with parity (pe.rain), "
+            raise InputError(f"stop = {stop}: must be {right}{self.n_params}")
         _checked_hyper(self._trace.op, self.hyper)
         begins = self.complete
         step = self._step(self.first_count + payload.step + begins)

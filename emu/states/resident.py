@@ -65,6 +65,12 @@ class ResidentStates(DriveStates):
         return self._update
 
     @property
+    def stop_params(self) -> int:
+        """An update may end at multiples of this number of parameters, or at the last one: stripes;
+        with parity (pe.rain), only at the last one."""
+        return self.n_params if self._path.guarded[0].members else self.stripe_params
+
+    @property
     def hyper_names(self) -> tuple[str, ...]:
         """Names of the optimizer's hyperparameters."""
         return tuple(get(self._trace.op).takes)
@@ -140,9 +146,19 @@ class ResidentStates(DriveStates):
             raise InputError("the states have not been opened since the drive's start")
         unit = drive.unit_bytes
         low, high = first // unit, -(-(first + size) // unit)
-        plan = drive.start_beside(device_program.copy(low, high - low, unit, ROW_UNITS))
-        self._copying.append(_pages(low * unit, high * unit))
-        return plan
+        pages = _pages(low * unit, high * unit)
+        self._copying.append(pages)
+        return drive.start_beside(self._copy(pages, low, high - low, unit))
+
+    def _copy(
+        self, pages: tuple[int, int], low: int, units: int, unit: int
+    ) -> Iterator[np.ndarray]:
+        """Yield the rows of a copy to ``pages``; if there can be none, nothing will be brought."""
+        try:
+            yield from device_program.copy(low, units, unit, ROW_UNITS)
+        except Exception:
+            self._copying.remove(pages)
+            raise
 
     def take_copy(self, first: int, size: int) -> np.ndarray:
         """Return the bytes that such a read has brought, uint8[size], when it is done. Memory that

@@ -30,7 +30,7 @@ from tests.protocol.compute_host import (
     ComputeHost,
     StatesDrive,
 )
-from tests.protocol.nvme_tcp_client import TRANSPORT, Queue, sgl
+from tests.protocol.nvme_tcp_client import TRANSPORT, Queue, host_pdu, sgl
 
 DNR = 0x4000
 OPCODE, INVALID_FIELD, SEQUENCE, PROTECTED, RANGE, FULL, MISCOMPARE = (
@@ -296,6 +296,36 @@ def test_an_identifier_that_is_in_use(target):
     finally:
         held.set()
     assert io.answer()[0] == 0
+
+
+def test_an_identifier_twice_in_a_batch(target):
+    """The second command is refused, and so is a third one while the first one runs."""
+    host = target.host()
+    io, batch = target.queues[-1], []
+    handle = host.ok(ALLOCATE, cdw10=1 << 20)
+    rsid = host.set((handle, 0, 1 << 20))
+    host.load(13, instructions=(100, 1))
+    words = struct.pack("<2I", 13 | rsid << 16, 0)
+    held = threading.Event()
+    target.service.call(held.wait)
+    try:
+        io.send = lambda kind, fields, data=b"", flags=0: batch.append(
+            host_pdu(kind, fields, data, io.framing)
+        )
+        cid = io.capsule(EXECUTE, NSID, words)
+        io.cid -= 1
+        io.capsule(EXECUTE, NSID, words)
+        del io.send
+        io.socket.sendall(b"".join(batch))
+        assert io.answer()[0] == CONFLICT
+        io.cid -= 1
+        assert io.capsule(EXECUTE, NSID, words) == cid
+        assert io.answer()[0] == CONFLICT
+    finally:
+        held.set()
+    assert io.answer()[0] == 0
+    io.cid -= 1
+    assert io.run(0, b"", NSID)[0] == 0  # it is free again
 
 
 def test_a_namespace_of_all_other_bytes(fresh):

@@ -4,6 +4,7 @@ Source: docs/computation.md; ondie.kernels.
 """
 
 import threading
+import time
 
 import pytest
 
@@ -137,3 +138,42 @@ def test_an_identifier_that_is_in_use(bench):
     driver.ring(queue)
     statuses = sorted(each.status & 0x7FF for each in driver.wait(queue, 2))
     assert statuses == [0, CONFLICT]
+
+
+def test_a_read_with_an_identifier_that_is_in_use(bench):
+    """A plain read or write, which takes the short way, is refused too; others are not."""
+    drive, driver = bench
+    host = PcieHost(driver)
+    rsid = host.give(drive.gradient())
+    queue, held = host.queue, threading.Event()
+    drive.service.call(lambda: held.wait(60))
+    cid = driver.push(queue, host.entry(EXECUTE, cdw10=rsid << 16, cdw12=1))
+    driver.ring(queue)
+    while not drive.nvme.computation._running:
+        time.sleep(0.01)
+    for opcode in (2, 1):
+        queue.cid = cid - 1
+        assert driver.push(queue, host.entry(opcode)._replace(nsid=1)) == cid
+        driver.ring(queue)
+        assert driver.wait(queue, 1)[0].status & 0x7FF == CONFLICT
+    other = driver.push(queue, host.entry(2)._replace(nsid=1))
+    held.set()
+    driver.ring(queue)
+    done = {each.cid: each.status for each in driver.wait(queue, 2)}
+    assert done == {cid: 0, other: 0}
+
+
+def test_reads_of_states_as_many_as_the_queue_holds(bench):
+    """They wait for each other, and for places in the completion queue."""
+    drive, driver = bench
+    host = PcieHost(driver)
+    held = threading.Event()
+    drive.service.call(lambda: held.wait(60))
+    queue = driver.create(2, 128)
+    count = queue.entries - 1
+    cids = [driver.push(queue, host.entry(2, cdw10=at % 100)) for at in range(count)]
+    driver.ring(queue)
+    held.set()
+    done = driver.wait(queue, count)
+    assert sorted(each.cid for each in done) == sorted(cids)
+    assert not any(each.status for each in done)

@@ -4,16 +4,24 @@ Dword 0" (FUSE).
 """
 
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.nvme.command import TRIM
 from ondie.emu.nvme.status import Condition
 from ondie.emu.nvme.wire import Sqe
-from ondie.emu.serve.computation import MOST_RUNNING
+from ondie.emu.serve.computation import MOST_READING, MOST_RUNNING
 from ondie.emu.serve.io_request import IoRequest
 from ondie.emu.serve.nvme_io import IoRunner
+from ondie.emu.states import device_program
+from ondie.emu.units import InputError
 from tests.protocol.compute_host import (
     ALLOCATE,
+    COPY,
+    EXECUTE,
     NSID,
     REPORT,
     STORE,
@@ -22,7 +30,8 @@ from tests.protocol.compute_host import (
 )
 
 SECONDS = 60
-INVALID_FIELD, INTERNAL, BUSY, CONFLICT = 0x002, 0x006, 0x021, 0x003
+BLOCKS = 100
+INVALID_FIELD, INTERNAL, BUSY, CONFLICT, UNRECOVERED = 0x002, 0x006, 0x021, 0x003, 0x281
 CODE = 0x7FF
 """Status code and its type in a status field."""
 
@@ -105,6 +114,124 @@ def test_two_commands_with_one_identifier(target):
     host.ok(0xC0, cdw10=0xFFFFFFFF)
 
 
+def held(target):
+    """Let nothing begin or end in the drive until the event that is returned is set."""
+    found = threading.Event()
+    target.service.call(lambda: found.wait(SECONDS))
+    return found
+
+
+def send(target, *requests):
+    """Run commands that are not ready at once; return the list that gets their results."""
+    late = []
+    found = target.runner.run(requests, lambda request, result: late.append(result))
+    assert found == [None] * len(requests)
+    return late
+
+
+def wait_for(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_copy_of_blocks_that_are_marked(target):
+    """Write Uncorrectable marks a block until it is written."""
+    host = target.host
+    handle = host.ok(ALLOCATE, cdw10=3 * 4096)
+    text = bytes(range(256)) * 16
+    for block in range(3):
+        assert target.run(1, text, nsid=1, cdw10=block)[0] == 0
+    assert target.run(4, nsid=1, cdw10=1)[0] == 0
+    for first, blocks, status in ((0, 3, UNRECOVERED), (1, 1, UNRECOVERED), (0, 1, 0), (2, 1, 0)):
+        assert target.run(COPY, cdw10=handle, cdw11=blocks, cdw14=first)[0] == status
+    assert target.run(1, text, nsid=1, cdw10=1)[0] == 0
+    assert target.run(COPY, cdw10=handle, cdw11=3)[0] == 0
+    assert host.fetch(handle, 3 * 4096) == 3 * text
+    host.ok(0xC0, cdw10=handle)
+
+
+def test_a_copy_beside_a_format(target):
+    """Each runs alone: a Format waits for a copy that has begun, and a copy for a Format."""
+    host = target.host
+    handle = host.ok(ALLOCATE, cdw10=4096)
+    text = bytes(range(256)) * 16
+    assert target.run(1, text, nsid=1)[0] == 0
+    copy = target.request(COPY, cdw10=handle, cdw11=1)
+    done = []
+    entry = Sqe(0x80, cid=1, nsid=1).pack()
+    formatting = threading.Thread(
+        target=lambda: done.append(target.nvme.execute(target.controller, entry))
+    )
+    free = held(target)
+    late = send(target, copy)
+    wait_for(lambda: target.nvme.gate._inside == 1)
+    formatting.start()
+    formatting.join(0.2)
+    assert formatting.is_alive() and not late
+    free.set()
+    formatting.join(SECONDS)
+    assert done[0].entries[0].status == 0 and late[0].cqe.status == 0
+    assert host.fetch(handle, 4096) == text
+    assert target.run(COPY, cdw10=handle, cdw11=1)[0] == 0
+    assert host.fetch(handle, 4096) == bytes(4096)
+    assert target.run(1, text, nsid=1)[0] == 0
+    with target.nvme.gate.alone():
+        late = send(target, copy)
+        time.sleep(0.2)
+        assert not late and target.served.run_one(TRIM, 0, 4096) == 0
+    wait_for(lambda: late)
+    assert host.fetch(handle, 4096) == bytes(4096)
+    host.ok(0xC0, cdw10=handle)
+
+
+def test_a_copy_that_waited_for_another_size_of_blocks(target):
+    """It has been checked with the blocks of before, and is sent again."""
+    handle = target.host.ok(ALLOCATE, cdw10=4096)
+    namespaces = target.nvme.shared.namespaces
+    before = namespaces.by_nsid[1]
+    with target.nvme.gate.alone():
+        late = send(target, target.request(COPY, cdw10=handle, cdw11=1))
+        namespaces.by_nsid[1] = replace(before, block_bytes=512, blocks=before.size // 512)
+    wait_for(lambda: late)
+    namespaces.by_nsid[1] = before
+    assert late[0].cqe.status & CODE == BUSY
+    target.host.ok(0xC0, cdw10=handle)
+
+
+def test_many_reads_of_states(target):
+    """More than run at a time wait for each other; other commands do not wait for them."""
+    count = MOST_READING + 40
+    free = held(target)
+    late = send(target, *(
+        target.request(2, cid=100 + at, cdw10=at % BLOCKS)
+        for at in range(count)
+    ))  # fmt: skip
+    report = send(target, target.request(REPORT, cid=99))
+    assert sum(each.name == "ondie computation" for each in threading.enumerate()) < count
+    free.set()
+    wait_for(lambda: len(late) == count and report)
+    assert sorted(each.cqe.cid for each in late) == list(range(100, 100 + count))
+    wanted = target.states.stored_bytes(0, target.states.bytes_of_all)
+    for each in late:
+        at = (each.cqe.cid - 100) % BLOCKS * 4096
+        assert each.cqe.status == 0 and (each.data == wanted[at : at + 4096]).all()
+    wait_for(lambda: target.nvme.computation._reading == 0)
+
+
+def test_an_end_of_an_update_with_parity():
+    """Parity is of whole updates: the report says so, and another end is refused."""
+    target = Target(pe__rain=3)
+    found, rsid = target.host.report(), target.host.give(target.gradient())
+    assert found["granule"] == found["params"]
+    assert target.host.execute(0, rsid, stop=target.states.stripe_params)[0] == INVALID_FIELD
+    assert target.host.execute(0, rsid, stop=found["params"]) == (0, 1)
+    with pytest.raises(InputError, match=r"stop = 1024: must be the end .* parity .*, 40910"):
+        target.states.start_update(target.gradient(), 1024)
+    target.close()
+
+
 def test_no_thread_is_left(target, monkeypatch):
     """The command may be sent again, and nothing of it is left."""
 
@@ -116,6 +243,53 @@ def test_no_thread_is_left(target, monkeypatch):
         for _ in range(MOST_RUNNING):
             assert target.run(REPORT)[0] == BUSY
     target.host.report()
+
+
+def broken(plan, chunks):
+    """A plan that has a defect after ``chunks`` chunks of its rows."""
+
+    def rows(*given, **named):
+        for _, chunk in zip(range(chunks), plan(*given, **named), strict=False):
+            yield chunk
+        raise ZeroDivisionError
+
+    return rows
+
+
+def test_a_defect_of_a_plan(target, monkeypatch, capfd):
+    """It ends its command with an error and is shown once; the command may be sent again."""
+    host, states = target.host, target.states
+    monkeypatch.setattr(plan_rows, "MAX_CHUNK", 16)
+    handle = host.ok(ALLOCATE, cdw10=8192)
+    gradient = target.gradient()
+    rsid, program = host.give(gradient), host.set((handle, 0, 4096))
+    host.load(2)
+    store = {"opcode": STORE, "data": bytes(4096), "cdw10": handle, "cdw11": 4096}
+    copy = {"opcode": COPY, "cdw10": handle, "cdw11": 2}
+    execute = {"opcode": EXECUTE, "cdw10": 2 | program << 16}
+    number = states.step + 1
+    update = {"opcode": EXECUTE, "cdw10": rsid << 16, "cdw12": number}
+    for where, name, words in (
+        (device_program, "transfer", store), (device_program, "copy", copy),
+        (device_program, "execution", execute), (states, "_plan", update),
+    ):  # fmt: skip
+        for chunks in (0, 1, 2) if where is states else (0, 1):
+            with monkeypatch.context() as patched:
+                patched.setattr(where, name, broken(getattr(where, name), chunks))
+                wrong, right = target.results(
+                    target.request(**words), target.request(2, nsid=1, cid=8)
+                )
+            assert (wrong.cqe.status & CODE, right.cqe.status) == (INTERNAL, 0), (name, chunks)
+            assert host.report()["running"] == 0 and states._copying == []
+    assert 0 < host.report()["done"] < states.stripes  # of the first chunks
+    assert capfd.readouterr().err.count("a defect, which is shown once") == 1
+    for words in (store, copy, execute):
+        assert target.run(**words)[0] == 0
+    assert target.run(**update) == (0, number)
+    target.by_kernel(gradient)
+    target.same(host.states(states.bytes_of_all))
+    host.ok(0xC0, cdw10=0xFFFFFFFF)  # nothing is in use
+    assert target.drive.condition is Condition.ONLINE
 
 
 def test_a_drive_without_power():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.serve.control import Controls
-from ondie.emu.serve.served_states import StatesOptions
+from ondie.emu.serve.served_states import StatesOptions, describe_states
 from ondie.emu.serve.server import ServeOptions, Server
 from ondie.emu.units import InputError
 from ondie.kernels import get
@@ -107,7 +107,10 @@ def test_other_states_than_those_of_the_store(tmp_path, weights):
             served(tmp_path, **changes)
     with pytest.raises(InputError, match="serve it with --states 30000 --optimizer adam"):
         Server(config(), ServeOptions(nvme_tcp=":0", store=str(tmp_path / "s")))
+    assert describe_states(str(tmp_path / "s")) == {"states": COUNT, "optimizer": "adam"}
     (tmp_path / "s" / "states.json").write_text("[]")
+    with pytest.raises(InputError, match=r"states\.json: cannot be read"):
+        describe_states(str(tmp_path / "s"))
     with pytest.raises(InputError, match="states.json: cannot be read"):
         served(tmp_path)
 

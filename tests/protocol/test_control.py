@@ -169,6 +169,25 @@ def test_the_end_disconnects_clients(server, socket_path):
     server._thread.join()
 
 
+@pytest.mark.parametrize(
+    ("greeting", "said"), [(b"NBDMAGICIHAVEOPT\0\3", "is not a control socket"), (b"", "no reply")]
+)
+def test_the_socket_of_another_protocol(socket_path, greeting, said):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(socket_path)
+        listener.listen()
+
+        def greet():
+            with listener.accept()[0] as sock:
+                sock.sendall(greeting)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(InputError, match=said):
+            send(socket_path, "counters", {})
+        thread.join()
+
+
 def test_a_file_that_is_no_socket(tmp_path):
     path = tmp_path / "file"
     path.write_text("x")

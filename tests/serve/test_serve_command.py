@@ -180,6 +180,7 @@ def test_a_socket_that_another_server_took_over_stays(tmp_path):
         (["--nbd", ":0", "--block", "8192"], ["--block 8192: must be", "from 512 to 4096, the"]),
         (["--nbd", ":0", "--clock", "lunar"], ["--clock", "lunar"]),
         (["--nbd", ":0", "--device", "newprot"], ["newprot", "newport"]),
+        (["--nbd", ":0", "--states", "1e5"], ["--states", "1e5", "digits, such as 100000"]),
         (["--nbd", ":0", "--read-only"], ["--read-only: only a drive with a store"]),
         (["--nbd", ":0", "--durability", "process"],
          ["--durability process: only a drive with a store"]),

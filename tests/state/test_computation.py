@@ -13,6 +13,7 @@ import pytest
 
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.nvme import plan_queue
 from ondie.emu.nvme.command import READ, WRITE, commands_of
 from ondie.emu.paths.base import Rows
 from ondie.emu.service import Service
@@ -312,6 +313,36 @@ def test_a_plan_ends_at_its_time_beside_commands():
         assert plan.result(SECONDS) - begun[0] == (1 << 10) * 32 / RATE * 1e12
         done = batch.result(SECONDS)
         assert not done["status"].any() and (done["end"] > plan.result()).all()
+
+
+def test_the_end_of_a_service_does_not_wait_for_the_wall_clock():
+    """A program of 512 s completes at once; what would not end loads no more rows."""
+    bench = Bench()
+    with Service(bench.drive, "real") as service:
+        long = service.run_plan(partial(bench.program, instructions=100_000_000),
+                                lambda: bench.drive.now)  # fmt: skip
+        service.call(int).result(SECONDS)
+    assert long.result(SECONDS) >= (1 << 14) * 100_000_000 / RATE * 1e12
+
+
+@pytest.mark.parametrize("clock", ["virtual", "real"])
+def test_the_end_of_a_service_ends_plans(monkeypatch, clock):
+    """After a bounded time, with the rows that have begun."""
+
+    def endless():
+        rows = Rows(0)
+        while True:
+            rows.add(1 << 12, resource=plan_rows.ISP, phase=0, array_ps=10**9)
+            yield rows.take()
+
+    monkeypatch.setattr(plan_queue, "LAST_S", 0.2)
+    bench = Bench()
+    with Service(bench.drive, clock) as service:
+        plan = service.run_plan(lambda: bench.drive.start_beside(endless()), int)
+    with pytest.raises(InputError, match="the service has ended"):
+        plan.result(SECONDS)
+    assert bench.drive.plan_done and bench.drive.idle
+    bench.drive.check()
 
 
 def test_a_power_cut_ends_the_plans():

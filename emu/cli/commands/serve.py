@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import click
 
@@ -21,11 +22,29 @@ from ondie.emu.serve.control_words import Result, flat
 from ondie.emu.serve.served_states import StatesOptions
 from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
 from ondie.emu.service import CLOCKS
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, quoted
 
 LOOK_S = 0.2
 """Time after which the main thread looks for signals: CPython 3.11 calls no handler for one that
 arrives while this thread goes to sleep and another one takes its lock."""
+
+
+class Count(click.ParamType):
+    """A whole number in digits."""
+
+    name = "count"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        """Return the number. Raises click.BadParameter."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(
+                f"{quoted(repr(value))}: must be a whole number in digits, such as 100000", param,
+                context,
+            )  # fmt: skip
 
 
 def with_options(text: str) -> str:
@@ -60,7 +79,7 @@ def with_options(text: str) -> str:
               "[default: the mapping unit]")  # fmt: skip
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
               help="virtual: as fast as possible; real: completions at their time.")  # fmt: skip
-@click.option("--states", type=int, metavar="COUNT", help="Hold weights and optimizer states "
+@click.option("--states", type=Count(), metavar="COUNT", help="Hold weights and optimizer states "
               "of this many parameters, and take computation commands.")  # fmt: skip
 @click.option("--optimizer", metavar="OP", help="Optimizer of --states.  [default: adam]")
 @click.option("--hyper", multiple=True, metavar="NAME=VALUE",

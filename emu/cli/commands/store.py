@@ -23,6 +23,7 @@ from ondie.emu.nand.store_folder import StoreFolder
 from ondie.emu.nand.superblock import DURABILITIES
 from ondie.emu.replay.disk_image import FORMATS, export_image, import_image
 from ondie.emu.results.tables.trace import trace_table
+from ondie.emu.serve.served_states import describe_states
 
 
 @click.group(cls=Group)
@@ -36,11 +37,12 @@ def store() -> None:
 def info(folder: str, **values: Any) -> None:
     """Describe the store in folder DIR: its superblock, sizes and use.
 
-    A drive may use the store meanwhile.
+    If it holds optimizer states: also of how many parameters, and for which optimizer. A drive may
+    use the store meanwhile.
     """
     given = OutputOptions(**values)
     given.check()
-    data = describe_store(folder)
+    data = describe_store(folder) | describe_states(folder)
     files = given.write(data)
     if (screen := given.console) is not None:
         screen.print(trace_table(f"Store {folder}", data))

@@ -19,6 +19,7 @@ import click
 
 from ondie.emu.config.config import configuration
 from ondie.emu.ftl.policies import STREAMS, VICTIMS
+from ondie.emu.serve.served_states import StatesOptions
 from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
 from ondie.emu.units import InputError, fmt_bytes, fmt_time
 from ondie.kernels import FORMATS, FORMS, ON_DIE, OPS, KernelError, code_cache, get, native
@@ -152,6 +153,10 @@ def run_servers() -> Iterator[str]:
         server.service.call(server.drive.erase_stale).result()
         server.close()
         yield "ondie serve"
+        states = StatesOptions(count=KERNEL_PARAMS, optimizer="adam")
+        options = ServeOptions(nvme_tcp=":0", states=states)
+        Server(configuration("csd-pe", DRIVE), options).close()
+        yield "ondie serve --states"
 
 
 def run_kernels() -> Iterator[str]:

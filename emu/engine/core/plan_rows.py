@@ -206,7 +206,8 @@ class Ring(Protocol):
 
 
 class MixedPlan:
-    """One of the plans. ``chunks``: its rows, whose ids are consecutive from any number on."""
+    """One of the plans. ``chunks``: its rows, whose ids are consecutive from any number on. What
+    the iterator raises is kept in :attr:`error`, and ends this plan alone."""
 
     def __init__(self, ring: Ring, chunks: Iterator[np.ndarray]) -> None:
         self._ring, self._chunks = ring, chunks
@@ -218,6 +219,14 @@ class MixedPlan:
         self._open: deque[tuple[int, int]] = deque()
         """Rows that are not known to be complete: (first id, end)."""
         self._ended = False
+        self.error: Exception | None = None
+        """Why there are fewer rows than the plan has; None: there is no reason."""
+
+    def stop(self, error: Exception) -> None:
+        """Load no more rows, for the reason ``error``. Those that are loaded run."""
+        if not self._ended:
+            self.error, self._ended = error, True
+            self._rest = np.zeros(0, PLAN)
 
     @property
     def done(self) -> bool:
@@ -237,12 +246,14 @@ class MixedPlan:
 
     def take(self, first: int) -> np.ndarray | None:
         """Return the next rows, with ids from ``first`` on; None: there are no more."""
+        if not len(self._rest) and not self._ended:
+            try:
+                self._rest = next(self._chunks, self._rest)
+            except Exception as error:  # noqa: BLE001 - whoever has started the plan gets it
+                self.stop(error)
         if not len(self._rest):
-            found = next(self._chunks, None)
-            if found is None:
-                self._ended = True
-                return None
-            self._rest = found
+            self._ended = True
+            return None
         piece, self._rest = self._rest[:PIECE].copy(), self._rest[PIECE:]
         begins = not self._firsts
         self._firsts.append(int(piece["id"][0]))

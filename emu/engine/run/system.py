@@ -159,7 +159,8 @@ class System(Driver):
     def start_beside(self, plan: Iterable[np.ndarray]) -> MixedPlan:
         """Start a plan as :meth:`start` does, beside others that were started with this method.
 
-        Raises InputError if a plan runs that was started otherwise.
+        An error of ``plan`` itself is kept in MixedPlan.error. Raises InputError if a plan runs
+        that was started otherwise.
         """
         if self.plan_done:
             self._chunks = self._mix = PlanMix(self)
