@@ -13,11 +13,9 @@
  */
 #include <stdatomic.h>
 #include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 #include "ondie.h"
+#include "past_caches.h"
 
 enum { SECTOR = 512 };
 
@@ -35,30 +33,6 @@ static page page_at(const ondie_payload *p, int64_t ppn) {
         found.spare += at;
     }
     return found;
-}
-
-/* Copy a page, whose next reader comes late, past the caches: they keep the tables of the engine, and
- * the lines of `to` are not read before they are overwritten. `drain` has to follow.
- */
-static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
-#if defined(__SSE2__)
-    enum { LINE = 64, WORD = 16 };
-    const size_t lines = (uintptr_t)to % LINE ? 0 : bytes / LINE;
-    for (size_t i = 0; i < lines; i++, to += LINE, from += LINE) {
-        __m128i words[LINE / WORD];
-        memcpy(words, from, LINE);
-        for (int k = 0; k < LINE / WORD; k++) _mm_stream_si128((__m128i *)to + k, words[k]);
-    }
-    bytes -= lines * LINE;
-#endif
-    memcpy(to, from, bytes);
-}
-
-/* Let the stores of `copy_past_caches` be visible before later ones. */
-static void drain(void) {
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
 }
 
 /* Copy the selected sectors of the bytes from `start` to `end` of a page. */
