@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "ondie.h"
+#include "past_caches.h"
 
 enum { SECTOR = 512 };
 
@@ -234,11 +235,13 @@ static void save_slot(ondie_payload *p, const ondie_record *r) {
     uint8_t *bytes = p->entry_pages + at * p->page_bytes;
     to->seal = ~ondie_entry_seal(p->isa, to);
     barrier();
-    memcpy(bytes, p->cached + place * p->page_bytes, (size_t)p->page_bytes);
+    const uint8_t *from = p->cached + place * p->page_bytes;
+    const uint32_t checksum = checksum_of(p, from);
+    copy_past_caches(bytes, from, (size_t)p->page_bytes);
     to->lpn = r->lpn;
     to->sequence = ++p->sequence;
     to->sectors = r->held;
-    to->checksum = checksum_of(p, bytes);
+    to->checksum = checksum;
     const uint32_t seal = ondie_entry_seal(p->isa, to);
     barrier();
     to->seal = seal;
@@ -292,18 +295,25 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     }
     if (r->what == ONDIE_LOG_MOVE) {
         const page from = page_at(p, r->old);
-        memcpy(to.data, from.data, (size_t)p->page_bytes);
+        copy_past_caches(to.data, from.data, (size_t)p->page_bytes);
         /* The data are as old as they were, and a damaged page stays detectable. */
         write_spare(p, to, r, lpn, from.spare->sequence, from.spare->slot, from.spare->checksum);
         return ONDIE_OK;
     }
+    uint32_t checksum;
     if (r->what == ONDIE_LOG_PROGRAM) {
         const part here = part_of(p, r, lpn);
         start_from(p, r, to.data, here.start, here.host ? here.end : here.start);
         take(r, here, to.data);
+        checksum = checksum_of(p, to.data);
+    } else if (r->sectors == -1) {
+        const uint8_t *from = landing_contents(p, r);
+        checksum = checksum_of(p, from); /* which brings the bytes to the caches for the copy */
+        copy_past_caches(to.data, from, (size_t)p->page_bytes);
     } else {
         start_from(p, r, to.data, 0, p->page_bytes);
         copy(to.data, landing_contents(p, r), 0, p->page_bytes, r->sectors);
+        checksum = checksum_of(p, to.data);
     }
     /* Contents that were superseded before they reached flash are older than all others. A page that
      * takes bytes of a damaged one stays damaged. */
@@ -313,7 +323,7 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     const int landed = p->entries && r->what != ONDIE_LOG_PROGRAM;
     uint32_t age = 0;
     if (landed && sequence) age = (uint32_t)(sequence - p->content[r->place - 1]);
-    write_spare(p, to, r, lpn, sequence, age, checksum_of(p, to.data) ^ damage);
+    write_spare(p, to, r, lpn, sequence, age, checksum ^ damage);
     if (landed) leave_entry(p, p->leaving + r->place - 1);
     return ONDIE_OK;
 }
@@ -472,5 +482,6 @@ int64_t ondie_apply(ondie_payload *drives, const ondie_record *log, int64_t firs
         ondie_payload *p = drives + log[first].dev;
         if ((p->status = (int32_t)apply(p, log + first)) != ONDIE_OK) break;
     }
+    drain();
     return first;
 }

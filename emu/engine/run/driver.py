@@ -51,8 +51,10 @@ class Driver:
         self.arrays = arrays
         self.geometry = Geometry.of(cfg)
         self.state = arrays.handle()
-        self.registers = arrays.reg.view(np.ndarray).view(np.int64)
-        """The engine's registers as numbers, int64[registers], in the order of events.REG."""
+        self.registers = arrays.reg.view(np.ndarray).view(np.int64).data
+        """The engine's registers as numbers, int64[registers], in the order of events.REG. They
+        are read as Python numbers, sooner than those of an array."""
+        self._keys = arrays.key.data
         self._keeps_up = bool(arrays.cfg.upkeep[0])
         self.rows_wanted = 0
         """Number of free rows in the ring at which the loop pauses for more rows; 0: no pause."""
@@ -73,7 +75,7 @@ class Driver:
     @property
     def next_event(self) -> int:
         """Time of the next event (ps), NEVER if no event is pending."""
-        return int(self.arrays.key[1])
+        return int(self._keys[1])
 
     @property
     def next_upkeep(self) -> int:
