@@ -212,8 +212,8 @@ class PageStore:
         return self.files is not None and self.files.in_memory
 
     def keep_in_memory(self) -> None:
-        """Keep changes in memory from now on, because the file system has no room: pages stay
-        readable, and the files as they are. What changes now is lost at the end."""
+        """Keep changes in memory from now on, because the file system has no room: the files stay
+        as they are, and what changes now is lost at the end."""
         assert self.files is not None
         self.files.keep_in_memory()
 
@@ -228,13 +228,12 @@ class PageStore:
         by the next sync, also what an earlier process has changed."""
         if self.files is None or self.files.folder.superblock.clean:
             return False
-        if self.files.folder.durability == "host" and not self.full:
+        if self.syncs and not self.full:
             self.files.mark_all_changed()
         return self.files.folder.superblock.durability == "host"
 
     def sync(self) -> None:
-        """Make all changes durable; with changes in memory, those of the files. Without files, do
-        nothing."""
+        """Make all changes of the files, if there are any, durable."""
         if self.files is not None and not self.files.in_memory:
             self.files.sync()
 
@@ -395,9 +394,7 @@ class PageStore:
 
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes], as a view; copy it before the next write.
-
-        Raises InputError if the page is not programmed.
-        """
+        Raises InputError if the page is not programmed."""
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
             raise InputError(f"physical page {ppn} is read before it was programmed")
@@ -484,10 +481,8 @@ class PageStore:
         pages[at, byte] ^= mask
 
     def damage(self, ppn: int, mask: np.ndarray) -> None:
-        """Flip the stored bits that ``mask``, uint8[page_bytes], selects. Keep the checksum.
-
-        Raises InputError if the page is not programmed.
-        """
+        """Flip the stored bits that ``mask``, uint8[page_bytes], selects. Keep the checksum. Raises
+        InputError if the page is not programmed."""
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
             raise InputError(f"physical page {ppn} has no bits to flip: it was never programmed")
