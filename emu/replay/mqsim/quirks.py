@@ -123,13 +123,8 @@ def _planes_unlike_dies(drive: Drive, scenario: Scenario) -> bool:
     )
 
 
-def _evicts_in_another_class(drive: Drive, scenario: Scenario) -> bool:
-    return (
-        drive.transaction_scheduling_policy == "PRIORITY_OUT_OF_ORDER"
-        and len(scenario.flows) > 1
-        and not sata.used(drive)
-        and _cached("WRITE_CACHE", "WRITE_READ_CACHE")(drive, scenario)
-    )
+def _ranked(drive: Drive, scenario: Scenario) -> bool:
+    return drive.transaction_scheduling_policy == "PRIORITY_OUT_OF_ORDER"
 
 
 QUIRKS: tuple[Quirk, ...] = (
@@ -395,7 +390,8 @@ QUIRKS: tuple[Quirk, ...] = (
         "eviction_class", ("Priority_Class",),
         "writes a page that a write evicts from the data cache in class URGENT, and a page that a "
         "read evicts in class HIGH; the latter is reproduced only with --quirks",
-        "the class of the flow that wrote the page", KEPT, _evicts_in_another_class,
+        "the class of the flow that wrote the page", KEPT,
+        _both(_ranked, _cached("WRITE_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(
         "cache_capacity", ("Data_Cache_Capacity",), "stores the capacity "
