@@ -342,6 +342,13 @@ QUIRKS: tuple[Quirk, ...] = (
         "these requests complete", ASKED, _cached_map,
     ),
     Quirk(
+        "forgotten_sectors", ("CMT_Capacity",),
+        "stores only the flash pages of the other changed entries when it writes a mapping page "
+        "back, not which sectors of these pages hold data; once such an entry has left the mapping "
+        "cache, partial writes of its page read fewer sectors first",
+        "a write reads all sectors of its page that it does not cover", ASKED, _cached_map,
+    ),
+    Quirk(
         "lost_requests", (),
         "deletes requests that wait for a page that collection moves, and loses the erase of a "
         "postponed collection", "every request completes", NAMED, _writes,
