@@ -28,7 +28,7 @@ from ondie.emu.engine.core.events import (
     go,
 )
 from ondie.emu.engine.core.stages import TRANSLATED
-from ondie.emu.engine.core.state import record_type
+from ondie.emu.engine.core.state import Arrays, record_type
 from ondie.emu.ftl import block_manager, page_map, write_frontier
 from ondie.emu.ftl.cached_entries import (
     ASKED,
@@ -146,6 +146,8 @@ def evict(st, dev, cache):
     entry = st.entry[eid - 1]
     unlink(st, cache, eid)
     lru.unlist(st.bucket, st.entry, dev, eid)
+    if st.cfg[0].map_forgets != 0:
+        keep_sectors(st, dev, entry)
     if entry.dirty == DIRTY:
         tpage = page_of(st, dev, entry.lpn)
         mark_clean(st, tpage, eid)
@@ -154,6 +156,20 @@ def evict(st, dev, cache):
         else:
             write_back(st, dev, tpage)
     return eid
+
+
+@cold
+def keep_sectors(st, dev, entry):
+    """Store the sectors of the page of record ``entry``, which leaves the cache, as MQSim does.
+
+    Only a dirty entry stores them. An entry that was cleaned when another entry of its translation
+    page was written back has stored its flash page only: the sectors written since the entry was
+    stored are forgotten, so that later writes read fewer sectors first.
+    """
+    if entry.dirty == DIRTY:
+        st.stored[dev, entry.lpn] = st.sectors[dev, entry.lpn]
+    elif entry.dirty == CLEAN:
+        st.sectors[dev, entry.lpn] = st.stored[dev, entry.lpn]
 
 
 @njit
@@ -195,6 +211,19 @@ def update(st, dev, lpn):
         if page.dirty > 0:
             st.entry[page.dirty - 1].before = eid
         page.dirty = eid
+
+
+def forget_sectors(arrays: Arrays) -> None:
+    """Let the stored map of a drive that never writes it back (map_writes = 0) forget sectors, as
+    MQSim does (:func:`keep_sectors`). Without effect on other drives and on whole pages.
+    """
+    if (
+        arrays.cfg["map_entries"][0]
+        and not arrays.cfg["map_writes"][0]
+        and arrays.cfg["partial"][0]
+    ):
+        arrays.cfg["map_forgets"] = 1
+        arrays.stored[:] = arrays.sectors
 
 
 # --- misses

@@ -305,10 +305,11 @@ def _urgency(arrays: Arrays, geometry: Geometry) -> Quantities:
     if cfg.partial:
         host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are never partial
         l2p, sectors = arrays.l2p[0, :host], arrays.sectors[0, :host]
-        wrong_pages = sum(
-            int(((l2p[part] != 0) != (sectors[part] != 0)).sum())
-            for part in touched_parts(l2p, sectors)
-        )
+        forgets = cfg.map_forgets != 0  # then a mapped page may have no sectors
+        for part in touched_parts(l2p, sectors):
+            mapped, held = l2p[part] != 0, sectors[part] != 0
+            wrong = held & ~mapped if forgets else held != mapped
+            wrong_pages += int(wrong.sum())
     return {"dies_with_wrong_urgency": wrong_dies, "pages_with_wrong_sectors": wrong_pages}
 
 

@@ -334,6 +334,9 @@ def tables(
         "p2l": map_table((n, geometry.physical_pages), width),
         "rewrites": np.zeros((n, REWRITES if table.partial else 1), np.int64),
         "sectors": map_table((n, mapped if table.partial else 1), np.int64),
+        "stored": map_table(
+            (n, mapped if table.partial and table.map_writes == 0 else 1), np.int64
+        ),
         "trim_map": records(trim_maps.TRIM_MAP, max(n * int(table.trim_maps), 1)),
         "trim_slot": np.zeros(n * trim_maps.SLOTS, np.int8),
         "trim_bits": bits,

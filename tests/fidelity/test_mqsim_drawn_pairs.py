@@ -53,6 +53,7 @@ def test_mean_response_times_are_those_of_mqsim(tmp_path, name):
         ("polled classes with a cached map", "polling"),
         ("translation pages that are written back while they are read", "mapping_writes"),
         ("reads and evictions of pages in flight", "unwritten_slot"),
+        ("partial writes of pages whose sectors the stored map forgets", "forgotten_sectors"),
     ],
 )
 def test_each_quirk_matters(tmp_path, name, quirk):

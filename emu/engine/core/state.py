@@ -51,6 +51,7 @@ FIELDS = (
     "l2p",  # uint32/uint64[devices, lpns]: ppn + 1, 0 = unmapped (ftl/page_map.py)
     "p2l",  # uint32/uint64[devices, ppns]: lpn + 1
     "sectors",  # int64[devices, lpns]: sectors that hold data, where pages may be partial
+    "stored",  # int64[devices, lpns]: sectors of each page as stored in MQSim's map (ftl/cmt.py)
     "trim_map",  # records[devices x maps]: trims that are not on flash (ftl/trim_maps.py)
     "trim_slot",  # int8[devices x SLOTS]: states of the buffers of trim maps (ftl/trim_maps.py)
     "trim_bits",  # uint8[buffers, page bytes]: their contents, for payload (ftl/trim_maps.py)

@@ -75,6 +75,7 @@ CFG = record_type(
     link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
     ranked="i8",  # 1: host operations on a die are ordered by class
     map_losses="i8",  # 1: transactions lose mapping entries that are evicted before they are read
+    map_forgets="i8",  # 1: the stored map forgets sectors of pages, as MQSim's (ftl/cmt.py)
     ordered="i8",  # 1: simultaneous events are handled in order of their registration
     adapter="i8",  # entries of the single queue of a host adapter; 0: one queue per pair
     entries="i8",  # entries of a submission queue (nvme/queue_pair.py); 0: unlimited

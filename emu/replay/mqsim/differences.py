@@ -98,6 +98,12 @@ def _lost_entries(ran: Ran) -> str | None:
     return "requests whose mapping entries are evicted early can wait forever"
 
 
+def _forgotten(ran: Ran) -> str | None:
+    if not ran.count("map_writes"):
+        return None
+    return f"its partial writes read fewer sectors before: latencies change {OPEN}"
+
+
 def _stalled(ran: Ran) -> str | None:
     if not ran.count("collections"):
         return None
@@ -141,6 +147,7 @@ EFFECTS: dict[str, Callable[[Ran], str | None]] = {
     ),
     "mapping_writes": _map_writes,
     "lost_map_entries": _lost_entries,
+    "forgotten_sectors": _forgotten,
     "shared_map_cache": lambda ran: (
         f"its mapping cache has {len(ran.scenario.flows)} times the capacity"
     ),

@@ -123,6 +123,10 @@ def _planes_unlike_dies(drive: Drive, scenario: Scenario) -> bool:
     )
 
 
+def _ranked(drive: Drive, scenario: Scenario) -> bool:
+    return drive.transaction_scheduling_policy == "PRIORITY_OUT_OF_ORDER"
+
+
 QUIRKS: tuple[Quirk, ...] = (
     # --- results
     Quirk(
@@ -320,7 +324,9 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
         "queues the write-back of a mapping page and never issues it; later accesses to that page "
-        "need no read either", "write-backs that take time", ASKED, _cached_map,
+        "need no read either; reads a page twice if a miss in that page evicts a changed entry of "
+        "it, once to merge and once for the miss",
+        "write-backs that take time, and one read", ASKED, _cached_map,
     ),
     Quirk(
         "shared_map_cache", ("CMT_Sharing_Mode",),
@@ -334,6 +340,13 @@ QUIRKS: tuple[Quirk, ...] = (
         "can evict a mapping entry for which requests wait, which then wait until another request "
         "needs the entry, or for ever",
         "these requests complete", ASKED, _cached_map,
+    ),
+    Quirk(
+        "forgotten_sectors", ("CMT_Capacity",),
+        "stores only the flash pages of the other changed entries when it writes a mapping page "
+        "back, not which sectors of these pages hold data; once such an entry has left the mapping "
+        "cache, partial writes of its page read fewer sectors first",
+        "a write reads all sectors of its page that it does not cover", ASKED, _cached_map,
     ),
     Quirk(
         "lost_requests", (),
@@ -379,6 +392,13 @@ QUIRKS: tuple[Quirk, ...] = (
         "number in the flow that wrote it", "the page is written where it belongs", ASKED,
         lambda d, s: (len(s.flows) > 1 and d.data_cache_sharing_mode == "SHARED"
                       and _cached("WRITE_CACHE", "WRITE_READ_CACHE")(d, s)),
+    ),
+    Quirk(
+        "eviction_class", ("Priority_Class",),
+        "writes a page that a write evicts from the data cache in class URGENT, and a page that a "
+        "read evicts in class HIGH; the latter is reproduced only with --quirks",
+        "the class of the flow that wrote the page", KEPT,
+        _both(_ranked, _cached("WRITE_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(
         "cache_capacity", ("Data_Cache_Capacity",), "stores the capacity "

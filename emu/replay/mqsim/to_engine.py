@@ -273,6 +273,8 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     if drive.enabled_preconditioning:
         _filled(cfg, arrays, drive, streams, pages, quirks)
     data_cache.divide(arrays, streams)
+    if "forgotten_sectors" in quirks:
+        cmt.forget_sectors(arrays)
     return cfg, arrays
 
 
