@@ -152,6 +152,15 @@ def test_memory_is_served_over_all_protocols(tmp_path):
         assert server.wait(nbd.SECONDS) == 0
 
 
+@pytest.fixture
+def hang_up_ends():
+    """SIGHUP ends a process, also where the shell of the tests ignores it (nohup)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up_ends")
 def test_a_socket_that_another_server_took_over_stays(tmp_path):
     """The end of a server removes its own file only. SIGHUP ends it in order, too."""
     path = path_in(tmp_path)
@@ -248,6 +257,7 @@ def test_a_signal_ends_the_start(tmp_path):
     folder.close()
 
 
+@pytest.mark.usefixtures("hang_up_ends")
 @pytest.mark.parametrize(
     ("number", "said"),
     [(signal.SIGINT, ("interrupted; no", 130)), (signal.SIGHUP, ("ended by SIGHUP; no", 129))],
