@@ -180,6 +180,9 @@ def test_the_socket_of_another_protocol(socket_path, greeting, said):
         def greet():
             with listener.accept()[0] as sock:
                 sock.sendall(greeting)
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(1 << 16):
+                    pass
 
         thread = threading.Thread(target=greet)
         thread.start()

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from ondie.emu.clock import NEVER
 from ondie.emu.engine.core.payload_log import LOG_BPP, LOG_LANDED
 from ondie.emu.ftl.reservoir_recovery import DieScan, Version
 from ondie.emu.nand.page_store import OOB
@@ -47,16 +48,28 @@ class LosingHost:
             found[path.name] = held.reshape(-1, size).copy()
         return found
 
+    def unsynced(self):
+        """Which pages of the reservoir have changed since the last sync, bool[pages]."""
+        found = np.zeros(self.pages, bool)
+        for name, now in self.contents().items():
+            changed = (self.before(name, now) != now).any(axis=1)
+            found[: len(now)] |= changed
+        return found & self.states
+
+    def before(self, name, now):
+        """What the last sync has kept of a file, like ``now``."""
+        old = self.synced.get(name, now[:0])
+        return np.concatenate([old, np.zeros((len(now) - len(old), now.shape[1]), np.uint8)])
+
     def lose(self, rng, target):
         """Copy the store as such a host leaves it to ``target``; return the number of losses in the
         reservoir."""
         shutil.copytree(self.folder, target)
         lost = 0
         for name, now in self.contents().items():
-            old = self.synced.get(name, np.zeros((0, now.shape[1]), np.uint8))
-            old = np.concatenate([old, np.zeros((len(now) - len(old), now.shape[1]), np.uint8)])
+            old = self.before(name, now)
             changed = (old != now).any(axis=1)
-            gone = changed & (rng.random(len(now)) < rng.uniform(0.05, 0.5))
+            gone = changed & (rng.random(len(now)) < rng.uniform(0.2, 0.6))
             lost += int((gone & self.states[: len(gone)]).sum())
             with (target / name).open("r+b") as file:
                 file.write(np.where(gone[:, None], old, now).tobytes())
@@ -73,7 +86,7 @@ def test_a_host_that_loses_its_power(tmp_path, monkeypatch, name, counts):
     """Durability "host": completed updates are there, and one that was running goes on, whatever
     the host had not synced."""
     lost = 0
-    for seed in range(counts(3, 8)):
+    for seed in range(counts(4, 8)):
         folder, target = tmp_path / f"{seed}", tmp_path / f"lost {seed}"
         both = Both(name, "sgd", seed, 120, BLOCKS_OF_16, store=folder, durability="host")
         both.held = Versions(both.drive, cached=True)
@@ -88,6 +101,8 @@ def test_a_host_that_loses_its_power(tmp_path, monkeypatch, name, counts):
             both.drive.run_until(max_events=int(both.rng.integers(60, 300)))
             done = both.states.stripes_done if seed % 3 == 0 else 0
             both.drive.run_until(max_events=int(both.rng.integers(20, 160)))
+            while not host.unsynced().any() and both.drive.next_event < NEVER:
+                both.drive.run_until(max_events=8)
             both.held.settle(chosen, both.drive.completions())
             lost += host.lose(both.rng, target)
         both.drive.close()
