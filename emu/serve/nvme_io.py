@@ -166,22 +166,12 @@ class IoRunner:
                 break
             self._run_stage(current, stage)
             stage += 1
-        marks = list(self._drive.shared.uncorrectable.ranges)
-        with self._drive.lock:
-            found = [self._finish(each) for each in part]
-        kept = marks == self._drive.shared.uncorrectable.ranges or self._save()
+        marks = self._drive.served.marks
+        found, kept = marks.change(lambda: [self._finish(each) for each in part])
         for each, result in zip(part, found, strict=True):
             if each.plan.opcode == Nvm.WRITE_UNCORRECTABLE and not kept:
                 result = IoResult(Cqe(each.request.sqe.cid, int(Code.INTERNAL_ERROR)))
             results[each.at] = result._replace(data=result.data.copy()) if several else result
-
-    def _save(self) -> bool:
-        """Keep the marks of Write Uncorrectable; return False if that fails."""
-        try:
-            self._drive.save()
-        except InputError:
-            return False
-        return True
 
     def _load(self, each: _Running) -> None:
         """Fill the data area of a command."""
@@ -213,7 +203,8 @@ class IoRunner:
             self._drive.add_busy(int(done["arrival"].min()), int(done["end"].max()))
 
     def _finish(self, each: _Running) -> IoResult:
-        """Return the completion of a command whose stages have ended."""
+        """Return the completion of a command whose stages have ended. The caller holds the lock of
+        the drive."""
         plan, (sqid, sqe, _) = each.plan, each.request
         area = self._area[each.first : each.first + plan.area]
         status = finish(plan, each.statuses, area, self._controller)
