@@ -207,7 +207,7 @@ class PacedSession(Session):
                 show_exception("commands of NBD")
             flight = next(each for each in flights.values() if each.stream is ticket)
             return self._fail(flight)
-        replies = []
+        replies, completed = [], []
         for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
             flight = flights[tag >> TAG_SHIFT]
             number = tag & (1 << TAG_SHIFT) - 1
@@ -218,11 +218,15 @@ class PacedSession(Session):
                 continue
             flight.waiting.remove(number)
             error = flight.errors.get(number, 0)
+            if not error:
+                completed.append(flight.requests[number])
             replies.append(self.reply(flight.batch, flight.requests[number], error))
             if error:
                 self.served.count([0] * 8, 1)
             if not flight.waiting:
                 self._land(flight)
+        if self.served.marks:
+            self.clear_marks(completed)
         return b"".join(replies)
 
     def _fail(self, flight: Flight) -> bytes:

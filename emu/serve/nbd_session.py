@@ -10,7 +10,7 @@ over at once.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -33,6 +33,8 @@ WHOLE = 1 << 16
 """Bytes missing of a write from which on they are awaited all at once."""
 SEND_BUFFER = 1 << 20
 """Bytes that the system keeps of replies that the client has not taken."""
+CLEARS = (words.NBD_WRITE, words.NBD_TRIM, words.NBD_WRITE_ZEROES)
+"""Requests that clear marks of Write Uncorrectable, as their commands of NVMe do."""
 MOST_EXTENTS = 4096
 """Largest number of extents in a reply to BLOCK_STATUS."""
 FIRST_STATUS_UNITS = 64
@@ -119,6 +121,8 @@ class Session:
         position, count, commands, out, skip, why, refused, missing, *kinds = self._found.tolist()
         batch.begin = position
         if count:
+            if self.served.marks:
+                commands, refused = self._refuse_marked(count, commands, refused)
             self.served.count(kinds, refused)
             self.execute(count, commands, out, refused)
         if why == words.SLOW:
@@ -180,10 +184,42 @@ class Session:
                     errors.setdefault(tag, error_of(status))
             if errors:
                 self.served.count([0] * 8, len(errors))
+            if self.served.marks:
+                requests = enumerate(batch.requests[:count].tolist())
+                self.clear_marks(each for at, each in requests if at not in errors)
         if not errors and not refused:
             self.send(batch.view[batch.input : out])
         else:
             self.send(b"".join(self.replies(batch, count, errors)))
+
+    def _refuse_marked(self, count: int, commands: int, refused: int) -> tuple[int, int]:
+        """Refuse the reads of marked blocks among the first ``count`` requests; return the number
+        of commands that are left, and of requests without any."""
+        requests, place = self.batch.requests[:count], self.batch.commands[:commands]
+        reads = np.isin(requests["kind"], (words.NBD_READ, words.NBD_CACHE)) & (
+            requests["error"] == 0
+        )
+        numbers = np.flatnonzero(reads)
+        ranges = zip(
+            requests["offset"][numbers].tolist(), requests["length"][numbers].tolist(), strict=True
+        )
+        marked = numbers[self.served.marks.touched(ranges)]
+        if not len(marked):
+            return commands, refused
+        requests["error"][marked] = NbdError.EIO
+        requests["count"][marked] = 0
+        left = place[~np.isin(place["tag"] - self.limits["tag"][0], marked)]
+        place[: len(left)] = left
+        return len(left), refused + len(marked)
+
+    def clear_marks(self, requests: Iterable[tuple[int, ...]]) -> None:
+        """Clear the marks of what requests without an error of the drive (fields of words.REQUEST)
+        have written or deallocated."""
+        self.served.marks.clear(
+            (offset, length)
+            for _, offset, length, _, _, kind, _, _, _, refused in requests
+            if kind in CLEARS and not refused
+        )
 
     def replies(self, batch: Batch, count: int, errors: dict[int, int]) -> list[bytes]:
         """Return the replies to the first ``count`` requests of ``batch``; ``errors``: of requests
@@ -217,6 +253,8 @@ class Session:
                 error = self._write_zeroes(offset, length, flags)
             if not error and flags & words.FLAG_FUA:
                 error = self._steps([(FLUSH, 0, 0, -1, 0)])
+            if not error and self.served.marks:
+                self.served.marks.clear([(offset, length)])
             reply = words.error_reply(kind, cookie, error, self.structured)
         self.served.count_one(kind, bool(error))
         self.send(reply)
@@ -259,10 +297,10 @@ class Session:
         count = min(-(-(offset + length) // unit) - first, MOST_STATUS_UNITS)
         some = min(count, FIRST_STATUS_UNITS) if one else count
         try:
-            mapped = self.served.mapped(first, some)
+            mapped = self._data(first, some)
             while some < count and mapped.all() == mapped.any():  # the extent goes on
                 some = min(count, 8 * some)
-                mapped = self.served.mapped(first, some)
+                mapped = self._data(first, some)
         except InputError:
             mapped, error = None, NbdError.EIO
         if self.served.detached:
@@ -274,6 +312,13 @@ class Session:
         found = words.extents(mapped, unit, offset, length, most)
         context = words.CONTEXT.pack(ALLOCATION_ID)
         return words.chunk(cookie, words.CHUNK_BLOCK_STATUS, context + found), 0
+
+    def _data(self, first: int, count: int) -> np.ndarray:
+        """Return which of ``count`` mapping units from ``first`` on do not read as zeros, as far as
+        the drive knows, bool[count]: marked ones are no holes. Raises InputError if the drive
+        serves no more."""
+        mapped, marks = self.served.mapped(first, count), self.served.marks
+        return mapped | marks.units(first, count, self.served.unit) if marks else mapped
 
 
 def warm_up(served: Served) -> None:

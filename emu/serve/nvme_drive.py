@@ -48,6 +48,7 @@ from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import controller_state
 from ondie.emu.serve.computation import Computation
 from ondie.emu.serve.gate import Gate
+from ondie.emu.serve.marked_blocks import MarkedBlocks
 from ondie.emu.serve.served import Served, ServedDrive
 from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
@@ -166,6 +167,7 @@ class NvmeDrive:
             saved = new and self.served.cfg.cache.power_loss_protection
             self.past = found.past.restarted(not found.running, saved, ran)
         self._follow_namespaces()
+        self.served.marks = MarkedBlocks(self.shared.uncorrectable, self.lock, self.save)
         self.save()
         if self.sanitizing():  # as after any loss of power
             self.perform(Action(Do.SANITIZE))

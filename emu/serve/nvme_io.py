@@ -54,19 +54,25 @@ class IoRunner:
         self._client = drive.served.connect()
         self._area = np.zeros(1 << 16, np.uint8)
 
-    def run(self, requests: Sequence[IoRequest], later: Later = drop) -> list[IoResult | None]:
+    def run(
+        self,
+        requests: Sequence[IoRequest],
+        later: Later = drop,
+        seen: set[tuple[int, int]] | None = None,
+    ) -> list[IoResult | None]:
         """Run ``requests`` and return their completions in the same order. A command whose
         identifier another one of the batch has, in the same queue, ends with Command ID Conflict.
         ``later`` gets the completion of a computation command that is not ready; None stands for
-        it.
+        it. ``seen``: (queue, identifier) of the commands of earlier parts of the batch, if it is
+        run in parts; those of ``requests`` are added.
         """
         computation = self._drive.computation
+        seen = set() if seen is None else seen
         if computation is None or not any(map(computation.takes, requests)):
-            return list(self._run_commands(requests))
+            return list(self._run_commands(requests, seen))
         most = self._drive.capabilities.transfer_bytes
         results: list[IoResult | None] = [None] * len(requests)
         others: list[int] = []
-        seen: set[tuple[int, int]] = set()
         for at, request in enumerate(requests):
             identifier = request.sqid, request.sqe.cid
             if identifier in seen:
@@ -79,7 +85,7 @@ class IoRunner:
                 others.append(at)
             seen.add(identifier)
         if others:  # otherwise they need not pass the gate
-            found = self._run_commands([requests[at] for at in others])
+            found = self._run_commands([requests[at] for at in others], set())
             for at, result in zip(others, found, strict=True):
                 results[at] = result
         return results
@@ -91,23 +97,25 @@ class IoRunner:
         status = record(self._controller, sqid, sqe, refused.code, refused.where)
         return IoResult(Cqe(sqe.cid, status))
 
-    def _run_commands(self, requests: Sequence[IoRequest]) -> list[IoResult]:
-        """Run commands of the NVM Command Set, and return their completions."""
+    def _run_commands(
+        self, requests: Sequence[IoRequest], seen: set[tuple[int, int]]
+    ) -> list[IoResult]:
+        """Run commands of the NVM Command Set, and return their completions. ``seen``: see run."""
         while True:
             with self._drive.gate.together(self._drive.sanitizing) as passed:
                 if passed:
-                    return self._run_all(requests)
+                    return self._run_all(requests, seen)
             with self._drive.lock:
                 if self._drive.sanitizing():  # it refuses all of them
                     refused: list[IoResult | None] = [None] * len(requests)
-                    self._decode(requests, refused)
+                    self._decode(requests, refused, seen)
                     return [each for each in refused if each is not None]
 
-    def _run_all(self, requests: Sequence[IoRequest]) -> list[IoResult]:
+    def _run_all(self, requests: Sequence[IoRequest], seen: set[tuple[int, int]]) -> list[IoResult]:
         """Run ``requests`` and return their completions. The caller has passed the gate."""
         results: list[IoResult | None] = [None] * len(requests)
         with self._drive.lock:
-            running = self._decode(requests, results)
+            running = self._decode(requests, results, seen)
         first, parts = 0, []
         area = 0
         for at, each in enumerate(running):
@@ -123,11 +131,14 @@ class IoRunner:
         return [each for each in results if each is not None]
 
     def _decode(
-        self, requests: Sequence[IoRequest], results: list[IoResult | None]
+        self,
+        requests: Sequence[IoRequest],
+        results: list[IoResult | None],
+        seen: set[tuple[int, int]],
     ) -> list[_Running]:
         """Return the commands that the drive is to run; write the completions of others. The
         caller holds the lock of the drive."""
-        running, seen = [], set()
+        running = []
         for at, request in enumerate(requests):
             sqid, sqe, data = request
             try:
@@ -166,22 +177,12 @@ class IoRunner:
                 break
             self._run_stage(current, stage)
             stage += 1
-        marks = list(self._drive.shared.uncorrectable.ranges)
-        with self._drive.lock:
-            found = [self._finish(each) for each in part]
-        kept = marks == self._drive.shared.uncorrectable.ranges or self._save()
+        marks = self._drive.served.marks
+        found, kept = marks.change(lambda: [self._finish(each) for each in part])
         for each, result in zip(part, found, strict=True):
             if each.plan.opcode == Nvm.WRITE_UNCORRECTABLE and not kept:
                 result = IoResult(Cqe(each.request.sqe.cid, int(Code.INTERNAL_ERROR)))
             results[each.at] = result._replace(data=result.data.copy()) if several else result
-
-    def _save(self) -> bool:
-        """Keep the marks of Write Uncorrectable; return False if that fails."""
-        try:
-            self._drive.save()
-        except InputError:
-            return False
-        return True
 
     def _load(self, each: _Running) -> None:
         """Fill the data area of a command."""
@@ -213,7 +214,8 @@ class IoRunner:
             self._drive.add_busy(int(done["arrival"].min()), int(done["end"].max()))
 
     def _finish(self, each: _Running) -> IoResult:
-        """Return the completion of a command whose stages have ended."""
+        """Return the completion of a command whose stages have ended. The caller holds the lock of
+        the drive."""
         plan, (sqid, sqe, _) = each.plan, each.request
         area = self._area[each.first : each.first + plan.area]
         status = finish(plan, each.statuses, area, self._controller)

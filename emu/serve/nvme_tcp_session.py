@@ -325,10 +325,12 @@ class Session:
                 self._execute_admin(command)
             return
         requests = [IoRequest(self.qid, each.sqe, each.data) for each in ready]
+        seen: set[tuple[int, int]] = set()
+        late: set[int] = set()
         while requests:
             asked = np.cumsum([self._answered(each.sqe) for each in requests])
             count = max(int(np.searchsorted(asked, MOST_ASKED, "right")), 1)
-            self._run(self._runner, requests[:count])
+            self._run(self._runner, requests[:count], seen, late)
             requests = requests[count:]
 
     def _answered(self, sqe: Sqe) -> int:
@@ -338,16 +340,25 @@ class Session:
         direction, size = io_commands.transfer_of(sqe, controller)
         return size if direction == TO_HOST else 0
 
-    def _run(self, runner: IoRunner, requests: list[IoRequest]) -> None:
-        """Run I/O commands, and respond."""
-        self._later |= {each.sqe.cid for each in requests}
-        results = runner.run(requests, self._complete_later)
+    def _run(
+        self,
+        runner: IoRunner,
+        requests: list[IoRequest],
+        seen: set[tuple[int, int]],
+        late: set[int],
+    ) -> None:
+        """Run a part of a batch of I/O commands, and respond. ``seen``: (queue, identifier) of the
+        commands of earlier parts, ``late``: identifiers of those that complete from another
+        thread; those of this part are added."""
+        new = {each.sqe.cid for each in requests if (each.sqid, each.sqe.cid) not in seen}
+        self._later |= new
+        results = runner.run(requests, self._complete_later, seen)
         pairs = list(zip(requests, results, strict=True))
-        left = {each.sqe.cid for each, result in pairs if result is None}
+        late |= {each.sqe.cid for each, result in pairs if result is None}
         parts: list[bytes | memoryview] = []
         for request, result in pairs:
             if result is not None:
-                if request.sqe.cid not in left:  # an identifier that was used twice
+                if request.sqe.cid not in late:  # an identifier that was used twice
                     self._later.discard(request.sqe.cid)
                 parts += self._result_parts(result)
         if parts:

@@ -18,6 +18,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.controller.health import Health, Past, Ran, health_of, ran_of
 from ondie.emu.controller.status_code import Code
+from ondie.emu.controller.uncorrectable import Uncorrectable
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import BAD_BLOCKS
 from ondie.emu.engine.run.power_system import Start
@@ -27,6 +28,7 @@ from ondie.emu.nvme.client_queue import Connection
 from ondie.emu.nvme.command import commands_of, first_error
 from ondie.emu.nvme.status import SPARE_THRESHOLD, Condition
 from ondie.emu.nvme.tables import PAIR_RING
+from ondie.emu.serve.marked_blocks import MarkedBlocks
 from ondie.emu.serve.nbd_wire import MOST_BLOCK, Export
 from ondie.emu.service import Service
 from ondie.emu.units import InputError
@@ -77,6 +79,8 @@ class Served(ABC):
         """Called after each power cut, in the thread that owns the drive."""
         self.detached = False
         """Namespace 1, which NBD serves, is not the whole drive any more."""
+        self.marks = MarkedBlocks(Uncorrectable(), threading.Lock())
+        """What hosts of NVMe have marked as uncorrectable; none without NVMe."""
         self.zeros = np.zeros(self.transfer, np.uint8)
         """Memory of writes of zeros; nobody changes it."""
         self._lock = threading.Lock()

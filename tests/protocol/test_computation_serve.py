@@ -3,22 +3,38 @@ input. Source: docs/computation.md; ondie.kernels.
 """
 
 import signal
+import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from ondie.emu.nand.store_folder import StoreFolder
+from ondie.emu.nvme.plan_queue import LAST_S
 from ondie.emu.serve.control import Controls
 from ondie.emu.serve.served_states import StatesOptions, describe_states
 from ondie.emu.serve.server import ServeOptions, Server
 from ondie.emu.units import InputError
 from ondie.kernels import get
-from tests.protocol.compute_host import ADAM, LEAVES, NSID, ComputeHost, config
-from tests.protocol.nvme_tcp_client import Queue
+from tests.protocol.compute_host import (
+    ADAM,
+    ALLOCATE,
+    EXECUTE,
+    FREE,
+    LEAVES,
+    NSID,
+    REPORT,
+    ComputeHost,
+    config,
+)
+from tests.protocol.nvme_tcp_client import TRANSPORT, Queue, sgl
 from tests.smoke.commands import here, refused
 
 COUNT = 30_000
+BUSY = 0x021
+CLOSE_S = 40
+"""Time to flush a drive and close its store on a busy machine, s."""
 
 
 class States:
@@ -141,6 +157,40 @@ def test_a_server_that_is_killed(tmp_path, weights):
             states.update()
             states.look()
             process.send_signal(signal.SIGKILL)
+
+
+def test_sigterm_ends_a_server_whose_program_runs_long(tmp_path, weights):
+    """A program of 819 s with the wall clock gets no more time than docs/serve.md says; the server
+    ends in order, and leaves a clean store."""
+    states = States(weights)
+    arguments = [
+        sys.executable, "-m", "ondie.emu.cli", "serve", "--nvme-tcp", ":0", "--device", "csd-pe",
+        "--clock", "real", "--store", str(tmp_path / "s"), "--states", str(COUNT),
+        "--weights", str(tmp_path / "w.npy"),
+    ]  # fmt: skip
+    for name, value in LEAVES.items():
+        arguments += ["--set", f"{name}={value}"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            port = int(process.stdout.readline().rsplit(":", 1)[1])
+            states.connect(port, process.stdout.readline().split()[1])
+            host, (_, io) = states.host, states.queues
+            handle = host.ok(ALLOCATE, cdw10=1 << 20)
+            rsid = host.set((handle, 0, 1 << 20))
+            host.load(1, instructions=(10_000_000, 1))
+            io.capsule(EXECUTE, NSID, struct.pack("<2I", 1 | rsid << 16, 0))
+            io.capsule(REPORT, NSID, descriptor=sgl(TRANSPORT, 4096))
+            assert io.answer()[0] == 0
+            assert host.run(FREE, cdw10=handle)[0] & 0x7FF == BUSY  # the program runs
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LAST_S + CLOSE_S) == 0
+            with pytest.raises(ConnectionError):
+                io.pdu()
+        finally:
+            process.kill()
+    folder = StoreFolder.look(tmp_path / "s", lock=True)
+    assert folder.superblock.clean
+    folder.close()
 
 
 @pytest.mark.parametrize(

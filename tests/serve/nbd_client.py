@@ -5,6 +5,7 @@ Does not own: any expectation. Source: NBD protocol, doc/proto.md.
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,14 @@ ERR_UNSUP, ERR_POLICY, ERR_INVALID, ERR_UNKNOWN, ERR_TOO_BIG = (
 HOLE, ZERO = 1, 2
 SECONDS = 30
 """Bound of every wait of a client."""
+
+
+def until(condition, what):
+    """Wait until a condition holds."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"awaited: {what}"
+        time.sleep(0.002)
 
 
 def option(number: int, data: bytes = b"") -> bytes:

@@ -153,6 +153,7 @@ def service_command(given: ServiceBenchOptions) -> None:
     show_rows(
         given, "Served drive",
         lambda progress: service.run(given.quick, progress or (lambda what: None)),
+        service.CONDITIONS,
     )  # fmt: skip
 
 

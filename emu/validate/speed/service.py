@@ -40,6 +40,11 @@ CASES = (
     ("reads with bytes, one at a time", READ, 1, True, 60e3),
 )
 """Name, operation, commands per batch, payload, and target in commands per second."""
+CONDITIONS = (
+    "Each run has a fresh drive: writes with bytes touch the memory of its pages for the first "
+    "time, so that their rate depends on how fast the system gives memory."
+)
+"""What a reader of the rows has to know."""
 BLOCK = 20
 """Number of reads of the null client between two blocks of as many bare timers."""
 ABOVE_US = 20.0
