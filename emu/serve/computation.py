@@ -227,27 +227,37 @@ class Computation:
         return IoResult(Cqe(request.sqe.cid, status))
 
     def _run(self, started: _Started) -> None:
-        """Run a command until its plan is done, and complete it; if it is a read, then those that
-        wait."""
-        controller, request, task, device, later = started
-        if not isinstance(task, NamespaceRead):
+        """Run a command until its plan is done, and complete it; then the read that has no thread
+        of its own, if there is one."""
+        left: _Started | None = started
+        while left is not None:
+            controller, request, task, device, later = left
             if isinstance(task, Copy):
                 with self._gate.together():
                     result = self._run_copy(controller, request, task, device)
             else:
                 result = self._result(controller, request, task, device)
             with self._lock:
-                self._hold(task, device, -1)
-            later(request, result)
-            return
-        reading: _Started | None = started
-        while reading is not None:
-            controller, request, task, device, later = reading
-            result = self._result(controller, request, task, device)
-            with self._lock:
-                reading = self._waiting.popleft() if self._waiting else None
-                self._reading -= reading is None
-            later(request, result)
+                if isinstance(task, NamespaceRead):
+                    left = self._next_read()
+                else:
+                    self._hold(task, device, -1)
+                    left = None
+            later(request, result)  # waits for a host that takes nothing
+
+    def _next_read(self) -> _Started | None:
+        """A read has ended: begin one that waits. Return it if there is no thread for it. The
+        caller holds the lock."""
+        self._reading -= 1
+        if not self._waiting:
+            return None
+        following = self._waiting.popleft()
+        try:
+            self._begin(following)
+        except Refused:
+            self._reading += 1
+            return following
+        return None
 
     def _run_copy(
         self, controller: Controller, request: IoRequest, task: Copy, device: Device

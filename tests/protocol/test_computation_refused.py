@@ -220,6 +220,30 @@ def test_many_reads_of_states(target):
     wait_for(lambda: target.nvme.computation._reading == 0)
 
 
+@pytest.mark.parametrize("threads", [True, False])
+def test_reads_beside_a_host_that_takes_nothing(target, monkeypatch, threads):
+    """Reads that wait do not wait until another host has taken its results, if there are threads;
+    without, they do, and none is lost."""
+    slow, fast, taken = [], [], threading.Event()
+    reads = [target.request(2, cid=at, cdw10=at % BLOCKS) for at in range(MOST_READING + 4)]
+    free = held(target)
+    target.runner.run(
+        reads[:MOST_READING], lambda *found: (taken.wait(SECONDS), slow.append(found))
+    )
+    target.runner.run(reads[MOST_READING:], lambda *found: fast.append(found))
+    with monkeypatch.context() as patched:
+        if not threads:
+            patched.setattr(threading.Thread, "start", fails)
+        free.set()
+        if threads:
+            wait_for(lambda: len(fast) == 4)
+            assert not slow
+        taken.set()
+        wait_for(lambda: len(slow) == MOST_READING and len(fast) == 4)
+    assert not any(result.cqe.status for _, result in slow + fast)
+    wait_for(lambda: target.nvme.computation._reading == 0)
+
+
 def test_an_end_of_an_update_with_parity():
     """Parity is of whole updates: the report says so, and another end is refused."""
     target = Target(pe__rain=3)
@@ -232,11 +256,13 @@ def test_an_end_of_an_update_with_parity():
     target.close()
 
 
+def fails(thread):
+    """As if there were no more threads."""
+    raise RuntimeError("can't start new thread")
+
+
 def test_no_thread_is_left(target, monkeypatch):
     """The command may be sent again, and nothing of it is left."""
-
-    def fails(thread):
-        raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fails)
