@@ -372,7 +372,7 @@ class Computation:
     def _updated(self, task: Update) -> Outcome:
         states = self.states
         wanted = -(-(task.stop or states.n_params) // states.stripe_params)
-        if not states.complete and states.stripes_done < wanted:
+        if not states.stored_all or (not states.complete and states.stripes_done < wanted):
             raise Refused(Code.WRITE_FAULT)  # the store had no room
         self._counts["updates"] += 1
         return Outcome(states.step & 0xFFFFFFFF)

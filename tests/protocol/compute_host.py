@@ -52,12 +52,13 @@ class StatesDrive:
     them."""
 
     def __init__(self, op="adam", hyper=None, params=PARAMS, clock="virtual", store=None,
-                 several=True, **changes):  # fmt: skip
+                 several=True, durability=None, **changes):  # fmt: skip
         self.op, self.hyper = op, dict(hyper or ADAM)
         self.states = ResidentStates(config(**changes), op, params, self.hyper)
         self.drive = Drive(
-            self.states.cfg, payload=True, reservoir=self.states.reservoir, store=store
-        )
+            self.states.cfg, payload=True, reservoir=self.states.reservoir, store=store,
+            durability=durability,
+        )  # fmt: skip
         self.rng = np.random.default_rng(21)
         self.kernel = get(op, form="canonical")
         self.wanted = {

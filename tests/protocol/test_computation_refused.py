@@ -10,6 +10,9 @@ from dataclasses import replace
 import pytest
 
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand.segment_files import SegmentFiles
+from ondie.emu.nand.store_folder import StoreFull
 from ondie.emu.nvme.command import TRIM
 from ondie.emu.nvme.status import Condition
 from ondie.emu.nvme.wire import Sqe
@@ -32,6 +35,7 @@ from tests.protocol.compute_host import (
 SECONDS = 60
 BLOCKS = 100
 INVALID_FIELD, INTERNAL, BUSY, CONFLICT, UNRECOVERED = 0x002, 0x006, 0x021, 0x003, 0x281
+WRITE_FAULT, PROTECTED = 0x280, 0x020
 CODE = 0x7FF
 """Status code and its type in a status field."""
 
@@ -316,6 +320,39 @@ def test_a_defect_of_a_plan(target, monkeypatch, capfd):
     target.same(host.states(states.bytes_of_all))
     host.ok(0xC0, cdw10=0xFFFFFFFF)  # nothing is in use
     assert target.drive.condition is Condition.ONLINE
+
+
+@pytest.mark.parametrize("stripes", [0, 10])
+@pytest.mark.parametrize("durability", ["process", "host"])
+def test_a_store_without_room_for_an_update(tmp_path, monkeypatch, durability, stripes):
+    """What is in memory only is no result: neither if a page finds no room, nor if the results
+    cannot be synced."""
+    target = Target(store=tmp_path / "store", durability=durability)
+    rsid = target.host.give(target.gradient())
+    owner, name = (PageStore, "reserve") if durability == "process" else (SegmentFiles, "sync")
+    work, calls = getattr(owner, name), []
+
+    def fails(*given):
+        calls.append(given)
+        if len(calls) == 5 or durability == "host":
+            raise StoreFull("no room: test")
+        return work(*given)
+
+    begin = target.states.begin_update
+
+    def begun(*given):
+        plan = begin(*given)
+        monkeypatch.setattr(owner, name, fails)
+        return plan
+
+    monkeypatch.setattr(target.states, "begin_update", begun)
+    stop = stripes * target.states.stripe_params
+    assert target.host.execute(0, rsid, 1, stop)[0] == WRITE_FAULT
+    found = target.host.report()
+    assert (found["complete"], found["running"], found["updates"]) == (0, 0, 0)
+    assert target.drive.condition is Condition.READ_ONLY
+    assert target.host.execute(0, rsid, 1)[0] == PROTECTED
+    target.close()
 
 
 def test_a_drive_without_power():
