@@ -41,6 +41,7 @@ from ondie.emu.controller.io_commands import READS, NamespaceRead, namespace_rea
 from ondie.emu.controller.namespaces import Namespace
 from ondie.emu.controller.opcodes import Compute, Nvm
 from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.engine.core.plan_rows import MixedPlan
 from ondie.emu.engine.run.driver import PowerCut
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.wire import Cqe
@@ -310,10 +311,10 @@ class Computation:
             case Update():
                 return lambda: self._begin_update(task), lambda: self._updated(task)
             case Execution():
-                begun: list[int] = []
+                begun: list[tuple[int, MixedPlan]] = []
                 return (
                     lambda: self._begin_execution(task, begun),
-                    lambda: self._executed(task, begun[0]),
+                    lambda: self._executed(task, *begun[0]),
                 )
             case NamespaceRead():
                 return (
@@ -377,8 +378,10 @@ class Computation:
         self._counts["updates"] += 1
         return Outcome(states.step & 0xFFFFFFFF)
 
-    def _begin_execution(self, task: Execution, begun: list[int]) -> Any:
-        """Start a program; add the time of its begin (ps) to ``begun``."""
+    def _begin_execution(
+        self, task: Execution, begun: list[tuple[int, MixedPlan]]
+    ) -> MixedPlan:  # fmt: skip
+        """Start a program; add the time of its begin (ps) and its plan to ``begun``."""
         drive, cfg, program = self._served.drive, self.states.cfg, task.program
         cost = (
             program.instructions, program.fixed_instructions, program.read_bytes,
@@ -389,14 +392,15 @@ class Computation:
             raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
             raise InputError("the clock of the drive ends")
-        begun.append(drive.now)
-        return drive.start_beside(
+        plan = drive.start_beside(
             device_program.execution(cfg, task.elements, program.element_bytes, *cost)
         )
+        begun.append((drive.now, plan))
+        return plan
 
-    def _executed(self, task: Execution, begin_ps: int) -> Outcome:
+    def _executed(self, task: Execution, begin_ps: int, plan: MixedPlan) -> Outcome:
         program = task.program
-        self._last_ps = self._served.drive.now - begin_ps
+        self._last_ps = plan.end_ps - begin_ps  # the drive may be ahead of it
         made = program.fixed_instructions + program.instructions * task.elements
         self._counts["executions"] += 1
         self._counts["instructions"] += -int(-made // 1)

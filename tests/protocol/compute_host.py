@@ -38,7 +38,7 @@ SET, UNSET, LOAD, ACTIVATE, ALLOCATE, FREE, COPY, EXECUTE, REPORT, FETCH, STORE 
 FIELDS = {
     "step": 0, "done": 8, "stripes": 16, "params": 32, "granule": 40, "vectors": 48, "vsize": 56,
     "memory": 64, "used": 72, "time": 80, "updates": 88, "execs": 96, "instr": 104, "written": 112,
-    "read": 120, "copied": 128,
+    "read": 120, "copied": 128, "last": 136,
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Computation commands that a drive must refuse although their words are right, through the runner
-of a transport. Source: docs/computation.md; NVM Express Base Specification 2.0, figure "Command
-Dword 0" (FUSE).
+"""Computation commands that a drive must refuse although their words are right, and what it reports
+of others, through the runner of a transport. Source: docs/computation.md; NVM Express Base
+Specification 2.0, figure "Command Dword 0" (FUSE).
 """
 
 import threading
@@ -352,6 +352,20 @@ def test_a_store_without_room_for_an_update(tmp_path, monkeypatch, durability, s
     assert (found["complete"], found["running"], found["updates"]) == (0, 0, 0)
     assert target.drive.condition is Condition.READ_ONLY
     assert target.host.execute(0, rsid, 1)[0] == PROTECTED
+    target.close()
+
+
+def test_the_time_of_a_program_by_the_wall_clock():
+    """The report has its simulated time, also if the server is late."""
+    target = Target(clock="real")
+    host = target.host
+    handle = host.ok(ALLOCATE, cdw10=4096)
+    program = host.set((handle, 0, 4096))
+    host.load(3, instructions=(100_000, 1))
+    late = send(target, target.request(EXECUTE, cdw10=3 | program << 16))
+    target.service.call(lambda: time.sleep(0.2)).result(SECONDS)
+    wait_for(lambda: late)
+    assert host.report()["last"] == 1024 * 100_000 * 1e12 / (4 * 0.8e9)
     target.close()
 
 
