@@ -159,6 +159,15 @@ class DieScan:
         ]
         return max(done, default=0)
 
+    def committed_by(self, step: int) -> int:
+        """Highest sequence number of a commit record of step ``step``; -1 if there is none."""
+        records = [
+            version.sequence
+            for version in self.versions.values()
+            if version.step == step and version.super_page >= self.records
+        ]
+        return max(records, default=-1)
+
     def newest(self, last: int) -> dict[int, Version]:
         """Return the newest complete version of each super-page among steps up to ``last``, by
         super-page number.

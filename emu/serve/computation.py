@@ -41,6 +41,7 @@ from ondie.emu.controller.io_commands import READS, NamespaceRead, namespace_rea
 from ondie.emu.controller.namespaces import Namespace
 from ondie.emu.controller.opcodes import Compute, Nvm
 from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.engine.core.plan_rows import MixedPlan
 from ondie.emu.engine.run.driver import PowerCut
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.wire import Cqe
@@ -227,27 +228,37 @@ class Computation:
         return IoResult(Cqe(request.sqe.cid, status))
 
     def _run(self, started: _Started) -> None:
-        """Run a command until its plan is done, and complete it; if it is a read, then those that
-        wait."""
-        controller, request, task, device, later = started
-        if not isinstance(task, NamespaceRead):
+        """Run a command until its plan is done, and complete it; then the read that has no thread
+        of its own, if there is one."""
+        left: _Started | None = started
+        while left is not None:
+            controller, request, task, device, later = left
             if isinstance(task, Copy):
                 with self._gate.together():
                     result = self._run_copy(controller, request, task, device)
             else:
                 result = self._result(controller, request, task, device)
             with self._lock:
-                self._hold(task, device, -1)
-            later(request, result)
-            return
-        reading: _Started | None = started
-        while reading is not None:
-            controller, request, task, device, later = reading
-            result = self._result(controller, request, task, device)
-            with self._lock:
-                reading = self._waiting.popleft() if self._waiting else None
-                self._reading -= reading is None
-            later(request, result)
+                if isinstance(task, NamespaceRead):
+                    left = self._next_read()
+                else:
+                    self._hold(task, device, -1)
+                    left = None
+            later(request, result)  # waits for a host that takes nothing
+
+    def _next_read(self) -> _Started | None:
+        """A read has ended: begin one that waits. Return it if there is no thread for it. The
+        caller holds the lock."""
+        self._reading -= 1
+        if not self._waiting:
+            return None
+        following = self._waiting.popleft()
+        try:
+            self._begin(following)
+        except Refused:
+            self._reading += 1
+            return following
+        return None
 
     def _run_copy(
         self, controller: Controller, request: IoRequest, task: Copy, device: Device
@@ -300,10 +311,10 @@ class Computation:
             case Update():
                 return lambda: self._begin_update(task), lambda: self._updated(task)
             case Execution():
-                begun: list[int] = []
+                begun: list[tuple[int, MixedPlan]] = []
                 return (
                     lambda: self._begin_execution(task, begun),
-                    lambda: self._executed(task, begun[0]),
+                    lambda: self._executed(task, *begun[0]),
                 )
             case NamespaceRead():
                 return (
@@ -362,13 +373,15 @@ class Computation:
     def _updated(self, task: Update) -> Outcome:
         states = self.states
         wanted = -(-(task.stop or states.n_params) // states.stripe_params)
-        if not states.complete and states.stripes_done < wanted:
+        if not states.stored_all or (not states.complete and states.stripes_done < wanted):
             raise Refused(Code.WRITE_FAULT)  # the store had no room
         self._counts["updates"] += 1
         return Outcome(states.step & 0xFFFFFFFF)
 
-    def _begin_execution(self, task: Execution, begun: list[int]) -> Any:
-        """Start a program; add the time of its begin (ps) to ``begun``."""
+    def _begin_execution(
+        self, task: Execution, begun: list[tuple[int, MixedPlan]]
+    ) -> MixedPlan:  # fmt: skip
+        """Start a program; add the time of its begin (ps) and its plan to ``begun``."""
         drive, cfg, program = self._served.drive, self.states.cfg, task.program
         cost = (
             program.instructions, program.fixed_instructions, program.read_bytes,
@@ -379,14 +392,15 @@ class Computation:
             raise Refused(Code.INVALID_FIELD, CDW10_BYTE)
         if drive.now + MOST_RUNNING * MOST_EXECUTION_PS > NEVER:
             raise InputError("the clock of the drive ends")
-        begun.append(drive.now)
-        return drive.start_beside(
+        plan = drive.start_beside(
             device_program.execution(cfg, task.elements, program.element_bytes, *cost)
         )
+        begun.append((drive.now, plan))
+        return plan
 
-    def _executed(self, task: Execution, begin_ps: int) -> Outcome:
+    def _executed(self, task: Execution, begin_ps: int, plan: MixedPlan) -> Outcome:
         program = task.program
-        self._last_ps = self._served.drive.now - begin_ps
+        self._last_ps = plan.end_ps - begin_ps  # the drive may be ahead of it
         made = program.fixed_instructions + program.instructions * task.elements
         self._counts["executions"] += 1
         self._counts["instructions"] += -int(-made // 1)

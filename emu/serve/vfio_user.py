@@ -116,6 +116,8 @@ class Session:
         sock.setblocking(False)
         self.interrupts = Interrupts(drive.capabilities.vectors)
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waking = threading.Lock()
+        """Held while another thread uses ``_woken``, which is -1 after the end."""
         self.function = PcieFunction(
             drive, lambda vector: self.interrupts.send(Irq.MSIX, vector), self.wake
         )
@@ -129,9 +131,10 @@ class Session:
         """Why the session has ended."""
 
     def wake(self) -> None:
-        """Let the thread look for work; any thread calls this."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._woken, ONE)
+        """Let the thread look for work; any thread calls this, also after the end."""
+        with self._waking, contextlib.suppress(BlockingIOError):
+            if self._woken >= 0:
+                os.write(self._woken, ONE)
 
     def unplug(self) -> None:
         """Ask the client to give the device back; any thread calls this."""
@@ -152,7 +155,9 @@ class Session:
             self.interrupts.close()
             for _, fds in self._fds:
                 close_all(fds)
-            os.close(self._woken)
+            with self._waking:  # a file that is opened next may get the number
+                os.close(self._woken)
+                self._woken = -1
 
     def _loop(self) -> None:
         poll = select.poll()

@@ -135,11 +135,11 @@ class ReservoirScan:
         if self.step < 0:
             self.step = self._newest_step()
         if self._unsynced:
+            self._give_up()
             self._restore_order()
         self.undone = self._to_be_undone()
         if not self.undone:
-            for scan in self.scans.values():
-                scan.give_up(self.step, self.attempt)
+            self._give_up()
         states = self._conclude()
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
         if self.moved is not None:
@@ -152,8 +152,18 @@ class ReservoirScan:
 
     @property
     def attempt(self) -> int:
-        """Number of the latest attempt to run the interrupted step that wrote data to flash."""
-        return max(scan.sequence for scan in self.scans.values()) // ATTEMPT
+        """Number of the attempt whose results of step ``step`` count: that of its commit record;
+        without one, the latest that wrote data to flash. After a commit record, the latest may have
+        been one at the next step, of which nothing is left."""
+        scans = self.scans.values()
+        committed = max(scan.committed_by(self.step) for scan in scans)
+        return (committed if committed >= 0 else max(scan.sequence for scan in scans)) // ATTEMPT
+
+    def _give_up(self) -> None:
+        """Drop what other attempts at step ``step`` have written."""
+        attempt = self.attempt
+        for scan in self.scans.values():
+            scan.give_up(self.step, attempt)
 
     def _check_all(self) -> None:
         """Read the data of all versions, and drop those that do not match their checksums."""

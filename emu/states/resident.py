@@ -71,6 +71,13 @@ class ResidentStates(DriveStates):
         return self.n_params if self._path.guarded[0].members else self.stripe_params
 
     @property
+    def stored_all(self) -> bool:
+        """False if the store had no room for what updates have programmed, or (durability "host")
+        could not sync it: some of it is in memory only."""
+        self._make_durable()
+        return self._opened.moved.full is None
+
+    @property
     def hyper_names(self) -> tuple[str, ...]:
         """Names of the optimizer's hyperparameters."""
         return tuple(get(self._trace.op).takes)

@@ -38,7 +38,7 @@ SET, UNSET, LOAD, ACTIVATE, ALLOCATE, FREE, COPY, EXECUTE, REPORT, FETCH, STORE 
 FIELDS = {
     "step": 0, "done": 8, "stripes": 16, "params": 32, "granule": 40, "vectors": 48, "vsize": 56,
     "memory": 64, "used": 72, "time": 80, "updates": 88, "execs": 96, "instr": 104, "written": 112,
-    "read": 120, "copied": 128,
+    "read": 120, "copied": 128, "last": 136,
 }  # fmt: skip
 
 
@@ -52,12 +52,13 @@ class StatesDrive:
     them."""
 
     def __init__(self, op="adam", hyper=None, params=PARAMS, clock="virtual", store=None,
-                 several=True, **changes):  # fmt: skip
+                 several=True, durability=None, **changes):  # fmt: skip
         self.op, self.hyper = op, dict(hyper or ADAM)
         self.states = ResidentStates(config(**changes), op, params, self.hyper)
         self.drive = Drive(
-            self.states.cfg, payload=True, reservoir=self.states.reservoir, store=store
-        )
+            self.states.cfg, payload=True, reservoir=self.states.reservoir, store=store,
+            durability=durability,
+        )  # fmt: skip
         self.rng = np.random.default_rng(21)
         self.kernel = get(op, form="canonical")
         self.wanted = {

@@ -3,6 +3,8 @@ come by interrupt when the work is done, and resets leave nothing behind.
 Source: docs/computation.md; ondie.kernels.
 """
 
+import os
+import socket
 import threading
 import time
 
@@ -10,7 +12,7 @@ import pytest
 
 from ondie.emu.nvme.wire import Sqe
 from ondie.emu.serve.address import Address, Listener
-from ondie.emu.serve.vfio_user import VfioUserServer
+from ondie.emu.serve.vfio_user import Session, VfioUserServer
 from tests.protocol.compute_host import (
     ALLOCATE,
     EXECUTE,
@@ -177,3 +179,22 @@ def test_reads_of_states_as_many_as_the_queue_holds(bench):
     done = driver.wait(queue, count)
     assert sorted(each.cid for each in done) == sorted(cids)
     assert not any(each.status for each in done)
+
+
+def test_a_completion_after_the_host_has_gone(bench):
+    """It does not write to a file that was opened since and has the number of a closed one."""
+    drive, _ = bench
+    one, other = socket.socketpair()
+    session = Session(one, drive.nvme)
+    number = session._woken
+    other.close()
+    session.run()
+    one.close()
+    opened = os.eventfd(0, os.EFD_NONBLOCK)
+    if opened != number:
+        os.dup2(opened, number)
+    session.wake()
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(number)
+    for each in {opened, number}:
+        os.close(each)

@@ -1,6 +1,6 @@
-"""Computation commands that a drive must refuse although their words are right, through the runner
-of a transport. Source: docs/computation.md; NVM Express Base Specification 2.0, figure "Command
-Dword 0" (FUSE).
+"""Computation commands that a drive must refuse although their words are right, and what it reports
+of others, through the runner of a transport. Source: docs/computation.md; NVM Express Base
+Specification 2.0, figure "Command Dword 0" (FUSE).
 """
 
 import threading
@@ -10,6 +10,9 @@ from dataclasses import replace
 import pytest
 
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nand.segment_files import SegmentFiles
+from ondie.emu.nand.store_folder import StoreFull
 from ondie.emu.nvme.command import TRIM
 from ondie.emu.nvme.status import Condition
 from ondie.emu.nvme.wire import Sqe
@@ -32,6 +35,7 @@ from tests.protocol.compute_host import (
 SECONDS = 60
 BLOCKS = 100
 INVALID_FIELD, INTERNAL, BUSY, CONFLICT, UNRECOVERED = 0x002, 0x006, 0x021, 0x003, 0x281
+WRITE_FAULT, PROTECTED = 0x280, 0x020
 CODE = 0x7FF
 """Status code and its type in a status field."""
 
@@ -220,6 +224,30 @@ def test_many_reads_of_states(target):
     wait_for(lambda: target.nvme.computation._reading == 0)
 
 
+@pytest.mark.parametrize("threads", [True, False])
+def test_reads_beside_a_host_that_takes_nothing(target, monkeypatch, threads):
+    """Reads that wait do not wait until another host has taken its results, if there are threads;
+    without, they do, and none is lost."""
+    slow, fast, taken = [], [], threading.Event()
+    reads = [target.request(2, cid=at, cdw10=at % BLOCKS) for at in range(MOST_READING + 4)]
+    free = held(target)
+    target.runner.run(
+        reads[:MOST_READING], lambda *found: (taken.wait(SECONDS), slow.append(found))
+    )
+    target.runner.run(reads[MOST_READING:], lambda *found: fast.append(found))
+    with monkeypatch.context() as patched:
+        if not threads:
+            patched.setattr(threading.Thread, "start", fails)
+        free.set()
+        if threads:
+            wait_for(lambda: len(fast) == 4)
+            assert not slow
+        taken.set()
+        wait_for(lambda: len(slow) == MOST_READING and len(fast) == 4)
+    assert not any(result.cqe.status for _, result in slow + fast)
+    wait_for(lambda: target.nvme.computation._reading == 0)
+
+
 def test_an_end_of_an_update_with_parity():
     """Parity is of whole updates: the report says so, and another end is refused."""
     target = Target(pe__rain=3)
@@ -232,11 +260,13 @@ def test_an_end_of_an_update_with_parity():
     target.close()
 
 
+def fails(thread):
+    """As if there were no more threads."""
+    raise RuntimeError("can't start new thread")
+
+
 def test_no_thread_is_left(target, monkeypatch):
     """The command may be sent again, and nothing of it is left."""
-
-    def fails(thread):
-        raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fails)
@@ -290,6 +320,53 @@ def test_a_defect_of_a_plan(target, monkeypatch, capfd):
     target.same(host.states(states.bytes_of_all))
     host.ok(0xC0, cdw10=0xFFFFFFFF)  # nothing is in use
     assert target.drive.condition is Condition.ONLINE
+
+
+@pytest.mark.parametrize("stripes", [0, 10])
+@pytest.mark.parametrize("durability", ["process", "host"])
+def test_a_store_without_room_for_an_update(tmp_path, monkeypatch, durability, stripes):
+    """What is in memory only is no result: neither if a page finds no room, nor if the results
+    cannot be synced."""
+    target = Target(store=tmp_path / "store", durability=durability)
+    rsid = target.host.give(target.gradient())
+    owner, name = (PageStore, "reserve") if durability == "process" else (SegmentFiles, "sync")
+    work, calls = getattr(owner, name), []
+
+    def fails(*given):
+        calls.append(given)
+        if len(calls) == 5 or durability == "host":
+            raise StoreFull("no room: test")
+        return work(*given)
+
+    begin = target.states.begin_update
+
+    def begun(*given):
+        plan = begin(*given)
+        monkeypatch.setattr(owner, name, fails)
+        return plan
+
+    monkeypatch.setattr(target.states, "begin_update", begun)
+    stop = stripes * target.states.stripe_params
+    assert target.host.execute(0, rsid, 1, stop)[0] == WRITE_FAULT
+    found = target.host.report()
+    assert (found["complete"], found["running"], found["updates"]) == (0, 0, 0)
+    assert target.drive.condition is Condition.READ_ONLY
+    assert target.host.execute(0, rsid, 1)[0] == PROTECTED
+    target.close()
+
+
+def test_the_time_of_a_program_by_the_wall_clock():
+    """The report has its simulated time, also if the server is late."""
+    target = Target(clock="real")
+    host = target.host
+    handle = host.ok(ALLOCATE, cdw10=4096)
+    program = host.set((handle, 0, 4096))
+    host.load(3, instructions=(100_000, 1))
+    late = send(target, target.request(EXECUTE, cdw10=3 | program << 16))
+    target.service.call(lambda: time.sleep(0.2)).result(SECONDS)
+    wait_for(lambda: late)
+    assert host.report()["last"] == 1024 * 100_000 * 1e12 / (4 * 0.8e9)
+    target.close()
 
 
 def test_a_drive_without_power():

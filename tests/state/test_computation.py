@@ -315,6 +315,30 @@ def test_a_plan_ends_at_its_time_beside_commands():
         assert not done["status"].any() and (done["end"] > plan.result()).all()
 
 
+@pytest.mark.parametrize("clock", ["virtual", "real"])
+def test_the_time_of_a_program_is_exact(clock):
+    """Also if the drive has gone on: with a plan that takes longer, or because the service was late
+    by 0.2 s of the wall clock."""
+    bench = Bench()
+    drive, begun = bench.drive, []
+    longer = Rows(0)
+    longer.add(1 << 13, resource=plan_rows.HOST_CPU, phase=0, array_ps=10**6)
+
+    def start():
+        begun.append((drive.now, bench.program(elements=1 << 10, instructions=320)))
+        return begun[0][1]
+
+    with Service(drive, clock) as service:
+        other = service.run_plan(lambda: drive.start_beside([longer.take()]), int)
+        plan = service.run_plan(start, lambda: drive.now)
+        service.call(lambda: time.sleep(0.2))
+        seen = plan.result(SECONDS)
+        other.result(SECONDS)
+    takes = (1 << 10) * 320 / RATE * 1e12
+    assert begun[0][1].end_ps - begun[0][0] == takes
+    assert seen - begun[0][0] > takes
+
+
 def test_the_end_of_a_service_does_not_wait_for_the_wall_clock():
     """A program of 512 s completes at once; what would not end loads no more rows."""
     bench = Bench()

@@ -60,15 +60,18 @@ class LosingHost:
         old = self.synced.get(name, now[:0])
         return np.concatenate([old, np.zeros((len(now) - len(old), now.shape[1]), np.uint8)])
 
-    def lose(self, rng, target):
+    def lose(self, rng, target, data_only=False):
         """Copy the store as such a host leaves it to ``target``; return the number of losses in the
-        reservoir."""
+        reservoir. ``data_only``: it has written all records, but no page."""
         shutil.copytree(self.folder, target)
         lost = 0
         for name, now in self.contents().items():
             old = self.before(name, now)
             changed = (old != now).any(axis=1)
-            gone = changed & (rng.random(len(now)) < rng.uniform(0.2, 0.6))
+            part = rng.uniform(0.2, 0.6)
+            if data_only:
+                part = float(name.endswith(".pages"))
+            gone = changed & (rng.random(len(now)) < part)
             lost += int((gone & self.states[: len(gone)]).sum())
             with (target / name).open("r+b") as file:
                 file.write(np.where(gone[:, None], old, now).tobytes())
@@ -119,6 +122,52 @@ def test_a_host_that_loses_its_power(tmp_path, monkeypatch, name, counts):
         both.look()
         both.drive.close()
     assert lost > 0
+
+
+def test_an_update_stays_when_the_next_one_was_undone_and_lost(tmp_path, monkeypatch):
+    """The record of a lost program of the next update has the number of its second attempt; the
+    committed update is of the first."""
+    folder, target = tmp_path / "store", tmp_path / "lost"
+    both = Both("undo", "sgd", 0, 1, store=folder, durability="host")
+
+    def restart():
+        both.drive.power_cut(0)
+        both.drive.power_on()
+        both.states = both.fresh()
+        both.states.open(both.drive)
+
+    def program():
+        while not both.states._opened.updated.any():
+            both.drive.run_until(max_events=1)
+
+    with monkeypatch.context() as patch:
+        host = LosingHost(patch, folder, both)
+        restart()  # which pads a place: the next update but one begins a block
+        both.begin()
+        both.drive.run()
+        assert both.states.complete
+        both.begin()
+        program()
+        restart()
+        assert both.states.recovered.undone
+        both.states.start_update(2 * both.gradient)
+        program()
+        assert host.lose(both.rng, target, data_only=True) == 1
+    both.drive.close()
+    both.options["store"], both.updates, both.wanted = target, 1, both.before
+    both.states = both.fresh()
+    both.drive = both.opened()
+    both.states.open(both.drive)
+    assert not both.states.recovered.undone
+    both.look()
+    both.drive.close()
+
+
+def test_the_commit_record_says_which_attempt_counts():
+    scan = DieScan(0, 4, 4, records=100)
+    for place, (super_page, step, sequence) in enumerate([(0, 1, 3), (100, 1, 4), (0, 2, 5)]):
+        scan.versions[place] = Version(super_page, step, sequence, place)
+    assert [scan.committed_by(step) for step in (0, 1, 2)] == [-1, 4, -1]
 
 
 def test_moved_stripes_are_durable_before_the_update_begins(tmp_path, monkeypatch):

@@ -219,6 +219,9 @@ class MixedPlan:
         self._open: deque[tuple[int, int]] = deque()
         """Rows that are not known to be complete: (first id, end)."""
         self._ended = False
+        self.end_ps = 0
+        """Time at which the last row that is known to be complete has ended, ps; or, if the ring
+        holds later rows in its place, at which that was seen."""
         self.error: Exception | None = None
         """Why there are fewer rows than the plan has; None: there is no reason."""
 
@@ -233,7 +236,8 @@ class MixedPlan:
         """True if every row has been loaded and completed."""
         if not self._ended:
             return False
-        tail, state = self._ring.rows_done, self._ring.arrays.row["state"]
+        tail, row = self._ring.rows_done, self._ring.arrays.row
+        state = row["state"]
         while self._open:
             first, end = self._open[0]
             if end > self._ring.next_row:
@@ -241,6 +245,10 @@ class MixedPlan:
             ids = np.arange(max(first, tail), end) & len(state) - 1
             if (state[ids] != DONE).any():
                 return False
+            held = max(first, self._ring.next_row - len(state))
+            ends = row["end"][np.arange(held, end) & len(state) - 1]
+            seen = int(self._ring.arrays.reg["now"][0]) if held > first else 0
+            self.end_ps = max(self.end_ps, int(ends.max(initial=0)), seen)
             self._open.popleft()
         return True
 
