@@ -188,10 +188,12 @@ class Session:
         return parts if alone else [*parts, self._capsule(entry)]
 
     def _terminate(self, fatal: Fatal) -> None:
-        """Send a termination request, and wait for the host to close."""
+        """Send a termination request, behind which no thread sends anything, and wait for the host
+        to close."""
         with contextlib.suppress(OSError):
-            self._send(wire.c2h_term_req(fatal))
-            self.socket.shutdown(socket.SHUT_WR)
+            with self._sending:
+                self.socket.sendall(wire.c2h_term_req(fatal))
+                self.socket.shutdown(socket.SHUT_WR)
             self.socket.settimeout(TERM_S)
             while self.socket.recv_into(self._memory):
                 pass

@@ -84,6 +84,7 @@ class Wire:
     def __init__(self, data: bytes, step: int) -> None:
         self._data, self._step, self._at = data, step, 0
         self.sent = bytearray()
+        self._shut = False
 
     def recv_into(self, view: memoryview) -> int:
         size = min(self._step, len(view), len(self._data) - self._at)
@@ -92,14 +93,16 @@ class Wire:
         return size
 
     def sendall(self, data: bytes) -> None:
-        self.sent += data
+        self.send(data)
 
     def send(self, data: bytes, flags: int = 0) -> int:
+        if self._shut:
+            raise BrokenPipeError
         self.sent += data
         return len(data)
 
     def shutdown(self, how: int) -> None:
-        self._at = len(self._data)
+        self._at, self._shut = len(self._data), True
 
     def settimeout(self, limit: float) -> None:
         assert limit > 0
