@@ -5,8 +5,7 @@
  * Source: the papers that kernels/ldpc.py names, which also has the definition.
  *
  * Bits of a column are followed by copies of themselves, so that any rotation of them is one range.
- * So are its messages, by those of one vector. A row reads the totals of its bits in its own order
- * and writes them in that order to other memory: rotations remain between a row and the next one.
+ * So are its totals, by those of one vector.
  */
 #include "isa.h"
 #if defined(__GNUC__) && !defined(__clang__)
@@ -24,6 +23,12 @@ typedef uint64_t ldpc_bits __attribute__((vector_size(64))); /* 512 bits of a co
 
 enum { ROWS = ONDIE_LDPC_ROWS, BLOCK = sizeof(ldpc_bits), PAD = 64 };
 
+/* A column in a row: where its totals are, and its shift. */
+typedef struct {
+    int8_t *total;
+    size_t shift;
+} ldpc_edge;
+
 /* Memory of a call. */
 typedef struct {
     const ondie_ldpc *code;
@@ -32,8 +37,9 @@ typedef struct {
     uint8_t *bits, *checks, *read; /* read: the word */
     uint8_t *stored; /* mask of the bits of the last data column that are stored, */
     int8_t *keep;    /* the same in bytes */
-    int8_t *total[2], *messages, *queue;
-    int8_t **now, **next; /* totals of each column */
+    int8_t *total, *queue;
+    uint8_t *answers; /* of each row, 64 or fewer checks at a time */
+    ldpc_edge *edges; /* of a row */
 } ldpc_work;
 
 static size_t ldpc_stride(size_t bytes) { return 2 * (bytes < BLOCK ? BLOCK : bytes) + PAD; }
@@ -64,9 +70,15 @@ INLINE void FN(write_block)(const ldpc_work *work, uint8_t *bits, size_t at, ldp
     memcpy(bits + at, &found, work->bytes < BLOCK ? work->bytes : BLOCK);
 }
 
+/* Bytes of the answers of MESSAGES checks of a row. */
+INLINE size_t FN(answer_bytes)(size_t columns) {
+    return 2 * MESSAGES + columns * sizeof(answer);
+}
+
 static size_t FN(ldpc_memory)(const ondie_ldpc *code) {
     const size_t size = (size_t)code->circulant, columns = (size_t)code->columns;
-    return 2 * columns * sizeof(int8_t *) + 2 * columns * (size + PAD) + ROWS * columns * size + columns * PAD + size + PAD +
+    return columns * (sizeof(ldpc_edge) + size + PAD) +
+           ROWS * size / MESSAGES * FN(answer_bytes)(columns) + columns * MESSAGES + size + PAD +
            (columns + ROWS) * ldpc_stride(size / 8) + size / 8 + PAD + (size_t)code->word_bytes;
 }
 
@@ -76,14 +88,12 @@ static void FN(ldpc_prepare)(ldpc_work *work, const ondie_ldpc *code, uint8_t *m
     work->code = code;
     work->bytes = size / 8;
     work->stride = ldpc_stride(work->bytes);
-    work->now = (int8_t **)(void *)memory;
-    work->next = work->now + columns;
-    work->total[0] = (int8_t *)(work->next + columns);
-    work->total[1] = work->total[0] + columns * (size + PAD);
-    work->messages = work->total[1] + columns * (size + PAD);
-    work->queue = work->messages + ROWS * columns * size;
-    work->keep = work->queue + columns * PAD;
-    work->bits = (uint8_t *)(work->keep + size + PAD);
+    work->total = (int8_t *)memory;
+    work->answers = memory + columns * (size + PAD);
+    work->queue = (int8_t *)work->answers + ROWS * size / MESSAGES * FN(answer_bytes)(columns);
+    work->keep = work->queue + columns * MESSAGES;
+    work->edges = (ldpc_edge *)(void *)(work->keep + size + PAD);
+    work->bits = (uint8_t *)(work->edges + columns);
     work->checks = work->bits + columns * work->stride;
     work->stored = work->checks + ROWS * work->stride;
     work->read = work->stored + work->bytes + PAD;
@@ -133,20 +143,12 @@ INLINE ldpc_bits FN(row_sum)(const ldpc_work *work, int row, int count, size_t a
     return sum;
 }
 
-/* Return whether bytes are all 0. */
-INLINE int FN(is_zero)(const ldpc_work *work, ldpc_bits some) {
+/* Return the number of set bits of a column's block. */
+INLINE int FN(set_bits)(const ldpc_work *work, ldpc_bits some) {
     const size_t words = work->bytes < BLOCK ? work->bytes / 8 : BLOCK / 8;
-    uint64_t any = 0;
-    for (size_t i = 0; i < words; i++) any |= some[i];
-    return any == 0;
-}
-
-/* Return whether all checks of the bits are satisfied. */
-static int FN(satisfied)(const ldpc_work *work) {
-    for (int row = 0; row < ROWS; row++)
-        for (size_t at = 0; at < work->bytes; at += BLOCK)
-            if (!FN(is_zero)(work, FN(row_sum)(work, row, work->code->columns, at))) return 0;
-    return 1;
+    int count = 0;
+    for (size_t i = 0; i < words; i++) count += __builtin_popcountll(some[i]);
+    return count;
 }
 
 static void FN(ldpc_encode)(const ondie_ldpc *code, const uint8_t *data, uint8_t *words,
@@ -180,14 +182,14 @@ static void FN(ldpc_encode)(const ondie_ldpc *code, const uint8_t *data, uint8_t
     }
 }
 
-/* Write the failed checks of the bits. Return whether there is one. */
-static int FN(failed_checks)(const ldpc_work *work) {
+/* Write the failed checks of the bits. Return their number. */
+static __attribute__((noinline)) int FN(failed_checks)(const ldpc_work *work) {
     int failed = 0;
     for (int row = 0; row < ROWS; row++) {
         uint8_t *const checks = work->checks + (size_t)row * work->stride;
         for (size_t at = 0; at < work->bytes; at += BLOCK) {
             const ldpc_bits sum = FN(row_sum)(work, row, work->code->columns, at);
-            failed |= !FN(is_zero)(work, sum);
+            failed += FN(set_bits)(work, sum);
             FN(write_block)(work, checks, at, sum);
         }
         FN(repeat)(work, checks);
@@ -196,7 +198,7 @@ static int FN(failed_checks)(const ldpc_work *work) {
 }
 
 /* Flip the bits all of whose checks fail or, with `fewer`, three. Return whether there is one. */
-static int FN(flip)(const ldpc_work *work, int fewer) {
+static __attribute__((noinline)) int FN(flip)(const ldpc_work *work, int fewer) {
     const size_t data = (size_t)work->code->columns - ROWS;
     const int32_t *const shifts = work->code->shifts;
     int flipped = 0;
@@ -218,7 +220,7 @@ static int FN(flip)(const ldpc_work *work, int fewer) {
                 shifts[2 * (data + ROWS) + c] >= 0 && shifts[3 * (data + ROWS) + c] >= 0)
                 all = any;
             if (c + 1 == data) all &= FN(bits_load)(work->stored + at);
-            if (FN(is_zero)(work, all)) continue;
+            if (!FN(set_bits)(work, all)) continue;
             changed = 1;
             FN(write_block)(work, bits, at, FN(bits_load)(bits + at) ^ all);
         }
@@ -228,98 +230,118 @@ static int FN(flip)(const ldpc_work *work, int fewer) {
     return flipped;
 }
 
-/* Correct the bits by flipping; return the number of rounds, or -1 - rounds if checks fail. */
-static int FN(flip_bits)(const ldpc_work *work, int most) {
-    for (int rounds = 0;; rounds++) {
-        if (!FN(failed_checks)(work)) return rounds;
-        if (rounds == most || !(FN(flip)(work, 0) || FN(flip)(work, 1))) return -1 - rounds;
+/* Correct the bits by flipping while the number of failed checks falls. failed: their number; most:
+ * of rounds, which are added to `rounds`. Return whether all checks are satisfied.
+ */
+static int FN(flip_bits)(const ldpc_work *work, int failed, int most, int32_t *rounds) {
+    while (most-- > 0 && (FN(flip)(work, 0) || FN(flip)(work, 1))) {
+        const int before = failed;
+        failed = FN(failed_checks)(work);
+        ++*rounds;
+        if (failed == 0) return 1;
+        if (failed >= before) break;
     }
+    return 0;
 }
 
-/* Update the totals and messages of one row of checks. */
-static void FN(update_row)(const ldpc_work *work, int row) {
-    const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
-    const size_t mask = size - 1, partial = columns - ROWS - 1;
-    const int32_t *const shifts = work->code->shifts + (size_t)row * columns;
-    const int32_t *const turns = work->code->turns + (size_t)row * columns;
-    int8_t *const messages = work->messages + (size_t)row * columns * size;
+/* Update the totals and answers of one row of checks. The last edge is that of the last data column;
+ * keep: mask of its stored bits.
+ */
+static __attribute__((noinline)) void FN(update_row)(const ldpc_edge *edges, size_t count,
+                                                     size_t size, const int8_t *keep,
+                                                     uint8_t *answers, int8_t *queue) {
     const lanes known = lanes_all(ONDIE_LDPC_KNOWN), largest = lanes_all(ONDIE_LDPC_LARGEST);
     for (size_t at = 0; at < size; at += MESSAGES) {
+        int8_t *const magnitudes = (int8_t *)answers;
+        answer *const kept = (answer *)(void *)(answers + 2 * MESSAGES);
+        lanes low = lanes_load(magnitudes), high = lanes_load(magnitudes + MESSAGES);
         lanes least = lanes_all(127), second = least, sign = lanes_all(0);
-        for (size_t c = 0; c < columns; c++) {
-            if (turns[c] < 0) continue;
-            lanes from = lanes_sub(lanes_load(work->now[c] + ((at + (size_t)turns[c]) & mask)),
-                                   lanes_load(messages + c * size + at));
-            if (c == partial)
-                from = lanes_bits(lanes_load(work->keep + ((at + (size_t)shifts[c]) & mask)), from,
-                                  known);
-            lanes_store(work->queue + c * MESSAGES, from);
-            const lanes magnitude = lanes_abs(from);
-            sign = lanes_xor(sign, from);
+        for (size_t i = 0; i < count; i++) {
+            const size_t from = (at + edges[i].shift) & (size - 1);
+            lanes sent = lanes_sub(lanes_load(edges[i].total + from), answer_of(&kept[i], low, high));
+            if (__builtin_expect(i == count - 1, 0))
+                sent = lanes_bits(lanes_load(keep + from), sent, known);
+            lanes_store(queue + i * MESSAGES, sent);
+            const lanes magnitude = lanes_abs(sent);
+            sign = lanes_xor(sign, sent);
             second = lanes_min(second, lanes_max(least, magnitude));
             least = lanes_min(least, magnitude);
         }
-        const lanes low = lanes_three_quarters(lanes_min(least, largest));
-        const lanes high = lanes_three_quarters(lanes_min(second, largest));
-        for (size_t c = 0; c < columns; c++) {
-            if (turns[c] < 0) continue;
-            const lanes from = lanes_load(work->queue + c * MESSAGES);
-            const lanes magnitude = lanes_equal(lanes_abs(from), least, high, low);
-            const lanes message = lanes_signed(magnitude, lanes_xor(sign, from));
-            const lanes total = lanes_add(from, message);
-            lanes_store(messages + c * size + at, message);
-            lanes_store(work->next[c] + at, total);
-            if (at == 0) lanes_store(work->next[c] + size, total);
+        low = lanes_three_quarters(lanes_min(least, largest));
+        high = lanes_three_quarters(lanes_min(second, largest));
+        lanes_store(magnitudes, low);
+        lanes_store(magnitudes + MESSAGES, high);
+        for (size_t i = 0; i < count; i++) {
+            const size_t from = (at + edges[i].shift) & (size - 1);
+            const lanes sent = lanes_load(queue + i * MESSAGES);
+            const lanes is_least = lanes_xor(lanes_abs(sent), least);
+            const lanes message = answer_to(&kept[i], is_least, lanes_xor(sign, sent), low, high);
+            lanes_store(edges[i].total + from, lanes_add(sent, message));
         }
+        answers += 2 * MESSAGES + count * sizeof(answer);
     }
 }
 
-/* Iterate until the bits are a code word; return the number of iterations, or -1. */
-static int FN(min_sum)(ldpc_work *work, int most) {
+/* Update all rows in turn. */
+static void FN(iterate)(const ldpc_work *work) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
-    memset(work->messages, 0, ROWS * columns * size);
-    for (int made = 1; made <= most; made++) {
-        for (int row = 0; row < ROWS; row++) {
-            FN(update_row)(work, row);
-            for (size_t c = 0; c < columns; c++) {
-                if (work->code->turns[(size_t)row * columns + c] < 0) continue;
-                int8_t *const other = work->now[c];
-                work->now[c] = work->next[c];
-                work->next[c] = other;
-            }
+    const size_t partial = columns - ROWS - 1;
+    for (size_t row = 0; row < ROWS; row++) {
+        const int32_t *const shifts = work->code->shifts + row * columns;
+        size_t count = 0;
+        for (size_t i = 0; i < columns; i++) {
+            const size_t c = (i + partial + 1) % columns;
+            if (shifts[c] >= 0)
+                work->edges[count++] =
+                    (ldpc_edge){work->total + c * (size + PAD), (size_t)shifts[c]};
         }
-        for (size_t c = 0; c < columns; c++) {
-            uint8_t *const bits = work->bits + c * work->stride;
-            for (size_t at = 0; at < size; at += MESSAGES)
-                lanes_store_signs(bits + at / 8, lanes_load(work->now[c] + at));
-            FN(repeat)(work, bits);
+        FN(update_row)(work->edges, count, size, work->keep,
+                       work->answers + row * (size / MESSAGES) * FN(answer_bytes)(columns),
+                       work->queue);
+        for (size_t i = 0; i < count; i++) {
+            int8_t *const total = work->edges[i].total;
+            const lanes ends = lanes_first(work->edges[i].shift % MESSAGES,
+                                           lanes_load(total + size), lanes_load(total));
+            lanes_store(total, ends);
+            lanes_store(total + size, ends);
         }
-        if (FN(satisfied)(work)) return made;
     }
-    return -1;
 }
 
-/* Set the totals of all bits before the first iteration, from the bits or from messages. */
-static void FN(start_totals)(ldpc_work *work, const int8_t *soft) {
+/* Set the bits to the signs of the totals. */
+static void FN(decide)(const ldpc_work *work) {
+    const size_t size = (size_t)work->code->circulant;
+    for (size_t c = 0; c < (size_t)work->code->columns; c++) {
+        uint8_t *const bits = work->bits + c * work->stride;
+        for (size_t at = 0; at < size; at += MESSAGES)
+            lanes_store_signs(bits + at / 8, lanes_load(work->total + c * (size + PAD) + at));
+        FN(repeat)(work, bits);
+    }
+}
+
+/* Set the totals before the first iteration, from the bits or from messages, and the answers to 0. */
+static void FN(start_totals)(const ldpc_work *work, const int8_t *soft) {
+    memset(work->answers, 0,
+           ROWS * (size_t)work->code->circulant / MESSAGES *
+               FN(answer_bytes)((size_t)work->code->columns));
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
     size_t left = (size_t)work->code->stored_bits;
     for (size_t c = 0; c < columns; c++) {
-        work->now[c] = work->total[0] + c * (size + PAD);
-        work->next[c] = work->total[1] + c * (size + PAD);
+        int8_t *const total = work->total + c * (size + PAD);
         if (c == columns - ROWS) left = ROWS * size;
         const size_t some = left < size ? left : size;
         left -= some;
         if (soft) {
-            memcpy(work->now[c], soft, some);
-            memset(work->now[c] + some, ONDIE_LDPC_KNOWN, size - some);
+            memcpy(total, soft, some);
+            memset(total + some, ONDIE_LDPC_KNOWN, size - some);
             soft += some;
         } else {
             const lanes zero = lanes_all(ONDIE_LDPC_HARD), one = lanes_all(-ONDIE_LDPC_HARD);
             const uint8_t *const bits = work->bits + c * work->stride;
             for (size_t at = 0; at < size; at += MESSAGES)
-                lanes_store(work->now[c] + at, lanes_of_bits(bits + at / 8, zero, one));
+                lanes_store(total + at, lanes_of_bits(bits + at / 8, zero, one));
         }
-        memcpy(work->now[c] + size, work->now[c], PAD);
+        memcpy(total + size, total, PAD);
     }
 }
 
@@ -339,6 +361,7 @@ static void FN(ldpc_decode)(const ondie_ldpc *code, const uint8_t *words, const 
     ldpc_work work;
     FN(ldpc_prepare)(&work, code, memory);
     const size_t size = (size_t)code->word_bytes, data = (size_t)code->stored_bits / 8 - 4;
+    const int few = ROWS * code->circulant / ONDIE_LDPC_FEW;
     for (size_t w = 0; w < count; w++, corrected += size, results++) {
         const int8_t *const input = soft ? soft + w * size * 8 : 0;
         if (soft)
@@ -346,26 +369,27 @@ static void FN(ldpc_decode)(const ondie_ldpc *code, const uint8_t *words, const 
         else
             memcpy(work.read, words + w * size, size);
         FN(columns_of)(&work, work.read, code->columns);
-        int made = FN(satisfied)(&work) ? 0 : -1, rounds = 0;
-        if (made < 0 && !soft && flips > 0) {
-            rounds = FN(flip_bits)(&work, flips);
-            made = rounds < 0 ? -1 : 0;
-            rounds = rounds < 0 ? -1 - rounds : rounds;
-            if (made < 0) FN(columns_of)(&work, work.read, code->columns);
+        *results = (ondie_ldpc_result){0, 0, ONDIE_LDPC_FAILED};
+        for (;;) {
+            const int failed = FN(failed_checks)(&work);
+            const int most = results->iterations && flips > ONDIE_LDPC_AFTER ? ONDIE_LDPC_AFTER : flips;
+            if (failed == 0 ||
+                (failed <= few && FN(flip_bits)(&work, failed, most, &results->flips))) {
+                results->outcome = ONDIE_LDPC_CORRECT;
+                break;
+            }
+            if (results->iterations == iterations) break;
+            if (results->iterations++ == 0) {
+                FN(columns_of)(&work, work.read, code->columns);
+                FN(start_totals)(&work, input);
+            }
+            FN(iterate)(&work);
+            FN(decide)(&work);
         }
-        results->iterations = 0;
-        if (made < 0) {
-            FN(start_totals)(&work, input);
-            made = FN(min_sum)(&work, iterations);
-            results->iterations = made < 0 ? iterations : made;
-        }
-        results->flips = rounds;
         FN(word_of)(&work, corrected);
         uint32_t crc;
         memcpy(&crc, corrected + data, sizeof crc);
-        results->outcome = made < 0 ? ONDIE_LDPC_FAILED
-                           : crc == ondie_crc32c(CRC_ISA, 0, corrected, data)
-                               ? ONDIE_LDPC_CORRECT
-                               : ONDIE_LDPC_WRONG_CRC;
+        if (results->outcome == ONDIE_LDPC_CORRECT && crc != ondie_crc32c(CRC_ISA, 0, corrected, data))
+            results->outcome = ONDIE_LDPC_WRONG_CRC;
     }
 }

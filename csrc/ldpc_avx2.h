@@ -51,6 +51,13 @@ LANE lanes_of_bits(const uint8_t *bits, lanes zero, lanes one) {
     return lanes_equal(_mm256_and_si256(copies, each), each, one, zero);
 }
 
+#define EIGHT(value) value, value, value, value, value, value, value, value
+/* The first n of a, then those of b. */
+LANE lanes_first(size_t n, lanes a, lanes b) {
+    static const int8_t mask[64] = {EIGHT(-1), EIGHT(-1), EIGHT(-1), EIGHT(-1)};
+    return _mm256_blendv_epi8(b, a, lanes_load(mask + 32 - n));
+}
+
 static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes a) {
     _mm256_storeu_si256((__m256i *)at, a);
 }
@@ -59,6 +66,23 @@ static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes 
 static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bits, lanes a) {
     const uint32_t word = (uint32_t)_mm256_movemask_epi8(a);
     memcpy(bits, &word, sizeof word);
+}
+
+/* What a check has answered. */
+typedef struct {
+    lanes message;
+} answer;
+
+LANE answer_of(const answer *kept, lanes low, lanes high) {
+    (void)low, (void)high;
+    return lanes_load((const int8_t *)kept);
+}
+
+/* Return a new answer and keep it: `high` where `is_high` is 0, -1 times that where sign < 0. */
+LANE answer_to(answer *kept, lanes is_high, lanes sign, lanes low, lanes high) {
+    const lanes found = lanes_signed(lanes_equal(is_high, lanes_all(0), high, low), sign);
+    lanes_store((int8_t *)kept, found);
+    return found;
 }
 
 #endif

@@ -24,16 +24,6 @@ LANE lanes_bits(lanes mask, lanes a, lanes b) {
     return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
 }
 
-/* equal where a = b, else other. */
-LANE lanes_equal(lanes a, lanes b, lanes equal, lanes other) {
-    return _mm512_mask_blend_epi8(_mm512_cmpeq_epi8_mask(a, b), other, equal);
-}
-
-/* -a where sign is negative, else a. */
-LANE lanes_signed(lanes a, lanes sign) {
-    return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(sign), _mm512_setzero_si512(), a);
-}
-
 /* a - ceil(a / 4), a not negative. */
 LANE lanes_three_quarters(lanes a) {
     const lanes zero = _mm512_setzero_si512();
@@ -45,6 +35,27 @@ LANE lanes_of_bits(const uint8_t *bits, lanes zero, lanes one) {
     uint64_t word;
     memcpy(&word, bits, sizeof word);
     return _mm512_mask_blend_epi8(word, zero, one);
+}
+
+/* The first n of a, then those of b. */
+LANE lanes_first(size_t n, lanes a, lanes b) {
+    return _mm512_mask_blend_epi8(((uint64_t)1 << n) - 1, b, a);
+}
+
+/* What a check has answered: where negative, and where with the higher magnitude. */
+typedef struct {
+    uint64_t negative, high;
+} answer;
+
+LANE answer_of(const answer *kept, lanes low, lanes high) {
+    const lanes found = _mm512_mask_blend_epi8(kept->high, low, high);
+    return _mm512_mask_sub_epi8(found, kept->negative, _mm512_setzero_si512(), found);
+}
+
+/* Return a new answer and keep it: `high` where `is_high` is 0, -1 times that where sign < 0. */
+LANE answer_to(answer *kept, lanes is_high, lanes sign, lanes low, lanes high) {
+    *kept = (answer){_mm512_movepi8_mask(sign), _mm512_testn_epi8_mask(is_high, is_high)};
+    return answer_of(kept, low, high);
 }
 
 static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes a) {

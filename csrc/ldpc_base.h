@@ -48,6 +48,9 @@ LANE lanes_three_quarters(lanes a) EACH(a.at[i] - ((a.at[i] + 3) >> 2))
 LANE lanes_of_bits(const uint8_t *bits, lanes zero, lanes one)
     EACH(bits[i / 8] >> i % 8 & 1 ? one.at[i] : zero.at[i])
 
+/* The first n of a, then those of b. */
+LANE lanes_first(size_t n, lanes a, lanes b) EACH((size_t)i < n ? a.at[i] : b.at[i])
+
 static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes a) {
     memcpy(at, a.at, MESSAGES);
 }
@@ -56,6 +59,23 @@ static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes 
 static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bits, lanes a) {
     bits[0] = bits[1] = 0;
     for (int i = 0; i < MESSAGES; i++) bits[i / 8] |= (uint8_t)((a.at[i] < 0) << i % 8);
+}
+
+/* What a check has answered. */
+typedef struct {
+    lanes message;
+} answer;
+
+LANE answer_of(const answer *kept, lanes low, lanes high) {
+    (void)low, (void)high;
+    return lanes_load((const int8_t *)kept);
+}
+
+/* Return a new answer and keep it: `high` where `is_high` is 0, -1 times that where sign < 0. */
+LANE answer_to(answer *kept, lanes is_high, lanes sign, lanes low, lanes high) {
+    const lanes found = lanes_signed(lanes_equal(is_high, lanes_all(0), high, low), sign);
+    lanes_store((int8_t *)kept, found);
+    return found;
 }
 
 #endif

@@ -627,7 +627,9 @@ enum {
     ONDIE_LDPC_ROWS = 4,
     ONDIE_LDPC_HARD = 12,    /* message of a bit that is read */
     ONDIE_LDPC_LARGEST = 32, /* largest magnitude that a check takes into account */
-    ONDIE_LDPC_KNOWN = 100   /* message of a bit that is not stored */
+    ONDIE_LDPC_KNOWN = 100,  /* message of a bit that is not stored */
+    ONDIE_LDPC_FEW = 24,     /* bits are flipped if at most this part of the checks fails, */
+    ONDIE_LDPC_AFTER = 2     /* after an iteration in at most so many rounds */
 };
 
 enum ondie_ldpc_outcome {
@@ -636,8 +638,7 @@ enum ondie_ldpc_outcome {
     ONDIE_LDPC_WRONG_CRC = 2 /* a code word whose CRC is another one */
 };
 
-/* A code. shifts: of each row and column, -1: no circulant. turns: the same, less the shift of the
- * row that precedes it in its column (of the last one for the first), modulo the circulant.
+/* A code. shifts: of each row and column, -1: no circulant.
  * inverse: powers of the shift; those of parity column p and row r begin at inverse_start[4 p + r].
  */
 typedef struct {
@@ -646,7 +647,6 @@ typedef struct {
     int32_t stored_bits; /* data and CRC */
     int32_t word_bytes;  /* data, CRC and parity */
     const int32_t *shifts;
-    const int32_t *turns;
     const int32_t *inverse;
     const int32_t *inverse_start;
 } ondie_ldpc;

@@ -7,6 +7,7 @@ Source: this project.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from . import hyper, native
 from .contract import Array, Definition
 from .errors import KernelError, unknown
 from .formats import BLOCK, CODES, F32, FORMATS, NONE, TYPES, Format
+from .ldpc import Ldpc
 from .memory import aligned_empty
 from .native import BACKENDS
 from .threads import checked, run
@@ -340,14 +342,28 @@ def _slots(states: tuple[str, ...], form: Format) -> tuple[Slot, ...]:
     return tuple(found)
 
 
+@overload
+def get(op: Literal["ldpc"], backend: str = "auto", *, isa: str | None = None) -> Ldpc: ...
+
+
+@overload
 def get(
     op: str,
     backend: str = "auto",
     form: str = "canonical",
     isa: str | None = None,
     format: str = "fp32",
-) -> Update:
-    """Return the update kernel of one operation.
+) -> Update: ...
+
+
+def get(
+    op: str,
+    backend: str = "auto",
+    form: str = "canonical",
+    isa: str | None = None,
+    format: str = "fp32",
+) -> Any:
+    """Return the update kernel of one operation, or of "ldpc" its encoder and decoder (ldpc.py).
 
     op: one of OPS or ON_DIE. backend: "numpy" (the definition), "numba", "c", or "auto", which
     selects "c" if the extension is built and else "numba"; `.backend` holds the choice. form:
@@ -357,6 +373,10 @@ def get(
     All backends, instruction sets and thread counts give the same bits. A NaN is a NaN everywhere,
     but its payload and sign are not defined. Raises KernelError for an unknown name.
     """
+    if op == "ldpc":
+        if (form, format) != ("canonical", "fp32"):
+            raise KernelError(f"ldpc: form {form!r}, format {format!r}; leave both out")
+        return Ldpc(backend, isa)
     return Update(op, backend, form, isa, format)
 
 

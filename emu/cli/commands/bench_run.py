@@ -20,7 +20,7 @@ from rich.table import Table
 
 from ondie.emu.cli.output import FigureOptions, OutputOptions
 from ondie.emu.units import InputError
-from ondie.emu.validate.speed import recovery, sections, servers, service
+from ondie.emu.validate.speed import ldpc, recovery, sections, servers, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
 from ondie.kernels import FORMATS
 from ondie.kernels.bench import run
@@ -52,6 +52,14 @@ def kernels_command(given: KernelBenchOptions) -> None:
     On a terminal, progress is shown. Remarks go to standard error. All files are written or none.
     Raises InputError or KernelError for bad arguments.
     """
+    if "ldpc" in given.ops:
+        if set(given.ops) != {"ldpc"} or given.out is not None or given.sizes or given.threads != 1:
+            raise InputError("--op ldpc: cannot be combined with other operations, --size, "
+                             "--threads or --out; use --json FILE for its rows")  # fmt: skip
+        show_rows(
+            given, "LDPC code", lambda progress: ldpc.run(progress=progress or (lambda what: None))
+        )
+        return
     given.check()
 
     def draw() -> Mapping[str, bytes]:
