@@ -1,6 +1,6 @@
 """Frame error rate of the LDPC code over the raw bit error rate, for one to three reads.
 
-Owns the model of reads, the sampling, and the intervals. Does not own the code (kernels/ldpc.py). It
+Owns the model of reads, sampling, and intervals. Does not own the code (kernels/ldpc.py). It
 extrapolates nothing: a rate is a count of frames that were decoded.
 Source: J. Wang et al., "Enhanced Precision Through Multiple Reads for LDPC Decoding in Flash
 Memories", IEEE JSAC 32, 2014 (voltages of reads that maximize mutual information); C. Clopper and
