@@ -78,7 +78,7 @@ INLINE size_t FN(answer_bytes)(size_t columns) {
 static size_t FN(ldpc_memory)(const ondie_ldpc *code) {
     const size_t size = (size_t)code->circulant, columns = (size_t)code->columns;
     return columns * (sizeof(ldpc_edge) + size + PAD) +
-           ROWS * size / MESSAGES * FN(answer_bytes)(columns) + columns * MESSAGES + size + PAD +
+           ROWS * size / MESSAGES * FN(answer_bytes)(columns) + columns * PAD + size + PAD +
            (columns + ROWS) * ldpc_stride(size / 8) + size / 8 + PAD + (size_t)code->word_bytes;
 }
 
@@ -91,7 +91,7 @@ static void FN(ldpc_prepare)(ldpc_work *work, const ondie_ldpc *code, uint8_t *m
     work->total = (int8_t *)memory;
     work->answers = memory + columns * (size + PAD);
     work->queue = (int8_t *)work->answers + ROWS * size / MESSAGES * FN(answer_bytes)(columns);
-    work->keep = work->queue + columns * MESSAGES;
+    work->keep = work->queue + columns * PAD;
     work->edges = (ldpc_edge *)(void *)(work->keep + size + PAD);
     work->bits = (uint8_t *)(work->edges + columns);
     work->checks = work->bits + columns * work->stride;
