@@ -211,9 +211,9 @@ def numba_row(shifts, row, total, known, messages, sent):
         if shift >= 0:
             for i in range(size):
                 at = (i + shift) & (size - 1)
-                value = np.int8(total[column, at] - messages[row, column, i])
-                if known[column, at]:
-                    value = np.int8(KNOWN)
+                value = np.int8(KNOWN)
+                if not known[column, at]:
+                    value = np.int8(total[column, at] - messages[row, column, i])
                 sent[column, i] = value
                 negative[i] ^= value < 0
                 magnitude = np.int8(abs(value))
