@@ -207,7 +207,7 @@ class CacheFile:
         StoreFull, InputError."""
         if not self.writable or (flash is not None and flash.full):
             return
-        durable = self.folder.durability == "host"
+        durable = self.folder.syncs
         if flash is not None and durable:
             flash.sync()
         self.entries["sequence"] = self.entries["seal"] = 0

@@ -220,7 +220,7 @@ class PageStore:
     @property
     def syncs(self) -> bool:
         """True if the store must survive a power loss of the host (durability "host")."""
-        return self.files is not None and self.files.folder.durability == "host"
+        return self.files is not None and self.files.folder.syncs
 
     def may_have_lost_syncs(self) -> bool:
         """Return True if the store was not closed cleanly and a power loss of the host may have
@@ -279,7 +279,7 @@ class PageStore:
             if (checkpoint is not None or (folder.writing and clean)) and not self.full:
                 self.files.sync()
                 folder.set_clean(len(self.files.numbers()), checkpoint)
-            elif folder.durability == "host":
+            elif folder.syncs:
                 self.sync()
         finally:
             self.files.close()

@@ -333,7 +333,7 @@ class SegmentFiles:
         self.marks[number] |= CHANGED
         if segment.room is None:
             return
-        if self.folder.durability == "host":
+        if self.folder.syncs:
             self.sync()
         if self.punches:
             self._punch(number, segment, start + np.flatnonzero(erased))

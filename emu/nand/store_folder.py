@@ -126,6 +126,11 @@ class StoreFolder:
         self.writing = False
         """True after the first change of a page since the folder was opened."""
 
+    @property
+    def syncs(self) -> bool:
+        """True if what is stored must survive a power loss of the host (durability "host")."""
+        return self.durability == "host"
+
     @contextmanager
     def named(self, name: str = "", doing: str = "cannot be opened") -> Iterator[None]:
         """Convert an OSError inside this context to StoreFull, or to an InputError that names a

@@ -174,7 +174,7 @@ class MovedBytes:
         record, file = self._record, self.cache_file
         assert file is not None and self.store.files is not None
         file.folder.begin_writing()
-        if file.folder.durability == "host":
+        if file.folder.syncs:
             self.store.sync()
             file.sync()
         count = int(record.left_count)

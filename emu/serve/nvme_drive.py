@@ -115,7 +115,7 @@ class NvmeDrive:
         self.shared = Shared(Namespaces(self.capabilities))
         self.past = Past()
         self._folder: Path | None = None if files is None else files.folder.path
-        self._durable = files is not None and files.folder.durability == "host"
+        self._durable = files is not None and files.folder.syncs
         self._keeps = served.online
         """What changes is written to the folder."""
         self.lock = threading.Lock()

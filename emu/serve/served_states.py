@@ -84,7 +84,7 @@ class StatesOptions:
         folder = files.folder.path
         path, own = folder / NAME, {"states": self.count, "optimizer": self.optimizer}
         if drive.started is Start.NEW:
-            write_atomically({path: json.dumps(own).encode()}, files.folder.durability == "host")
+            write_atomically({path: json.dumps(own).encode()}, files.folder.syncs)
             return
         try:
             states, optimizer = held_by(path)

@@ -144,7 +144,7 @@ class PayloadSystem(CommandSystem):
         done = self.arrays.done
         taken = np.arange(self._taken, int(self.registers[COMPLETED]))
         requests = self.arrays.req[done[taken & (len(done) - 1)]]
-        if self._store_error is None and files.folder.durability == "host":
+        if self._store_error is None and files.folder.syncs:
             try:
                 assert self._bytes is not None
                 self._bytes.sync_completed(requests)

@@ -210,7 +210,7 @@ class PowerSystem(PayloadSystem):
         map_checkpoint.begin_start(self.state, 0)
         self.run()
         if self.store is not None and self.store.files is not None:
-            if self.store.files.folder.durability == "host":
+            if self.store.syncs:
                 self.store.sync()
         if found is not None:
             found.time_ps = self._reached
