@@ -60,18 +60,16 @@ class LosingHost:
         old = self.synced.get(name, now[:0])
         return np.concatenate([old, np.zeros((len(now) - len(old), now.shape[1]), np.uint8)])
 
-    def lose(self, rng, target, data_only=False):
+    def lose(self, target, chosen):
         """Copy the store as such a host leaves it to ``target``; return the number of losses in the
-        reservoir. ``data_only``: it has written all records, but no page."""
+        reservoir. ``chosen``: returns which pages or records are lost if they have changed, bool[n]
+        or bool, for a name and n."""
         shutil.copytree(self.folder, target)
         lost = 0
         for name, now in self.contents().items():
             old = self.before(name, now)
             changed = (old != now).any(axis=1)
-            part = rng.uniform(0.2, 0.6)
-            if data_only:
-                part = float(name.endswith(".pages"))
-            gone = changed & (rng.random(len(now)) < part)
+            gone = changed & chosen(name, len(now))
             lost += int((gone & self.states[: len(gone)]).sum())
             with (target / name).open("r+b") as file:
                 file.write(np.where(gone[:, None], old, now).tobytes())
@@ -106,7 +104,8 @@ def test_a_host_that_loses_its_power(tmp_path, monkeypatch, name, counts):
             both.held.settle(chosen, both.drive.completions())
             while not host.unsynced().any() and not both.drive.plan_done:
                 both.drive.run_until(max_events=8)
-            lost += host.lose(both.rng, target)
+            part = both.rng.uniform(0.2, 0.6)
+            lost += host.lose(target, lambda _, n, part=part: both.rng.random(n) < part)
         both.drive.close()
         both.options["store"] = target
         both.states = both.fresh()
@@ -152,13 +151,51 @@ def test_an_update_stays_when_the_next_one_was_undone_and_lost(tmp_path, monkeyp
         assert both.states.recovered.undone
         both.states.start_update(2 * both.gradient)
         program()
-        assert host.lose(both.rng, target, data_only=True) == 1
+        assert host.lose(target, lambda name, _: name.endswith(".pages")) == 1
     both.drive.close()
     both.options["store"], both.updates, both.wanted = target, 1, both.before
     both.states = both.fresh()
     both.drive = both.opened()
     both.states.open(both.drive)
     assert not both.states.recovered.undone
+    both.look()
+    both.drive.close()
+
+
+def test_a_die_that_has_lost_the_first_of_two_super_pages(tmp_path, monkeypatch):
+    """The second one is given up, too: the update goes on behind what is there in order."""
+    folder, target = tmp_path / "store", tmp_path / "lost"
+    both = Both("plain", "sgd", 0, 120, BLOCKS_OF_16, store=folder, durability="host")
+    die_pages = both.drive.geometry.all_blocks * both.drive.geometry.block_pages
+
+    def two_on_a_die():
+        """Pages of the first of two super-pages that a die has programmed since the last sync."""
+        new = np.flatnonzero(host.unsynced())
+        records = host.contents()["segment-0.oob"].view(OOB)[:, 0]
+        for die in np.unique(new // die_pages):
+            own = new[new // die_pages == die]
+            found = np.unique(records["sequence"][own])
+            if len(found) > 1:
+                return own[records["sequence"][own] == found[0]]
+        return None
+
+    with monkeypatch.context() as patch:
+        host = LosingHost(patch, folder, both)
+        both.begin()
+        both.drive.run()
+        assert both.states.complete
+        both.begin()
+        while (first := two_on_a_die()) is None:
+            assert not both.drive.plan_done
+            both.drive.run_until(max_events=4)
+        assert host.lose(target, lambda _, n: np.isin(np.arange(n), first)) == 2 * len(first)
+    both.drive.close()
+    both.options["store"] = target
+    both.states = both.fresh()
+    both.drive = both.opened()
+    both.states.open(both.drive)
+    assert both.go_on()
+    both.drive.run()
     both.look()
     both.drive.close()
 
