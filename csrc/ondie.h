@@ -367,6 +367,9 @@ typedef struct {
     uint32_t seal;                  /* of the other fields */
 } ondie_entry;
 
+/* Memory that is made ready ahead of programs; below. */
+typedef struct ondie_ahead ondie_ahead;
+
 /* Memory of one drive. Pages lie in segments of segment_pages pages. */
 typedef struct {
     int32_t isa, status, ring_shift, planes, slots;
@@ -401,6 +404,7 @@ typedef struct {
     int64_t *free_entries; /* entries that may be overwritten */
     int64_t *left_entries; /* entries that are not needed once the segments are synced */
     int64_t free_count, left_count;
+    ondie_ahead *ahead; /* null: no memory is made ready ahead */
 } ondie_payload;
 
 /* Return the seal of an entry: the CRC-32C of its other fields. */
@@ -456,6 +460,29 @@ int ondie_await_quietly(const ondie_doorbell *bell, uint64_t seen, int fd, int64
 /* Ring `rung` once, then wait for `bell` as a client does. */
 int ondie_ring_and_await(ondie_doorbell *rung, ondie_doorbell *bell, uint64_t seen, int64_t poll_ns,
                          int64_t deadline_ns);
+
+enum { ONDIE_AHEAD = 1024 };
+
+/* Parts of memory that programs reach next, in the order in which one thread adds them and another
+ * one makes them ready. One that finds no room is left out.
+ */
+struct ondie_ahead {
+    ondie_doorbell bell; /* rung for each part, and at the end */
+    uint64_t added, ready;
+    uint64_t closing;    /* 1: the thread ends */
+    uint64_t part[1024], bytes[1024]; /* address and size */
+};
+
+/* A page at `to` is programmed in memory that ends at `end`: if it is the first one of a large page,
+ * let the next large page be made ready.
+ */
+void ondie_add_ahead(ondie_ahead *ahead, uint8_t *to, int64_t page_bytes, uint8_t *end);
+
+/* Make parts ready as they are added, until `closing`. Holds no lock of Python. */
+void ondie_run_ahead(ondie_ahead *ahead);
+
+/* Let ondie_run_ahead return. */
+void ondie_close_ahead(ondie_ahead *ahead);
 
 enum { ONDIE_LAG_BUCKETS = 64 };
 

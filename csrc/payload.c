@@ -270,6 +270,10 @@ static int64_t program(ondie_payload *p, const ondie_record *r, int64_t i) {
     const int second = to.spare->written == ONDIE_TORN && to.spare->lpn == ONDIE_FIRST_PASS;
     if (to.spare->written != ONDIE_ERASED && !second) return ONDIE_TWICE;
     if (!second) begin_program(to);
+    if (p->ahead) {
+        uint8_t *segment = p->pages[(r->ppn + i) / p->segment_pages];
+        ondie_add_ahead(p->ahead, to.data, p->page_bytes, segment + p->segment_pages * p->page_bytes);
+    }
     if (r->what == ONDIE_LOG_FIRST_PASS) {
         end_first_pass(p, to);
         return ONDIE_OK;

@@ -19,6 +19,7 @@ import numpy as np
 
 from ondie.emu.clock import NEVER, PS_PER_S, WallClock
 from ondie.emu.drive import Drive
+from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nvme.client_queue import (
     TAG_SHIFT,
     Batch,
@@ -84,16 +85,14 @@ class Service:
             )
         if native.lib is None:
             raise InputError("a service needs the C extension of the package; it is not built")
-        self.drive = drive
-        self.clock = clock
+        self.drive, self.clock = drive, clock
         self._bell = Doorbell()
         """What clients ring after a hand-over."""
         self._inbox: deque[Batch] = deque()
         self._batches: dict[int, Batch] = {}
         self._idle: list[FutureBatch] = []
         self._plans = PlanQueue()
-        self._next = 0
-        self._closing = False
+        self._next, self._closing = 0, False
         self._ended: str | None = None
         self._lock = threading.Lock()
         self._turns = threading.Lock()
@@ -282,7 +281,9 @@ class Service:
         with self._turns:
             self.drive.owner = threading.get_ident()
         sleep_exactly()
+        ahead = MemoryAhead()
         try:
+            self.drive.prepare_memory(ahead)
             while self._ended is None and self._turn():
                 pass
             self._end(self._ended or "", InputError(f"the service has ended{self._ended or ''}"))
@@ -292,7 +293,9 @@ class Service:
                 raise
         finally:
             with self._turns:
+                self.drive.prepare_memory(None)
                 self.drive.owner = None
+            ahead.close()
 
     def _end(self, why: str, error: BaseException) -> None:
         """End the service: no batch is accepted any more, and the clients of those that are left

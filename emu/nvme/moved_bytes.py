@@ -30,6 +30,7 @@ from ondie.emu.ftl import trim_maps
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nand.page_store import PageStore, anonymous
 from ondie.emu.nand.store_check import damaged_among
 from ondie.emu.nand.store_folder import StoreFull
@@ -153,6 +154,12 @@ class MovedBytes:
             record = self._records[dev]
             record.plan_memory = native.ffi.cast("uint8_t *", memory.ctypes.data)
             record.plan_pages = len(memory)
+
+    def prepare_memory(self, ahead: MemoryAhead | None) -> None:
+        """Let ``ahead`` make memory ready for pages that are not in files; None: nobody."""
+        queue = native.ffi.NULL if ahead is None else ahead.queue
+        for record, store in zip(self._records, self.stores, strict=True):
+            record.ahead = queue if store.files is None else native.ffi.NULL
 
     def save_cache(self) -> None:
         """Keep the contents of the cache, and trims, in their files from now on. All entries are

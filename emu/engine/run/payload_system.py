@@ -9,12 +9,15 @@ Source: NVMe base specification (FLUSH, FUA).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run.command_system import CommandOptions, CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED
 from ondie.emu.nand.cache_file import CacheFile
+from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import condition, submission
 from ondie.emu.nvme.command import COMMAND, READ
@@ -27,6 +30,15 @@ MOST_HELD = 64
 """Number of arrays of commands in flight from which a drive looks for some to release."""
 
 
+class MemoryLimits(NamedTuple):
+    """Fields of submission.LIMITS about memory, each int64[1]: items of a memoryview are set in a
+    tenth of the time that those of records take."""
+
+    buffer: memoryview
+    base: memoryview
+    own: memoryview
+
+
 class PayloadSystem(CommandSystem):
     """A CommandSystem of one drive that keeps the bytes of its pages in ``store``, and those of its
     data cache also in ``cache_file``; without ``store``, a drive without payload.
@@ -34,6 +46,7 @@ class PayloadSystem(CommandSystem):
 
     _buffer: np.ndarray | None = None
     _closed = False
+    _ahead: MemoryAhead | None = None
 
     def __init__(
         self,
@@ -54,6 +67,8 @@ class PayloadSystem(CommandSystem):
         """The same of earlier commands: of those before the places ``_older_until`` of the queue
         pairs, int64[queues]."""
         self._older_until = self.arrays.pair["loaded"].copy()
+        held = self._limits.view(np.ndarray)
+        self._memory_limits = MemoryLimits(*(held[name].data for name in MemoryLimits._fields))
         self._plans: DrivePlanBytes | None = None
         """Bytes of plans; None: plans move none."""
         self._bytes: MovedBytes | None = None
@@ -61,6 +76,13 @@ class PayloadSystem(CommandSystem):
             self._bytes = MovedBytes(
                 self.arrays, self.geometry, self._transfers, (store,), cache_file
             )
+            self._bytes.prepare_memory(self._ahead)
+
+    def prepare_memory(self, ahead: MemoryAhead | None) -> None:
+        """Let ``ahead`` make ready the memory of pages that are programmed next; None: nobody."""
+        self._ahead = ahead
+        if self._bytes is not None:
+            self._bytes.prepare_memory(ahead)
 
     @property
     def moved(self) -> MovedBytes:
@@ -188,15 +210,13 @@ class PayloadSystem(CommandSystem):
 
     def _submit_from(self, commands: np.ndarray, memory: np.ndarray, own: int) -> None:
         """Submit commands whose bytes are in ``memory``. ``own``: 1 for those of read and write."""
-        names = ("buffer", "base", "own")
-        limits = [int(self._limits[name][0]) for name in names]
-        for name, value in zip(names, (memory.nbytes, memory.ctypes.data, own), strict=True):
-            self._limits[name] = value
+        limits, address = self._memory_limits, int(memory.ctypes.data)
+        before = limits.buffer[0], limits.base[0], limits.own[0]
+        limits.buffer[0], limits.base[0], limits.own[0] = memory.nbytes, address, own
         try:
-            self._submit(commands, memory.ctypes.data)
+            self._submit(commands, address)
         finally:
-            for name, value in zip(names, limits, strict=True):
-                self._limits[name] = value
+            limits.buffer[0], limits.base[0], limits.own[0] = before
         self._in_use.append(memory)
 
     def _run_command(self, op: int, offset: int, memory: np.ndarray, idle: bool = True) -> Status:
