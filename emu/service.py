@@ -30,6 +30,7 @@ from ondie.emu.nvme.client_queue import (
     assigned,
     checked,
     idle_ps_of,
+    kept,
 )
 from ondie.emu.nvme.plan_queue import PlanQueue, Running, error_to
 from ondie.emu.units import InputError, quoted, real_number
@@ -39,6 +40,8 @@ from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbel
 CLOCKS = ("virtual", "real")
 AHEAD_NS = 50_000
 """Wall time by which the simulation may run ahead while commands are in flight, in ns."""
+ALONE_NS = 200_000
+"""The same in turns of a client that is alone: a read of flash is then simulated in one piece."""
 LENT_NS = 2_000_000
 """Wall time, ns, for which the drive's events are left to a client that has run a batch alone."""
 MOST_SCALE = 1e6
@@ -59,8 +62,9 @@ class Service:
     of a future either.
 
     With the clock ``real``, the simulation runs up to AHEAD_NS of wall time ahead while commands
-    are in flight, so that a completion is at hand when its time has come. A batch that is handed
-    over meanwhile arrives as much later, which counts as lag.
+    are in flight (ALONE_NS for one that its client's thread runs alone), so that a completion is at
+    hand when its time has come. A batch that is handed over meanwhile arrives as much later, which
+    counts as lag.
 
     Raises InputError for an unknown clock, a scale that is not above 0 and at most MOST_SCALE, or a
     scale with the clock ``virtual``; for a drive that is closed, has no power, belongs to another
@@ -94,9 +98,8 @@ class Service:
         self._plans = PlanQueue()
         self._next, self._closing = 0, False
         self._ended: str | None = None
-        self._lock = threading.Lock()
-        self._turns = threading.Lock()
-        """Held by the thread that uses the drive."""
+        self._lock, self._turns = threading.Lock(), threading.Lock()
+        """Held for the inbox, and by the thread that uses the drive."""
         self._lent_ns = 0
         """Wall time until which the thread leaves the drive's events to a client that is alone."""
         self._delivery = Delivery(self._bell)
@@ -438,7 +441,8 @@ class Service:
     @property
     def _ahead_ns(self) -> int:
         """Wall time by which the simulation may run ahead now, ns."""
-        return AHEAD_NS if self._batches else 0
+        ahead_ns = AHEAD_NS if self.drive.owner == self._thread.ident else ALONE_NS
+        return ahead_ns if self._batches else 0
 
     def _wait(self) -> None:
         """Wait for a batch or for the wall time of the drive's next event, and submit batches.
@@ -486,13 +490,9 @@ class Service:
         at_ns, seen = self._wall.ns_of(end_ps), self._bell.rung
         next_ns = self._wall.ns_of(self.drive.next_event) - self._ahead_ns
         stay_until_ns = min(max(at_ns, time.perf_counter_ns()) + POLL_NS, next_ns)
-        clients: dict[Doorbell, int] = {}
-        for batch, done in ready:
-            if isinstance(batch, Ticket):
-                batch.keep(done)
-                clients[batch.client.bell] = clients.get(batch.client.bell, 0) + 1
-        alone = self.drive.owner == self._thread.ident and not self._inbox
-        if not alone or sum(clients.values()) < len(ready):
+        own = self.drive.owner == self._thread.ident
+        clients = kept(ready, early=not own)
+        if not own or self._inbox or sum(clients.values()) < len(ready):
             stay_until_ns = 0
         self._delivery.deliver(at_ns, clients, due_ns, seen, stay_until_ns)
         for batch, done in ready:

@@ -134,6 +134,8 @@ class Ticket(Batch):
         """Position among the batches of the connection in the order in which they end, from 1."""
         self.result: np.ndarray | BaseException | None = None
         self.taken = False
+        self.early: Callable[[np.ndarray], None] | None = None
+        """Called with the completions of a turn that the client itself runs, before their time."""
 
     def ended(self, rung: int) -> bool:
         """Return True if the batch was among the first ``rung`` that have ended."""
@@ -194,7 +196,9 @@ class Stream(Ticket):
 
     def part(self) -> Ticket:
         """Return the ticket of the next completions."""
-        return Ticket(self.client, NO_COMMANDS, self.handed_ns, None)
+        part = Ticket(self.client, NO_COMMANDS, self.handed_ns, None)
+        part.early = self.early
+        return part
 
 
 class Connection:
@@ -236,13 +240,20 @@ class Connection:
         return ticket
 
     def try_stream(
-        self, commands: np.ndarray, buffer: np.ndarray | None = None, fd: int = -1
-    ) -> Stream | None:
+        self, commands: np.ndarray, buffer: np.ndarray | None = None, fd: int = -1,
+        handed_ns: int = 0, early: Callable[[np.ndarray], None] | None = None,
+    ) -> Stream | None:  # fmt: skip
         """Do what :meth:`stream` does if nobody else uses the drive, with the clock ``real``: run
         it in the calling thread until the batch has ended, or something can be read from the file
         ``fd`` (-1: none). That spares two changes of threads. Return None, without effect, if
-        somebody does."""
-        ticket = Stream(self, checked(commands), time.perf_counter_ns(), buffer)
+        somebody does.
+
+        ``handed_ns``: time.perf_counter_ns at which the commands have arrived, 0: now. ``early``:
+        called with the completions while their time has not come, to prepare what follows them; not
+        if the thread of the service delivers them.
+        """
+        ticket = Stream(self, checked(commands), handed_ns or time.perf_counter_ns(), buffer)
+        ticket.early = early
         return ticket if self._run_turns(ticket, fd) else None
 
     def run(
@@ -352,3 +363,17 @@ def assigned(
             done["tag"] = batch.tags if one else batch.tags[done["tag"] & MOST_COMMANDS - 1]
             ready.append((batch, done))
     return ready, due
+
+
+def kept(ready: list[tuple[Batch, np.ndarray]], early: bool) -> dict[Doorbell, int]:
+    """Let the tickets among ``ready`` keep their completions until they are rung for; return how
+    often the doorbell of each client is to be rung. ``early``: call what the client wants to do
+    before that."""
+    rings: dict[Doorbell, int] = {}
+    for batch, done in ready:
+        if isinstance(batch, Ticket):
+            batch.keep(done)
+            rings[batch.client.bell] = rings.get(batch.client.bell, 0) + 1
+            if early and batch.early is not None:
+                batch.early(done)
+    return rings

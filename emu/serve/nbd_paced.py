@@ -12,6 +12,9 @@ import contextlib
 import queue
 import socket
 import threading
+from collections.abc import Callable
+
+import numpy as np
 
 from ondie.emu.nvme.client_queue import Connection, Stream, Ticket
 from ondie.emu.serve.defects import show_exception
@@ -117,7 +120,7 @@ class PacedSession(Session):
         """Execute the only command of the only batch in this thread, if nobody else uses the drive,
         and reply. Return False, without effect, if somebody does. If another request arrives
         meanwhile, the thread of replies goes on with it."""
-        flight, data = Flight(self.batch, 1, 1, None), b""
+        flight, data, early = Flight(self.batch, 1, 1, None), b"", []
         with self._changed:
             if self._flights:
                 return False
@@ -125,10 +128,11 @@ class PacedSession(Session):
             self._flights[self.batch.number] = flight
             self._in_flight += 1
         try:
-            flight.stream = self._run_alone()
+            flight.stream = self._run_alone(lambda done: early.append(self._replies(done)))
             if flight.stream is not None:
                 with contextlib.suppress(TimeoutError):  # then it is in flight
-                    data = self._take(self._source.next(0))
+                    ticket = self._source.next(0)
+                    data = early[0] if early else self._take(ticket)
         except InputError:  # the service has ended
             data = self._fail(flight)
         finally:
@@ -145,12 +149,15 @@ class PacedSession(Session):
             self._take_spare()
         return flight.stream is not None
 
-    def _run_alone(self) -> Stream | None:
+    def _run_alone(self, early: Callable[[np.ndarray], None]) -> Stream | None:
         """Run the first command of the batch until it has ended or another request arrives; None:
-        somebody else uses the drive, or its service has ended."""
+        somebody else uses the drive, or its service has ended. ``early``: see try_stream."""
         commands, memory = self.batch.commands[:1], self.batch.memory
+        received_ns, self.received_ns = self.received_ns, 0
         try:
-            return self._source.try_stream(commands, memory, self.socket.fileno())
+            return self._source.try_stream(
+                commands, memory, self.socket.fileno(), received_ns, early
+            )
         except (InputError, KernelError):
             return None
 
@@ -207,6 +214,11 @@ class PacedSession(Session):
                 show_exception("commands of NBD")
             flight = next(each for each in flights.values() if each.stream is ticket)
             return self._fail(flight)
+        return self._replies(done)
+
+    def _replies(self, done: np.ndarray) -> bytes:
+        """Return the replies to the requests that ``done``, COMPLETION[n], completes."""
+        flights = self._flights
         replies, completed = [], []
         for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
             flight = flights[tag >> TAG_SHIFT]

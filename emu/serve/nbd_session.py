@@ -10,6 +10,7 @@ over at once.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -96,6 +97,8 @@ class Session:
         self.batch.view[: len(rest)] = rest
         self.batch.end = len(rest)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        self.received_ns = 0
+        """time.perf_counter_ns after the last bytes have arrived; 0: unknown."""
         self._skip = 0
         """Bytes of refused data that are still to arrive."""
 
@@ -153,6 +156,7 @@ class Session:
                 count = self.socket.recv_into(space, 0, socket.MSG_WAITALL)
             else:
                 count = self.socket.recv_into(batch.view[batch.end : batch.input])
+            self.received_ns = time.perf_counter_ns()
             if count == 0:
                 return False
             skipped = min(count, self._skip)

@@ -135,6 +135,52 @@ def test_input_ends_the_turns(patient):
     os.close(writer)
 
 
+def test_what_is_prepared_before_a_completion():
+    """It has the completion while the wall clock has not reached it, and nobody else sees it. The
+    command has arrived when its client says."""
+    drive, before_ns = filled(), 300_000
+    with Service(drive, "real", SLOW * 100) as service:  # a read takes 1 ms
+        connection = service.connect()
+        for _ in range(TRIES):
+            time.sleep(0.005)
+            seen, rung, begin = list[Any](), connection.bell.rung, time.perf_counter_ns()
+
+            def early(done: Any, seen: list[Any] = seen) -> None:
+                seen.append((done.copy(), time.perf_counter_ns(), connection.bell.rung))
+
+            if connection.try_stream(
+                reads(drive, 1), handed_ns=begin - before_ns, early=early
+            ) is None:  # fmt: skip
+                continue  # the service's thread has a turn
+            done, ended = connection.next(SECONDS).wait(), time.perf_counter_ns()
+            due = service._wall.ns_of(int(done["end"][0]))
+            assert due <= ended
+            if seen and seen[0][1] < due and done["arrival"][0] == service._wall.at(
+                begin - before_ns
+            ):  # fmt: skip
+                break
+        else:
+            pytest.fail("never before the completion, or never at the time of the client")
+        assert (seen[0][0] == done).all() and len(seen) == 1
+        assert seen[0][2] == rung < connection.bell.rung
+
+
+def test_the_service_prepares_nothing():
+    """What its own thread delivers is taken by the client."""
+    drive, seen = filled(), []
+    with Service(drive, "real", SLOW / 20) as service:
+        connection = service.connect()
+        ready, writer = os.pipe()
+        os.write(writer, b"x")
+        for _ in range(TRIES):
+            time.sleep(0.005)
+            if connection.try_stream(reads(drive, 1), fd=ready, early=seen.append) is not None:
+                break
+        assert len(connection.next(SECONDS).wait()) == 1 and not seen
+    os.close(ready)
+    os.close(writer)
+
+
 def test_who_is_not_alone_has_no_turns():
     drive = filled()
     with Service(drive, "real", SLOW / 20) as service:
