@@ -249,8 +249,8 @@ class Connection:
         somebody does.
 
         ``handed_ns``: time.perf_counter_ns at which the commands have arrived, 0: now. ``early``:
-        called with the completions while their time has not come, to prepare what follows them; not
-        if the thread of the service delivers them.
+        called with the completions while their time has not come, to prepare what follows them
+        without the drive; not if the thread of the service delivers them.
         """
         ticket = Stream(self, checked(commands), handed_ns or time.perf_counter_ns(), buffer)
         ticket.early = early

@@ -120,7 +120,11 @@ class PacedSession(Session):
         """Execute the only command of the only batch in this thread, if nobody else uses the drive,
         and reply. Return False, without effect, if somebody does. If another request arrives
         meanwhile, the thread of replies goes on with it."""
-        flight, data, early = Flight(self.batch, 1, 1, None), b"", []
+        flight, data, early = (
+            Flight(self.batch, 1, 1, None),
+            b"",
+            list[tuple[bytes, list[tuple[int, ...]]]](),
+        )
         with self._changed:
             if self._flights:
                 return False
@@ -132,7 +136,7 @@ class PacedSession(Session):
             if flight.stream is not None:
                 with contextlib.suppress(TimeoutError):  # then it is in flight
                     ticket = self._source.next(0)
-                    data = early[0] if early else self._take(ticket)
+                    data = self._written(*early[0]) if early else self._take(ticket)
         except InputError:  # the service has ended
             data = self._fail(flight)
         finally:
@@ -214,10 +218,18 @@ class PacedSession(Session):
                 show_exception("commands of NBD")
             flight = next(each for each in flights.values() if each.stream is ticket)
             return self._fail(flight)
-        return self._replies(done)
+        return self._written(*self._replies(done))
 
-    def _replies(self, done: np.ndarray) -> bytes:
-        """Return the replies to the requests that ``done``, COMPLETION[n], completes."""
+    def _written(self, replies: bytes, completed: list[tuple[int, ...]]) -> bytes:
+        """Take the marks of what ``completed`` requests have written away, in which the drive takes
+        part; return their ``replies``."""
+        if self.served.marks:
+            self.clear_marks(completed)
+        return replies
+
+    def _replies(self, done: np.ndarray) -> tuple[bytes, list[tuple[int, ...]]]:
+        """Return the replies to the requests that ``done``, COMPLETION[n], completes, and those
+        without an error."""
         flights = self._flights
         replies, completed = [], []
         for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
@@ -237,9 +249,7 @@ class PacedSession(Session):
                 self.served.count([0] * 8, 1)
             if not flight.waiting:
                 self._land(flight)
-        if self.served.marks:
-            self.clear_marks(completed)
-        return b"".join(replies)
+        return b"".join(replies), completed
 
     def _fail(self, flight: Flight) -> bytes:
         """Return the replies to the requests of a batch that the drive does not execute."""
