@@ -120,11 +120,8 @@ class PacedSession(Session):
         """Execute the only command of the only batch in this thread, if nobody else uses the drive,
         and reply. Return False, without effect, if somebody does. If another request arrives
         meanwhile, the thread of replies goes on with it."""
-        flight, data, early = (
-            Flight(self.batch, 1, 1, None),
-            b"",
-            list[tuple[bytes, list[tuple[int, ...]]]](),
-        )
+        flight, data = Flight(self.batch, 1, 1, None), b""
+        early: list[tuple[bytes, list[tuple[int, ...]]]] = []
         with self._changed:
             if self._flights:
                 return False
