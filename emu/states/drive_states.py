@@ -184,12 +184,6 @@ class DriveStates:
             )
         if drive.geometry != self._path.geometry:
             raise InputError("drive: has another geometry than the states")
-        store = drive.moved.store
-        if store.files is not None and self.cfg.pe.rain:
-            raise InputError(
-                f"pe.rain = {self.cfg.pe.rain}: must be 0 on a drive with a store, which keeps no "
-                "parity of out-of-band data"
-            )
 
     def _written_pages(self, drive: Drive) -> bool:
         """Return True if a page of the reservoir is not blank."""
