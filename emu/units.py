@@ -185,6 +185,7 @@ def quoted(value: object) -> str:
     return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
 
 
+_DIGITS = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(
     r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)", re.ASCII | re.DOTALL
 )
@@ -287,6 +288,15 @@ def parse_count(text: str, key: str, least: int = 0) -> int:
     if number.adjusted() < -40 or number != number.to_integral_value():
         raise InputError(f"{key}: {quoted(text)} is not a whole number; write for example 8 or 1e9")
     return int(number)
+
+
+def digits(text: str) -> int:
+    """Return a whole number that is written in decimal digits, with or without a sign. Raises
+    ValueError for other text, also for what int() accepts: "1_000", " 1", digits of other scripts.
+    """
+    if not _DIGITS.fullmatch(text):
+        raise ValueError(f"{quoted(text)} is no whole number in digits")
+    return int(text)
 
 
 def parse_ratio(text: str, key: str, least: float = 0) -> float:

@@ -1,7 +1,7 @@
-"""Helpers of the command groups: nearest command, renamed options, and the progress bar.
+"""Helpers of the commands: nearest command, renamed options, whole numbers, and the progress bar.
 
-Owns the classes of groups and options, and the bar. Does not own any command. Source: none; click
-parses, rich draws.
+Owns the classes of groups and options, the types of whole numbers, and the bar. Does not own any
+command. Source: none; click parses, rich draws.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ondie.emu.units import nearest
+from ondie.emu.units import digits, nearest, quoted
 
 
 class Group(click.Group):
@@ -43,6 +43,37 @@ class RenamedOption(click.Option):
             return super().get_help_record(ctx)
         finally:
             self.opts = spellings
+
+
+class WholeNumber(click.types.IntParamType):
+    """A whole number in digits: no underscores or spaces, which int() accepts."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:  # fmt: skip
+        """Return the number. Raises click.BadParameter."""
+        if isinstance(value, int):
+            return value
+        try:
+            return digits(value)
+        except ValueError:
+            shown = repr(value) if len(value) <= 60 else quoted(value)
+            wrong = f"{shown} is not a valid integer; write digits only, such as 100000"
+            self.fail(wrong, param, ctx)
+
+
+WHOLE = WholeNumber()
+
+
+class WholeRange(click.IntRange):
+    """A whole number in digits, within limits."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:  # fmt: skip
+        """Return the number. Raises click.BadParameter."""
+        found: int = super().convert(WHOLE.convert(value, param, ctx), param, ctx)
+        return found
 
 
 @contextmanager

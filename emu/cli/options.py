@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ondie.emu.cli.click_helpers import WHOLE, WholeRange
 from ondie.emu.cluster.allocation import GIVEN, PAPER, TUNED, check_batches
 from ondie.emu.config.config import Config, configuration
 from ondie.emu.units import InputError
@@ -58,7 +59,7 @@ def drive_options(default: str, *, several: bool = True) -> Decorator:
         help="Preset, or TOML file, of the drive.",
     )  # fmt: skip
     count = click.option(
-        "--devices", type=int, metavar="N", help="Number of drives, as --set system.devices=N."
+        "--devices", type=WHOLE, metavar="N", help="Number of drives, as --set system.devices=N."
     )
     return add_options(device, settings_option, *([count] if several else []))
 
@@ -71,11 +72,11 @@ def batch_options(*choices: str, default: str, what: str) -> Decorator:
     """
     return add_options(
         click.option("--batch", type=click.Choice(choices), help=f"{what}  [default: {default}]"),
-        click.option("--host-batch", type=int, metavar="N",
+        click.option("--host-batch", type=WHOLE, metavar="N",
                      help="Largest batch of a host (traces only); with --drive-batch, the batch of "
                           "a host.  "
                           "[default: the trace's]"),
-        click.option("--drive-batch", type=int, metavar="N",
+        click.option("--drive-batch", type=WHOLE, metavar="N",
                      help="Batch of every drive, instead of --batch. Without --host-batch, the "
                           "host's batch is tuned to this one."),
         click.option("--cores-taken", type=float, default=0.0, show_default=True, metavar="N",
@@ -111,7 +112,7 @@ def seed_option(draws: str) -> Decorator:
     ``draws``: noun for the values that are drawn, for the help text.
     """
     return click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True,
+        "--seed", type=WholeRange(min=0), default=0, show_default=True,
         help=f"Seed of the random number generator for {draws}.",
     )  # fmt: skip
 

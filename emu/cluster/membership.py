@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import InputError, digits, nearest
 
 JOINS, LEAVES, DIES = "joins", "leaves", "dies"
 EVENTS = (JOINS, LEAVES, DIES)
@@ -45,7 +45,7 @@ def rows(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
 
 def number_of_node(text: str) -> int:
     """Convert text to a 64-bit integer. Raises ValueError for other text."""
-    number = int(text)
+    number = digits(text.strip())
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(text)
     return number

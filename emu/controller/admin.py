@@ -230,7 +230,8 @@ class Controller:
 
     def _set_features(self, sqe: Sqe, data: bytes) -> Reply:
         exist = bool(self.queues.submission or self.queues.completion)
-        dword, actions = self.features.set(sqe, data, exist)
+        vectors = {queue.vector for queue in self.queues.completion.values()}
+        dword, actions = self.features.set(sqe, data, exist, vectors)
         return Reply((Cqe(sqe.cid, dw0=dword),), actions=tuple(actions))
 
     def _create_cq(self, sqe: Sqe, data: bytes) -> Reply:

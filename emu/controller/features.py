@@ -9,7 +9,7 @@ NVM Command Set Specification 1.0, section 4.1.3 (Error Recovery, Write Atomicit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ondie.emu.controller.actions import Action, Do
@@ -173,10 +173,13 @@ class Features:
         values = {CURRENT: self.current, DEFAULT: {}, SAVED: self.saved}[select]
         return values.get((feature, part), default), b""
 
-    def set(self, sqe: Sqe, data: bytes, queues_exist: bool) -> tuple[int, list[Action]]:
+    def set(
+        self, sqe: Sqe, data: bytes, queues_exist: bool, vectors: Collection[int] = ()
+    ) -> tuple[int, list[Action]]:
         """Return (dword 0 of the completion, actions) of Set Features. Raises Refused.
 
         ``data``: what the host sends (:func:`data_bytes`). ``queues_exist``: there are I/O queues.
+        ``vectors``: interrupt vectors of I/O completion queues.
         """
         feature, row = self._row(sqe)
         if sqe.cdw10 & SAVE and not row.saveable:
@@ -190,6 +193,8 @@ class Features:
             parts = [self.namespaces.active(sqe.nsid).nsid]
         else:
             parts = [self._part(sqe, feature)]
+        if feature == INTERRUPT_VECTOR and parts[0] not in vectors:
+            raise Refused(Code.INVALID_FIELD, CDW11_BYTE)
         value = self._checked(feature, sqe.cdw11 & row.mask, queues_exist)
         actions = []
         if feature == HOST_IDENTIFIER:

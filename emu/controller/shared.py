@@ -1,7 +1,7 @@
 """State that all controllers of one drive share.
 
-Owns the record. Does not own its meaning: namespaces (namespaces.py), marks (uncorrectable.py), the
-state of sanitize operations (namespace_commands.py) and the counts (io_commands.py).
+Owns the records. Does not own their meaning: namespaces (namespaces.py), marks (uncorrectable.py),
+the state of sanitize operations (namespace_commands.py) and the counts (io_commands.py).
 Source: NVM Express Base Specification 2.0, sections 2.4 (NVM subsystem), 5.16.1.3 (scope of the
 SMART / Health Information log page) and 8.21 (sanitize operations).
 """
@@ -16,6 +16,16 @@ from ondie.emu.controller.uncorrectable import Uncorrectable
 
 
 @dataclass(slots=True)
+class MediaState:
+    """What is known of the contents of a drive that has no controller now."""
+
+    uncorrectable: Uncorrectable = field(default_factory=Uncorrectable)
+    sanitize: SanitizeState = field(default_factory=SanitizeState)
+    written_beside: bool = False
+    """See Shared."""
+
+
+@dataclass(slots=True)
 class Shared:
     """Namespaces and counts of one drive. Controllers that run in several threads use a lock of
     the transport."""
@@ -23,6 +33,9 @@ class Shared:
     namespaces: Namespaces
     uncorrectable: Uncorrectable = field(default_factory=Uncorrectable)
     sanitize: SanitizeState = field(default_factory=SanitizeState)
+    written_beside: bool = False
+    """A client that is no host of a controller has written since the begin of the sanitize
+    operation that is in progress."""
     saved_features: dict[tuple[int, int], int] = field(default_factory=dict)
     """Saved values of features, by (feature, what it belongs to)."""
     read_commands: int = 0

@@ -33,10 +33,12 @@ OOB = np.dtype(
         ("written", "u4"),
         ("sectors", "i8"),  # bit mask of the sectors that hold data (conventional pages)
         ("stream", "u4"),  # stream that fills the block (conventional pages)
-        ("erases", "u4"),  # erase count of the block (conventional pages)
+        ("erases", "u4"),  # erase count of the block; not of parity pages
     ]
 )
-"""Out-of-band data of a page, the record ondie_spare of csrc/ondie.h."""
+"""Out-of-band data of a page, the record ondie_spare of csrc/ondie.h. The last three fields of a
+parity page of the reservoir hold the exclusive or of ``sequence``, ``checksum`` and ``seal`` of the
+pages that it protects."""
 ERASED, PROGRAMMED, TORN = 0, 0x50A35AC6, 0x2F5CA539
 """Values of ``written``, the state of the cells (enum ondie_written of csrc/ondie.h). TORN: power
 was lost, or the process killed, during a program or an erase. A torn page may read as valid, blank
@@ -81,10 +83,12 @@ def record_checksum(
     return crc32c(struct.pack("<qqqIIqII", lpn, sequence, step, slot, checksum, *rest))
 
 
-def record_of(spare: Spare, checksum: int, written: int, erases: int = 0) -> tuple[int, ...]:
-    """Return the fields of a sealed out-of-band record (OOB)."""
-    seal = record_checksum(*spare, checksum, 0, 0, erases)
-    return (*spare, checksum, seal, written, 0, 0, erases)
+def record_of(
+    spare: Spare, checksum: int, written: int, last: tuple[int, int, int] = (0, 0, 0)
+) -> tuple[int, ...]:
+    """Return the fields of a sealed out-of-band record (OOB). ``last``: the last three."""
+    seal = record_checksum(*spare, checksum, *last)
+    return (*spare, checksum, seal, written, *last)
 
 
 def anonymous(size: int) -> mmap.mmap:
@@ -134,7 +138,6 @@ class PageStore:
         C; 0: not open. Empty unless ``pages``, the number of physical pages, is given."""
         self._segments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sequence = 0
-        self._members: dict[int, np.ndarray] = {}
 
     @property
     def where(self) -> str:
@@ -322,29 +325,22 @@ class PageStore:
         """Program a page of the reservoir with out-of-band data from its controller.
 
         Returns the out-of-band record, for changes. ``erases``: erase count of the block, 0 if it
-        is not recorded. ``members``, for a parity page only: the
-        exclusive or of the out-of-band data of the pages that it protects, uint8[SPARE_BYTES],
-        stored instead of ECC parity, which these pages do not have. Raises InputError if the page
-        is not erased.
+        is not recorded. ``members``, for a parity page only: the exclusive or of the out-of-band
+        data of the pages that it protects, uint8[SPARE_BYTES], stored instead of ECC parity, which
+        these pages do not have, and of ``erases``. Raises InputError if the page is not erased.
         """
-        if members is not None and self.files is not None:
-            raise InputError("a store in files keeps no parity of out-of-band data")
-        record = self._store(ppn, data, record_of(spare, crc32c(data), TORN, erases), state)
+        last = (0, 0, erases)
         if members is not None:
-            self._members[ppn] = members.copy()
-        return record
+            joined = np.zeros(1, OOB)
+            joined.view(np.uint8)[:SPARE_BYTES] = members
+            fields = joined[0]
+            last = int(fields["sequence"]), int(fields["checksum"]), int(fields["seal"])
+        return self._store(ppn, data, record_of(spare, crc32c(data), TORN, last), state)
 
     def record(self, ppn: int) -> np.ndarray:
         """Return the out-of-band data of a page as its cells store them, uint8[SPARE_BYTES]."""
         _, oob, at = self._segment(ppn)
         return oob[at : at + 1].view(np.uint8)[:SPARE_BYTES].copy()
-
-    def members(self, ppn: int) -> np.ndarray:
-        """Return the exclusive or of the out-of-band data of the pages that parity page ``ppn``
-        protects, uint8[SPARE_BYTES]. Raises InputError if the page is not programmed.
-        """
-        self.read(ppn)
-        return self._members[ppn]
 
     def torn(self, ppn: int) -> np.record:
         """Mark a page as torn (partly programmed or erased) and return its record for changes.
@@ -470,10 +466,6 @@ class PageStore:
                 self.files.erase(number, start, stop, which[at])
             elif number in self._segments:
                 self._segments[number][1]["written"][start:stop][which[at]] = ERASED
-        if self._members:
-            for ppn in range(first_ppn, first_ppn + count):
-                if which[(ppn - first_ppn) % len(which)]:
-                    self._members.pop(ppn, None)
 
     def flip(self, ppn: int, byte: int, mask: int = 0xFF) -> None:
         """Flip the bits ``mask`` of byte ``byte`` of a stored page, as raw bit errors do."""

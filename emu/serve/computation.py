@@ -50,7 +50,7 @@ from ondie.emu.serve.gate import Gate
 from ondie.emu.serve.io_request import NO_DATA, IoRequest, IoResult
 from ondie.emu.serve.served import ServedDrive
 from ondie.emu.states import device_program
-from ondie.emu.states.resident import ResidentStates
+from ondie.emu.states.resident import NotStored, ResidentStates
 from ondie.emu.units import InputError
 
 Later = Callable[[IoRequest, IoResult], None]
@@ -294,6 +294,8 @@ class Computation:
             return IoResult(Cqe(request.sqe.cid, dw0=found.dw0), found.data)
         except Refused as refused:
             return self._refused(controller, request, refused)
+        except NotStored:
+            return self._refused(controller, request, Refused(Code.WRITE_FAULT))
         except Exception as error:  # noqa: BLE001 - the host gets a status, the operator a defect
             if not isinstance(error, InputError | PowerCut):  # no power, or the end of the service
                 show_exception("a computation command")

@@ -9,19 +9,25 @@ and the counts of the SMART / Health Information log page outlive a loss of powe
 from __future__ import annotations
 
 import json
+import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ondie.emu.controller.health import Past, Ran
 from ondie.emu.controller.health_logs import SanitizeState
 from ondie.emu.controller.namespaces import Namespace, Namespaces
-from ondie.emu.controller.shared import Shared
+from ondie.emu.controller.shared import MediaState, Shared
+from ondie.emu.controller.uncorrectable import Uncorrectable
 from ondie.emu.files import write_atomically
+from ondie.emu.serve.marked_blocks import MarkedBlocks
+from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError
 
 NAME = "nvme.json"
 VERSION = 2
+Found = TypeVar("Found")
 MOST_COUNT = (1 << 128) - 1
 """Largest value of a count of the log pages."""
 
@@ -75,20 +81,45 @@ class Loaded:
             found = Namespace(**(each | {"uuid": uuid.UUID(each["uuid"]), "block_bytes": size}))
             _check(found, namespaces)
             namespaces.by_nsid[found.nsid] = found
-        marks = [(low, high) for low, high in document["uncorrectable"]]
-        last = 0
-        for low, high in marks:
-            _number(high, "end of uncorrectable bytes", capacity)
-            if _number(low, "first of uncorrectable bytes", high - 1) < last:
-                raise ValueError("the ranges of uncorrectable bytes are not sorted and disjoint")
-            last = high
-        self.shared.uncorrectable.ranges = marks
+        self.shared.uncorrectable.ranges = _marks(document, capacity)
         self.shared.sanitize = SanitizeState(**document["sanitize"])
         self.shared.saved_features = {
             (feature, part): value for feature, part, value in document["features"]
         }
         for name in ("read_commands", "write_commands", "unaligned"):
             setattr(self.shared, name, int(document[name]))
+
+
+class WithoutController:
+    """What :func:`save` has written, for a drive that is served without a controller: the rest
+    stays as it is."""
+
+    def __init__(self, folder: Path, document: dict[str, Any], capacity: int) -> None:
+        """Raises KeyError, TypeError or ValueError for a document that ``save`` has not written."""
+        self._folder, self._document = folder, document
+        self.state = MediaState(
+            Uncorrectable(_marks(document, capacity)), SanitizeState(**document["sanitize"])
+        )
+
+    def save(self, durable: bool) -> None:
+        """Write the state, complete or not at all. Raises InputError."""
+        changed = {
+            "uncorrectable": self.state.uncorrectable.ranges,
+            "sanitize": self.state.sanitize._asdict(),
+        }
+        text = json.dumps(self._document | changed, indent=1)
+        write_atomically({self._folder / NAME: text.encode()}, durable)
+
+
+def _marks(document: dict[str, Any], capacity: int) -> list[tuple[int, int]]:
+    """Return the ranges of marked bytes. Raises KeyError, TypeError or ValueError."""
+    marks, last = [(low, high) for low, high in document["uncorrectable"]], 0
+    for low, high in marks:
+        _number(high, "end of uncorrectable bytes", capacity)
+        if _number(low, "first of uncorrectable bytes", high - 1) < last:
+            raise ValueError("the ranges of uncorrectable bytes are not sorted and disjoint")
+        last = high
+    return marks
 
 
 def of_version_1(document: dict[str, Any]) -> dict[str, Any]:
@@ -134,6 +165,16 @@ def _check(found: Namespace, namespaces: Namespaces) -> None:
 def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
     """Return the state of the store in ``folder``, whose namespaces are added to ``namespaces``;
     None if it has none. Raises InputError for a file that cannot be read or is damaged."""
+    return _load(folder, lambda document: Loaded(document, namespaces))
+
+
+def load_without_controller(folder: Path, capacity: int) -> WithoutController | None:
+    """Return the same for a drive of ``capacity`` bytes that is served without a controller."""
+    return _load(folder, lambda document: WithoutController(folder, document, capacity))
+
+
+def _load(folder: Path, take: Callable[[dict[str, Any]], Found]) -> Found | None:
+    """Return what ``take`` makes of the document in ``folder``; None if there is none."""
     path = folder / NAME
     try:
         document = json.loads(path.read_bytes())
@@ -146,7 +187,27 @@ def load(folder: Path, namespaces: Namespaces) -> Loaded | None:
             document = of_version_1(document)
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']}; must be 1 or {VERSION}")
-        return Loaded(document, namespaces)
+        return take(document)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(f"{path}: is damaged: {error}; restore it, or remove it to have one "
                          "namespace of the whole drive") from error  # fmt: skip
+
+
+def follow_marks(served: Served) -> None:
+    """Let a drive that is served without a controller respect what the hosts of earlier ones have
+    marked, and keep what its clients change. Raises InputError for a file that cannot be read or is
+    damaged."""
+    files = None if served.store is None else served.store.files
+    if files is None:
+        return
+    found = load_without_controller(files.folder.path, served.capacity)
+    if found is None:
+        return
+    lock, keeps, durable = threading.Lock(), served.online, files.folder.syncs
+
+    def save() -> None:
+        if keeps:
+            with lock:
+                found.save(durable)
+
+    served.marks = MarkedBlocks(found.state, lock, save)

@@ -1,9 +1,11 @@
-"""Marks of Write Uncorrectable, as all protocols of a served drive respect them.
+"""Marks of Write Uncorrectable, and that nothing was written since a sanitize operation, as all
+protocols of a served drive respect them.
 
-Owns the lock around the marks, and that a change is kept in the store. Does not own the ranges
+Owns the lock around both, and that a change is kept in the store. Does not own the ranges
 (controller/uncorrectable.py), or which commands look at them or clear them: those of NVMe
 (controller/io_commands.py) and of NBD (nbd_session.py).
-Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
+Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable); NVM Express Base
+Specification 2.0, Sanitize Status log page (Global Data Erased).
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from ondie.emu.controller.health_logs import IN_PROGRESS
+from ondie.emu.controller.shared import MediaState, Shared
 from ondie.emu.controller.uncorrectable import Uncorrectable
 from ondie.emu.units import InputError
 
@@ -21,23 +25,30 @@ Found = TypeVar("Found")
 
 
 def keep_nothing() -> None:
-    """Do nothing when marks change: the drive has no NVMe controller, and so no marks."""
+    """Do nothing when marks change: the drive has had no NVMe controller, and so no marks."""
 
 
 class MarkedBlocks:
-    """The marks ``marked`` of one drive. ``lock``: held for every use of them. ``save``: keeps them
-    in the store, without ``lock``; raises InputError. True if anything is marked."""
+    """The marks of one drive in ``state``. ``lock``: held for every use of it. ``save``: keeps it
+    in the store, without ``lock``; raises InputError. True if a read may fail, or a write must be
+    told."""
 
     def __init__(
         self,
-        marked: Uncorrectable,
+        state: Shared | MediaState,
         lock: threading.Lock,
         save: Callable[[], None] = keep_nothing,
     ) -> None:
-        self._marked, self._lock, self._save = marked, lock, save
+        self._state, self._lock, self._save = state, lock, save
 
     def __bool__(self) -> bool:
-        return bool(self._marked.ranges)
+        sanitize = self._state.sanitize
+        erased = sanitize.erased or sanitize.status == IN_PROGRESS
+        return erased or bool(self._marked.ranges)
+
+    @property
+    def _marked(self) -> Uncorrectable:
+        return self._state.uncorrectable
 
     def touched(self, ranges: Iterable[tuple[int, int]]) -> list[bool]:
         """Return for each of ``ranges``, (first byte, bytes), whether a byte of it is marked."""
@@ -54,23 +65,27 @@ class MarkedBlocks:
                 found[max(begin, 0) : max(end, 0)] = True
         return found
 
-    def clear(self, ranges: Iterable[tuple[int, int]]) -> None:
+    def clear(self, ranges: Iterable[tuple[int, int]], written: bool = False) -> None:
         """Take the marks of ``ranges``, (first byte, bytes), away, which were written or
-        deallocated."""
+        deallocated by a client that is no host of a controller. ``written``: data of that client
+        were written."""
 
         def clear_all() -> None:
             for first, size in ranges:
                 self._marked.clear(first, size)
+            if written:
+                self._state.sanitize = self._state.sanitize._replace(erased=False)
+                self._state.written_beside = True
 
         self.change(clear_all)
 
     def change(self, function: Callable[[], Found]) -> tuple[Found, bool]:
-        """Call ``function``, which may change the marks, with the lock, and keep a change. Return
+        """Call ``function``, which may change the state, with the lock, and keep a change. Return
         its result, and False if there is a change that cannot be kept."""
         with self._lock:
-            before = list(self._marked.ranges)
+            before = list(self._marked.ranges), self._state.sanitize
             found = function()
-            changed = before != self._marked.ranges
+            changed = before != (self._marked.ranges, self._state.sanitize)
         if changed:
             try:
                 self._save()

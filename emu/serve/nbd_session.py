@@ -218,12 +218,14 @@ class Session:
 
     def clear_marks(self, requests: Iterable[tuple[int, ...]]) -> None:
         """Clear the marks of what requests without an error of the drive (fields of words.REQUEST)
-        have written or deallocated."""
-        self.served.marks.clear(
-            (offset, length)
+        have written or deallocated, and that they have written."""
+        done = [
+            (kind, (offset, length))
             for _, offset, length, _, _, kind, _, _, _, refused in requests
             if kind in CLEARS and not refused
-        )
+        ]
+        written = any(kind == words.NBD_WRITE for kind, _ in done)
+        self.served.marks.clear([place for _, place in done], written)
 
     def replies(self, batch: Batch, count: int, errors: dict[int, int]) -> list[bytes]:
         """Return the replies to the first ``count`` requests of ``batch``; ``errors``: of requests

@@ -167,7 +167,7 @@ class NvmeDrive:
             saved = new and self.served.cfg.cache.power_loss_protection
             self.past = found.past.restarted(not found.running, saved, ran)
         self._follow_namespaces()
-        self.served.marks = MarkedBlocks(self.shared.uncorrectable, self.lock, self.save)
+        self.served.marks = MarkedBlocks(self.shared, self.lock, self.save)
         self.save()
         if self.sanitizing():  # as after any loss of power
             self.perform(Action(Do.SANITIZE))
@@ -313,6 +313,8 @@ class NvmeDrive:
                 status = self.perform(action._replace(do=Do.DEALLOCATE))
                 return status or self.served.erase_stale()
             case Do.SANITIZE:
+                with self.lock:
+                    self.shared.written_beside = False
                 try:
                     self._at_sanitize = self.health()
                 except InputError:
@@ -398,7 +400,8 @@ class NvmeDrive:
             success = self.perform(whole) == 0
         with self.lock:
             began = self.shared.sanitize
-            self.shared.sanitize = ended(began, success)
+            erased = success and not self.shared.written_beside
+            self.shared.sanitize = ended(began, success)._replace(erased=erased)
         try:
             self.save()
         except InputError:  # the file says that the operation is in progress: it will run again

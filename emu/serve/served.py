@@ -17,8 +17,8 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.controller.health import Health, Past, Ran, health_of, ran_of
+from ondie.emu.controller.shared import MediaState
 from ondie.emu.controller.status_code import Code
-from ondie.emu.controller.uncorrectable import Uncorrectable
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core.counters import BAD_BLOCKS
 from ondie.emu.engine.run.power_system import Start
@@ -79,8 +79,8 @@ class Served(ABC):
         """Called after each power cut, in the thread that owns the drive."""
         self.detached = False
         """Namespace 1, which NBD serves, is not the whole drive any more."""
-        self.marks = MarkedBlocks(Uncorrectable(), threading.Lock())
-        """What hosts of NVMe have marked as uncorrectable; none without NVMe."""
+        self.marks = MarkedBlocks(MediaState(), threading.Lock())
+        """What hosts of NVMe have marked as uncorrectable; none if there never was one."""
         self.zeros = np.zeros(self.transfer, np.uint8)
         """Memory of writes of zeros; nobody changes it."""
         self._lock = threading.Lock()

@@ -1,17 +1,17 @@
 """States of an optimizer on a drive that is to be served: from options to a drive that holds them.
 
 Owns the options, their checks, the choice between states of the store and new ones, and the file
-`states.json` of the store, which says whose states it holds. Does not own the states
-(states/resident.py) or their commands (computation.py). Source: none.
+`states.json` of the store, which says whose states it holds and with which hyperparameters. Does
+not own the states (states/resident.py) or their commands (computation.py). Source: none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
@@ -21,15 +21,27 @@ from ondie.emu.drive import Drive
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.files import write_atomically
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
+from ondie.emu.nvme.status import Condition
 from ondie.emu.states.resident import FLAGS, ResidentStates
 from ondie.emu.units import InputError, known_names, quoted, whole_number
-from ondie.kernels import OPS, get
+from ondie.kernels import OPS, KernelError, get
+from ondie.kernels.hyper import checked
 
 NAME = "states.json"
 DEFAULTS = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9}
 """Hyperparameters that are not given; others are 0."""
 NOT_READ = (OSError, ValueError, TypeError, KeyError, OverflowError)
 """What a file that is missing or damaged raises."""
+
+
+class Held(NamedTuple):
+    """What a store says about the states in it."""
+
+    params: int
+    """Number of parameters."""
+    optimizer: str
+    hyper: dict[str, float | bool] | None
+    """All hyperparameters; None: a store of an earlier version, which does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +73,7 @@ class StatesOptions:
 
     def place(self, states: ResidentStates, drive: Drive) -> None:
         """Take the states that ``drive`` holds, or create them on a new one. Raises InputError."""
-        self._check_store(drive)
+        self._check_store(drive, states)
         if drive.started is not Start.NEW:
             if self.weights is not None:
                 raise InputError("--weights: the store has weights already; leave the option out")
@@ -75,48 +87,87 @@ class StatesOptions:
             vectors["w"] = load_weights(self.weights, states.n_params)
         states.create(drive, vectors)
 
-    def _check_store(self, drive: Drive) -> None:
-        """Note in the store of a new drive what it holds; raise InputError if another one holds
-        something else, or the note cannot be read or written."""
+    def _check_store(self, drive: Drive, states: ResidentStates) -> None:
+        """Note in the store of a new drive what it holds; give ``states`` the hyperparameters of
+        another one. Raise InputError if it holds something else, or the note cannot be read or
+        written."""
         files = None if drive.store is None else drive.store.files
         if files is None:
             return
         folder = files.folder.path
-        path, own = folder / NAME, {"states": self.count, "optimizer": self.optimizer}
+        path, own = (
+            folder / NAME,
+            Held(self.count, self.optimizer, all_of(self.optimizer, states.hyper)),
+        )
         if drive.started is Start.NEW:
-            write_atomically({path: json.dumps(own).encode()}, files.folder.syncs)
+            write_atomically({path: note(own)}, files.folder.syncs)
             return
         try:
-            states, optimizer = held_by(path)
+            held = held_by(path)
         except FileNotFoundError:
             raise InputError(f"--states: {folder} is the store of a drive without them") from None
         except NOT_READ as error:
             raise InputError(f"{path}: cannot be read: {error}") from error
-        if (states, optimizer) != (self.count, self.optimizer):
+        if held[:2] != own[:2]:
             raise InputError(
                 f"--states {self.count} --optimizer {self.optimizer}: {folder} holds states of "
-                f"{states} parameters for {optimizer}"
+                f"{held.params} parameters for {held.optimizer}"
             )
+        if held.hyper is None:
+            if drive.condition is Condition.ONLINE:
+                write_atomically({path: note(own)}, files.folder.syncs)
+            return
+        for text in self.hyper:
+            name = text.partition("=")[0]
+            of_store = held.hyper[name]
+            if states.hyper[name] != of_store:
+                raise InputError(
+                    f"--hyper {text}: {folder} holds states with {name}={of_store:g}; an "
+                    "update may have another one in its command (docs/computation.md)"
+                )
+        states.hyper = held.hyper
 
 
-def held_by(path: Path) -> tuple[int, str]:
-    """Return the number of parameters and the optimizer in a file `states.json`. Raises one of
-    NOT_READ."""
-    held = json.loads(path.read_bytes())
-    return int(held["states"]), str(held["optimizer"])
+def note(held: Held) -> bytes:
+    """Return the contents of a file `states.json`."""
+    found = {"states": held.params, "optimizer": held.optimizer, "hyper": held.hyper}
+    return json.dumps(found).encode()
+
+
+def all_of(optimizer: str, given: Mapping[str, float | bool]) -> dict[str, float | bool]:
+    """Return all hyperparameters, from the given ones and defaults. Raises KernelError."""
+    values = checked(optimizer, get(optimizer).takes, given)
+    return {name: bool(value) if name in FLAGS else value for name, value in values.items()}
+
+
+def held_by(path: Path) -> Held:
+    """Return what a file `states.json` says. Raises one of NOT_READ."""
+    found = json.loads(path.read_bytes())
+    count, optimizer, hyper = int(found["states"]), str(found["optimizer"]), found.get("hyper")
+    if hyper is not None:
+        if not isinstance(hyper, dict):
+            raise ValueError(f"hyper = {quoted(repr(hyper))}: must be an object")
+        try:
+            hyper = all_of(optimizer, hyper)
+        except KernelError as error:
+            raise ValueError(f"hyper: {error}") from error
+    return Held(count, optimizer, hyper)
 
 
 def describe_states(folder: str) -> dict[str, Any]:
     """Return what a store says about the states in it, for `ondie store info`; nothing if it holds
-    none. Hyperparameters are not stored. Raises InputError for a file that cannot be read."""
+    none. Raises InputError for a file that cannot be read."""
     path = Path(folder) / NAME
     try:
-        states, optimizer = held_by(path)
+        held = held_by(path)
     except FileNotFoundError:
         return {}
     except NOT_READ as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    return {"states": states, "optimizer": optimizer}
+    found: dict[str, Any] = {"states": held.params, "optimizer": held.optimizer}
+    if held.hyper is not None:
+        found["hyper"] = " ".join(f"{name}={value:g}" for name, value in held.hyper.items())
+    return found
 
 
 def check_without_states(store: str | None) -> None:
@@ -125,8 +176,8 @@ def check_without_states(store: str | None) -> None:
     if store is None or not (Path(store) / NAME).exists():
         return
     try:
-        states, optimizer = held_by(Path(store) / NAME)
-        given = f"--states {states} --optimizer {optimizer}"
+        held = held_by(Path(store) / NAME)
+        given = f"--states {held.params} --optimizer {held.optimizer}"
     except NOT_READ:
         given = "the same --states COUNT"
     raise InputError(f"--store {store}: holds states; serve it with {given}")

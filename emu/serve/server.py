@@ -16,6 +16,7 @@ from ondie.emu.engine.run.system import NO_RESERVOIR
 from ondie.emu.nvme.tables import PAIR_RING
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control import ControlServer, socket_address
+from ondie.emu.serve.controller_state import follow_marks
 from ondie.emu.serve.health_watch import HealthWatch
 from ondie.emu.serve.memory_drive import MemoryDrive
 from ondie.emu.serve.nbd import NbdServer
@@ -110,6 +111,8 @@ class Protocols:
                 states=states,
                 shadow_doorbells=self._shadow_doorbells,
             )
+        else:
+            follow_marks(served)
         if "nbd" in self._listeners:
             warm_up(served)
 

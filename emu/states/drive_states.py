@@ -37,10 +37,10 @@ from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.states import interruption
 from ondie.emu.states.reservoir_scan import ReservoirScan
+from ondie.emu.states.update_trace import checked_hyper, trace_of
 from ondie.emu.units import InputError, known_names, quoted, whole_number
-from ondie.kernels import OPS, KernelError, get
-from ondie.kernels.hyper import checked
-from ondie.traces import Memory, Step, Trace, flat_tensors
+from ondie.kernels import OPS
+from ondie.traces import Memory, Step
 
 
 class DriveStates:
@@ -71,10 +71,10 @@ class DriveStates:
         n_params = whole_number("n_params", n_params, 1, 1 << 48)
         if op not in list(OPS):
             raise InputError(f"op = {quoted(op)}: {known_names(str(op), OPS)}")
-        self.hyper = _checked_hyper(op, hyper)
+        self.hyper = checked_hyper(op, hyper)
         self.first_count = whole_number("updates", updates, 0, 1 << 48)
         options = options or Options()
-        self._trace = _trace(op, options, n_params, self.hyper)
+        self._trace = trace_of(op, options, n_params, self.hyper)
         self._path = OnDie(self.cfg, self._trace, options)
         bad = reservoir.bad_blocks(self.cfg, self._path.geometry, 1, seed)
         self._path.good_blocks = ~bad
@@ -92,6 +92,11 @@ class DriveStates:
         """Parities and commit records of the current update that are on flash."""
         self._moved = False
         """Stripes have moved to other dies since the last call of ``_make_durable``."""
+        self._unsynced = True
+        """The states' programs have changed the store since the last call of ``_make_durable``."""
+        self._stored = np.zeros(self._path.geometry.dies, np.int64)
+        """Stripes of update ``step`` of each die whose results are in the store; with durability
+        "host", synced."""
         self._read = False
         """The weights were read to the host."""
         self.memory = [np.zeros((0, self._path.geometry.page_bytes), np.uint8)]
@@ -184,12 +189,6 @@ class DriveStates:
             )
         if drive.geometry != self._path.geometry:
             raise InputError("drive: has another geometry than the states")
-        store = drive.moved.store
-        if store.files is not None and self.cfg.pe.rain:
-            raise InputError(
-                f"pe.rain = {self.cfg.pe.rain}: must be 0 on a drive with a store, which keeps no "
-                "parity of out-of-band data"
-            )
 
     def _written_pages(self, drive: Drive) -> bool:
         """Return True if a page of the reservoir is not blank."""
@@ -215,7 +214,8 @@ class DriveStates:
         self._drive, self._payload = drive, payload
         self._path.payload, self._path.drives = payload, drive
         self._made = frozenset()
-        self._read = False
+        self._unsynced, self._read = True, False
+        self._stored[:] = 0
 
     def _take_tables(self, drive: Drive) -> None:
         """Take the states of a drive that was closed cleanly: its tables say where they are, and
@@ -268,10 +268,11 @@ class DriveStates:
 
     @property
     def stripes_done(self) -> int:
-        """Number of stripes, of ``stripes``, whose results of update ``step`` are on flash; with
-        durability "host", they are synced first."""
+        """Number of stripes, of ``stripes``, whose results of update ``step`` are on flash, and not
+        in memory only because the store had no room; with durability "host", they are synced first,
+        and those that could not be do not count."""
         self._make_durable()
-        return int(self._opened.updated.sum())
+        return int(self._stored.sum())
 
     @property
     def stripes(self) -> int:
@@ -288,13 +289,17 @@ class DriveStates:
         return self.stripes_done == self.stripes and not left and not lost
 
     def _make_durable(self) -> None:
-        """With durability "host", sync what the states' programs have changed. If that fails, the
-        drive becomes read-only."""
-        drive = self._drive
-        if drive is not None and not drive.off and drive.moved.store.syncs:
+        """With durability "host", sync what the states' programs have changed since the last time.
+        If that fails, the drive becomes read-only. Raises InputError as ``_opened`` does."""
+        payload, drive = self._opened, self._drive
+        assert drive is not None
+        if not drive.off and drive.moved.store.syncs and self._unsynced:
             drive.moved.sync()
             drive.take_log(0)
+            self._unsynced = False
         self._moved = False
+        if payload.moved.full is None:
+            self._stored[:] = payload.updated[0]
 
     def _left_beside(self) -> set[int]:
         """Return the parities and commit records that update ``step`` has not programmed yet."""
@@ -323,6 +328,7 @@ class DriveStates:
         wrong gradient, ``stop`` or ``hyper``.
         """
         payload, path, drive = self._opened, self._path, self._drive
+        begins = self.complete  # which may find that the store cannot be synced
         assert drive is not None
         if drive.condition is not Condition.ONLINE:
             raise InputError(f"the drive is {drive.condition.value}: {drive.why}")
@@ -341,8 +347,7 @@ class DriveStates:
             if path.guarded[0].members:
                 right = "the end of an update with parity (pe.rain), "
             raise InputError(f"stop = {stop}: must be {right}{self.n_params}")
-        _checked_hyper(self._trace.op, self.hyper)
-        begins = self.complete
+        checked_hyper(self._trace.op, self.hyper)
         step = self._step(self.first_count + payload.step + begins)
         self._trace = replace(
             self._trace, steps=(step,), source=Memory({0: gradient}, self._no_weights)
@@ -350,15 +355,18 @@ class DriveStates:
         path.trace = self._arithmetic.trace = self._trace
         stops = self._stops(stop)
         before = payload.step, payload.gradient, payload.updated.copy()
+        stored = self._stored.copy()
         path.begin_step(0)  # counts a step
         if begins:
             self._made = frozenset()
+            self._stored[:] = 0
         else:
             payload.step, payload.updated[:] = before[0], before[2]
         try:
             self._run_update(drive, self._plan(stops, begins))
         except BaseException:
             payload.step, payload.gradient, payload.updated[:] = before
+            self._stored[:] = stored
             raise
 
     def _updating(self) -> bool:
@@ -419,6 +427,9 @@ class DriveStates:
             if entry.what == LOG_MADE:
                 self._made |= {entry.lpn}
             self._moved |= entry.what == LOG_LANDED
+            self._unsynced |= entry.what in (LOG_BPP, LOG_MADE, LOG_LANDED)
+            if self._payload.moved.full is None and not self._payload.moved.store.syncs:
+                self._stored[:] = self._payload.updated[0]
 
     def interrupt(self, die: int, tid: int, rng: np.random.Generator) -> None:
         """Leave what a power cut leaves of program ``tid`` of the reservoir."""
@@ -465,34 +476,3 @@ class DriveStates:
         if not self._read:
             raise InputError("weights: were not read; call start_read() and let the drive run")
         return self._opened.delivered
-
-
-def _checked_hyper(op: str, hyper: Mapping[str, float | bool]) -> dict[str, float | bool]:
-    """Return the hyperparameters of ``op``. Raises InputError for one that is missing or unknown,
-    or whose value is no number or out of range."""
-    if not isinstance(hyper, Mapping):
-        raise InputError(f"hyper = {quoted(repr(hyper))}: must be a dict of names and numbers")
-    for name, value in hyper.items():
-        if isinstance(value, str | bytes):  # float() would read them
-            raise InputError(f"hyper[{name!r}] = {quoted(repr(value))}: must be a number")
-    try:
-        checked(op, get(op).takes, hyper)
-    except KernelError as error:
-        raise InputError(f"hyper: {error}") from error
-    return dict(hyper)
-
-
-def _trace(op: str, options: Options, n_params: int, hyper: Mapping[str, float | bool]) -> Trace:
-    """Return a trace of one update of ``n_params`` parameters, without a gradient."""
-    step = Step(
-        index=0, loss=None, samples=1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0,
-        ready_s=None, hyper=(dict(hyper),), count=1,
-    )  # fmt: skip
-    return Trace(
-        name="states in a drive", payload="recorded", timing_source="recorded", op=op,
-        form=options.form, gradient_dtype="float32", groups=1,
-        tensors=flat_tensors([("states", (n_params,), 0, -1)]), steps=(step,),
-        samples_per_step=1, bytes_per_sample=0, macs_forward=0, macs_backward=0,
-        dataset_samples=0, private_samples=0,
-        source=Memory({}, {"initial": np.broadcast_to(np.float32(0), n_params)}),
-    )  # fmt: skip

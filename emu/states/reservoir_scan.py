@@ -267,8 +267,9 @@ class ReservoirScan:
             spares = [flash.spare(page) for page in pages]
             self.scans[dev, die].saw(place, spares)
             own, block = self.erases[dev, die], place // geometry.pages
+            guarded = self.path.guarded[dev]
             for page, spare in zip(pages, spares, strict=True):
-                if isinstance(spare, Spare):
+                if isinstance(spare, Spare) and not guarded.is_parity(spare.lpn):
                     own[block] = max(own[block], flash.erases(page))
         elif entry.what == LOG_PAD:
             for page in self._pages(dev, At(die, place, entry.old)):

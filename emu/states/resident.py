@@ -17,6 +17,7 @@ import numpy as np
 from ondie.emu.compute import pe
 from ondie.emu.drive import Drive
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.core.payload_log import LogEntry
 from ondie.emu.engine.core.plan_rows import MixedPlan
 from ondie.emu.nand import timing
 from ondie.emu.nvme.status import Condition
@@ -35,6 +36,11 @@ ROW_UNITS = 64
 """Mapping units of one read of the processor."""
 ALIGNMENT = 4096
 """Every vector begins at a multiple of this number of bytes."""
+
+
+class NotStored(InputError):
+    """Error: the store had no room for results of an update, or could not sync them (durability
+    "host")."""
 
 
 class VectorPlace(NamedTuple):
@@ -76,6 +82,21 @@ class ResidentStates(DriveStates):
         could not sync it: some of it is in memory only."""
         self._make_durable()
         return self._opened.moved.full is None
+
+    def _make_durable(self) -> None:
+        super()._make_durable()
+        self._end_unless_stored()
+
+    def apply(self, entry: LogEntry) -> None:
+        """Apply an entry of the engine's log, as DriveStates does. An update whose results are not
+        stored ends early: what it has begun is in memory only."""
+        super().apply(entry)
+        self._end_unless_stored()
+
+    def _end_unless_stored(self) -> None:
+        full = None if self._payload is None else self._payload.moved.full
+        if full is not None and self._update is not None:
+            self._update.stop(NotStored(str(full)))
 
     @property
     def hyper_names(self) -> tuple[str, ...]:

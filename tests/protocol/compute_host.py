@@ -52,7 +52,7 @@ class StatesDrive:
     them."""
 
     def __init__(self, op="adam", hyper=None, params=PARAMS, clock="virtual", store=None,
-                 several=True, durability=None, **changes):  # fmt: skip
+                 several=True, durability=None, scale=1.0, **changes):  # fmt: skip
         self.op, self.hyper = op, dict(hyper or ADAM)
         self.states = ResidentStates(config(**changes), op, params, self.hyper)
         self.drive = Drive(
@@ -67,7 +67,7 @@ class StatesDrive:
         }
         self.updates = 0
         self.states.create(self.drive, self.wanted)
-        self.service = Service(self.drive, clock)
+        self.service = Service(self.drive, clock, scale)
         self.served = ServedDrive(self.drive, self.service)
         self.nvme = NvmeDrive(self.served, several_controllers=several, states=self.states)
 

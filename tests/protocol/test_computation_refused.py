@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.run import build
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nand.segment_files import SegmentFiles
 from ondie.emu.nand.store_folder import StoreFull
@@ -20,6 +21,7 @@ from ondie.emu.serve.computation import MOST_READING, MOST_RUNNING
 from ondie.emu.serve.io_request import IoRequest
 from ondie.emu.serve.nvme_io import IoRunner
 from ondie.emu.states import device_program
+from ondie.emu.states.resident import NotStored
 from ondie.emu.units import InputError
 from tests.protocol.compute_host import (
     ALLOCATE,
@@ -351,6 +353,41 @@ def test_a_store_without_room_for_an_update(tmp_path, monkeypatch, durability, s
     found = target.host.report()
     assert (found["complete"], found["running"], found["updates"]) == (0, 0, 0)
     assert target.drive.condition is Condition.READ_ONLY
+    assert target.host.execute(0, rsid, 1)[0] == PROTECTED
+    target.close()
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_store_that_cannot_be_synced_in_mid_update(tmp_path, monkeypatch, flush):
+    """A report, or a flush of another client, finds it: DONE does not count what is not durable,
+    and the update ends with the status of its command, as soon as what it has loaded is done."""
+    monkeypatch.setattr(build, "ROWS", 1 << 7)  # less than the update has
+    monkeypatch.setattr(plan_rows, "PIECE", 1 << 4)
+    target = Target(
+        store=tmp_path / "store", durability="host", clock="real", scale=0.02,
+        params=400 * 1024, flash__blocks_per_plane=300,
+    )  # fmt: skip
+    rsid, stripes = target.host.give(target.gradient()), target.host.report()["stripes"]
+    late = send(target, target.request(EXECUTE, cdw10=rsid << 16, cdw12=1))
+    found = {"done": stripes}
+    wait_for(lambda: found.update(target.host.report()) or 0 < found["done"] < stripes)
+    payload = target.states._payload
+
+    def fails(files):
+        raise StoreFull("cannot be synced: test")
+
+    monkeypatch.setattr(SegmentFiles, "sync", fails)
+    wait_for(lambda: payload.updated.sum() > found["done"] + 4)
+    if flush:
+        assert target.run(0, nsid=1)[0] != 0
+    for _ in range(3):
+        assert target.host.report()["done"] == found["done"]
+    assert isinstance(target.states._update.error, NotStored)
+    wait_for(lambda: late)
+    assert late[0].cqe.status & CODE == WRITE_FAULT
+    assert found["done"] < payload.updated.sum() < stripes
+    report = target.host.report()
+    assert (report["done"], report["complete"], report["running"]) == (found["done"], 0, 0)
     assert target.host.execute(0, rsid, 1)[0] == PROTECTED
     target.close()
 

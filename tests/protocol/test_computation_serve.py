@@ -2,6 +2,7 @@
 input. Source: docs/computation.md; ondie.kernels.
 """
 
+import json
 import signal
 import struct
 import subprocess
@@ -46,6 +47,7 @@ class States:
         self.w = weights.copy()
         self.m, self.v = np.zeros((2, len(weights)), np.float32)
         self.updates = 0
+        self.coefficients = {"lr": 0.5}
 
     def connect(self, port, name):
         admin, io = Queue(("127.0.0.1", port)), Queue(("127.0.0.1", port))
@@ -65,7 +67,7 @@ class States:
         self.updates += 1
         rsid = self.host.give(gradient)
         assert self.host.execute(0, rsid, self.updates) == (0, self.updates)
-        hyper = ADAM | {"lr": 0.5}
+        hyper = ADAM | self.coefficients
         self.kernel(self.w, gradient, [self.m, self.v],
                     self.kernel.coefficients(hyper, self.updates))  # fmt: skip
 
@@ -123,12 +125,45 @@ def test_other_states_than_those_of_the_store(tmp_path, weights):
             served(tmp_path, **changes)
     with pytest.raises(InputError, match="serve it with --states 30000 --optimizer adam"):
         Server(config(), ServeOptions(nvme_tcp=":0", store=str(tmp_path / "s")))
-    assert describe_states(str(tmp_path / "s")) == {"states": COUNT, "optimizer": "adam"}
+    assert describe_states(str(tmp_path / "s")) == {
+        "states": COUNT,
+        "optimizer": "adam",
+        "hyper": "lr=0.5 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 maximize=0",
+    }
     (tmp_path / "s" / "states.json").write_text("[]")
     with pytest.raises(InputError, match=r"states\.json: cannot be read"):
         describe_states(str(tmp_path / "s"))
     with pytest.raises(InputError, match="states.json: cannot be read"):
         served(tmp_path)
+
+
+def test_other_hyperparameters_than_those_of_the_store(tmp_path, weights):
+    """Refused by name; those that are left out are the store's, and not the defaults."""
+    served(tmp_path, True, hyper=("lr=0.5", "eps=0")).close()
+    for given, said in (
+        ("lr=0.25", "--hyper lr=0.25: .* holds states with lr=0.5; an update may"),
+        ("eps=1e-8", "holds states with eps=0;"),
+        ("weight_decay=0.1", "holds states with weight_decay=0;"),
+    ):
+        with pytest.raises(InputError, match=said):
+            served(tmp_path, hyper=("beta1=0.9", given))
+    states = States(weights)
+    states.coefficients["eps"] = 0
+    for hyper in ((), ("weight_decay=0", "lr=0.5")):
+        server = served(tmp_path, hyper=hyper)
+        states.connect(server.nvme_tcp.listener.address.port, server.nvme_tcp.subsystem.name)
+        states.update()
+        states.look()
+        server.close()
+    note = tmp_path / "s" / "states.json"
+    note.write_text(json.dumps({"states": COUNT, "optimizer": "adam"}))  # before they were stored
+    assert "hyper" not in describe_states(str(tmp_path / "s"))
+    served(tmp_path, hyper=("lr=0.25",)).close()
+    assert "lr=0.25 " in describe_states(str(tmp_path / "s"))["hyper"]
+    for wrong in ('{"lr": "much"}', '{"momentum": 1}', '{"lr": NaN}', "7", "[]"):
+        note.write_text(f'{{"states": {COUNT}, "optimizer": "adam", "hyper": {wrong}}}')
+        with pytest.raises(InputError, match=r"states\.json: cannot be read: "):
+            describe_states(str(tmp_path / "s"))
 
 
 def test_a_store_without_states(tmp_path, weights):

@@ -159,6 +159,27 @@ def test_bad_queues():
     assert cq(queue=3) == 0x102 == sq(queue=3)
 
 
+def test_a_vector_is_configured_that_a_completion_queue_uses():
+    """Base Specification 2.0, section 5.27.1.7: otherwise Invalid Field, with the place of the
+    dword, and the value stays. That a vector exists is not enough."""
+    host, set_features, get_features = Host(), 0x09, 0x0A
+
+    def configure(vector: int) -> int:
+        return host.status(set_features, cdw10=0x09, cdw11=vector | 1 << 16)
+
+    def held(vector: int) -> int:
+        return host.run(get_features, cdw10=0x09, cdw11=vector).entries[0].dw0
+
+    assert [configure(vector) for vector in range(4)] == [0x002] * 4
+    assert host.controller.errors.entries[0].where == 44
+    for queue, flags in ((1, 3 | 2 << 16), (2, 1 | 1 << 16)):  # queue 2 without interrupts
+        assert host.status(CREATE_CQ, prp1=4096, cdw10=queue | 7 << 16, cdw11=flags) == 0
+    assert [configure(vector) for vector in range(4)] == [0x002, 0x002, 0, 0x002]
+    assert [held(vector) for vector in range(3)] == [0, 1, 2 | 1 << 16]
+    assert host.status(DELETE_CQ, cdw10=1) == 0
+    assert configure(2) == 0x002 and held(2) == 2 | 1 << 16
+
+
 def test_actions_of_queues():
     host = Host()
     (made,) = host.run(CREATE_CQ, prp1=8192, cdw10=2 | 7 << 16, cdw11=3 | 2 << 16).actions

@@ -4,10 +4,12 @@ Specification 1.0, section 3.2.7; docs/serve.md."""
 
 import contextlib
 import json
+import time
 
 import pytest
 
 from ondie.emu.serve.marked_blocks import MarkedBlocks
+from ondie.emu.units import InputError
 from tests.protocol.nvme_tcp_client import Queue
 from tests.serve import nbd_client as nbd
 from tests.serve import served
@@ -119,6 +121,104 @@ def test_what_is_written_or_deallocated_loses_its_mark(tmp_path, clock):
         one.ask(nbd.FLUSH)
     with both(tmp_path, clock) as (_, one, host):
         look(one, host)
+
+
+@CLOCKS
+def test_a_server_without_nvme_respects_the_marks_of_its_store(tmp_path, clock):
+    """Reads fail, writes and trims clear; what else hosts have left stays as it is, byte by byte.
+    A store that cannot be changed keeps its marks, and a damaged file is refused."""
+    path = tmp_path / "store" / "nvme.json"
+    with both(tmp_path, clock) as (_, one, host):
+        one.write(0, b"o" * 6 * UNIT)
+        host.mark(0, 48)
+    before = json.loads(path.read_text())
+    alone = {"clock": clock, "store": str(tmp_path / "store")}
+    with served.drive(tmp_path, "write back", alone) as (_, name), client(name) as one:
+        assert fails(one, 0) and fails(one, 47) and not fails(one, 48)
+        assert one.ask(nbd.BLOCK_STATUS, 0, 7 * UNIT).extents == ((6 * UNIT, 0), (UNIT, 3))
+        one.write(UNIT, b"n" * UNIT)
+        assert one.ask(nbd.TRIM, 3 * UNIT, UNIT, nbd.FUA) == nbd.Answer(0)
+        assert one.read(UNIT, UNIT) == b"n" * UNIT and one.read(3 * UNIT, UNIT) == bytes(UNIT)
+        assert [fails(one, 8 * unit) for unit in range(6)] == [1, 0, 1, 0, 1, 1]
+    ranges = [[0, UNIT], [2 * UNIT, 3 * UNIT], [4 * UNIT, 6 * UNIT]]
+    assert json.loads(path.read_text()) == before | {"uncorrectable": ranges}
+    locked = path.read_bytes()
+    with (
+        served.drive(tmp_path, "write back", alone | {"read_only": True}) as (_, name),
+        client(name) as one,
+    ):
+        assert fails(one, 0) and not fails(one, 8)
+    assert path.read_bytes() == locked
+    with both(tmp_path, clock) as (_, one, host):
+        assert [host.fails(8 * unit) for unit in range(6)] == [1, 0, 1, 0, 1, 1]
+    path.write_text(json.dumps(before | {"uncorrectable": [[8, 4]]}))
+    with pytest.raises(InputError, match="nvme.json: is damaged: .*uncorrectable bytes"):
+        with served.drive(tmp_path, "write back", alone):
+            pass
+
+
+def erased(host):
+    """Global Data Erased of the Sanitize Status log page."""
+    status, data = host.admin.get(2, 4, 0xFFFFFFFF, cdw10=0x81)
+    assert status == 0
+    return data[3] & 1
+
+
+def sanitize(host):
+    assert host.admin.run(0x84, cdw10=2) == (0, 0)
+    end = time.monotonic() + nbd.SECONDS
+    while host.admin.get(2, 4, 0xFFFFFFFF, cdw10=0x81)[1][2] & 7 == 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@CLOCKS
+def test_a_write_after_a_sanitize_is_in_its_log_page(tmp_path, clock):
+    """Of NBD too, beside NVMe and alone; and it is kept. A read, a trim, zeros and a write that
+    fails are none."""
+    with both(tmp_path, clock) as (server, one, host):
+        assert erased(host) == 0
+        for alone in (False, True):
+            sanitize(host)
+            assert erased(host) == 1
+            one.read(0, UNIT)
+            for kind in (nbd.TRIM, nbd.WRITE_ZEROES):
+                assert one.ask(kind, 0, UNIT) == nbd.Answer(0)
+            server.service.call(lambda: server.drive.power_cut(0)).result(nbd.SECONDS)
+            assert one.ask(nbd.WRITE, UNIT, data=bytes(UNIT)).error == nbd.EIO
+            server.service.call(server.drive.power_on).result(nbd.SECONDS)
+            assert erased(host) == 1
+            if not alone:
+                one.write(0, b"w" * BLOCK)
+                assert erased(host) == 0
+                state = json.loads((tmp_path / "store" / "nvme.json").read_text())
+                assert not state["sanitize"]["erased"]  # kept when the reply comes
+    options = {"clock": clock, "store": str(tmp_path / "store")}
+    with served.drive(tmp_path, "write back", options) as (_, name), client(name) as one:
+        assert json.loads((tmp_path / "store" / "nvme.json").read_text())["sanitize"]["erased"]
+        one.write(0, b"w" * BLOCK)
+    with both(tmp_path, clock) as (_, one, host):
+        assert erased(host) == 0 and one.read(0, BLOCK) == b"w" * BLOCK
+
+
+def test_a_write_beside_a_sanitize_is_in_its_log_page(tmp_path):
+    """It may have come after the erase: the log page does not say that nothing was written."""
+    with both(tmp_path) as (server, one, host):
+        nvme = server.nvme
+        erase = server.served.erase_stale
+
+        def erase_and_write():
+            status = erase()
+            one.write(0, b"w" * BLOCK)
+            return status
+
+        server.served.erase_stale = erase_and_write
+        sanitize(host)
+        server.served.erase_stale = erase
+        assert one.read(0, BLOCK) == b"w" * BLOCK
+        assert nvme.shared.sanitize.status == 1 and erased(host) == 0
+        sanitize(host)
+        assert erased(host) == 1
 
 
 @CLOCKS

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import h5py
 import numpy as np
 import pytest
@@ -141,6 +142,50 @@ def test_compare(folder, capsys, arguments, words):
     ids=lambda x: " ".join(x)[:60],
 )
 def test_other_commands(folder, capsys, arguments, words):
+    refused(here(capsys, *arguments), *words)
+    assert files(folder) == []
+
+
+NO_COUNTS = ["1_000", " 1", "1 ", "\u0661", "1e3", "0x10", "", "+", "9" * 5000 + "_"]
+"""Not written in digits; Python's int() takes some of them."""
+
+
+def options_of(command, name=""):
+    """Yield (name, option) of all commands below ``command``."""
+    for each in command.params:
+        yield f"{name} {each.opts[0]}", each
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            yield from options_of(command.get_command(context, word), f"{name} {word}")
+
+
+def test_counts_are_in_digits():
+    """Of every option of every command that takes a whole number."""
+    found = {
+        name: option for name, option in options_of(cli.commands)
+        if isinstance(option.type, click.types.IntParamType)
+    }  # fmt: skip
+    assert len(found) > 40 and " serve --states" in found and " replay --queue-depth" in found
+    for name, option in found.items():
+        assert option.type.convert("24", option, None) == 24, name
+        for text in NO_COUNTS:
+            with pytest.raises(click.BadParameter, match="write digits only"):
+                option.type.convert(text, option, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--nvme-tcp", ":0", "--states", "1_000"], ["--states", "'1_000'", "digits"]),
+        (["study", "formats", "--seeds", "1,2_0"], ["1,2_0", "use integers"]),
+        (["stannis", "tune", "mobilenet-v2", "--drives", "newport=2_4"], ["newport=2_4"]),
+        (["stannis", "simulate", "mobilenet-v2", "--private", "1_0"], ["--private '1_0'"]),
+        (["compare", "gpt-small", "--offload", "aio_threads=1_0"], ["aio_threads=1_0"]),
+    ],
+    ids=lambda x: " ".join(x)[:60],
+)
+def test_counts_in_texts_are_in_digits(folder, capsys, arguments, words):
     refused(here(capsys, *arguments), *words)
     assert files(folder) == []
 

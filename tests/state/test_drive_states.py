@@ -16,7 +16,7 @@ from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
-from ondie.emu.nand import conventional_pages
+from ondie.emu.nand import conventional_pages, parity_records
 from ondie.emu.nvme.command import FLUSH, READ, WRITE
 from ondie.emu.paths.base import Options
 from ondie.emu.states import reservoir_scan
@@ -62,6 +62,8 @@ DRIVES = {
     "records": {"pe__atomicity": "resume"},
     "undo": {"pe__atomicity": "undo"},
     "moves": {"ftl__reservoir_migrate": 1},
+    "parity": {"pe__rain": 3},
+    "parity, records": {"pe__rain": 4, "pe__atomicity": "resume", "ftl__reservoir_rotate": 2},
     "units": UNITS,
     "units, write back": UNITS | CACHE | SECTORS | {"pe__dispatch": "free"},
     "units, checkpoints, undo": UNITS | {"ftl__map_checkpoint": "8 KiB",
@@ -69,7 +71,7 @@ DRIVES = {
 }  # fmt: skip
 
 
-OFTEN = ("plain", "protected", "undo", "units, write back")
+OFTEN = ("plain", "protected", "undo", "parity", "units, write back")
 ALL = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.soak) for name in DRIVES]
 
 
@@ -240,7 +242,8 @@ def test_a_clean_stop(tmp_path, name, counts):
     """The states and the units go on where they were, also in the middle of an update."""
     both = Both(name, store=tmp_path / "store")
     for turn in range(counts(2, 10)):
-        both.begin(stop=2 * both.states.stripe_params if turn % 2 else None)
+        in_parts = turn % 2 and not both.cfg.pe.rain
+        both.begin(stop=2 * both.states.stripe_params if in_parts else None)
         both.held.run(both.items(), 2)
         both.held.run([(FLUSH, 0, 0, 0)])
         now = both.drive.now
@@ -350,9 +353,10 @@ def test_registers_are_free_for_the_cache(dispatch, counts):
         assert both.drive.held_up.lost == (0, 0)
 
 
-def test_erase_counts_are_on_flash():
+@pytest.mark.parametrize("name", ["free", "parity, records"])
+def test_erase_counts_are_on_flash(name):
     """Blocks with a page have theirs after a cut, and planes wear as they are rotated."""
-    both = Both("free")
+    both = Both(name)
     for _ in range(24):
         both.begin()
         both.drive.run()
@@ -372,7 +376,7 @@ def test_erase_counts_are_on_flash():
     both.drive.check()
 
 
-@pytest.mark.parametrize("name", ["records", "units, write back"])
+@pytest.mark.parametrize("name", ["records", "parity", "units, write back"])
 def test_a_killed_process(tmp_path, name, counts):
     """The files as they are at any event: what the next process finds is continued."""
     for seed in range(counts(1, 10)):
@@ -397,6 +401,30 @@ def test_a_killed_process(tmp_path, name, counts):
         both.restart()
         both.look()
         both.drive.close()
+
+
+def test_a_parity_in_files_makes_every_stripe_again(tmp_path):
+    """After a clean stop and a kill: pages, and the out-of-band data that locate them."""
+    both = Both("parity, records", store=tmp_path / "store")
+    for start in (Start.CHECKPOINT, Start.RECOVERY):
+        for _ in range(6):  # until blocks have been erased
+            both.begin()
+            both.drive.run()
+        if start is Start.RECOVERY:
+            shutil.copytree(tmp_path / "store", tmp_path / "killed")
+            both.options["store"] = tmp_path / "killed"
+        both.restart()
+        assert both.drive.started is start
+        both.look()
+        payload, store = both.states._payload, both.drive.moved.store
+        for stripe in range(both.states.stripes):
+            pages = payload.pages(0, stripe)
+            records = np.stack([parity_records.covered(store, ppn) for ppn in pages])
+            again, beside = payload.rebuilt(0, stripe)
+            assert (again == np.stack([store.read(ppn) for ppn in pages])).all()
+            assert (beside == records).all()
+        assert max(store.erase_count(page) for page in payload.pages(0, 0)) > 0
+    both.drive.close()
 
 
 def test_a_store_is_read_without_a_change(tmp_path):

@@ -12,7 +12,11 @@ from ondie.emu.engine.core.payload_log import LOG_BPP, LOG_LANDED
 from ondie.emu.ftl.reservoir_recovery import DieScan, Version
 from ondie.emu.nand.page_store import OOB
 from ondie.emu.nand.segment_files import CHANGED, SegmentFiles
+from ondie.emu.nand.store_folder import StoreFull
+from ondie.emu.nvme.command import WRITE
+from ondie.emu.nvme.status import Condition
 from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.emu.units import InputError
 from tests.state.test_drive_states import DRIVES, Both
 from tests.state.versions import Versions
 
@@ -240,3 +244,79 @@ def test_what_stands_behind_a_lost_super_page_is_dropped():
     assert scan.committed == 2
     scan.drop_records(2)
     assert sorted(scan.versions) == [0, 1, 2, 3] and scan.committed == 0
+
+
+def test_what_is_not_synced_does_not_count(tmp_path, monkeypatch):
+    """After a sync that fails, a report has the stripes of the last one that did not: those that a
+    power loss of the host leaves, whatever it takes."""
+    folder, target = tmp_path / "store", tmp_path / "lost"
+    options = {"store": folder, "durability": "host", "strict": False}
+    both = Both("plain", "sgd", 0, 120, BLOCKS_OF_16, **options)
+
+    def program(more):
+        payload = both.states._opened
+        wanted = payload.updated.sum() + more
+        while payload.updated.sum() < wanted:
+            both.drive.run_until(max_events=1)
+
+    with monkeypatch.context() as patch:
+        host = LosingHost(patch, folder, both)
+        both.begin()
+        program(20)
+        assert (done := both.states.stripes_done) >= 20
+        program(9)
+
+        def fails(files):
+            raise StoreFull("cannot be synced: test")
+
+        patch.setattr(SegmentFiles, "sync", fails)
+        for _ in range(2):
+            assert both.states.stripes_done == done and not both.states.complete
+        assert both.drive.condition is Condition.READ_ONLY
+        with pytest.raises(InputError, match="the drive is read-only: .*cannot be synced"):
+            both.states.start_update(both.gradient)
+        host.lose(target, lambda _, n: True)
+        both.drive.run()
+        assert both.states.stripes_done == done and not both.states.complete
+        assert both.states._opened.updated.sum() == both.states.stripes
+    both.drive.close()
+    both.options["store"] = target
+    both.states = both.fresh()
+    both.drive = both.opened()
+    both.states.open(both.drive)
+    assert both.states.stripes_done == done
+    assert both.go_on()
+    both.drive.run()
+    both.look()
+    both.drive.close()
+
+
+def test_a_report_syncs_what_the_update_has_changed_alone(tmp_path, monkeypatch):
+    """Not what commands write, and nothing twice; a parity is a change, too."""
+    both = Both("parity", "sgd", 0, 40, store=tmp_path / "store", durability="host")
+    calls, sync = [], SegmentFiles.sync
+
+    def noted(files):
+        calls.append(files)
+        sync(files)
+
+    def report():
+        calls.clear()
+        assert (both.states.stripes_done, both.states.complete, both.states.step) is not None
+        return len(calls)
+
+    monkeypatch.setattr(SegmentFiles, "sync", noted)
+    assert report() == 0  # created, and synced then
+    both.held.run([(WRITE, unit * 512, 512, 0) for unit in range(8)])
+    assert report() == 0
+    both.begin()
+    payload, counts = both.states._opened, []
+    while not both.drive.plan_done:
+        before = payload.updated.sum(), both.states._made
+        both.drive.run_until(max_events=4)
+        counts.append((report(), before != (payload.updated.sum(), both.states._made)))
+        assert report() == 0
+    assert all(count == changed for count, changed in counts)
+    assert {changed for _, changed in counts} == {False, True}
+    both.look()
+    both.drive.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ondie.emu.cli.click_helpers import Group
+from ondie.emu.cli.click_helpers import Group, WholeRange
 from ondie.emu.cli.output import output_options
 
 
@@ -21,9 +21,9 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--size", "sizes", multiple=True, type=click.IntRange(min=1), metavar="N",
+@click.option("--size", "sizes", multiple=True, type=WholeRange(min=1), metavar="N",
               help="Number of parameters; repeat for several sizes.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True,
+@click.option("--threads", type=WholeRange(min=1), default=1, show_default=True,
               help="Number of threads of each kernel.")  # fmt: skip
 @click.option("--op", "ops", multiple=True, default=("adam", "sgd"), show_default=True,
               help="Optimizer operation; repeat for several.")  # fmt: skip

@@ -12,6 +12,7 @@ from functools import partial
 
 import click
 
+from ondie.emu.cli.click_helpers import WholeRange
 from ondie.emu.cli.options import Decorator, add_options
 from ondie.emu.units import InputError
 from ondie.traces import block, block_edit
@@ -70,6 +71,6 @@ def read_options(*, volume: str = "--device", required: bool = True) -> Decorato
         click.option("--wait", metavar="manual|program", help="fio2: meaning of the wait lines."),
         click.option(volume, "volume", metavar="NAME", help="Read only this device's requests."),
         click.option("--sort", is_flag=True, help="Sort the requests by time."),
-        click.option("--limit", type=click.IntRange(min=1), metavar="N",
+        click.option("--limit", type=WholeRange(min=1), metavar="N",
                      help="Read only the first N requests."),
     )  # fmt: skip

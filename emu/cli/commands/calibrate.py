@@ -17,7 +17,7 @@ import click
 from ondie.emu.analysis.calibrate import calibration, fio_jobs
 from ondie.emu.analysis.calibrate.constants import MOST
 from ondie.emu.analysis.calibrate.fio_result import read_fio
-from ondie.emu.cli.click_helpers import progress_bar
+from ondie.emu.cli.click_helpers import WholeRange, progress_bar
 from ondie.emu.cli.options import seed_option, split_names
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import load_preset
@@ -85,7 +85,7 @@ def write_jobs(given: CalibrateOptions) -> None:
     "--jobs", type=click.Path(path_type=Path), metavar="FILE",
     help="Write the fio job file that measures the points, and do nothing else.",
 )  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 64), metavar="N",
+@click.option("--workers", type=WholeRange(1, 64), metavar="N",
               help=f"Simulate in N processes.  [default: the number of cores, at most "
                    f"{MOST_WORKERS}]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")

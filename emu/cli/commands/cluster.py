@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ondie.emu.cli.click_helpers import Group, RenamedOption, progress_bar
+from ondie.emu.cli.click_helpers import WHOLE, Group, RenamedOption, WholeRange, progress_bar
 from ondie.emu.cli.options import add_options, batch_options, seed_option, settings_option
 from ondie.emu.cli.output import output_options
 
@@ -26,7 +26,7 @@ fleet_options = add_options(
     click.argument("workload"),
     click.option("--drives", multiple=True, metavar="PRESET=N", default=("newport=24",),
                  show_default=True, help="Number of drives of a preset; repeat for several."),
-    click.option("--hosts", type=int, default=1, show_default=True, metavar="N",
+    click.option("--hosts", type=WHOLE, default=1, show_default=True, metavar="N",
                  help="Number of servers; they share the drives evenly."),
     settings_option,
     click.option("--allreduce", default="ring", show_default=True,
@@ -42,7 +42,7 @@ fleet_options = add_options(
                  help="paper: allowed idle time of the other nodes.  [default: 0.2]"),
     click.option("--reference", metavar="slowest|influential",
                  help="paper: node that keeps its batch.  [default: slowest]"),
-    click.option("--most-micro-batches", type=int, metavar="N",
+    click.option("--most-micro-batches", type=WHOLE, metavar="N",
                  help="best: maximum number of micro-batches of a node between two exchanges.  "
                       "[default: 4, or 64 with --overhead]"),
     click.option("--overhead", type=float, metavar="SHARE",
@@ -50,12 +50,12 @@ fleet_options = add_options(
                       "time."),
     click.option("--method", default="accumulate", show_default=True,
                  help="best: accumulate gradients between exchanges, or take local steps."),
-    click.option("--most-batch", type=int, metavar="N",
+    click.option("--most-batch", type=WHOLE, metavar="N",
                  help="best: maximum number of samples per step."),
 )  # fmt: skip
 
 data_options = add_options(
-    click.option("--public", type=int, metavar="N",
+    click.option("--public", type=WHOLE, metavar="N",
                  help="Number of public samples, which any node may train on.  [default: the "
                       "workload's]"),
     click.option("--private", metavar="N[,N…]",
@@ -97,7 +97,7 @@ def plan(**values: Any) -> None:
 @stannis.command()
 @fleet_options
 @data_options
-@click.option("--steps", type=int, default=100, show_default=True, metavar="N",
+@click.option("--steps", type=WHOLE, default=100, show_default=True, metavar="N",
               help="Simulate N steps.")  # fmt: skip
 @click.option("--load", type=click.Path(path_type=Path), metavar="CSV",
               help="File of the cores that other programs use, with columns "
@@ -162,7 +162,7 @@ def scale(**values: Any) -> None:
               help="Duration of the recording (s).")  # fmt: skip
 @click.option("--every", type=float, default=1.0, show_default=True, metavar="S",
               help="Time between two measurements (s).")  # fmt: skip
-@click.option("--node", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+@click.option("--node", type=WholeRange(min=0), default=0, show_default=True, metavar="N",
               help="Number of the node in the recorded file.")  # fmt: skip
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
     """Record this machine's busy cores as a load for `simulate`."""

@@ -38,7 +38,7 @@ from ondie.emu.cluster.throughput_search import ROOM
 from ondie.emu.cluster.training_sim import Data
 from ondie.emu.cluster.workload import Workload, is_network, of_network, of_trace
 from ondie.emu.config.config import Config, load_preset
-from ondie.emu.units import InputError, known_names
+from ondie.emu.units import InputError, digits, known_names
 
 Progress = Callable[[str, float], None] | None
 
@@ -225,7 +225,7 @@ def preset_and_count(text: str) -> tuple[str, int]:
     """Split PRESET=N of --drives into the preset and the number. Raises InputError."""
     name, equals, number = text.rpartition("=")
     try:
-        count = int(number)
+        count = digits(number)
     except ValueError:
         count = -1
     if not equals or count < 0:
@@ -287,7 +287,7 @@ def _private(text: str, drives: int) -> tuple[int, ...]:
     InputError.
     """
     try:
-        numbers = tuple(int(part) for part in text.split(","))
+        numbers = tuple(digits(part) for part in text.split(","))
     except ValueError:
         raise InputError(
             f"--private {text!r}: use one number, or one number for each drive"

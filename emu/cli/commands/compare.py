@@ -22,7 +22,7 @@ from ondie import traces
 from ondie.emu.analysis import compare as comparison
 from ondie.emu.analysis import perfetto, step_budget, sweep
 from ondie.emu.analysis.compare import Comparison
-from ondie.emu.cli.click_helpers import progress_bar
+from ondie.emu.cli.click_helpers import WHOLE, WholeRange, progress_bar
 from ondie.emu.cli.commands import foreground
 from ondie.emu.cli.commands.foreground import Foreground
 from ondie.emu.cli.options import (
@@ -153,7 +153,7 @@ def offloading(
               help="Paths to run (comma-separated); a named path that cannot run is an error.  "
                    "[default: all but smart_base, smart_update, smart_handler and smart_comp; "
                    "one that cannot run is n/a]")  # fmt: skip
-@click.option("--steps", type=int, metavar="N",
+@click.option("--steps", type=WHOLE, metavar="N",
               help="Replay the first N steps.  [default: all recorded steps]")  # fmt: skip
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE",
               help="Write a Chrome trace for Perfetto.")  # fmt: skip
@@ -186,7 +186,7 @@ def offloading(
               help="mqsim: unit of the block trace's timestamps.")  # fmt: skip
 @click.option(
     "--foreground-depth",
-    type=click.IntRange(1, 65535),
+    type=WholeRange(1, 65535),
     metavar="N",
     help="Keep N requests outstanding and ignore the block trace's timestamps.",
 )

@@ -11,6 +11,7 @@ import shlex
 
 import click
 
+from ondie.emu.cli.click_helpers import WHOLE
 from ondie.emu.serve.control_words import COMMANDS, flat, send
 from ondie.emu.units import InputError, known_names
 
@@ -18,11 +19,11 @@ from ondie.emu.units import InputError, known_names
 @click.command()
 @click.argument("socket", metavar="SOCKET")
 @click.argument("command", metavar="COMMAND")
-@click.option("--offset", type=int, metavar="BYTES",
+@click.option("--offset", type=WHOLE, metavar="BYTES",
               help="inject-media-error: first byte; a multiple of the mapping unit.")  # fmt: skip
-@click.option("--size", type=int, metavar="BYTES",
+@click.option("--size", type=WHOLE, metavar="BYTES",
               help="inject-media-error: bytes; a multiple of the mapping unit.")  # fmt: skip
-@click.option("--after", type=int, metavar="EVENTS",
+@click.option("--after", type=WHOLE, metavar="EVENTS",
               help="power-cut: cut the power after EVENTS events.  [default: 0]")  # fmt: skip
 @click.option("--restart", is_flag=True, default=None,
               help="power-cut: switch the power on again at once.")  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from ondie.emu.cli.click_helpers import WHOLE
 from ondie.emu.units import InputError, fmt_bytes
 from ondie.traces import record as recorder
 from ondie.traces.hdf5_read import read
@@ -21,27 +22,27 @@ from ondie.traces.hdf5_read import read
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--payload/--no-payload", default=True, show_default=True,
               help="Store the values of gradients and weights.")  # fmt: skip
-@click.option("--steps", type=int, default=20, show_default=True, metavar="N",
+@click.option("--steps", type=WHOLE, default=20, show_default=True, metavar="N",
               help="Record N optimizer steps.")  # fmt: skip
-@click.option("--skip", type=int, default=0, show_default=True, metavar="N",
+@click.option("--skip", type=WHOLE, default=0, show_default=True, metavar="N",
               help="Skip the first N optimizer steps.")  # fmt: skip
-@click.option("--max-bytes", type=int, metavar="N",
+@click.option("--max-bytes", type=WHOLE, metavar="N",
               help="Stop recording before the trace exceeds N bytes.")  # fmt: skip
-@click.option("--samples", type=int, metavar="N",
+@click.option("--samples", type=WHOLE, metavar="N",
               help="Samples per step, if the recorder cannot observe them.")  # fmt: skip
 @click.option(
-    "--bytes-per-sample", type=int, metavar="N", help="Bytes of a sample in the data set."
+    "--bytes-per-sample", type=WHOLE, metavar="N", help="Bytes of a sample in the data set."
 )
-@click.option("--dataset-samples", type=int, metavar="N", help="Samples in the data set.")
-@click.option("--private-samples", type=int, default=0, show_default=True, metavar="N",
+@click.option("--dataset-samples", type=WHOLE, metavar="N", help="Samples in the data set.")
+@click.option("--private-samples", type=WHOLE, default=0, show_default=True, metavar="N",
               help="Number of those samples that are private to one node.")  # fmt: skip
-@click.option("--macs-forward", type=int, metavar="N",
+@click.option("--macs-forward", type=WHOLE, metavar="N",
               help="Multiply-accumulate operations of the forward pass per sample.")  # fmt: skip
-@click.option("--macs-backward", type=int, metavar="N",
+@click.option("--macs-backward", type=WHOLE, metavar="N",
               help="Multiply-accumulate operations of the backward pass per sample.")  # fmt: skip
 @click.option("--count-macs", is_flag=True,
               help="Count the multiply-accumulate operations in the first step.")  # fmt: skip
-@click.option("--optimizer", type=int, metavar="N",
+@click.option("--optimizer", type=WHOLE, metavar="N",
               help="Record the optimizer with this number, if the script has several.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Store 16-bit gradients before unscaling too.")
 @click.option("--stop", is_flag=True, help="End the training after the last recorded step.")

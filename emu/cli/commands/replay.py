@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ondie.emu.cli.click_helpers import progress_bar
+from ondie.emu.cli.click_helpers import WholeRange, progress_bar
 from ondie.emu.cli.commands.block_requests import ReadOptions, read_options
 from ondie.emu.cli.options import DriveOptions, drive_options, seed_option
 from ondie.emu.cli.output import OutputOptions, output_options
@@ -81,7 +81,7 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
 @read_options(volume="--volume")
 @click.option("--side-by-side", is_flag=True,
               help="Concatenate the address spaces of all devices.")  # fmt: skip
-@click.option("--queue-depth", type=click.IntRange(1, 65535), metavar="N",
+@click.option("--queue-depth", type=WholeRange(1, 65535), metavar="N",
               help="Keep N requests outstanding and ignore the trace's timestamps.")  # fmt: skip
 @click.option("--open", "by_time", is_flag=True,
               help="Submit requests at the trace's timestamps (default).")  # fmt: skip

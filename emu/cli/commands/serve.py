@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
 
 import click
 
+from ondie.emu.cli.click_helpers import WHOLE
 from ondie.emu.cli.console import announce_compilation
 from ondie.emu.cli.ending import EndOfServing
 from ondie.emu.cli.options import drive_options, seed_option
@@ -22,29 +22,11 @@ from ondie.emu.serve.control_words import Result, flat
 from ondie.emu.serve.served_states import StatesOptions
 from ondie.emu.serve.server import MemoryServer, ServeOptions, Server
 from ondie.emu.service import CLOCKS
-from ondie.emu.units import InputError, quoted
+from ondie.emu.units import InputError
 
 LOOK_S = 0.2
 """Time after which the main thread looks for signals: CPython 3.11 calls no handler for one that
 arrives while this thread goes to sleep and another one takes its lock."""
-
-
-class Count(click.ParamType):
-    """A whole number in digits."""
-
-    name = "count"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        """Return the number. Raises click.BadParameter."""
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(
-                f"{quoted(repr(value))}: must be a whole number in digits, such as 100000", param,
-                context,
-            )  # fmt: skip
 
 
 def with_options(text: str) -> str:
@@ -75,11 +57,11 @@ def with_options(text: str) -> str:
               "it, the contents end with the server.")  # fmt: skip
 @click.option("--durability", type=click.Choice(DURABILITIES),
               help="Durability of the store (docs/store.md).")  # fmt: skip
-@click.option("--block", type=int, metavar="BYTES", help="Size of a logical block.  "
+@click.option("--block", type=WHOLE, metavar="BYTES", help="Size of a logical block.  "
               "[default: the mapping unit]")  # fmt: skip
 @click.option("--clock", type=click.Choice(CLOCKS), default="virtual", show_default=True,
               help="virtual: as fast as possible; real: completions at their time.")  # fmt: skip
-@click.option("--states", type=Count(), metavar="COUNT", help="Hold weights and optimizer states "
+@click.option("--states", type=WHOLE, metavar="COUNT", help="Hold weights and optimizer states "
               "of this many parameters, and take computation commands.")  # fmt: skip
 @click.option("--optimizer", metavar="OP", help="Optimizer of --states.  [default: adam]")
 @click.option("--hyper", multiple=True, metavar="NAME=VALUE",

@@ -37,8 +37,8 @@ def store() -> None:
 def info(folder: str, **values: Any) -> None:
     """Describe the store in folder DIR: its superblock, sizes and use.
 
-    If it holds optimizer states: also of how many parameters, and for which optimizer. A drive may
-    use the store meanwhile.
+    If it holds optimizer states: also of how many parameters, for which optimizer, and with which
+    hyperparameters. A drive may use the store meanwhile.
     """
     given = OutputOptions(**values)
     given.check()

@@ -15,10 +15,10 @@ from typing import Any
 import click
 
 from ondie.emu.analysis.row import CHECK, Row, show
-from ondie.emu.cli.click_helpers import Group, progress_bar
+from ondie.emu.cli.click_helpers import WHOLE, Group, progress_bar
 from ondie.emu.cli.figures.save import saved
 from ondie.emu.cli.output import FigureOptions, output_options
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, digits
 
 Trainings = Callable[..., tuple[Any, ...]]
 
@@ -48,7 +48,7 @@ def study() -> None:
 def seeds_option(text: str) -> list[int]:
     """Convert a list such as "1,2,3" to integers. Raises click.BadParameter."""
     try:
-        return [int(part) for part in text.split(",")]
+        return [digits(part) for part in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r}: use integers, such as 1,2,3") from None
 
@@ -62,7 +62,7 @@ def rates_option(text: str) -> list[float]:
 
 
 @study.command()
-@click.option("--steps", type=int, help="Train for this number of steps.  [default: 1000]")
+@click.option("--steps", type=WHOLE, help="Train for this number of steps.  [default: 1000]")
 @click.option("--seeds", type=seeds_option, metavar="N,N,…",
               help="Train once with each seed.  [default: 1,2,3]")  # fmt: skip
 @output_options("the rows", figure="the loss curves", quiet="tables")
@@ -75,12 +75,12 @@ def formats(**values: Any) -> None:
 
 
 @study.command()
-@click.option("--steps", type=int, help="Train for this number of steps.  [default: 200]")
+@click.option("--steps", type=WHOLE, help="Train for this number of steps.  [default: 200]")
 @click.option("--seeds", type=seeds_option, metavar="N,N,…",
               help="Train once with each seed.  [default: 1,2,3]")  # fmt: skip
 @click.option("--rates", type=rates_option, metavar="X,X,…",
               help="Raw bit error rates, such as 1e-8,1e-6.")  # fmt: skip
-@click.option("--exposure", type=int, metavar="N",
+@click.option("--exposure", type=WHOLE, metavar="N",
               help="Flip as many bits as in a model N times as large.  [default: 1]")  # fmt: skip
 @output_options("the rows", figure="the increase of the loss by bit error rate", quiet="tables")
 def errors(**values: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from ondie.emu import validate
-from ondie.emu.cli.click_helpers import progress_bar
+from ondie.emu.cli.click_helpers import WHOLE, progress_bar
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.units import InputError
 
@@ -76,7 +76,8 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
               help="mqsim: compare only runs with addresses that ondie draws.")  # fmt: skip
 @click.option("--both", "runs", flag_value="both", help="mqsim: compare both (default).")
 @click.option("--model", help="smart-infinity: parameters in billions, such as 8.4b.")
-@click.option("--drives", type=int, help="smart-infinity: number of drives behind the shared link.")
+@click.option("--drives", type=WHOLE,
+              help="smart-infinity: number of drives behind the shared link.")  # fmt: skip
 @click.option("--optimizer", help="smart-infinity: adam, momentum or adagrad.")
 @click.option("--compression",
               help="smart-infinity: percentage of the gradient that is sent, or none.")  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
-from ondie.emu.units import InputError, known_names, plural
+from ondie.emu.units import InputError, digits, known_names, plural
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _value(setting: str, kind: str, text: str) -> Any:
             raise InputError(f"--offload {setting!r}: must be true or false")
         return text == "true"
     try:
-        return float(text) if kind == "float" else int(text)
+        return float(text) if kind == "float" else digits(text)
     except ValueError:
         expected = "a number" if kind == "float" else "a whole number"
         raise InputError(f"--offload {setting!r}: must be {expected}") from None

@@ -11,11 +11,14 @@ project.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import xor
 
 import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.nand import timing
+from ondie.emu.nand.page_store import Spare
 from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.paths.layout.regions import Stripes
 
@@ -95,6 +98,17 @@ class Guarded:
         """Return the number of the parity in a super-page; -1 if the super-page holds no parity."""
         found = np.flatnonzero(self.parity == super_page)
         return int(found[0]) if len(found) else -1
+
+    def is_parity(self, super_page: int) -> bool:
+        """Return True if the super-page is one of those that hold parities."""
+        return self.count <= super_page < self.records
+
+    def joined(self, super_page: int, step: int, slot: int) -> Spare:
+        """Return the exclusive or of the out-of-band data of the pages in plane ``slot`` under a
+        parity, which was made in update ``step``, without that of the sequence numbers (0)."""
+        under = self.under(self.number(super_page))
+        odd = len(under) % 2
+        return Spare(reduce(xor, under), 0, step * odd, slot * odd)
 
     def is_record(self, super_page: int) -> bool:
         return self.commits and super_page >= self.records

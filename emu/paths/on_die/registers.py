@@ -17,7 +17,7 @@ from ondie.emu.compute import nan_comparator
 from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
-from ondie.emu.nand import pe_protection, timing
+from ondie.emu.nand import parity_records, pe_protection, timing
 from ondie.emu.nand.flash_pages import FlashPages
 from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.nand.super_page import At, physical_page
@@ -79,9 +79,9 @@ class Reservoir:
         self.flash = tuple(FlashPages(store, slots) for store in self.stores)
         """The same in flash pages."""
         cfg = system.cfg
-        self.records_erases = moved is not None and not cfg.pe.rain
-        """True if pages have the erase count of their block, which a drive needs after a power cut;
-        not with parity, which is made before the block is known."""
+        self.records_erases = moved is not None
+        """True if pages have the erase count of their block, which a drive needs after a power
+        cut."""
         self.code = pe_protection.code(cfg)
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
@@ -174,7 +174,7 @@ class Reservoir:
         cut and has been read again."""
         pages, store = self.pages(device, super_page), self.stores[device]
         planes = np.stack([store.read(ppn) for ppn in pages])
-        held = np.stack([store.record(ppn) for ppn in pages])
+        held = np.stack([parity_records.covered(store, ppn) for ppn in pages])
         self.beside[device].join(self.homes[device].stripe(super_page), planes, held)
 
     def rebuilt(self, device: int, super_page: int) -> tuple[np.ndarray, np.ndarray]:
@@ -186,8 +186,13 @@ class Reservoir:
             return np.stack([store.read(ppn) for ppn in self.pages(device, other)])
 
         def spare(other: int) -> np.ndarray:
-            of = store.record if other < beside.guarded.count else store.members
-            return np.stack([of(ppn) for ppn in self.pages(device, other)])
+            pages = self.pages(device, other)
+            if other < beside.guarded.count:
+                return np.stack([parity_records.covered(store, ppn) for ppn in pages])
+            step = int(store.page_records(np.array(pages[:1]))["step"][0])
+            rests = [beside.guarded.joined(other, step, slot) for slot in range(len(pages))]
+            both = zip(pages, rests, strict=True)
+            return np.stack([parity_records.joined(store, *each) for each in both])
 
         return beside.again(super_page, data), beside.again(super_page, spare)
 
