@@ -135,7 +135,7 @@ class Ticket(Batch):
         self.result: np.ndarray | BaseException | None = None
         self.taken = False
         self.early: Callable[[np.ndarray], None] | None = None
-        """Called with the completions of a turn that the client itself runs, before their time."""
+        """Takes the completions of a turn that the client itself runs, before their time."""
 
     def ended(self, rung: int) -> bool:
         """Return True if the batch was among the first ``rung`` that have ended."""
@@ -249,8 +249,9 @@ class Connection:
         somebody does.
 
         ``handed_ns``: time.perf_counter_ns at which the commands have arrived, 0: now. ``early``:
-        called with the completions while their time has not come, to prepare what follows them
-        without the drive; not if the thread of the service delivers them.
+        takes the completions while their time has not come, to prepare what follows them without
+        the drive; their time has come when this method returns. Those that the thread of the
+        service delivers, :meth:`next` returns.
         """
         ticket = Stream(self, checked(commands), handed_ns or time.perf_counter_ns(), buffer)
         ticket.early = early
@@ -367,13 +368,15 @@ def assigned(
 
 def kept(ready: list[tuple[Batch, np.ndarray]], early: bool) -> dict[Doorbell, int]:
     """Let the tickets among ``ready`` keep their completions until they are rung for; return how
-    often the doorbell of each client is to be rung. ``early``: call what the client wants to do
-    before that."""
+    often the doorbell of each client is to be rung. ``early``: their clients, which are about to
+    wait for the time of the completions themselves, get them now."""
     rings: dict[Doorbell, int] = {}
     for batch, done in ready:
-        if isinstance(batch, Ticket):
-            batch.keep(done)
-            rings[batch.client.bell] = rings.get(batch.client.bell, 0) + 1
-            if early and batch.early is not None:
-                batch.early(done)
+        if not isinstance(batch, Ticket):
+            continue
+        if early and batch.early is not None:
+            batch.early(done)
+            continue
+        batch.keep(done)
+        rings[batch.client.bell] = rings.get(batch.client.bell, 0) + 1
     return rings

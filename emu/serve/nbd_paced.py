@@ -132,8 +132,7 @@ class PacedSession(Session):
             flight.stream = self._run_alone(lambda done: early.append(self._replies(done)))
             if flight.stream is not None:
                 with contextlib.suppress(TimeoutError):  # then it is in flight
-                    ticket = self._source.next(0)
-                    data = self._written(*early[0]) if early else self._take(ticket)
+                    data = self._written(*early[0]) if early else self._take(self._source.next(0))
         except InputError:  # the service has ended
             data = self._fail(flight)
         finally:
@@ -264,5 +263,6 @@ class PacedSession(Session):
             if self._flights.pop(flight.batch.number, None) is None:
                 return
             self._in_flight -= flight.commands
-            self._changed.notify_all()
+            if not self._alone:  # else nobody waits for it, and to wake a thread takes long
+                self._changed.notify_all()
         self._spare.put(flight.batch)

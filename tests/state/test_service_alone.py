@@ -136,8 +136,8 @@ def test_input_ends_the_turns(patient):
 
 
 def test_what_is_prepared_before_a_completion():
-    """It has the completion while the wall clock has not reached it, and nobody else sees it. The
-    command has arrived when its client says."""
+    """A client has its completion before the wall clock has reached it, and goes on when it has.
+    The command has arrived when the client says."""
     drive, before_ns = filled(), 300_000
     with Service(drive, "real", SLOW * 100) as service:  # a read takes 1 ms
         connection = service.connect()
@@ -152,17 +152,23 @@ def test_what_is_prepared_before_a_completion():
                 reads(drive, 1), handed_ns=begin - before_ns, early=early
             ) is None:  # fmt: skip
                 continue  # the service's thread has a turn
-            done, ended = connection.next(SECONDS).wait(), time.perf_counter_ns()
+            ended = time.perf_counter_ns()
+            if not seen:  # it has waited for too long
+                connection.next(SECONDS).wait()
+                continue
+            done = seen[0][0]
             due = service._wall.ns_of(int(done["end"][0]))
             assert due <= ended
-            if seen and seen[0][1] < due and done["arrival"][0] == service._wall.at(
+            if seen[0][1] < due and done["arrival"][0] == service._wall.at(
                 begin - before_ns
             ):  # fmt: skip
                 break
         else:
             pytest.fail("never before the completion, or never at the time of the client")
-        assert (seen[0][0] == done).all() and len(seen) == 1
-        assert seen[0][2] == rung < connection.bell.rung
+        assert len(seen) == len(done) == 1 and not done["status"].any()
+        assert seen[0][2] == rung == connection.bell.rung
+        with pytest.raises(TimeoutError):  # nobody gets it twice
+            connection.next(0)
 
 
 def test_the_service_prepares_nothing():
