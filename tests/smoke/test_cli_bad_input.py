@@ -179,9 +179,12 @@ def test_counts_are_in_digits():
     [
         (["serve", "--nvme-tcp", ":0", "--states", "1_000"], ["--states", "'1_000'", "digits"]),
         (["study", "formats", "--seeds", "1,2_0"], ["1,2_0", "use integers"]),
-        (["stannis", "tune", "mobilenet-v2", "--drives", "newport=2_4"], ["newport=2_4"]),
-        (["stannis", "simulate", "mobilenet-v2", "--private", "1_0"], ["--private '1_0'"]),
-        (["compare", "gpt-small", "--offload", "aio_threads=1_0"], ["aio_threads=1_0"]),
+        (
+            ["stannis", "tune", "mobilenetv2", "--drives", "newport=2_4"],
+            ["newport=2_4", "a preset and a number"],
+        ),
+        (["stannis", "simulate", "mobilenetv2", "--private", "1_0"], ["--private '1_0'"]),
+        (["compare", "gpt-small", "--offload", "threads=1_0"], ["threads=1_0", "a whole number"]),
     ],
     ids=lambda x: " ".join(x)[:60],
 )
