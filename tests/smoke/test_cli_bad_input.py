@@ -170,7 +170,7 @@ def test_counts_are_in_digits():
     for name, option in found.items():
         assert option.type.convert("24", option, None) == 24, name
         for text in NO_COUNTS:
-            with pytest.raises(click.BadParameter, match="write digits only"):
+            with pytest.raises(click.BadParameter, match="write a whole number in digits"):
                 option.type.convert(text, option, None)
 
 
