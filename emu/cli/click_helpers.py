@@ -58,7 +58,9 @@ class WholeNumber(click.types.IntParamType):
             return digits(value)
         except ValueError:
             shown = repr(value) if len(value) <= 60 else quoted(value)
-            wrong = f"{shown} is not a valid integer; write digits only, such as 100000"
+            wrong = (
+                f"{shown} is not a valid integer; write a whole number in digits, such as 100000"
+            )
             self.fail(wrong, param, ctx)
 
 

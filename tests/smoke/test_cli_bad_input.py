@@ -170,7 +170,7 @@ def test_counts_are_in_digits():
     for name, option in found.items():
         assert option.type.convert("24", option, None) == 24, name
         for text in NO_COUNTS:
-            with pytest.raises(click.BadParameter, match="write digits only"):
+            with pytest.raises(click.BadParameter, match="write a whole number in digits"):
                 option.type.convert(text, option, None)
 
 
@@ -179,9 +179,12 @@ def test_counts_are_in_digits():
     [
         (["serve", "--nvme-tcp", ":0", "--states", "1_000"], ["--states", "'1_000'", "digits"]),
         (["study", "formats", "--seeds", "1,2_0"], ["1,2_0", "use integers"]),
-        (["stannis", "tune", "mobilenet-v2", "--drives", "newport=2_4"], ["newport=2_4"]),
-        (["stannis", "simulate", "mobilenet-v2", "--private", "1_0"], ["--private '1_0'"]),
-        (["compare", "gpt-small", "--offload", "aio_threads=1_0"], ["aio_threads=1_0"]),
+        (
+            ["stannis", "tune", "mobilenetv2", "--drives", "newport=2_4"],
+            ["newport=2_4", "a preset and a number"],
+        ),
+        (["stannis", "simulate", "mobilenetv2", "--private", "1_0"], ["--private '1_0'"]),
+        (["compare", "gpt-small", "--offload", "threads=1_0"], ["threads=1_0", "a whole number"]),
     ],
     ids=lambda x: " ".join(x)[:60],
 )
