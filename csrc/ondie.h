@@ -250,6 +250,57 @@ int ondie_limit(int isa, int threads, const ondie_part *part, const int32_t *byt
 /* CRC-32C of n bytes that follow others with checksum `crc` (0: none). */
 uint32_t ondie_crc32c(int isa, uint32_t crc, const uint8_t *data, size_t n);
 
+/* --- BCH codes ---
+ *
+ * A code word is a polynomial over GF(2): bit i of byte j is the coefficient of x^(8 j + i). From
+ * the lowest power: parity_bytes of parity, 4 bytes with the CRC-32C of the data (with `crc`), and
+ * data_bytes of data. The first two are the check bytes. A word is a multiple of the generator g,
+ * which has the roots a^1 to a^(2 t); a is a root of the primitive polynomial of degree m.
+ */
+enum {
+    ONDIE_BCH_T = 100,
+    ONDIE_BCH_UNCORRECTABLE = -1, /* more than t wrong bits */
+    ONDIE_BCH_MISCORRECTED = -2,  /* a word of the code, but the CRC is that of other data */
+    ONDIE_BCH_PLAIN = 0,          /* any processor */
+    ONDIE_BCH_CLMUL = 1,          /* AVX2 and PCLMULQDQ */
+    ONDIE_BCH_GFNI = 2            /* AVX-512 F, BW, DQ, VL with GFNI and VPCLMULQDQ */
+};
+
+/* A code and its tables (kernels/bch.py). Each form of the functions needs only some of them. */
+typedef struct {
+    int32_t m, t, n, degree;   /* n = 2^m - 1; degree of g */
+    int32_t data_bytes, parity_bytes, crc;
+    int32_t words;             /* of 64 bits in a remainder */
+    int32_t groups, group;     /* columns of `dot`: groups of so many, at least `words` */
+    int32_t blocks;            /* of 64 bytes of data, then CRC */
+    int32_t lanes;             /* t, rounded up to a multiple of 32 */
+    int32_t span, spans;       /* positions in `powers`; how many of these cover a word */
+    const uint64_t *dot;       /* [groups][blocks][group][8]: x^(64 i) times the place, mod g */
+    const uint64_t *generator; /* [words]: g without its highest power */
+    uint64_t inverse;          /* x^(degree + 64) / g without its highest power */
+    const uint32_t *rows;      /* [4][256][words of 32 bits]: plain division by g */
+    const uint16_t *syndromes; /* [4-bit digits of a remainder][16][lanes]: at a^1, a^3, ... */
+    const uint16_t *exp;       /* [2 n]: powers of a */
+    const uint16_t *log;       /* [n + 1] */
+    const uint8_t *powers;     /* [(t + 1) / 2][2][span]: bytes of a^(-j i) for odd j */
+    const uint8_t *maps; /* [7][4][16][bytes of a map]: y -> c y^(2^k) by digits of c, per form */
+} ondie_bch;
+
+/* Return the form, enum ONDIE_BCH_*, in which an instruction set runs on this processor. */
+int ondie_bch_form(int isa);
+
+/* Write the check bytes of `count` words. Arrays: [count][data_bytes] and [count][check bytes]. */
+void ondie_bch_encode(int form, const ondie_bch *code, const uint8_t *data, uint8_t *check,
+                      size_t count);
+
+/* clean[i] = 1 if word i is a word of the code; with `verify`, its CRC must also be right. */
+void ondie_bch_check(int form, const ondie_bch *code, const uint8_t *data, const uint8_t *check,
+                     size_t count, int verify, uint8_t *clean);
+
+/* Correct words in place. result[i]: number of corrected bits, or why word i is left as it was. */
+void ondie_bch_decode(int form, const ondie_bch *code, uint8_t *data, uint8_t *check, size_t count,
+                      int verify, int32_t *result);
+
 /* State of the cells of a page. */
 enum ondie_written {
     ONDIE_ERASED = 0, /* also what a hole of a file reads as */

@@ -1,12 +1,15 @@
 """Update kernels: lookup by name, argument checks, and execution on a backend.
 
 This module owns the `Update` class and `get`. It does not contain arithmetic; the operations are in
-adam.py, sgd.py, adagrad.py and on_die.py.
+adam.py, sgd.py, adagrad.py and on_die.py, and the error correcting code is in bch.py.
 Source: this project.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -18,8 +21,12 @@ from .memory import aligned_empty
 from .native import BACKENDS
 from .threads import checked, run
 
+if TYPE_CHECKING:
+    from .bch import Bch
+
 OPS = ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad")
 ON_DIE = ("adam_on_die", "adamw_on_die", "adagrad_on_die")
+ECC = ("bch",)  # error correcting codes
 FORMS = ("canonical", "torch")
 SIGNED = {"m": True, "v": False}  # by state
 
@@ -340,24 +347,65 @@ def _slots(states: tuple[str, ...], form: Format) -> tuple[Slot, ...]:
     return tuple(found)
 
 
+@overload
+def get(
+    op: Literal["bch"],
+    backend: str = ...,
+    form: str = ...,
+    isa: str | None = ...,
+    format: str = ...,
+    *,
+    m: int,
+    t: int,
+    data_bytes: int,
+    crc: bool = ...,
+) -> Bch: ...
+
+
+@overload
+def get(
+    op: str,
+    backend: str = ...,
+    form: str = ...,
+    isa: str | None = ...,
+    format: str = ...,
+) -> Update: ...
+
+
 def get(
     op: str,
     backend: str = "auto",
     form: str = "canonical",
     isa: str | None = None,
     format: str = "fp32",
-) -> Update:
-    """Return the update kernel of one operation.
+    **shape: Any,
+) -> Update | Bch:
+    """Return the update kernel of one operation, or an error correcting code.
 
-    op: one of OPS or ON_DIE. backend: "numpy" (the definition), "numba", "c", or "auto", which
-    selects "c" if the extension is built and else "numba"; `.backend` holds the choice. form:
+    op: one of OPS or ON_DIE, or ECC. backend: "numpy" (the definition), "numba", "c", or "auto",
+    which selects "c" if the extension is built and else "numba"; `.backend` holds the choice. form:
     "canonical", which rounds every operation separately, or "torch", which gives the bits of
     torch's fused CPU optimizer. isa: "base", "avx2" or "avx512" for backend "c", or None for the
     widest one that this processor runs. format: storage of the arrays, one of FORMATS.
+    For "bch", m, t, data_bytes and crc are as of `bch.get`; form and format do not apply.
     All backends, instruction sets and thread counts give the same bits. A NaN is a NaN everywhere,
     but its payload and sign are not defined. Raises KernelError for an unknown name.
     """
-    return Update(op, backend, form, isa, format)
+    if op not in ECC:
+        if shape:
+            raise KernelError(f"{op}: {', '.join(shape)}: only {', '.join(ECC)} has these")
+        return Update(op, backend, form, isa, format)
+    for name, value, default in (("form", form, "canonical"), ("format", format, "fp32")):
+        if value != default:
+            raise KernelError(f"{op}: {name} = {value!r}: an error correcting code has none")
+    from . import bch
+
+    needed = ("m", "t", "data_bytes")
+    if unknown_names := [name for name in shape if name not in (*needed, "crc")]:
+        raise unknown(f"argument of {op!r}", unknown_names[0], (*needed, "crc"))
+    if missing := [name for name in needed if name not in shape]:
+        raise KernelError(f"{op}: {', '.join(missing)} must be given")
+    return bch.get(backend=backend, isa=isa, **shape)
 
 
-__all__ = ["BACKENDS", "FORMATS", "FORMS", "ON_DIE", "OPS", "Slot", "Update", "get"]
+__all__ = ["BACKENDS", "ECC", "FORMATS", "FORMS", "ON_DIE", "OPS", "Slot", "Update", "get"]
