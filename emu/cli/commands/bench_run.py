@@ -22,7 +22,7 @@ from ondie.emu.cli.output import FigureOptions, OutputOptions
 from ondie.emu.units import InputError
 from ondie.emu.validate.speed import recovery, sections, servers, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
-from ondie.kernels import FORMATS
+from ondie.kernels import ECC, FORMATS
 from ondie.kernels.bench import run
 from ondie.kernels.bench.contenders import SHAPES
 
@@ -53,6 +53,11 @@ def kernels_command(given: KernelBenchOptions) -> None:
     Raises InputError or KernelError for bad arguments.
     """
     given.check()
+    if given.figure_files() and all(op in ECC for op in given.ops):
+        what = "--out" if given.figure is None else "--figure"
+        raise InputError(
+            f"{what}: the roofline has no error correcting codes; add an update, as --op adam"
+        )
 
     def draw() -> Mapping[str, bytes]:
         from ondie.emu.cli.figures.save import saved
