@@ -108,9 +108,11 @@ static inline void fold_product(__m128i product, uint64_t *both) {
     _mm_storeu_si128((__m128i *)both, product);
 }
 
+#define PART(name) bch_##name##_avx2
 #include "bch_vector.h"
 
-const ondie_bch_parts ondie_bch_avx2 = {remainder_of, syndromes, locator, roots};
+const ondie_bch_parts ondie_bch_avx2 = {PART(remainder), PART(syndromes), PART(locator),
+                                          PART(roots)};
 
 #if defined(__clang__)
 #pragma clang attribute pop

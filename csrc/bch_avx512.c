@@ -106,9 +106,11 @@ static inline void fold_product(__m512i product, uint64_t *both) {
                                                     _mm256_extracti128_si256(half, 1)));
 }
 
+#define PART(name) bch_##name##_avx512
 #include "bch_vector.h"
 
-const ondie_bch_parts ondie_bch_avx512 = {remainder_of, syndromes, locator, roots};
+const ondie_bch_parts ondie_bch_avx512 = {PART(remainder), PART(syndromes), PART(locator),
+                                          PART(roots)};
 
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -4,7 +4,7 @@
  * Before it, a form defines: WIDTH, bytes of a vector; bytes_vector; load_bytes, store_bytes;
  * packed_map and bch_map, a linear map of elements as stored and as applied; pack, add_packed and
  * unpack; apply, which adds the image of elements to two vectors; zero_elements, a bit mask; TILE,
- * vectors of positions at a time. It does not own these.
+ * vectors of positions at a time; PART, the names of functions. It does not own these.
  * Source: as bch.c; the tables of a linear map of 16 bits are those of its bytes or nibbles.
  */
 
@@ -14,7 +14,7 @@ typedef struct {
 } bch_elements;
 
 /* As locator_plain of bch.c. */
-static int locator(const ondie_bch *code, const uint16_t *syndromes, uint16_t *lambda) {
+static int PART(locator)(const ondie_bch *code, const uint16_t *syndromes, uint16_t *lambda) {
     const int t = code->t, top = 3 * t, size = top + 2;
     bch_elements d, e;
     memset(&d, 0, sizeof d);
@@ -88,7 +88,7 @@ static inline __attribute__((always_inline)) int search(const ondie_bch *code,
 }
 
 /* As roots_plain of bch.c. */
-static int roots(const ondie_bch *code, uint16_t *lambda, int degree, int32_t *positions) {
+static int PART(roots)(const ondie_bch *code, uint16_t *lambda, int degree, int32_t *positions) {
     packed_map maps[BCH_LOCATOR / 2];
     const int odds = (degree + 1) / 2;
     int found = 0;
@@ -112,7 +112,7 @@ static int roots(const ondie_bch *code, uint16_t *lambda, int degree, int32_t *p
     return found;
 }
 
-static void syndromes(const ondie_bch *code, const uint64_t *rest, uint16_t *odd) {
+static void PART(syndromes)(const ondie_bch *code, const uint64_t *rest, uint16_t *odd) {
     bch_syndromes(code, rest, odd);
 }
 
@@ -168,8 +168,8 @@ static inline __attribute__((always_inline)) void add_group(const ondie_bch *cod
     }
 }
 
-static void remainder_of(const ondie_bch *code, const uint8_t *data, uint32_t crc,
-                         const uint8_t *check, uint64_t *rest) {
+static void PART(remainder)(const ondie_bch *code, const uint8_t *data, uint32_t crc,
+                            const uint8_t *check, uint64_t *rest) {
     uint64_t sum[BCH_WORDS] = {0};
     _Alignas(64) uint8_t tail[TAIL];
     const int after = tail_blocks(code, data, crc, tail);

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from . import native
 from .crc import crc32c
 from .errors import KernelError
-from .memory import flat
 
 PRIMITIVE = {10: 0x409, 11: 0x805, 12: 0x1053, 13: 0x201B, 14: 0x402B, 15: 0x8003}
 """Least primitive polynomial of each degree m, as the bits of a number."""
@@ -377,10 +376,13 @@ class Bch:
     @staticmethod
     def _rows(name: str, array: Bytes, size: int, writable: bool = False) -> Bytes:
         """Return an array as rows of ``size`` bytes."""
-        shape = array.shape
-        if array.ndim not in (1, 2) or shape[-1] != size:
-            raise KernelError(f"bch: {name} is {array.dtype} {shape}, expected uint8 (n, {size})")
-        flat(f"bch: {name}", array.reshape(-1) if array.flags.c_contiguous else array, np.uint8)
+        good = array.ndim in (1, 2) and array.shape[-1] == size and array.dtype == np.uint8
+        if not good or not array.flags.c_contiguous:
+            strided = "" if array.flags.c_contiguous else ", strided"
+            raise KernelError(
+                f"bch: {name} is {array.dtype} {array.shape}{strided}, expected contiguous uint8 "
+                f"(n, {size})"
+            )
         if writable and not array.flags.writeable:
             raise KernelError(f"bch: {name} is read-only, expected a writable array")
         return array.reshape(-1, size)

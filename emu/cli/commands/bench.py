@@ -40,7 +40,7 @@ def bench() -> None:
 )
 @output_options("the rows", figure="the roofline", quiet="table")
 def kernels(**values: Any) -> None:
-    """Compare update kernels with the memory limit, and all kernels with other packages.
+    """Compare update kernels with the memory limit and other packages.
 
     The contenders run in turns, so that they share the conditions of the machine.
     """
