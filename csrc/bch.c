@@ -90,47 +90,8 @@ static int locator_plain(const ondie_bch *code, const uint16_t *syndromes, uint1
     return length;
 }
 
-/* Write c times y^(2^k), a linear map of the bits of y, into tables of both bytes of y. */
-static void add_map(const ondie_bch *code, uint32_t c, int k, uint16_t map[2][256]) {
-    uint32_t power = 0; /* of a, 2^k for each bit of y */
-    for (int bit = 0; c && bit < code->m; bit++, power += 1u << k) {
-        const uint16_t image = code->exp[(code->log[c] + power) % (uint32_t)code->n];
-        uint16_t *table = map[bit / 8];
-        const int first = 1 << bit % 8;
-        for (int i = 0; i < 256; i++)
-            if (i & first) table[i] ^= image;
-    }
-}
-
-/* The sum of the terms j, 2 j, 4 j, ... of lambda is a linear map of the bits of x^j. */
 static int roots_plain(const ondie_bch *code, uint16_t *lambda, int degree, int32_t *positions) {
-    enum { TILE = 512 };
-    const int bits = bch_bits(code);
-    int found = 0;
-    if (degree == 1) return bch_root(code, lambda, positions);
-    for (int span = 0; span < code->spans; span++) {
-        uint16_t maps[BCH_LOCATOR / 2][2][256];
-        const int odds = (degree + 1) / 2, start = span * code->span;
-        memset(maps, 0, (size_t)odds * sizeof *maps);
-        for (int j = 0; j < odds; j++)
-            for (int k = 0, term = 2 * j + 1; term <= degree; k++, term *= 2)
-                add_map(code, lambda[term], k, maps[j]);
-        for (int tile = 0; tile < code->span; tile += TILE) {
-            const int left = code->span - tile < TILE ? code->span - tile : TILE;
-            uint16_t sum[TILE];
-            for (int i = 0; i < left; i++) sum[i] = lambda[0];
-            for (int j = 0; j < odds; j++) {
-                const uint8_t *low = code->powers + (size_t)(2 * j * code->span + tile);
-                const uint8_t *high = low + code->span;
-                for (int i = 0; i < left; i++) sum[i] ^= maps[j][0][low[i]] ^ maps[j][1][high[i]];
-            }
-            for (int i = 0; i < left && found < degree; i++)
-                if (!sum[i] && start + tile + i < bits) positions[found++] = start + tile + i;
-        }
-        if (found == degree) return found;
-        bch_next_span(code, lambda, degree);
-    }
-    return found;
+    return bch_roots(code, lambda, degree, positions);
 }
 
 static const ondie_bch_parts plain = {remainder_plain, syndromes_plain, locator_plain,
@@ -215,7 +176,7 @@ static void flip(const ondie_bch *code, uint8_t *data, uint8_t *check, const int
     }
 }
 
-/* Find the wrong bits of a word with remainder `rest`. Return their number or that it has failed. */
+/* Find the wrong bits of a word with remainder `rest`. Return their number or the failure. */
 static int find(const ondie_bch_parts *parts, const ondie_bch *code, const uint64_t *rest,
                 int32_t *positions) {
     uint16_t odd[BCH_LANES], syndromes[2 * ONDIE_BCH_T], lambda[BCH_LOCATOR] = {0};

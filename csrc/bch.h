@@ -96,4 +96,64 @@ static inline uint64_t bch_word(const uint8_t *bytes) {
     return word;
 }
 
+/* Which planes of a table are summed for each bit of a value. */
+typedef struct {
+    int count[16];
+    uint16_t plane[16][BCH_LOCATOR / 2 * 16];
+} bch_planes;
+
+/* The sum of the terms j, 2 j, 4 j, ... of lambda is a linear map of the bits of x^j. */
+static inline void bch_choose_planes(const ondie_bch *code, const uint16_t *lambda, int degree,
+                                     bch_planes *chosen) {
+    memset(chosen->count, 0, sizeof chosen->count);
+    for (int j = 0; 2 * j < degree; j++)
+        for (int bit = 0; bit < code->m; bit++) {
+            uint32_t image = 0; /* of a^bit */
+            for (int k = 0, term = 2 * j + 1; term <= degree; k++, term *= 2)
+                if (lambda[term]) image ^= code->exp[code->log[lambda[term]] + (bit << k)];
+            for (int i = 0; i < code->m; i++) {
+                chosen->plane[i][chosen->count[i]] = (uint16_t)(j * code->m + bit);
+                chosen->count[i] += (int)(image >> i & 1);
+            }
+        }
+}
+
+/* Find the roots of lambda among all positions, 1,024 at a time: the values are sums of planes,
+ * which hold one bit of x^j for each position.
+ */
+static inline int bch_roots(const ondie_bch *code, uint16_t *lambda, int degree,
+                            int32_t *positions) {
+    const int bits = bch_bits(code), row = code->span / 8;
+    bch_planes chosen;
+    int found = 0;
+    if (degree == 1) return bch_root(code, lambda, positions);
+    for (int start = 0; start < bits && found < degree; start += code->span) {
+        bch_choose_planes(code, lambda, degree, &chosen);
+        for (int tile = 0; tile < row; tile += 128) {
+            bch_lanes any[2] = {{0}};
+            for (int i = 0; i < code->m; i++) {
+                const uint16_t *plane = chosen.plane[i];
+                const uint16_t all = lambda[0] >> i & 1 ? 0xffff : 0;
+                bch_lanes first = (bch_lanes){0} + all, second = first, next[2];
+                for (int count = chosen.count[i]; count--; plane++) {
+                    memcpy(next, code->powers + (size_t)*plane * (size_t)row + tile, sizeof next);
+                    first ^= next[0];
+                    second ^= next[1];
+                }
+                any[0] |= first;
+                any[1] |= second;
+            }
+            for (int word = 0; word < 16; word++) {
+                uint64_t zeros = ~bch_word((const uint8_t *)any + 8 * word);
+                for (; zeros; zeros &= zeros - 1) {
+                    const int place = start + 8 * tile + 64 * word + __builtin_ctzll(zeros);
+                    if (place < bits && found < degree) positions[found++] = place;
+                }
+            }
+        }
+        bch_next_span(code, lambda, degree);
+    }
+    return found;
+}
+
 #endif

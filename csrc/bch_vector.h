@@ -5,7 +5,7 @@
  * packed_map and bch_map, a linear map of elements as stored and as applied; pack, add_packed and
  * unpack; apply, which adds the image of elements to two vectors; zero_elements, a bit mask; TILE,
  * vectors of positions at a time; PART, the names of functions. It does not own these.
- * Source: as bch.c; the tables of a linear map of 16 bits are those of its bytes or nibbles.
+ * Source: as bch.c.
  */
 
 typedef struct {
@@ -87,7 +87,7 @@ static inline __attribute__((always_inline)) int search(const ondie_bch *code,
     return found;
 }
 
-/* As roots_plain of bch.c. */
+/* As bch_roots of bch.h, with bytes of x^j in place of planes. */
 static int PART(roots)(const ondie_bch *code, uint16_t *lambda, int degree, int32_t *positions) {
     packed_map maps[BCH_LOCATOR / 2];
     const int odds = (degree + 1) / 2;
@@ -116,8 +116,7 @@ static void PART(syndromes)(const ondie_bch *code, const uint64_t *rest, uint16_
     bch_syndromes(code, rest, odd);
 }
 
-/* --- remainder: the sum of words times powers of x mod g, then one division by Barrett's method ---
- */
+/* --- remainder: the sum of words times powers of x mod g, then a division (Barrett) --- */
 
 /* Divide `sum`, words + 1 long and of less than degree + 63 bits, by g. */
 static void divide(const ondie_bch *code, const uint64_t *sum, uint64_t *rest) {

@@ -282,7 +282,8 @@ typedef struct {
     const uint16_t *syndromes; /* [4-bit digits of a remainder][16][lanes]: at a^1, a^3, ... */
     const uint16_t *exp;       /* [2 n]: powers of a */
     const uint16_t *log;       /* [n + 1] */
-    const uint8_t *powers;     /* [(t + 1) / 2][2][span]: bytes of a^(-j i) for odd j */
+    const uint8_t *powers;     /* of a^(-j i) for odd j: both bytes, [(t + 1) / 2][2][span], or the
+                                  m bits, [(t + 1) / 2][m][span / 8] (plain form) */
     const uint8_t *maps; /* [7][4][16][bytes of a map]: y -> c y^(2^k) by digits of c, per form */
 } ondie_bch;
 

@@ -21,6 +21,8 @@ from .memory import aligned_empty
 
 FORMS = ("plain", "clmul", "gfni")
 """Forms of the C functions, in the order of enum ONDIE_BCH_*."""
+PLANES = ("plain",)
+"""Forms that find roots in planes of bits."""
 POWER_BYTES = 1 << 19
 """Largest table of powers in bytes, which should stay in the second-level cache."""
 
@@ -288,7 +290,7 @@ class Native:
         record.group = -(-words // record.groups)
         data_words = -(-code.data_bytes // 8)
         record.blocks = -(-(data_words + code.crc) // 8)
-        span = self._span(code)
+        span = self._span(code, 1024 if self.form in PLANES else 64)
         record.span, record.spans = span, -(-code.bits // span)
         self._kept: list[np.ndarray] = []
         low = generator(code.m, code.t) ^ 1 << code.degree
@@ -298,7 +300,7 @@ class Native:
             ("syndromes", "uint16_t", syndromes),
             ("exp", "uint16_t", gf.exp),
             ("log", "uint16_t", gf.log),
-            ("powers", "uint8_t", self._powers(code, span)),
+            ("powers", "uint8_t", self._powers(code, span, self.form in PLANES)),
         ):
             self._set(record, name, kind, table)
         if self.form == "plain":
@@ -324,16 +326,21 @@ class Native:
         return quotient ^ 1 << 64
 
     @staticmethod
-    def _span(code: Code) -> int:
-        """Return the positions that the table of powers covers, a multiple of 64."""
-        pieces = -(-(code.t + 1) // 2 * 2 * code.bits // POWER_BYTES)
-        return -(-code.bits // (64 * pieces)) * 64
+    def _span(code: Code, step: int) -> int:
+        """Return the positions that the table of powers covers, a multiple of ``step``."""
+        size = (code.t + 1) // 2 * (2 * code.bits)
+        pieces = -(-size // POWER_BYTES)
+        return -(-code.bits // (step * pieces)) * step
 
     @staticmethod
-    def _powers(code: Code, span: int) -> Bytes:
-        """Return the low and the high bytes of a^(-j i) for odd j: uint8[(t + 1) / 2, 2, span]."""
+    def _powers(code: Code, span: int, planes: bool) -> Bytes:
+        """Return a^(-j i) for odd j: the low and the high bytes, uint8[(t + 1) / 2, 2, span], or
+        with ``planes`` the m bits, uint8[(t + 1) / 2, m, span / 8]."""
         odds = 2 * np.arange((code.t + 1) // 2)[:, None] + 1
         values = code.field.exp[-odds * np.arange(span) % code.field.n]
+        if planes:
+            bits = values[:, None, :] >> np.arange(code.m, dtype=np.uint16)[:, None] & 1
+            return _aligned(np.packbits(bits.astype(np.uint8), axis=-1, bitorder="little"))
         return _aligned(np.stack((values & 255, values >> 8), axis=1).astype(np.uint8))
 
     @staticmethod
