@@ -69,20 +69,31 @@ static inline void bch_next_span(const ondie_bch *code, uint16_t *lambda, int de
     }
 }
 
-/* 64 bytes; the compiler divides them into the vectors that a form has. */
-typedef uint16_t bch_lanes __attribute__((vector_size(64)));
+#ifndef BCH_VECTOR
+#define BCH_VECTOR 16 /* bytes of a vector that every processor of a form has */
+#endif
+typedef uint16_t bch_lanes __attribute__((vector_size(BCH_VECTOR)));
+
+/* Add `count` vectors to `sum`; a constant count leaves the sums in registers. */
+static inline __attribute__((always_inline)) void bch_add(bch_lanes *sum, const void *from,
+                                                              int count) {
+    for (int k = 0; k < count; k++) {
+        bch_lanes next;
+        memcpy(&next, (const char *)from + k * BCH_VECTOR, sizeof next);
+        sum[k] ^= next;
+    }
+}
 
 static inline void bch_syndromes(const ondie_bch *code, const uint64_t *rest, uint16_t *odd) {
     const int digits = (code->degree + 3) / 4;
     for (int lane = 0; lane < code->lanes; lane += 32) {
         const uint16_t *table = code->syndromes + lane;
-        bch_lanes sum = {0}, row;
+        bch_lanes sum[64 / BCH_VECTOR] = {{0}};
         for (int i = 0; i < digits; i++, table += 16 * code->lanes) {
             const size_t digit = rest[i / 16] >> 4 * (i % 16) & 15;
-            memcpy(&row, table + digit * (size_t)code->lanes, sizeof row);
-            sum ^= row;
+            bch_add(sum, table + digit * (size_t)code->lanes, 64 / BCH_VECTOR);
         }
-        memcpy(odd + lane, &sum, sizeof sum);
+        memcpy(odd + lane, sum, sizeof sum);
     }
 }
 
@@ -130,18 +141,16 @@ static inline int bch_roots(const ondie_bch *code, uint16_t *lambda, int degree,
     for (int start = 0; start < bits && found < degree; start += code->span) {
         bch_choose_planes(code, lambda, degree, &chosen);
         for (int tile = 0; tile < row; tile += 128) {
-            bch_lanes any[2] = {{0}};
+            bch_lanes any[128 / BCH_VECTOR] = {{0}};
             for (int i = 0; i < code->m; i++) {
                 const uint16_t *plane = chosen.plane[i];
                 const uint16_t all = lambda[0] >> i & 1 ? 0xffff : 0;
-                bch_lanes first = (bch_lanes){0} + all, second = first, next[2];
-                for (int count = chosen.count[i]; count--; plane++) {
-                    memcpy(next, code->powers + (size_t)*plane * (size_t)row + tile, sizeof next);
-                    first ^= next[0];
-                    second ^= next[1];
-                }
-                any[0] |= first;
-                any[1] |= second;
+                bch_lanes sum[128 / BCH_VECTOR];
+                for (int k = 0; k < 128 / BCH_VECTOR; k++) sum[k] = (bch_lanes){0} + all;
+                for (int count = chosen.count[i]; count--; plane++)
+                    bch_add(sum, code->powers + (size_t)*plane * (size_t)row + tile,
+                                128 / BCH_VECTOR);
+                for (int k = 0; k < 128 / BCH_VECTOR; k++) any[k] |= sum[k];
             }
             for (int word = 0; word < 16; word++) {
                 uint64_t zeros = ~bch_word((const uint8_t *)any + 8 * word);

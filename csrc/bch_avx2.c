@@ -16,6 +16,7 @@
 #pragma GCC target("avx2,pclmul,prefer-vector-width=256")
 #endif
 
+#define BCH_VECTOR 32
 #include "bch.h"
 
 enum { WIDTH = 32, TILE = 2 };

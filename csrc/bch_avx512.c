@@ -20,6 +20,7 @@
 #pragma GCC target("prefer-vector-width=512")
 #endif
 
+#define BCH_VECTOR 64
 #include "bch.h"
 
 enum { WIDTH = 64, TILE = 8 };
