@@ -24,7 +24,7 @@ from ondie.kernels import backends, isas
 from ondie.kernels.bch import Bch, get
 
 OTHER = "bchlib"
-WORDS = 64
+WORDS = 256
 """Words of a call: their data and tables fit into the second-level cache."""
 Call = Callable[[], object]
 
