@@ -1,7 +1,8 @@
 /* BCH codes with a CRC-32C inside of the word: encoding, check and correction.
  *
  * This file owns the public functions and the parts for any processor. It does not own the vector
- * parts (bch_avx2.c, bch_avx512.c), the construction of a code (kernels/bch.py) or the CRC (crc.c).
+ * parts (bch_avx2.c, bch_avx512.c), the construction of a code (kernels/bch_code.py) or the CRC
+ * (crc.c).
  * Source: Lin and Costello, "Error Control Coding", 2nd ed., ch. 6; Burton, "Inversionless decoding
  * of binary BCH codes", IEEE Trans. Inf. Theory 17(4), 1971.
  */

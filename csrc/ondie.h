@@ -266,7 +266,7 @@ enum {
     ONDIE_BCH_GFNI = 2            /* AVX-512 F, BW, DQ, VL with GFNI and VPCLMULQDQ */
 };
 
-/* A code and its tables (kernels/bch.py). Each form of the functions needs only some of them. */
+/* A code and its tables (kernels/bch_code.py). Each form of the functions needs only some of them. */
 typedef struct {
     int32_t m, t, n, degree;   /* n = 2^m - 1; degree of g */
     int32_t data_bytes, parity_bytes, crc;

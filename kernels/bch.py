@@ -1,15 +1,10 @@
 """BCH codes with a CRC-32C inside of the code word: encoding, check and correction of bytes.
 
-Owns the construction of a code, the definition in NumPy and the checks of arguments.
-Does not own the compiled functions (bch_compiled.py, csrc/bch.c), the CRC (crc.py), error rates or
-the time that a decoder takes (emu/nand/ecc.py).
-Source: Bose and Ray-Chaudhuri 1960, Hocquenghem 1959; Lin and Costello, "Error Control Coding", 2nd
-ed., ch. 6 (codes, Berlekamp's iteration, Chien search).
-
-A word is a polynomial over GF(2): bit i of byte j is the coefficient of x^(8 j + i). From the
-lowest power, it has ceil(r / 8) bytes of parity, 4 bytes with the CRC-32C of the data, and the
-data. Parity and CRC are the check bytes. The whole is a multiple of the generator, which has degree
-r and the roots a, a^2, ..., a^(2 t); a is a root of the least primitive polynomial of degree m.
+Owns the compiled functions in Numba, the calls of C, and what callers have: `get` and the checks of
+arguments. Does not own the code and the definition (bch_code.py), the functions in C (csrc/bch.c),
+error rates or the time that a decoder takes (emu/nand/ecc.py).
+Source: as bch_code.py; Burton, "Inversionless decoding of binary BCH codes", IEEE Trans. Inf.
+Theory 17(4), 1971; Barrett, CRYPTO '86 (division by a constant).
 
     code = get("bch", m=14, t=40, data_bytes=1024)
     check = code.encode(data)            # uint8[words, 1024] -> uint8[words, 74]
@@ -19,281 +14,354 @@ r and the roots a, a^2, ..., a^(2 t); a is a root of the least primitive polynom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import native
-from .crc import crc32c
+from .bch_code import (
+    MISCORRECTED,
+    PRIMITIVE,
+    UNCORRECTABLE,
+    Bytes,
+    Code,
+    Definition,
+    Functions,
+    Results,
+    aligned,
+    check_bytes,
+    generator,
+    linear_maps,
+    most_data,
+    sums_of_rows,
+    syndrome_table,
+)
+from .crc import TABLE, by_table
 from .errors import KernelError
+from .jit import njit
 
-PRIMITIVE = {10: 0x409, 11: 0x805, 12: 0x1053, 13: 0x201B, 14: 0x402B, 15: 0x8003}
-"""Least primitive polynomial of each degree m, as the bits of a number."""
-MOST_ERRORS = 100
-CRC_BYTES = 4
-UNCORRECTABLE = -1
-"""Result of decode: more than t bits are wrong."""
-MISCORRECTED = -2
-"""Result of decode: the word nearest to what was read has a CRC of other data."""
-
-Bytes = NDArray[np.uint8]
-Results = NDArray[np.int32]
+FORMS = ("plain", "clmul", "gfni")
+"""Forms of the C functions, in the order of enum ONDIE_BCH_*."""
+PLANES = ("plain",)
+"""Forms that find roots in planes of bits."""
+POWER_BYTES = 1 << 19
+"""Largest table of powers in bytes, which should stay in the second-level cache."""
 
 
-@dataclass(frozen=True)
-class Field:
-    """The field GF(2^m): `exp`, uint16[2 n] with n = 2^m - 1, are the powers of a, and `log`,
-    uint16[n + 1], the exponents of its elements."""
-
-    m: int
-    exp: NDArray[np.uint16]
-    log: NDArray[np.uint16]
-
-    @property
-    def n(self) -> int:
-        """Return the order of a: the longest word in bits."""
-        return (1 << self.m) - 1
-
-    def times(self, left: Any, right: Any) -> Any:
-        """Return the products of elements, of any shape."""
-        left, right = np.asarray(left, np.int64), np.asarray(right, np.int64)
-        product = self.exp[self.log[left].astype(np.int64) + self.log[right]]
-        return np.where((left == 0) | (right == 0), 0, product)
-
-    def inverse(self, element: int) -> int:
-        """Return 1 / element."""
-        return int(self.exp[(self.n - int(self.log[element])) % self.n])
+# --- Numba
 
 
-@cache
-def field(m: int) -> Field:
-    """Return the field of degree m, from 10 to 15."""
-    order, element = (1 << m) - 1, 1
-    exp, log = np.empty(2 * order, np.uint16), np.zeros(order + 1, np.uint16)
-    for i in range(order):
-        exp[i] = exp[i + order] = element
-        log[element] = i
-        element <<= 1
-        if element >> m:
-            element ^= PRIMITIVE[m]
-    return Field(m, exp, log)
+class Tables(NamedTuple):
+    """A code as compiled functions see it."""
 
-
-@cache
-def generator(m: int, t: int) -> int:
-    """Return the generator polynomial as the bits of a number: the product of the minimal
-    polynomials of a, a^3, ..., a^(2 t - 1), each of them once."""
-    gf, product, known = field(m), 1, set[int]()
-    for odd in range(1, 2 * t, 2):
-        orbit = {odd * 2**k % gf.n for k in range(m)}
-        if min(orbit) in known:
-            continue
-        known.add(min(orbit))
-        minimal = np.array([1], np.int64)  # coefficients, lowest power first
-        for exponent in orbit:
-            scaled = gf.times(minimal, int(gf.exp[exponent]))
-            minimal = np.append(0, minimal) ^ np.append(scaled, 0)
-        before, product = product, 0
-        for shift in np.flatnonzero(minimal):
-            product ^= before << int(shift)
-    return product
-
-
-def check_bytes(m: int, t: int, crc: bool = True) -> int:
-    """Return the number of check bytes of a word. Raises KernelError for an invalid m or t."""
-    if type(m) is not int or m not in PRIMITIVE:
-        raise KernelError(f"bch: m = {m!r}; must be from {min(PRIMITIVE)} to {max(PRIMITIVE)}")
-    if type(t) is not int or not 1 <= t <= MOST_ERRORS:
-        raise KernelError(f"bch: t = {t!r}; must be from 1 to {MOST_ERRORS}")
-    return -(-(generator(m, t).bit_length() - 1) // 8) + CRC_BYTES * crc
-
-
-def most_data(m: int, t: int, crc: bool = True) -> int:
-    """Return the largest number of data bytes of a word; 0 or less if no code has this m and t."""
-    return ((1 << m) - 1) // 8 - check_bytes(m, t, crc)
-
-
-@dataclass(frozen=True)
-class Code:
-    """A code and its sizes. Raises KernelError for a code that does not exist."""
-
-    m: int
     t: int
-    data_bytes: int
+    degree: int
+    order: int  # 2^m - 1
     crc: bool
-
-    def __post_init__(self) -> None:
-        most = most_data(self.m, self.t, self.crc)
-        size = self.data_bytes
-        if type(size) is int and 1 <= size <= most:
-            return
-        what = f"bch: data_bytes = {size!r} with m = {self.m}, t = {self.t}"
-        crc = " and a CRC" if self.crc else ""
-        word = (1 << self.m) - 1
-        if most < 1:
-            need = self.check_bytes
-            raise KernelError(
-                f"{what}: {need} check bytes{crc and ' with the CRC'} leave no room for data in "
-                f"words of {word} bits; use a larger m or a smaller t"
-            )
-        message = f"{what}{crc}: must be from 1 to {most}, since a word has at most {word} bits"
-        if type(size) is int and size > most:
-            larger = [m for m in PRIMITIVE if m > self.m and most_data(m, self.t, self.crc) >= size]
-            message += f"; m = {larger[0]} fits" if larger else "; no m fits"
-        raise KernelError(message)
-
-    @cached_property
-    def field(self) -> Field:
-        """Return the field of the error locations."""
-        return field(self.m)
-
-    @cached_property
-    def degree(self) -> int:
-        """Return r, the degree of the generator: the bits of parity."""
-        return generator(self.m, self.t).bit_length() - 1
-
-    @property
-    def parity_bytes(self) -> int:
-        """Return the bytes of parity."""
-        return -(-self.degree // 8)
-
-    @property
-    def check_bytes(self) -> int:
-        """Return the bytes of parity and CRC."""
-        return check_bytes(self.m, self.t, self.crc)
-
-    @property
-    def bits(self) -> int:
-        """Return the bits of a word, at most 2^m - 1."""
-        return 8 * (self.data_bytes + self.check_bytes)
-
-    @cached_property
-    def residues(self) -> Bytes:
-        """Return x^i mod g for each bit i of a word and of a block more: uint8[bits + 1,024 or
-        more, bytes], lowest power first; the bytes are a multiple of 8."""
-        degree, product = self.degree, generator(self.m, self.t)
-        width = -(-degree // 64) * 8
-        count = max(self.bits, 2 * degree) + 1024
-        power, found = 1, bytearray()
-        for _ in range(count):
-            found += power.to_bytes(width, "little")
-            power <<= 1
-            if power >> degree:
-                power ^= product
-        return np.frombuffer(found, np.uint8).reshape(count, width)
-
-    def syndromes(self, positions: np.ndarray) -> NDArray[np.int64]:
-        """Return the sums of a^(j p) over positions p, for j from 1 to 2 t: int64[2 t]."""
-        powers = np.outer(np.arange(1, 2 * self.t + 1), positions) % self.field.n
-        return np.bitwise_xor.reduce(self.field.exp[powers].astype(np.int64), axis=1)
+    exp: NDArray[np.int32]  # [2 order]
+    log: NDArray[np.int32]  # [order + 1]
+    rows: Bytes  # [256, parity bytes]: what a byte above the parity leaves
+    rest: Bytes  # [bits above the degree, parity bytes]: what a bit above the degree leaves
+    syndromes: NDArray[np.uint16]  # [digits, 16, lanes]
+    crc_table: NDArray[np.uint32]
 
 
-# --- the definition
+@njit
+def multiply(tables, left, right):
+    """Return the product of two elements of the field."""
+    if left == 0 or right == 0:
+        return 0
+    return int(tables.exp[tables.log[left] + tables.log[right]])
 
 
-def numpy_remainder(code: Code, word: Bytes) -> Bytes:
-    """Return a word modulo g, uint8[parity_bytes]: the sum of x^i mod g over its bits i."""
-    places = np.flatnonzero(np.unpackbits(word, bitorder="little"))
-    return np.bitwise_xor.reduce(code.residues[places], axis=0, initial=0)[: code.parity_bytes]
+@njit
+def divide(tables, word):
+    """Leave a word modulo g in its parity: byte by byte from the highest power."""
+    parity = tables.rows.shape[1]
+    for i in range(word.size - 1, parity - 1, -1):
+        row = tables.rows[word[i]]
+        for j in range(parity):
+            word[i - parity + j] ^= row[j]
+    for i in range(tables.rest.shape[0] - 1, -1, -1):
+        bit = 1 << ((tables.degree + i) & 7)
+        if word[parity - 1] & bit:
+            for j in range(parity):
+                word[j] ^= tables.rest[i, j]
+            word[parity - 1] ^= bit
 
 
-def numpy_locator(code: Code, syndromes: np.ndarray) -> NDArray[np.int64] | None:
-    """Return the locator polynomial, lowest power first, by Berlekamp's iteration; None if more
-    than t bits are wrong."""
-    gf, size = code.field, 2 * code.t + 2
-    locator, shifted = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    locator[0] = shifted[1] = 1
-    length = 0
-    for step in range(2 * code.t):
-        terms = gf.times(locator[: step + 1], syndromes[step::-1])
-        discrepancy = int(np.bitwise_xor.reduce(terms))
-        before = locator.copy()
+@njit
+def find_syndromes(tables, remainder, syndromes):
+    """Write the values of a remainder at a^1 to a^(2 t)."""
+    syndromes[:] = 0
+    for digit in range(tables.syndromes.shape[0]):
+        row = tables.syndromes[digit, remainder[digit >> 1] >> (4 * (digit & 1)) & 15]
+        for i in range(tables.t):
+            syndromes[2 * i] ^= row[i]
+    for i in range(tables.t):
+        syndromes[2 * i + 1] = multiply(tables, syndromes[i], syndromes[i])
+
+
+@njit
+def find_locator(tables, syndromes, locator):
+    """Write the locator polynomial and return its degree; -1 if more than t bits are wrong.
+
+    Berlekamp's iteration without inversions. The discrepancies of a binary code are 0 in every
+    second step, so that the other polynomial moves by two powers at a time.
+    """
+    size = locator.size
+    other, before = np.zeros(size, np.int32), np.empty(size, np.int32)
+    locator[:] = 0
+    locator[0] = other[1] = 1
+    scale, length = 1, 0
+    for step in range(0, 2 * tables.t, 2):
+        discrepancy = 0
+        for i in range(min(step, length) + 1):
+            discrepancy ^= multiply(tables, locator[i], syndromes[step - i])
+        before[:] = locator
         if discrepancy:
-            locator ^= gf.times(shifted, discrepancy)
+            for i in range(size):
+                locator[i] = multiply(tables, scale, locator[i]) ^ multiply(
+                    tables, discrepancy, other[i]
+                )
             if 2 * length <= step:
                 length = step + 1 - length
-                shifted = gf.times(before, gf.inverse(discrepancy))
-        shifted = np.append(0, shifted[:-1])
-    return locator[: length + 1] if length <= code.t else None
+                if length > tables.t:
+                    return -1
+                scale = discrepancy
+                other[:] = before
+        other[2:] = other[: size - 2].copy()
+        other[:2] = 0
+    return length
 
 
-def numpy_positions(code: Code, word: Bytes) -> NDArray[np.int64] | None:
-    """Return the positions of the wrong bits of a word; None if more than t are wrong."""
-    gf = code.field
-    places = np.flatnonzero(np.unpackbits(word, bitorder="little"))
-    syndromes = code.syndromes(places)
-    locator = numpy_locator(code, syndromes) if syndromes.any() else np.array([1])
-    if locator is None:
-        return None
-    values = np.zeros(code.bits, np.int64)  # at a^-p for each position p
-    inverses = gf.exp[-np.arange(code.bits) % gf.n]
-    for coefficient in locator[::-1]:
-        values = gf.times(values, inverses) ^ coefficient
-    found = np.flatnonzero(values == 0)
-    return found if found.size == locator.size - 1 else None
+@njit
+def find_positions(tables, locator, degree, bits, positions):
+    """Write the positions whose locations are inverses of roots; return their number (Chien)."""
+    power = np.empty(degree + 1, np.int32)
+    for i in range(degree + 1):
+        power[i] = tables.log[locator[i]]
+    found = 0
+    for place in range(bits):
+        value = 0
+        for i in range(degree + 1):
+            if locator[i]:
+                value ^= tables.exp[power[i]]
+                power[i] += tables.order - i if power[i] < i else -i
+        if value == 0 and found < degree:
+            positions[found] = place
+            found += 1
+    return found
 
 
-class Functions(Protocol):
-    """The functions of a code on checked arrays: NumPy, Numba or C."""
-
-    form: str | None  # of C
-
-    def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word."""
-
-    def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 for each word of the code, else 0."""
-
-    def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct each word in place; write the number of corrected bits or the failure."""
+@njit
+def crc_of(tables, data):
+    """Return the CRC-32C of data."""
+    return by_table(tables.crc_table, data, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
-class Definition:
-    """The functions of a code in NumPy, word by word."""
+@njit
+def crc_agrees(tables, word, first):
+    """Return True if the CRC of a word, 4 bytes before its ``first`` byte of data, is right."""
+    given = 0
+    for i in range(4):
+        given |= int(word[first - 4 + i]) << (8 * i)
+    return given == crc_of(tables, word[first:])
+
+
+@njit
+def encode_words(tables, data, check):
+    """Write the check bytes of words."""
+    parity, size = tables.rows.shape[1], check.shape[1]
+    word = np.empty(size + data.shape[1], np.uint8)
+    for i in range(data.shape[0]):
+        word[:parity] = 0
+        word[size:] = data[i]
+        if tables.crc:
+            crc = crc_of(tables, data[i])
+            for j in range(4):
+                word[parity + j] = check[i, parity + j] = crc >> (8 * j) & 255
+        divide(tables, word)
+        check[i, :parity] = word[:parity]
+
+
+@njit
+def decode_words(tables, data, check, verify, correct, result):
+    """Write the number of wrong bits of each word, or why it is not corrected. ``correct``: False:
+    words with wrong bits are UNCORRECTABLE."""
+    parity, size = tables.rows.shape[1], check.shape[1]
+    word, copy = np.empty(size + data.shape[1], np.uint8), np.empty(size + data.shape[1], np.uint8)
+    syndromes, locator = np.empty(2 * tables.t, np.int32), np.empty(2 * tables.t + 4, np.int32)
+    positions = np.empty(tables.t + 1, np.int32)
+    for i in range(data.shape[0]):
+        word[:size], word[size:] = check[i], data[i]
+        copy[:] = word
+        divide(tables, copy)
+        wrong = 0
+        if copy[:parity].any():
+            wrong = -1
+            if correct:
+                find_syndromes(tables, copy, syndromes)
+                wrong = find_locator(tables, syndromes, locator)
+                if wrong >= 0:
+                    found = find_positions(tables, locator, wrong, 8 * word.size, positions)
+                    wrong = wrong if found == wrong else -1
+        for j in range(wrong):
+            word[positions[j] >> 3] ^= 1 << (positions[j] & 7)
+        if wrong >= 0 and verify and not crc_agrees(tables, word, size):
+            wrong = -2
+        elif wrong > 0:
+            check[i], data[i] = word[:size], word[size:]
+        result[i] = wrong
+
+
+class Numba:
+    """The functions of a code in Numba."""
 
     form: str | None = None
 
     def __init__(self, code: Code) -> None:
-        self.code = code
-
-    def _crc(self, data: Bytes) -> Bytes:
-        value = crc32c(data) if self.code.crc else 0
-        size = CRC_BYTES if self.code.crc else 0
-        return np.frombuffer(value.to_bytes(CRC_BYTES, "little")[:size], np.uint8)
+        gf, parity = code.field, code.parity_bytes
+        high = code.residues[8 * parity :][:8, :parity]
+        self._tables = Tables(
+            code.t, code.degree, gf.n, code.crc, gf.exp.astype(np.int32), gf.log.astype(np.int32),
+            sums_of_rows(np.ascontiguousarray(high)),
+            np.ascontiguousarray(code.residues[code.degree : 8 * parity, :parity]),
+            syndrome_table(code), TABLE,
+        )  # fmt: skip
 
     def encode(self, data: Bytes, check: Bytes) -> None:
-        """Write the check bytes of each word."""
-        parity = self.code.parity_bytes
-        for one, row in zip(data, check, strict=True):
-            row[:parity] = 0
-            row[parity:] = self._crc(one)
-            row[:parity] = numpy_remainder(self.code, np.concatenate((row, one)))
+        """As Functions."""
+        encode_words(self._tables, data, check)
 
     def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
-        """Write 1 for each word of the code, else 0."""
-        parity = self.code.parity_bytes
-        for i, (one, row) in enumerate(zip(data, check, strict=True)):
-            right = not numpy_remainder(self.code, np.concatenate((row, one))).any()
-            clean[i] = right and (not verify or np.array_equal(row[parity:], self._crc(one)))
+        """As Functions."""
+        result = np.empty(len(data), np.int32)
+        decode_words(self._tables, data, check, verify, False, result)
+        clean[:] = result == 0
 
     def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
-        """Correct each word in place; write the number of corrected bits or the failure."""
-        parity, size = self.code.parity_bytes, self.code.check_bytes
-        for i, (one, row) in enumerate(zip(data, check, strict=True)):
-            word = np.concatenate((row, one))
-            positions = numpy_positions(self.code, word)
-            if positions is None:
-                result[i] = UNCORRECTABLE
-                continue
-            np.bitwise_xor.at(word, positions // 8, np.uint8(1) << (positions % 8).astype(np.uint8))
-            if verify and not np.array_equal(word[parity:size], self._crc(word[size:])):
-                result[i] = MISCORRECTED
-                continue
-            row[:], one[:] = word[:size], word[size:]
-            result[i] = positions.size
+        """As Functions."""
+        decode_words(self._tables, data, check, verify, True, result)
+
+
+# --- C
+
+
+class Native:
+    """The functions of a code in C."""
+
+    def __init__(self, code: Code, isa: str) -> None:
+        self._number = native.lib.ondie_bch_form(native.ISAS.index(isa))
+        self.form: str | None = FORMS[self._number]
+        gf, words = code.field, -(-code.degree // 64)
+        record = native.ffi.new("ondie_bch *")
+        record.m, record.t, record.n, record.degree = gf.m, code.t, gf.n, code.degree
+        record.data_bytes, record.parity_bytes = code.data_bytes, code.parity_bytes
+        record.crc, record.words = code.crc, words
+        syndromes = syndrome_table(code)
+        record.lanes = syndromes.shape[2]
+        record.inverse = self._inverse(code)
+        record.groups = -(-words // 12)
+        record.group = -(-words // record.groups)
+        data_words = -(-code.data_bytes // 8)
+        record.blocks = -(-(data_words + code.crc) // 8)
+        span = self._span(code, 1024 if self.form in PLANES else 64)
+        record.span, record.spans = span, -(-code.bits // span)
+        self._kept: list[np.ndarray] = []
+        low = generator(code.m, code.t) ^ 1 << code.degree
+        generator_words = np.frombuffer(low.to_bytes(8 * words, "little"), np.uint64)
+        for name, kind, table in (
+            ("generator", "uint64_t", generator_words),
+            ("syndromes", "uint16_t", syndromes),
+            ("exp", "uint16_t", gf.exp),
+            ("log", "uint16_t", gf.log),
+            ("powers", "uint8_t", self._powers(code, span, self.form in PLANES)),
+        ):
+            self._set(record, name, kind, table)
+        if self.form == "plain":
+            self._set(record, "rows", "uint32_t", self._rows(code))
+        else:
+            self._set(record, "maps", "uint8_t", linear_maps(gf, self.form))
+            self._set(record, "dot", "uint64_t", self._dot(code, record))
+        self._record = record
+
+    def _set(self, record: Any, name: str, kind: str, table: np.ndarray) -> None:
+        """Set a pointer of the record to a table, which stays alive."""
+        self._kept.append(table)
+        setattr(record, name, native.ffi.cast(f"{kind} *", table.ctypes.data))
+
+    @staticmethod
+    def _inverse(code: Code) -> int:
+        """Return floor(x^(r + 64) / g) without its highest power, x^64."""
+        product, rest, quotient = generator(code.m, code.t), 1 << (code.degree + 64), 0
+        for shift in range(64, -1, -1):
+            if rest >> (code.degree + shift):
+                quotient |= 1 << shift
+                rest ^= product << shift
+        return quotient ^ 1 << 64
+
+    @staticmethod
+    def _span(code: Code, step: int) -> int:
+        """Return the positions that the table of powers covers, a multiple of ``step``."""
+        size = (code.t + 1) // 2 * (2 * code.bits)
+        pieces = -(-size // POWER_BYTES)
+        return -(-code.bits // (step * pieces)) * step
+
+    @staticmethod
+    def _powers(code: Code, span: int, planes: bool) -> Bytes:
+        """Return a^(-j i) for odd j: the low and the high bytes, uint8[(t + 1) / 2, 2, span], or
+        with ``planes`` the m bits, uint8[(t + 1) / 2, m, span / 8]."""
+        odds = 2 * np.arange((code.t + 1) // 2)[:, None] + 1
+        values = code.field.exp[-odds * np.arange(span) % code.field.n]
+        if planes:
+            bits = values[:, None, :] >> np.arange(code.m, dtype=np.uint16)[:, None] & 1
+            return aligned(np.packbits(bits.astype(np.uint8), axis=-1, bitorder="little"))
+        return aligned(np.stack((values & 255, values >> 8), axis=1).astype(np.uint8))
+
+    @staticmethod
+    def _rows(code: Code) -> NDArray[np.uint32]:
+        """Return what each of 4 bytes above the parity leaves: uint32[4, 256, words]."""
+        width = -(-code.degree // 32)
+        first = code.residues[32 * width :][:32].view(np.uint32)[:, :width]
+        return aligned(sums_of_rows(np.ascontiguousarray(first).reshape(4, 8, width)))
+
+    @staticmethod
+    def _dot(code: Code, record: Any) -> NDArray[np.uint64]:
+        """Return x^p mod g for the place p of each word of 64 bits of data, and of the CRC behind
+        them: uint64[groups, blocks, columns, 8]."""
+        data_words = -(-code.data_bytes // 8)
+        places = [8 * code.check_bytes + 64 * i for i in range(data_words)]
+        places += [8 * code.parity_bytes] if code.crc else []
+        factors = np.zeros((record.blocks * 8, record.groups * record.group), np.uint64)
+        factors[: len(places), : record.words] = code.residues[places].view(np.uint64)
+        split = factors.reshape(record.blocks, 8, record.groups, record.group)
+        return aligned(split.transpose(2, 0, 3, 1))
+
+    def encode(self, data: Bytes, check: Bytes) -> None:
+        """As Functions."""
+        place = native.ffi.from_buffer
+        native.lib.ondie_bch_encode(
+            self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
+            len(data),
+        )  # fmt: skip
+
+    def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
+        """As Functions."""
+        place = native.ffi.from_buffer
+        native.lib.ondie_bch_check(
+            self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
+            len(data), verify, place("uint8_t[]", clean),
+        )  # fmt: skip
+
+    def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
+        """As Functions."""
+        place = native.ffi.from_buffer
+        native.lib.ondie_bch_decode(
+            self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
+            len(data), verify, place("int32_t[]", result),
+        )  # fmt: skip
 
 
 # --- what callers have
@@ -315,11 +383,7 @@ class Bch:
     def _made(self) -> Functions:
         if self.backend == "numpy":
             return Definition(self.code)
-        from . import bch_compiled
-
-        if self.isa is None:
-            return bch_compiled.Numba(self.code)
-        return bch_compiled.Native(self.code, self.isa)
+        return Numba(self.code) if self.isa is None else Native(self.code, self.isa)
 
     def __repr__(self) -> str:
         code, isa = self.code, f", isa={self.isa!r}" if self.isa else ""
@@ -405,3 +469,15 @@ def get(
     of their data. backend, isa: as of `kernels.get`. Raises KernelError.
     """
     return Bch(Code(m, t, data_bytes, bool(crc)), backend, isa)
+
+
+__all__ = [
+    "MISCORRECTED",
+    "PRIMITIVE",
+    "UNCORRECTABLE",
+    "Bch",
+    "check_bytes",
+    "generator",
+    "get",
+    "most_data",
+]
