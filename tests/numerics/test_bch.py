@@ -247,6 +247,35 @@ def test_none_is_silent_with_the_crc(backend, isa, rng, counts):
         assert refused > 0
 
 
+@pytest.mark.parametrize("crc", [False, True])
+@pytest.mark.parametrize("t", [2, 3])
+def test_backends_agree_past_the_limit(t, crc, rng, counts):
+    """With few errors many words past the limit are near another word: every verdict occurs."""
+    shape = (10, t, bch.most_data(10, t, crc), crc)
+    numpy = bch.get(*shape, backend="numpy")
+    wrong = [t + 1 + i % 3 for i in range(counts(300, 3000))]
+    _, _, bad, bad_check = drawn(rng, numpy, wrong)
+    want = bad.copy(), bad_check.copy()
+    result = numpy.decode(*want)
+    verdicts = {bch.UNCORRECTABLE, bch.MISCORRECTED if crc else t}
+    assert verdicts <= set(result.tolist()) <= verdicts | set(range(1, t))
+    for code in codes(shape):
+        found = bad.copy(), bad_check.copy()
+        assert (code.decode(*found) == result).all(), code
+        assert all((a == b).all() for a, b in zip(found, want, strict=True)), code
+
+
+def test_a_locator_of_too_high_a_degree_is_refused(rng):
+    """Three wrong bits a third of n apart have the sum 0, as none has; their locator polynomial,
+    1 + s x^3, is found from 4 syndromes and has three roots, but t is 2."""
+    shape = (10, 2, bch.most_data(10, 2, crc=False), False)
+    for code in [*codes(shape), bch.get(*shape, backend="numpy")]:
+        data = rng.integers(0, 256, (3, shape[2]), np.uint8)
+        places = [[i, i + 341, i + 682] for i in (0, 5, 333)]
+        bad, bad_check = flipped(data, code.encode(data), places)
+        assert (code.decode(bad, bad_check) == bch.UNCORRECTABLE).all(), code
+
+
 # --- other programs
 
 
