@@ -187,10 +187,10 @@ def test_bursts_and_both_ends(rng):
 
 
 def one_error_more(code, words, rng):
-    """Words of zeros with t + 1 wrong bits each, up to 50,000 at a time: (data, check)."""
+    """Words of zeros with t + 1 wrong bits each, up to 10,000 at a time: (data, check)."""
     t, bits = code.code.t, code.code.bits
     while words:
-        places = rng.integers(0, bits, (min(words, 50_000), t + 1))
+        places = rng.integers(0, bits, (min(words, 10_000), t + 1))
         ordered = np.sort(places, axis=1)
         places = places[(ordered[:, 1:] != ordered[:, :-1]).all(axis=1)]
         words -= len(places)
@@ -204,16 +204,17 @@ def one_error_more(code, words, rng):
         yield np.ascontiguousarray(word[:, size:]), np.ascontiguousarray(word[:, :size])
 
 
-FULL_WORDS = {2: 50_000, 3: 100_000, 4: 200_000, 5: 500_000, 6: 2_000_000}
+FULL_WORDS = {2: 50_000, 3: 100_000, 4: 100_000, 5: 200_000, 6: 500_000}
 
 
 def test_one_error_more_without_a_crc(rng, counts):
     """t + 1 wrong bits are taken for t others in about C(n - t - 1, t) / 2^r of cases, n the bits
     of the word and r the degree of the generator: so many of the 2^r remainders belong to t wrong
-    bits at other positions."""
+    bits at other positions. (At m = 10 and t = 3 the share is 4 % larger: the remainders of few
+    wrong bits are not spread evenly over so small a code.)"""
     for t in range(2, counts(3, 6) + 1):
-        size = bch.most_data(10, t, crc=False)
-        code = bch.get(10, t, size, crc=False)
+        size = bch.most_data(13, t, crc=False)
+        code = bch.get(13, t, size, crc=False)
         words = counts(20_000, FULL_WORDS[t])
         wrong = total = 0
         for data, check in one_error_more(code, words, rng):
@@ -284,7 +285,7 @@ def bits_of(polynomial):
     return [int(bit) for bit in bin(polynomial)[2:]]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6, start=1)
 @pytest.mark.parametrize("m, t", [(10, 4), (11, 7), (12, 9), (13, 8), (14, 12), (15, 3)])
 def test_galois_has_the_same_words(m, t, rng, counts):
     """Its message is ours, shifted by the bits between the degree and whole bytes of parity."""
