@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ondie.kernels.bench.codecs import UNIT
-from ondie.kernels.bench.contenders import LIMIT, SHAPES
-from ondie.kernels.bench.peak_flops import PEAK
+from ondie.kernels.bench.contenders import LIMIT, PEAK, SHAPES
 
 if TYPE_CHECKING:
     from ondie.kernels.bench.run import Bench

@@ -29,8 +29,17 @@ import numpy as np
 
 from ondie.kernels import ECC, FORMATS, OPS, KernelError, isas, native
 from ondie.kernels.bench import codecs
-from ondie.kernels.bench.contenders import LIMIT, PAGE, TORCH, Case, Contender, torch_module
-from ondie.kernels.bench.peak_flops import OPERATIONS, PEAK, peak
+from ondie.kernels.bench.contenders import (
+    LIMIT,
+    OPERATIONS,
+    PAGE,
+    PEAK,
+    TORCH,
+    Case,
+    Contender,
+    peak,
+    torch_module,
+)
 
 SIZES = (1_000_000, 100_000_000)
 IN_RUN = "in-run limit"
