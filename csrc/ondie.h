@@ -673,4 +673,55 @@ int64_t ondie_host_run(ondie_host_queue *queue, const uint8_t *entries, uint32_t
                        const uint64_t *places, uint64_t count, int64_t time_ns,
                        int64_t longest_ns);
 
+/* --- LDPC code words; the definition is in kernels/ldpc.py --- */
+
+enum {
+    ONDIE_LDPC_ROWS = 4,
+    ONDIE_LDPC_HARD = 12,    /* message of a bit that is read */
+    ONDIE_LDPC_LARGEST = 32, /* largest magnitude that a check takes into account */
+    ONDIE_LDPC_KNOWN = 100,  /* message of a bit that is not stored */
+    ONDIE_LDPC_FEW = 24,     /* bits are flipped if at most this part of the checks fails, */
+    ONDIE_LDPC_AFTER = 2     /* after an iteration in at most so many rounds */
+};
+
+enum ondie_ldpc_outcome {
+    ONDIE_LDPC_CORRECT = 0,
+    ONDIE_LDPC_FAILED = 1,   /* checks fail after the last iteration */
+    ONDIE_LDPC_WRONG_CRC = 2 /* a code word whose CRC is another one */
+};
+
+/* A code. shifts: of each row and column, -1: no circulant.
+ * inverse: powers of the shift; those of parity column p and row r begin at inverse_start[4 p + r].
+ */
+typedef struct {
+    int32_t columns;
+    int32_t circulant;   /* bits of a column, a power of two from 64 */
+    int32_t stored_bits; /* data and CRC */
+    int32_t word_bytes;  /* data, CRC and parity */
+    const int32_t *shifts;
+    const int32_t *inverse;
+    const int32_t *inverse_start;
+} ondie_ldpc;
+
+/* Result of a word: iterations of min-sum, rounds of bit flipping, and an ondie_ldpc_outcome. */
+typedef struct {
+    int32_t iterations, flips, outcome;
+} ondie_ldpc_result;
+
+/* Return the bytes of memory that a call needs. */
+size_t ondie_ldpc_memory(const ondie_ldpc *code);
+
+/* Write `count` code words; memory: as many bytes as ondie_ldpc_memory says, aligned to
+ * 64.
+ */
+int ondie_ldpc_encode(int isa, const ondie_ldpc *code, const uint8_t *data, uint8_t *words,
+                      size_t count, uint8_t *memory);
+
+/* Correct `count` words, or 8 * word_bytes messages of each (positive: 0) if soft is not null, with
+ * up to `iterations` of min-sum, after up to `flips` rounds of bit flipping for words.
+ */
+int ondie_ldpc_decode(int isa, const ondie_ldpc *code, const uint8_t *words, const int8_t *soft,
+                      int iterations, int flips, uint8_t *corrected, ondie_ldpc_result *results,
+                      size_t count, uint8_t *memory);
+
 #endif

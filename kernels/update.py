@@ -1,7 +1,7 @@
 """Update kernels: lookup by name, argument checks, and execution on a backend.
 
 This module owns the `Update` class and `get`. It does not contain arithmetic; the operations are in
-adam.py, sgd.py, adagrad.py and on_die.py, and the error correcting code is in bch.py.
+adam.py, sgd.py, adagrad.py and on_die.py, and error correcting codes are in bch.py and ldpc.py.
 Source: this project.
 """
 
@@ -23,10 +23,16 @@ from .threads import checked, run
 
 if TYPE_CHECKING:
     from .bch import Bch
+    from .ldpc import Ldpc
 
 OPS = ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad")
 ON_DIE = ("adam_on_die", "adamw_on_die", "adagrad_on_die")
-ECC = ("bch",)  # error correcting codes
+ECC = ("bch", "ldpc")  # error correcting codes
+ECC_SHAPES = {
+    "bch": (("m", "t", "data_bytes"), ("crc",)),
+    "ldpc": ((), ("data_bytes", "circulant", "seed")),
+}
+"""Names of the needed and of the optional arguments of each code."""
 FORMS = ("canonical", "torch")
 SIGNED = {"m": True, "v": False}  # by state
 
@@ -363,6 +369,20 @@ def get(
 
 
 @overload
+def get(  # type: ignore[overload-overlap] # the str below is another name
+    op: Literal["ldpc"],
+    backend: str = ...,
+    form: str = ...,
+    isa: str | None = ...,
+    format: str = ...,
+    *,
+    data_bytes: int = ...,
+    circulant: int = ...,
+    seed: int = ...,
+) -> Ldpc: ...
+
+
+@overload
 def get(
     op: str,
     backend: str = ...,
@@ -379,7 +399,7 @@ def get(
     isa: str | None = None,
     format: str = "fp32",
     **shape: Any,
-) -> Update | Bch:
+) -> Update | Bch | Ldpc:
     """Return the update kernel of one operation, or an error correcting code.
 
     op: one of OPS or ON_DIE, or ECC. backend: "numpy" (the definition), "numba", "c", or "auto",
@@ -387,25 +407,30 @@ def get(
     "canonical", which rounds every operation separately, or "torch", which gives the bits of
     torch's fused CPU optimizer. isa: "base", "avx2" or "avx512" for backend "c", or None for the
     widest one that this processor runs. format: storage of the arrays, one of FORMATS.
-    For "bch", m, t, data_bytes and crc are as of `bch.get`; form and format do not apply.
+    For "bch", m, t, data_bytes and crc are as of `bch.get`; for "ldpc", data_bytes, circulant and
+    seed as of `ldpc.get`. For both, form and format do not apply.
     All backends, instruction sets and thread counts give the same bits. A NaN is a NaN everywhere,
     but its payload and sign are not defined. Raises KernelError for an unknown name.
     """
     if op not in ECC:
         if shape:
-            raise KernelError(f"{op}: {', '.join(shape)}: only {', '.join(ECC)} has these")
+            raise KernelError(f"{op}: {', '.join(shape)}: only {' and '.join(ECC)} have these")
         return Update(op, backend, form, isa, format)
     for name, value, default in (("form", form, "canonical"), ("format", format, "fp32")):
         if value != default:
             raise KernelError(f"{op}: {name} = {value!r}: an error correcting code has none")
-    from . import bch
-
-    needed = ("m", "t", "data_bytes")
-    if unknown_names := [name for name in shape if name not in (*needed, "crc")]:
-        raise unknown(f"argument of {op!r}", unknown_names[0], (*needed, "crc"))
+    needed, optional = ECC_SHAPES[op]
+    if unknown_names := [name for name in shape if name not in (*needed, *optional)]:
+        raise unknown(f"argument of {op!r}", unknown_names[0], (*needed, *optional))
     if missing := [name for name in needed if name not in shape]:
         raise KernelError(f"{op}: {', '.join(missing)} must be given")
-    return bch.get(backend=backend, isa=isa, **shape)
+    if op == "bch":
+        from . import bch
+
+        return bch.get(backend=backend, isa=isa, **shape)
+    from . import ldpc
+
+    return ldpc.get(backend=backend, isa=isa, **shape)
 
 
 __all__ = ["BACKENDS", "ECC", "FORMATS", "FORMS", "ON_DIE", "OPS", "Slot", "Update", "get"]

@@ -147,7 +147,7 @@ def _code(case: codecs.CodeCase, rounds: int, progress: Callable[[str], object])
         for name, times in samples.items():
             pairs = zip(times, samples[anchor], strict=True)
             ratio = statistics.median(mine / theirs for mine, theirs in pairs)
-            value = statistics.median(times) / codecs.WORDS * 1e6
+            value = statistics.median(times) / case.words_per_call * 1e6
             rows.append(
                 Row(f"{label}, {name}", float(f"{value:.4g}"), codecs.UNIT, f"{label}, {anchor}",
                     float(f"{ratio:.4g}"))

@@ -11,9 +11,9 @@ from ondie.emu.units import InputError
 from ondie.kernels import bch, isas, native
 from ondie.kernels.bench import codecs
 from ondie.kernels.bench import run as bench
-from ondie.kernels.bench.codecs import CodeCase
+from ondie.kernels.bench.codecs import BchCase
 
-SMALL = CodeCase(10, 3, 40)
+SMALL = BchCase(10, 3, 40)
 
 
 class BCH:

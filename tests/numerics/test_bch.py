@@ -399,7 +399,7 @@ def test_the_largest_word_that_is_named_fits(rng):
 def test_missing_and_foreign_arguments():
     with pytest.raises(KernelError, match="bch: t, data_bytes must be given"):
         get("bch", m=13)
-    with pytest.raises(KernelError, match="adam: m: only bch has these"):
+    with pytest.raises(KernelError, match="adam: m: only bch and ldpc have these"):
         get("adam", m=13)
 
 

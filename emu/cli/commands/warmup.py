@@ -178,3 +178,6 @@ def run_kernels() -> Iterator[str]:
     word[0] = 1
     code.decode(word, check)
     yield "bch"
+    words = get("ldpc", "numba", data_bytes=24, circulant=64)
+    words.decode(words.encode(np.zeros(24, np.uint8)) ^ np.uint8(1))
+    yield "ldpc"
