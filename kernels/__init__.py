@@ -1,8 +1,8 @@
 """Optimizer update kernels: pure functions on arrays, implemented in NumPy, Numba and C.
 
 This package owns the arithmetic of optimizer updates, of the gradient operations that precede
-them (unscaling, clipping, compression) and of error correction (bch.py, ldpc.py). It does not own devices,
-traces or torch integration.
+them (unscaling, clipping, compression) and of error correction (bch.py, ldpc.py). It does not own
+devices, traces or torch integration.
 Kernels keep no data between calls except compiled code and idle threads.
 Source: each module names the paper of its operation; `csrc/ondie.h` lists every formula.
     from ondie.kernels import get

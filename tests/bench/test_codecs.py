@@ -1,4 +1,4 @@
-"""Does `ondie bench kernels --op bch` measure what it says? Nothing here is timed."""
+"""Does `ondie bench kernels --op bch,ldpc` measure what it says? Nothing here is timed."""
 
 import sys
 import types
@@ -11,9 +11,11 @@ from ondie.emu.units import InputError
 from ondie.kernels import bch, isas, native
 from ondie.kernels.bench import codecs
 from ondie.kernels.bench import run as bench
-from ondie.kernels.bench.codecs import BchCase
+from ondie.kernels.bench.codecs import BchCase, LdpcCase
+from ondie.kernels.ldpc import CORRECT
 
 SMALL = BchCase(10, 3, 40)
+PLAIN = LdpcCase(100, 256, (0.0, 4e-3), (1e-2,), 8)
 
 
 class BCH:
@@ -75,6 +77,36 @@ def test_every_contender_does_the_work(other):
     assert BCH.asked == [("encode", SMALL.data_bytes)] * codecs.WORDS
 
 
+def test_every_contender_decodes_the_ldpc_words():
+    """Encoding gives the words; of all that are read, those are found, except the clean ones with
+    work. Messages are those of three reads."""
+    operations = dict(PLAIN.operations())
+    assert list(operations) == [
+        "encode", "clean check", "decode at RBER 0.004", "decode three reads at RBER 0.01"
+    ]  # fmt: skip
+    for contenders in operations.values():
+        assert list(contenders) == [*(f"c, {isa}" for isa in reversed(isas())), "numba"]
+    for what, contenders in operations.items():
+        for call in contenders.values():
+            if what == "encode":
+                assert (call() == PLAIN.words).all()
+                continue
+            done = call()
+            assert (done.outcome == CORRECT).all() and (done.words == PLAIN.words).all()
+            assert ((done.iterations + done.flips) > 0).any() == (what != "clean check")
+
+
+def test_messages_of_three_reads():
+    """The wrong signs are as many as asked for, and most of them are weak."""
+    case = LdpcCase(4096, 1024, (), (1e-2,), 8)
+    bits = np.unpackbits(case.words, axis=1, bitorder="little")
+    messages = case.messages(1e-2)
+    wrong = (messages < 0) != (bits == 1)
+    assert wrong.mean() == pytest.approx(1e-2, rel=0.1)
+    assert (np.abs(messages[wrong]) == 3).mean() == pytest.approx(2 / 3, abs=0.05)
+    assert set(np.unique(messages)) == {-15, -3, 3, 15}
+
+
 def test_rows_are_relative_to_bchlib(other, monkeypatch):
     monkeypatch.setitem(codecs.CASES, "bch", (SMALL,))
     rows = bench._code(SMALL, 2, lambda what: None)
@@ -99,6 +131,10 @@ def test_the_command(alone, monkeypatch, capsys):
     kernels_command(KernelBenchOptions(ops=("bch", "sgd"), sizes=(1000,)))
     printed = capsys.readouterr().out
     assert "Error correcting codes" in printed and "Update kernels" in printed
+    monkeypatch.setitem(codecs.CASES, "ldpc", (PLAIN,))
+    kernels_command(KernelBenchOptions(ops=("ldpc",)))
+    printed = capsys.readouterr().out
+    assert "ldpc 100 B rate" in printed and "decode three reads at RBER 0.01" in printed
 
 
 def test_a_figure_needs_an_update(tmp_path):
