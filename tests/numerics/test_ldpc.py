@@ -1,6 +1,7 @@
 """Do the backends of the LDPC code give the same bits, and does the code do what it is for?"""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +197,33 @@ def test_frame_errors_of_hard_and_soft_input(counts):
     three = frame_errors(kernel, 1.2e-2, 3, counts(100, 1000), seed=1)
     assert two.high < 0.06 and three.high < 0.06, (two, three)
     assert 1 < good.iterations < past.iterations <= 20
+
+
+def curve():
+    """Rows of the curve in docs/kernels.md: reads, raw bit error rate, frames, failed, the rest."""
+    text = (Path(__file__).parents[2] / "docs/kernels.md").read_text()
+    table = text.split("<!-- ldpc curve -->\n")[1].split("<!-- end -->")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+    return [
+        (int(a), float(b), int(c.replace(",", "")), int(d), *rest) for a, b, c, d, *rest in rows
+    ]
+
+
+@pytest.mark.parametrize("row", curve(), ids=lambda row: f"{row[0]}-{row[1]:g}")
+def test_the_curve_of_the_page(row, scale):
+    """Full counts decode all its frames again, down to a rate of 1e-4; small counts decode others,
+    and both intervals have a rate in common."""
+    reads, raw_ber, frames, failed, rate, bounds, iterations = row
+    low, high = interval(failed, frames)
+    assert (rate, bounds) == (f"{failed / frames:.2e}", f"{low:.1e} .. {high:.1e}")
+    if scale == "full":
+        again = frame_errors(get("ldpc"), raw_ber, reads, frames, seed=1)
+        assert (again.failed, again.silent) == (failed, 0)
+        assert f"{again.iterations:.2f}" == iterations
+    else:
+        few = frame_errors(get("ldpc"), raw_ber, reads, 100, seed=2)
+        assert few.low <= high and low <= few.high and few.silent == 0, few
+        assert few.iterations == pytest.approx(float(iterations), rel=0.15)
 
 
 def test_intervals_between_reads():
