@@ -132,9 +132,13 @@ def test_the_command(alone, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "Error correcting codes" in printed and "Update kernels" in printed
     monkeypatch.setitem(codecs.CASES, "ldpc", (PLAIN,))
-    kernels_command(KernelBenchOptions(ops=("ldpc",)))
+    kernels_command(KernelBenchOptions(ops=("bch,ldpc",)))
     printed = capsys.readouterr().out
-    assert "ldpc 100 B rate" in printed and "decode three reads at RBER 0.01" in printed
+    assert (
+        "bch m=10 t=3 40 B encode" in printed
+        and "ldpc 100 B rate" in printed
+        and "decode three reads at RBER 0.01" in printed
+    )
 
 
 def test_a_figure_needs_an_update(tmp_path):
