@@ -109,7 +109,7 @@ ROOMS = {
     "kernels": Room(
         ("kernels",),
         10,
-        ("tests/numerics/test_bch.py",
+        ("tests/numerics/test_bch.py", "tests/numerics/test_ldpc.py",
          "tests/numerics/test_cast.py", "tests/numerics/test_codes.py",
          "tests/numerics/test_grad.py",
          "tests/numerics/test_on_die.py", "tests/numerics/test_topk.py",
