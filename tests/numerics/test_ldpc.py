@@ -265,6 +265,14 @@ def test_bad_input_is_named(call, words):
         call()
 
 
+def test_get_has_the_code_that_it_is_asked_for():
+    for backend, isa in BACKENDS:
+        kernel = get("ldpc", backend, isa=isa, data_bytes=24, circulant=64, seed=3)
+        assert kernel.code is code(24, 64, 3)
+        assert (kernel.backend, kernel.isa) == (backend, isa)
+    assert (code(24, 64, 3).shifts != code(24, 64, 4).shifts).any()
+
+
 def test_a_column_without_circulants_is_named():
     shifts = code(24, 64, 3).shifts.copy()
     shifts[1, 2] = -1
