@@ -9,11 +9,13 @@
 
 #include "ondie.h"
 
-enum { STREAM = 1360 };
+enum { LENGTHS = 3 };
+static const size_t stream[LENGTHS] = {1360, 336, 168}; /* bytes: a third of 4 KiB, 1 KiB, 512 B */
 static const uint32_t reversed = 0x82f63b78;
 
 static uint32_t table[8][256];       /* table[k][b]: byte b, followed by k zero bytes */
-static uint32_t past_stream[4][256]; /* byte k of a checksum, followed by STREAM zero bytes */
+/* past_stream[i][k]: byte k of a checksum, followed by stream[i] zero bytes */
+static uint32_t past_stream[LENGTHS][4][256];
 
 /* Return the checksum of `crc` followed by `n` zero bytes. */
 static uint32_t past_zeros(uint32_t crc, size_t n) {
@@ -29,8 +31,14 @@ __attribute__((constructor)) static void fill_tables(void) {
     }
     for (int k = 1; k < 8; k++)
         for (uint32_t b = 0; b < 256; b++) table[k][b] = past_zeros(table[k - 1][b], 1);
-    for (int k = 0; k < 4; k++)
-        for (uint32_t b = 0; b < 256; b++) past_stream[k][b] = past_zeros(b << 8 * k, STREAM);
+    for (int i = 0; i < LENGTHS; i++)
+        for (int k = 0; k < 4; k++)
+            for (uint32_t b = 1; b < 256; b++) { /* the sum of its highest bit and the others */
+                const uint32_t high = 1u << (31 - __builtin_clz(b)), rest = b ^ high;
+                past_stream[i][k][b] = past_stream[i][k][rest] ^
+                                       (rest ? past_stream[i][k][high]
+                                             : past_zeros(high << 8 * k, stream[i]));
+            }
 }
 
 static uint64_t word_at(const uint8_t *data) {
@@ -52,23 +60,27 @@ static uint32_t by_table(uint32_t crc, const uint8_t *data, size_t n) {
 }
 
 #if defined(__x86_64__)
-/* Return the checksum of `crc` followed by STREAM zero bytes. */
-static uint32_t after_stream(uint32_t crc) {
-    return past_stream[0][crc & 255] ^ past_stream[1][crc >> 8 & 255] ^
-           past_stream[2][crc >> 16 & 255] ^ past_stream[3][crc >> 24];
+/* Return the checksum of `crc` followed by as many zero bytes as `past` is for. */
+static uint32_t after_stream(uint32_t past[4][256], uint32_t crc) {
+    return past[0][crc & 255] ^ past[1][crc >> 8 & 255] ^ past[2][crc >> 16 & 255] ^
+           past[3][crc >> 24];
 }
 
 /* Three streams at a time: the instruction takes three cycles, and one may start in each. */
 __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *data,
                                                                  size_t n) {
-    for (; n >= 3 * STREAM; n -= 3 * STREAM, data += 3 * STREAM) {
-        uint64_t a = crc, b = 0, c = 0;
-        for (size_t i = 0; i < STREAM; i += 8) {
-            a = __builtin_ia32_crc32di(a, word_at(data + i));
-            b = __builtin_ia32_crc32di(b, word_at(data + STREAM + i));
-            c = __builtin_ia32_crc32di(c, word_at(data + 2 * STREAM + i));
+    for (int k = 0; k < LENGTHS; k++) {
+        const size_t bytes = stream[k];
+        for (; n >= 3 * bytes; n -= 3 * bytes, data += 3 * bytes) {
+            uint64_t a = crc, b = 0, c = 0;
+            for (size_t i = 0; i < bytes; i += 8) {
+                a = __builtin_ia32_crc32di(a, word_at(data + i));
+                b = __builtin_ia32_crc32di(b, word_at(data + bytes + i));
+                c = __builtin_ia32_crc32di(c, word_at(data + 2 * bytes + i));
+            }
+            const uint32_t two = after_stream(past_stream[k], (uint32_t)a) ^ (uint32_t)b;
+            crc = after_stream(past_stream[k], two) ^ (uint32_t)c;
         }
-        crc = after_stream(after_stream((uint32_t)a) ^ (uint32_t)b) ^ (uint32_t)c;
     }
     uint64_t wide = crc;
     for (; n >= 8; n -= 8, data += 8) wide = __builtin_ia32_crc32di(wide, word_at(data));

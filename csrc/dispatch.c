@@ -243,3 +243,21 @@ int ondie_limit12(int isa, int threads, float *w, const float *g, size_t n) {
 int ondie_limit(int isa, int threads, const ondie_part *part, const int32_t *bytes) {
     return limit(isa, threads, part, bytes);
 }
+
+size_t ondie_ldpc_memory(const ondie_ldpc *code) { return tables[ONDIE_BASE]->ldpc_memory(code); }
+
+int ondie_ldpc_encode(int isa, const ondie_ldpc *code, const uint8_t *data, uint8_t *words,
+                      size_t count, uint8_t *memory) {
+    CHECK_ISA;
+    tables[isa]->ldpc_encode(code, data, words, count, memory);
+    return ONDIE_OK;
+}
+
+int ondie_ldpc_decode(int isa, const ondie_ldpc *code, const uint8_t *words, const int8_t *soft,
+                      int iterations, int flips, uint8_t *corrected, ondie_ldpc_result *results,
+                      size_t count, uint8_t *memory) {
+    CHECK_ISA;
+    tables[isa]->ldpc_decode(code, words, soft, iterations, flips, corrected, results, count,
+                             memory);
+    return ONDIE_OK;
+}

@@ -55,6 +55,10 @@ typedef struct {
     void (*limit28)(float *, const float *, float *, float *, size_t);
     void (*limit20)(float *, const float *, float *, size_t);
     void (*limit12)(float *, const float *, size_t);
+    size_t (*ldpc_memory)(const ondie_ldpc *);
+    void (*ldpc_encode)(const ondie_ldpc *, const uint8_t *, uint8_t *, size_t, uint8_t *);
+    void (*ldpc_decode)(const ondie_ldpc *, const uint8_t *, const int8_t *, int, int, uint8_t *,
+                        ondie_ldpc_result *, size_t, uint8_t *);
 } ondie_table;
 
 extern const ondie_table ondie_table_base;

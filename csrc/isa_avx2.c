@@ -19,6 +19,7 @@
 #define ONDIE_ISA avx2
 #define ONDIE_HALVES 8
 #define ONDIE_CODES_WIDE "codes_avx2.h"
+#define ONDIE_LDPC_WIDE "ldpc_avx2.h"
 #include "table.c"
 
 #if defined(__clang__)

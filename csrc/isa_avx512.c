@@ -20,6 +20,7 @@
 #define ONDIE_ISA avx512
 #define ONDIE_HALVES 16
 #define ONDIE_CODES_WIDE "codes_avx512.h"
+#define ONDIE_LDPC_WIDE "ldpc_avx512.h"
 #include "table.c"
 
 #if defined(__clang__)

@@ -250,6 +250,58 @@ int ondie_limit(int isa, int threads, const ondie_part *part, const int32_t *byt
 /* CRC-32C of n bytes that follow others with checksum `crc` (0: none). */
 uint32_t ondie_crc32c(int isa, uint32_t crc, const uint8_t *data, size_t n);
 
+/* --- BCH codes ---
+ *
+ * A code word is a polynomial over GF(2): bit i of byte j is the coefficient of x^(8 j + i). From
+ * the lowest power: parity_bytes of parity, 4 bytes with the CRC-32C of the data (with `crc`), and
+ * data_bytes of data. The first two are the check bytes. A word is a multiple of the generator g,
+ * which has the roots a^1 to a^(2 t); a is a root of the primitive polynomial of degree m.
+ */
+enum {
+    ONDIE_BCH_T = 100,
+    ONDIE_BCH_UNCORRECTABLE = -1, /* more than t wrong bits */
+    ONDIE_BCH_MISCORRECTED = -2,  /* a word of the code, but the CRC is that of other data */
+    ONDIE_BCH_PLAIN = 0,          /* any processor */
+    ONDIE_BCH_CLMUL = 1,          /* AVX2 and PCLMULQDQ */
+    ONDIE_BCH_GFNI = 2            /* AVX-512 F, BW, DQ, VL with GFNI and VPCLMULQDQ */
+};
+
+/* A code and its tables (kernels/bch_code.py). Each form of the functions needs only some of them. */
+typedef struct {
+    int32_t m, t, n, degree;   /* n = 2^m - 1; degree of g */
+    int32_t data_bytes, parity_bytes, crc;
+    int32_t words;             /* of 64 bits in a remainder */
+    int32_t groups, group;     /* columns of `dot`: groups of so many, at least `words` */
+    int32_t blocks;            /* of 64 bytes of data, then CRC */
+    int32_t lanes;             /* t, rounded up to a multiple of 32 */
+    int32_t span, spans;       /* positions in `powers`; how many of these cover a word */
+    const uint64_t *dot;       /* [groups][blocks][group][8]: x^(64 i) times the place, mod g */
+    const uint64_t *generator; /* [words]: g without its highest power */
+    uint64_t inverse;          /* x^(degree + 64) / g without its highest power */
+    const uint32_t *rows;      /* [4][256][words of 32 bits]: plain division by g */
+    const uint16_t *syndromes; /* [4-bit digits of a remainder][16][lanes]: at a^1, a^3, ... */
+    const uint16_t *exp;       /* [2 n]: powers of a */
+    const uint16_t *log;       /* [n + 1] */
+    const uint8_t *powers;     /* of a^(-j i) for odd j: both bytes, [(t + 1) / 2][2][span], or the
+                                  m bits, [(t + 1) / 2][m][span / 8] (plain form) */
+    const uint8_t *maps; /* [7][4][16][bytes of a map]: y -> c y^(2^k) by digits of c, per form */
+} ondie_bch;
+
+/* Return the form, enum ONDIE_BCH_*, in which an instruction set runs on this processor. */
+int ondie_bch_form(int isa);
+
+/* Write the check bytes of `count` words. Arrays: [count][data_bytes] and [count][check bytes]. */
+void ondie_bch_encode(int form, const ondie_bch *code, const uint8_t *data, uint8_t *check,
+                      size_t count);
+
+/* clean[i] = 1 if word i is a word of the code; with `verify`, its CRC must also be right. */
+void ondie_bch_check(int form, const ondie_bch *code, const uint8_t *data, const uint8_t *check,
+                     size_t count, int verify, uint8_t *clean);
+
+/* Correct words in place. result[i]: number of corrected bits, or why word i is left as it was. */
+void ondie_bch_decode(int form, const ondie_bch *code, uint8_t *data, uint8_t *check, size_t count,
+                      int verify, int32_t *result);
+
 /* State of the cells of a page. */
 enum ondie_written {
     ONDIE_ERASED = 0, /* also what a hole of a file reads as */
@@ -647,5 +699,56 @@ typedef struct {
 int64_t ondie_host_run(ondie_host_queue *queue, const uint8_t *entries, uint32_t depth,
                        const uint64_t *places, uint64_t count, int64_t time_ns,
                        int64_t longest_ns);
+
+/* --- LDPC code words; the definition is in kernels/ldpc.py --- */
+
+enum {
+    ONDIE_LDPC_ROWS = 4,
+    ONDIE_LDPC_HARD = 12,    /* message of a bit that is read */
+    ONDIE_LDPC_LARGEST = 32, /* largest magnitude that a check takes into account */
+    ONDIE_LDPC_KNOWN = 100,  /* message of a bit that is not stored */
+    ONDIE_LDPC_FEW = 24,     /* bits are flipped if at most this part of the checks fails, */
+    ONDIE_LDPC_AFTER = 2     /* after an iteration in at most so many rounds */
+};
+
+enum ondie_ldpc_outcome {
+    ONDIE_LDPC_CORRECT = 0,
+    ONDIE_LDPC_FAILED = 1,   /* checks fail after the last iteration */
+    ONDIE_LDPC_WRONG_CRC = 2 /* a code word whose CRC is another one */
+};
+
+/* A code. shifts: of each row and column, -1: no circulant.
+ * inverse: powers of the shift; those of parity column p and row r begin at inverse_start[4 p + r].
+ */
+typedef struct {
+    int32_t columns;
+    int32_t circulant;   /* bits of a column, a power of two from 64 */
+    int32_t stored_bits; /* data and CRC */
+    int32_t word_bytes;  /* data, CRC and parity */
+    const int32_t *shifts;
+    const int32_t *inverse;
+    const int32_t *inverse_start;
+} ondie_ldpc;
+
+/* Result of a word: iterations of min-sum, rounds of bit flipping, and an ondie_ldpc_outcome. */
+typedef struct {
+    int32_t iterations, flips, outcome;
+} ondie_ldpc_result;
+
+/* Return the bytes of memory that a call needs. */
+size_t ondie_ldpc_memory(const ondie_ldpc *code);
+
+/* Write `count` code words; memory: as many bytes as ondie_ldpc_memory says, aligned to
+ * 64.
+ */
+int ondie_ldpc_encode(int isa, const ondie_ldpc *code, const uint8_t *data, uint8_t *words,
+                      size_t count, uint8_t *memory);
+
+/* Correct `count` words, or 8 * word_bytes messages of each (positive: 0) if soft is not null, with
+ * up to `iterations` of min-sum, after up to `flips` rounds of bit flipping for words.
+ */
+int ondie_ldpc_decode(int isa, const ondie_ldpc *code, const uint8_t *words, const int8_t *soft,
+                      int iterations, int flips, uint8_t *corrected, ondie_ldpc_result *results,
+                      size_t count, uint8_t *memory);
 
 #endif

@@ -4,6 +4,7 @@
  * Source: this project.
  */
 #include "grad.c"
+#include "ldpc.c"
 #include "limit.c"
 #include "update.c"
 
@@ -21,4 +22,7 @@ const ondie_table FN(ondie_table) = {
     .limit28 = FN(limit28),
     .limit20 = FN(limit20),
     .limit12 = FN(limit12),
+    .ldpc_memory = FN(ldpc_memory),
+    .ldpc_encode = FN(ldpc_encode),
+    .ldpc_decode = FN(ldpc_decode),
 };

@@ -1,7 +1,8 @@
 """Optimizer update kernels: pure functions on arrays, implemented in NumPy, Numba and C.
 
-This package owns the arithmetic of optimizer updates and of the gradient operations that precede
-them (unscaling, clipping, compression). It does not own devices, traces or torch integration.
+This package owns the arithmetic of optimizer updates, of the gradient operations that precede
+them (unscaling, clipping, compression) and of error correction (bch.py, ldpc.py). It does not own
+devices, traces or torch integration.
 Kernels keep no data between calls except compiled code and idle threads.
 Source: each module names the paper of its operation; `csrc/ondie.h` lists every formula.
     from ondie.kernels import get
@@ -19,10 +20,11 @@ from .batch import Table, one, pages, tensors
 from .errors import KernelError
 from .memory import aligned_empty
 from .native import backends, isas
-from .update import BACKENDS, FORMATS, FORMS, ON_DIE, OPS, Update, get
+from .update import BACKENDS, ECC, FORMATS, FORMS, ON_DIE, OPS, Update, get
 
 __all__ = [
     "BACKENDS",
+    "ECC",
     "FORMATS",
     "FORMS",
     "ON_DIE",

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from . import native
-from .arrays import flat
 from .contract import Array
 from .errors import KernelError, unknown
 from .exact import bits
 from .jit import njit
+from .memory import flat
 from .threads import run
 
 FORMATS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(np.uint16)}

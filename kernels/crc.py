@@ -24,7 +24,7 @@ TABLE = _table()
 
 
 @njit
-def _by_table(table, data, crc):
+def by_table(table, data, crc):
     """Return the checksum register after ``data``, uint8[n]."""
     for byte in data:
         crc = crc >> 8 ^ int(table[(crc ^ byte) & 255])
@@ -40,6 +40,6 @@ def crc32c(data: bytes | np.ndarray, crc: int = 0, isa: str | None = None) -> in
     raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
     raw = raw.reshape(-1).view(np.uint8)
     if native.lib is None:
-        return int(_by_table(TABLE, raw, ~crc & 0xFFFFFFFF)) ^ 0xFFFFFFFF
+        return int(by_table(TABLE, raw, ~crc & 0xFFFFFFFF)) ^ 0xFFFFFFFF
     number = native.ISAS.index(isa or native.isas()[-1])
     return int(native.lib.ondie_crc32c(number, crc, native.ffi.from_buffer(raw), raw.size))

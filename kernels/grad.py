@@ -14,12 +14,12 @@ import math
 import numpy as np
 
 from . import native
-from .arrays import flat
 from .cast import widen
 from .contract import Array
 from .errors import KernelError
 from .exact import bits
 from .jit import njit
+from .memory import flat
 from .threads import GRAIN, run
 
 BLOCK = GRAIN  # ONDIE_NORM_BLOCK

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import native
-from .arrays import flat
 from .contract import Array
 from .errors import KernelError
 from .exact import bits
 from .jit import njit
+from .memory import flat
 
 DIGIT = 1 << 16
 

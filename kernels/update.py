@@ -1,12 +1,15 @@
 """Update kernels: lookup by name, argument checks, and execution on a backend.
 
 This module owns the `Update` class and `get`. It does not contain arithmetic; the operations are in
-adam.py, sgd.py, adagrad.py and on_die.py.
+adam.py, sgd.py, adagrad.py and on_die.py, and error correcting codes are in bch.py and ldpc.py.
 Source: this project.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -18,8 +21,18 @@ from .memory import aligned_empty
 from .native import BACKENDS
 from .threads import checked, run
 
+if TYPE_CHECKING:
+    from .bch import Bch
+    from .ldpc import Ldpc
+
 OPS = ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad")
 ON_DIE = ("adam_on_die", "adamw_on_die", "adagrad_on_die")
+ECC = ("bch", "ldpc")  # error correcting codes
+ECC_SHAPES = {
+    "bch": (("m", "t", "data_bytes"), ("crc",)),
+    "ldpc": ((), ("data_bytes", "circulant", "seed")),
+}
+"""Names of the needed and of the optional arguments of each code."""
 FORMS = ("canonical", "torch")
 SIGNED = {"m": True, "v": False}  # by state
 
@@ -340,24 +353,84 @@ def _slots(states: tuple[str, ...], form: Format) -> tuple[Slot, ...]:
     return tuple(found)
 
 
+@overload
+def get(
+    op: Literal["bch"],
+    backend: str = ...,
+    form: str = ...,
+    isa: str | None = ...,
+    format: str = ...,
+    *,
+    m: int,
+    t: int,
+    data_bytes: int,
+    crc: bool = ...,
+) -> Bch: ...
+
+
+@overload
+def get(  # type: ignore[overload-overlap] # the str below is another name
+    op: Literal["ldpc"],
+    backend: str = ...,
+    form: str = ...,
+    isa: str | None = ...,
+    format: str = ...,
+    *,
+    data_bytes: int = ...,
+    circulant: int = ...,
+    seed: int = ...,
+) -> Ldpc: ...
+
+
+@overload
+def get(
+    op: str,
+    backend: str = ...,
+    form: str = ...,
+    isa: str | None = ...,
+    format: str = ...,
+) -> Update: ...
+
+
 def get(
     op: str,
     backend: str = "auto",
     form: str = "canonical",
     isa: str | None = None,
     format: str = "fp32",
-) -> Update:
-    """Return the update kernel of one operation.
+    **shape: Any,
+) -> Update | Bch | Ldpc:
+    """Return the update kernel of one operation, or an error correcting code.
 
-    op: one of OPS or ON_DIE. backend: "numpy" (the definition), "numba", "c", or "auto", which
-    selects "c" if the extension is built and else "numba"; `.backend` holds the choice. form:
+    op: one of OPS or ON_DIE, or ECC. backend: "numpy" (the definition), "numba", "c", or "auto",
+    which selects "c" if the extension is built and else "numba"; `.backend` holds the choice. form:
     "canonical", which rounds every operation separately, or "torch", which gives the bits of
     torch's fused CPU optimizer. isa: "base", "avx2" or "avx512" for backend "c", or None for the
     widest one that this processor runs. format: storage of the arrays, one of FORMATS.
+    For "bch", m, t, data_bytes and crc are as of `bch.get`; for "ldpc", data_bytes, circulant and
+    seed as of `ldpc.get`. For both, form and format do not apply.
     All backends, instruction sets and thread counts give the same bits. A NaN is a NaN everywhere,
     but its payload and sign are not defined. Raises KernelError for an unknown name.
     """
-    return Update(op, backend, form, isa, format)
+    if op not in ECC:
+        if shape:
+            raise KernelError(f"{op}: {', '.join(shape)}: only {' and '.join(ECC)} have these")
+        return Update(op, backend, form, isa, format)
+    for name, value, default in (("form", form, "canonical"), ("format", format, "fp32")):
+        if value != default:
+            raise KernelError(f"{op}: {name} = {value!r}: an error correcting code has none")
+    needed, optional = ECC_SHAPES[op]
+    if unknown_names := [name for name in shape if name not in (*needed, *optional)]:
+        raise unknown(f"argument of {op!r}", unknown_names[0], (*needed, *optional))
+    if missing := [name for name in needed if name not in shape]:
+        raise KernelError(f"{op}: {', '.join(missing)} must be given")
+    if op == "bch":
+        from . import bch
+
+        return bch.get(backend=backend, isa=isa, **shape)
+    from . import ldpc
+
+    return ldpc.get(backend=backend, isa=isa, **shape)
 
 
-__all__ = ["BACKENDS", "FORMATS", "FORMS", "ON_DIE", "OPS", "Slot", "Update", "get"]
+__all__ = ["BACKENDS", "ECC", "FORMATS", "FORMS", "ON_DIE", "OPS", "Slot", "Update", "get"]

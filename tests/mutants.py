@@ -109,7 +109,8 @@ ROOMS = {
     "kernels": Room(
         ("kernels",),
         10,
-        ("tests/numerics/test_cast.py", "tests/numerics/test_codes.py",
+        ("tests/numerics/test_bch.py", "tests/numerics/test_ldpc.py",
+         "tests/numerics/test_cast.py", "tests/numerics/test_codes.py",
          "tests/numerics/test_grad.py",
          "tests/numerics/test_on_die.py", "tests/numerics/test_topk.py",
          "tests/numerics/test_threads.py", "tests/numerics/test_native_threads.py",

@@ -25,7 +25,7 @@ from ondie.emu.serve.nbd_load import READ, SPAN, TIMEOUT_S, WRITE, receive
 from ondie.emu.serve.vfio_wire import Message, Region
 from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
-from ondie.kernels.host_queue import HostQueue
+from ondie.kernels.guest import HostQueue
 
 PAGE = 4096
 BASE = 1 << 32

@@ -1,9 +1,16 @@
 """Contenders of `ondie bench kernels` for an operation, a format and a shape.
 
-This module owns the cases, the arrays and the calls that are measured. It does not own timing
-(run.py), packages other than torch (others.py) or kernels.
-Source: this project. The memory limit is the same DRAM traffic with almost no arithmetic
-(csrc/limit.c).
+This module owns the cases, the arrays and the calls that are measured: kernels, the memory limit
+and the compute limit, with the operations per parameter. It does not own timing (run.py), packages
+other than torch (others.py) or kernels.
+Source: this project; Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009. The memory
+limit is the same DRAM traffic with almost no arithmetic (csrc/limit.c).
+
+The compute limit is the rate of fused FP32 multiply-adds. The compiler chooses the vector width and
+enough independent chains to hide the latency. The loop runs PER_LOAD multiply-adds between load and
+store of each number, and the numbers stay in the first-level cache. Updates cannot reach this
+limit. Their definitions round after every operation, so a multiplication and an addition are two
+instructions. Divisions and roots take longer.
 
 Shapes: `flat` is one array. `page` is one page of 4096 parameters that is updated repeatedly, as a
 prepared call and, as contender "c, k(w, g, ...)", with all arguments in each call.
@@ -15,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
 from ondie.kernels import (
@@ -37,8 +45,13 @@ from ondie.kernels import (
     tensors,
 )
 from ondie.kernels.bench.others import OTHERS, Other, Remark, contender
+from ondie.kernels.threads import pool
 
 LIMIT = "memory limit"
+PEAK = "compute limit"
+PER_LOAD = 8
+NUMBERS = 1024  # per thread: 4 KiB
+TIMES = 20_000  # passes over the numbers: about 1 ms, so the start of threads is negligible
 TORCH = "torch operator"
 LINEAR = "c, one array"
 NEAREST = "c, to nearest"
@@ -339,3 +352,61 @@ def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> An
     for parameter, gradient in zip(parameters, g, strict=True):
         parameter.grad = gradient
     return getattr(torch.optim, classes.get(op, "SGD"))(parameters, **options, **{kind: True})
+
+
+class Operations(NamedTuple):
+    """Number of arithmetic operations of one update per parameter, by kind."""
+
+    adds: int  # additions and subtractions
+    multiplies: int
+    divides: int = 0
+    roots: int = 0
+
+
+OPERATIONS = {
+    "sgd": Operations(1, 1),
+    "momentum": Operations(2, 3),
+    "nesterov": Operations(3, 4),
+    "adam": Operations(4, 8, 1, 1),
+    "adamw": Operations(4, 8, 1, 1),
+    "adagrad": Operations(3, 2, 1, 1),
+}
+"""Number of arithmetic operations per parameter of each update, in the canonical form.
+
+The line for l2 is not counted, because it is skipped when l2 = 0. Casts, codes and random bits of
+other formats are not counted, because they belong to the storage and not to the update.
+"""
+
+
+def multiply_adds(values: Any, times: int) -> None:
+    """Run ``times`` passes of multiply-adds over ``values`` (float32[n]), which converge to 1."""
+    half = np.float32(0.5)
+    for _ in range(times):
+        for i in range(len(values)):
+            value = values[i]
+            for _ in range(PER_LOAD):
+                value = value * half + half
+            values[i] = value
+
+
+@cache
+def compiled() -> Any:
+    """Return `multiply_adds` compiled directly by Numba.
+
+    `ondie.kernels.jit` cannot compile it here, because its rules exclude fused multiply-adds.
+    """
+    return numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})(multiply_adds)
+
+
+def peak(threads: int) -> tuple[Callable[[], object], int]:
+    """Return a function that runs only multiply-adds on ``threads`` threads, and the number of
+    floating-point operations of one call."""
+    loop = compiled()
+    arrays = [np.full(NUMBERS, 2, np.float32) for _ in range(threads)]
+
+    def call() -> object:
+        if threads == 1:
+            return loop(arrays[0], TIMES)
+        return list(pool(threads).map(lambda values: loop(values, TIMES), arrays))
+
+    return call, 2 * PER_LOAD * NUMBERS * TIMES * threads

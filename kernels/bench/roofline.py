@@ -23,8 +23,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ondie.kernels.bench.contenders import LIMIT, SHAPES
-from ondie.kernels.bench.peak_flops import PEAK
+from ondie.kernels.bench.codecs import UNIT
+from ondie.kernels.bench.contenders import LIMIT, PEAK, SHAPES
 
 if TYPE_CHECKING:
     from ondie.kernels.bench.run import Bench
@@ -51,6 +51,8 @@ def columns(bench: Bench) -> list[Column]:
     found: dict[str, Column] = {}
     traffic = {row.name: row.value for row in bench.rows if row.unit == "GB/s"}
     for row in bench.rows:
+        if row.unit == UNIT:
+            continue  # an error correcting code
         name, size, contender = row.name.split(" ", 2)
         *update, shape = name.split("/") if name.split("/")[-1] in SHAPES else (name, "flat")
         column = found.setdefault(

@@ -18,15 +18,28 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ondie.kernels import FORMATS, KernelError, isas, native
-from ondie.kernels.bench.contenders import LIMIT, PAGE, TORCH, Case, Contender, torch_module
-from ondie.kernels.bench.peak_flops import OPERATIONS, PEAK, peak
+from ondie.kernels import ECC, FORMATS, OPS, KernelError, isas, native
+from ondie.kernels.bench import codecs
+from ondie.kernels.bench.contenders import (
+    LIMIT,
+    OPERATIONS,
+    PAGE,
+    PEAK,
+    TORCH,
+    Case,
+    Contender,
+    peak,
+    torch_module,
+)
 
 SIZES = (1_000_000, 100_000_000)
 IN_RUN = "in-run limit"
@@ -69,7 +82,9 @@ def run_kernels(
 ) -> Bench:
     """Measure update kernels against the memory limit and against the importable packages.
 
-    The packages are torch, DeepSpeed, bitsandbytes and torchao. sizes: parameters per call; the
+    The packages are torch, DeepSpeed, bitsandbytes and torchao. An operation of ECC is measured in
+    microseconds per word, relative to bchlib if it is installed, else to the first contender; it
+    has its own sizes and no formats, shapes or threads. sizes: parameters per call; the
     default is 1e6, and 1e8 or the number that fits into half of the free memory. The shape "page"
     ignores `sizes`. repeat: rounds; the default is 15, and 7 above 1e7 parameters. progress:
     callback that receives the name of the next measurement.
@@ -85,8 +100,11 @@ def run_kernels(
     if sizes is None:
         sizes = [min(count, max(SIZES[0], free_bytes() // 2 // need(1))) for count in SIZES]
     cases = []
+    known = (*OPS, *ECC)
     for op in ops:
-        for form in formats:
+        if op not in known:
+            raise KernelError(f"unknown operation {op!r} (known: {', '.join(known)})")
+        for form in () if op in ECC else formats:
             for shape in shapes:
                 for count in (PAGE,) if shape == "page" else sizes:
                     count = count // PAGE * PAGE or count if shape == "pages" else count
@@ -99,7 +117,8 @@ def run_kernels(
                 f"size: {case.n} parameters need {need(case.n):,} bytes, {free_bytes():,} are "
                 f"free; must be at most {free_bytes() // need(1)}"
             )
-    if not cases:
+    words = [case for op in ops if op in ECC for case in codecs.CASES[op]]
+    if not cases and not words:
         raise KernelError(
             f"{', '.join(ops)} with {', '.join(formats)}: no case to "
             "measure; choose other operations or formats"
@@ -108,7 +127,32 @@ def run_kernels(
     for case in cases:
         rounds = repeat or (15 if case.n <= 10_000_000 else 7)
         bench.rows.extend(_one(case, rounds, progress or (lambda what: None), bench.remarks.append))
+    for code in words:
+        bench.rows.extend(_code(code, repeat or 15, progress or (lambda what: None)))
     return bench
+
+
+def _told(progress: Callable[[str], object], label: str, what: str) -> object:
+    """Report the next measurement of an operation."""
+    return progress(f"{label} {what}")
+
+
+def _code(case: codecs.CodeCase, rounds: int, progress: Callable[[str], object]) -> list[Row]:
+    """Measure all contenders of an error correcting code; return the rows of each operation."""
+    rows = []
+    for operation, contenders in case.operations():
+        label = f"{case.name} {operation}"
+        samples = _interleaved(contenders, rounds, partial(_told, progress, label))
+        anchor = codecs.OTHER if codecs.OTHER in samples else next(iter(samples))
+        for name, times in samples.items():
+            pairs = zip(times, samples[anchor], strict=True)
+            ratio = statistics.median(mine / theirs for mine, theirs in pairs)
+            value = statistics.median(times) / case.words_per_call * 1e6
+            rows.append(
+                Row(f"{label}, {name}", float(f"{value:.4g}"), codecs.UNIT, f"{label}, {anchor}",
+                    float(f"{ratio:.4g}"))
+            )  # fmt: skip
+    return rows
 
 
 def need(count: int) -> int:
@@ -145,6 +189,8 @@ def machine(threads: int) -> dict[str, str | int]:
     torch = torch_module()
     if torch is not None:
         found["torch"] = str(torch.__version__)
+    if find_spec(codecs.OTHER) is not None:
+        found[codecs.OTHER] = version(codecs.OTHER)
     return found
 
 
@@ -304,10 +350,40 @@ def as_json(bench: Bench) -> str:
 
 
 def print_table(bench: Bench, console: Any) -> None:
-    """Print the rows as a table on a rich console, with one section per operation and size."""
+    """Print the rows as tables on a rich console: updates, with one section per operation and size,
+    and error correcting codes, with one per operation."""
+    words = ", ".join(f"{key} {value}" for key, value in bench.machine.items())
+    codes = [row for row in bench.rows if row.unit == codecs.UNIT]
+    if len(codes) < len(bench.rows):
+        _print_updates(bench, words, console)
+    if codes:
+        _print_codes(codes, words, console)
+
+
+def _print_codes(rows: Sequence[Row], words: str, console: Any) -> None:
+    """Print the table of error correcting codes with the caption ``words``."""
     from rich.table import Table
 
-    words = ", ".join(f"{key} {value}" for key, value in bench.machine.items())
+    table = Table(title="Error correcting codes: medians of interleaved rounds", caption=words)
+    table.add_column("")
+    for heading in (codecs.UNIT, "relative to", "ratio"):
+        table.add_column(heading, justify="right")
+    section = ""
+    for row in rows:
+        label, _, contender = row.name.partition(", ")
+        if label != section:
+            section = label
+            table.add_section()
+            table.add_row(label, style="bold")
+        anchor = row.anchor.removeprefix(f"{label}, ")
+        table.add_row(f"  {contender}", f"{row.value:.3f}", anchor, f"{row.ratio:.3f}")
+    console.print(table)
+
+
+def _print_updates(bench: Bench, words: str, console: Any) -> None:
+    """Print the table of updates with the caption ``words``."""
+    from rich.table import Table
+
     table = Table(title="Update kernels: medians of interleaved rounds", caption=words)
     table.add_column("")
     for heading in ("ns/param", "GB/s", "Gop/s", f"x {LIMIT}", f"x {IN_RUN}", f"x {TORCH}"):
@@ -315,6 +391,8 @@ def print_table(bench: Bench, console: Any) -> None:
     found = {(row.name, row.unit, row.anchor): row for row in bench.rows}
     section = ""
     for row in bench.rows:
+        if row.unit == codecs.UNIT:
+            continue
         op, size, contender = row.name.split(" ", 2)
         if row.unit != "ns/param" or row.anchor in (TORCH, IN_RUN):
             continue

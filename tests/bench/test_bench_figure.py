@@ -8,8 +8,7 @@ from ondie.emu.cli.figures.save import saved
 from ondie.emu.units import InputError
 from ondie.kernels.bench import roofline as bench_figure
 from ondie.kernels.bench import run as bench
-from ondie.kernels.bench.contenders import LIMIT
-from ondie.kernels.bench.peak_flops import PEAK
+from ondie.kernels.bench.contenders import LIMIT, PEAK
 from ondie.kernels.bench.run import Bench, Row
 from tests.smoke.commands import files, here, refused
 

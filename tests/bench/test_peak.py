@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from ondie.kernels import OPS, get, isas
-from ondie.kernels.bench import peak_flops as bench_peak
-from ondie.kernels.bench.contenders import HYPER
-from ondie.kernels.bench.peak_flops import OPERATIONS, Operations
+from ondie.kernels.bench import contenders as bench_peak
+from ondie.kernels.bench.contenders import HYPER, OPERATIONS, Operations
 
 KINDS = {
     np.add: "adds",

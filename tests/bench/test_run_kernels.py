@@ -10,8 +10,7 @@ from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, OPS, KernelError, backends, get, native
 from ondie.kernels.bench import contenders as bench_cases
 from ondie.kernels.bench import run as bench
-from ondie.kernels.bench.contenders import Case
-from ondie.kernels.bench.peak_flops import PEAK
+from ondie.kernels.bench.contenders import PEAK, Case
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,29 @@ import pytest
 
 from ondie.kernels import crc, native
 
-LENGTHS = (0, 1, 7, 8, 9, 511, 4079, 4080, 4081, 4096, 8160, 8161, 16384)
+LENGTHS = (
+    0,
+    1,
+    7,
+    8,
+    9,
+    503,
+    504,
+    505,
+    511,
+    1007,
+    1008,
+    1009,
+    1512,
+    2020,
+    4079,
+    4080,
+    4081,
+    4096,
+    8160,
+    8161,
+    16384,
+)
 
 
 def by_definition(data: bytes, value: int = 0) -> int:

@@ -121,3 +121,17 @@ def test_loading_the_extension_leaves_denormals_alone():
     code = "import numpy as np, ondie.kernels; print(np.float32(2**-140) * np.float32(0.5) > 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+@pytest.mark.skipif(not X86, reason="x86-64 only")
+def test_error_correction_uses_the_instructions_of_its_form(functions):
+    """Products and linear maps at full width; the plain form has neither."""
+    for part, avx2, avx512 in (
+        ("remainder", r"pclmul\w*qdq\s.*%xmm", r"vpclmul\w*qdq\s.*%zmm"),
+        ("locator", r"vpshufb\s.*%ymm", r"vgf2p8affineqb\s.*%zmm"),
+        ("roots", r"vpshufb\s.*%ymm", r"vgf2p8affineqb\s.*%zmm"),
+    ):
+        assert re.search(avx2, functions[f"bch_{part}_avx2"]), part
+        assert "zmm" not in functions[f"bch_{part}_avx2"], part
+        assert re.search(avx512, functions[f"bch_{part}_avx512"]), part
+        assert not re.search(r"[yz]mm|pclmul", functions[f"{part}_plain"]), part

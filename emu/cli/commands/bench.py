@@ -26,7 +26,8 @@ def bench() -> None:
 @click.option("--threads", type=WholeRange(min=1), default=1, show_default=True,
               help="Number of threads of each kernel.")  # fmt: skip
 @click.option("--op", "ops", multiple=True, default=("adam", "sgd"), show_default=True,
-              help="Optimizer operation; repeat for several.")  # fmt: skip
+              help="Optimizer operation, or bch or ldpc (ECC); "
+                   "separate several by commas.")  # fmt: skip
 @click.option("--format", "formats", multiple=True, default=("fp32",), show_default=True,
               help="Number format of the arrays: fp32, fp16, bf16, bf16_all, bf16_stochastic, "
                    "int8_dynamic, int8_linear, or all; repeat for several.")  # fmt: skip

@@ -22,7 +22,7 @@ from ondie.emu.cli.output import FigureOptions, OutputOptions
 from ondie.emu.units import InputError
 from ondie.emu.validate.speed import recovery, sections, servers, service
 from ondie.emu.validate.speed.plan import SECTIONS, Plan
-from ondie.kernels import FORMATS
+from ondie.kernels import ECC, FORMATS
 from ondie.kernels.bench import run
 from ondie.kernels.bench.contenders import SHAPES
 
@@ -36,6 +36,10 @@ class KernelBenchOptions(FigureOptions):
     ops: tuple[str, ...] = ("adam", "sgd")
     formats: tuple[str, ...] = ("fp32",)
     shapes: tuple[str, ...] = ("flat",)
+
+    def all_ops(self) -> tuple[str, ...]:
+        """Return the names of the chosen operations; one value may have several, with commas."""
+        return tuple(op.strip() for value in self.ops for op in value.split(","))
 
     def all_formats(self) -> tuple[str, ...]:
         """Return the names of the chosen number formats; "all" selects every format."""
@@ -53,6 +57,11 @@ def kernels_command(given: KernelBenchOptions) -> None:
     Raises InputError or KernelError for bad arguments.
     """
     given.check()
+    if given.figure_files() and all(op in ECC for op in given.all_ops()):
+        what = "--out" if given.figure is None else "--figure"
+        raise InputError(
+            f"{what}: the roofline has no error correcting codes; add an update, as --op adam"
+        )
 
     def draw() -> Mapping[str, bytes]:
         from ondie.emu.cli.figures.save import saved
@@ -64,7 +73,7 @@ def kernels_command(given: KernelBenchOptions) -> None:
     visible = not given.quiet and sys.stderr.isatty()
     with talk.status("") if visible else nullcontext() as status:
         bench = run.run_kernels(
-            given.sizes or None, given.threads, given.ops,
+            given.sizes or None, given.threads, given.all_ops(),
             progress=None if status is None else status.update,
             formats=given.all_formats(), shapes=given.all_shapes(),
         )  # fmt: skip

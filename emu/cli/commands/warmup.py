@@ -16,6 +16,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import click
+import numpy as np
 
 from ondie.emu.config.config import configuration
 from ondie.emu.ftl.policies import STREAMS, VICTIMS
@@ -171,3 +172,12 @@ def run_kernels() -> Iterator[str]:
         given = {name: value for name, value in hyper.items() if name in kernel.takes}
         kernel.run(arrays, kernel.coefficients(given, 1), 1, 0, KEY)
         yield f"{op} {stored}"
+    code = get("bch", "numba", m=10, t=1, data_bytes=1)
+    word = np.zeros(1, np.uint8)
+    check = code.encode(word)
+    word[0] = 1
+    code.decode(word, check)
+    yield "bch"
+    words = get("ldpc", "numba", data_bytes=24, circulant=64)
+    words.decode(words.encode(np.zeros(24, np.uint8)) ^ np.uint8(1))
+    yield "ldpc"

@@ -1,0 +1,146 @@
+"""Frame error rate of the LDPC code over the raw bit error rate, for one to three reads.
+
+Owns the model of reads, sampling, and intervals. Does not own the code (kernels/ldpc.py). It
+extrapolates nothing: a rate is a count of frames that were decoded.
+Source: J. Wang et al., "Enhanced Precision Through Multiple Reads for LDPC Decoding in Flash
+Memories", IEEE JSAC 32, 2014 (voltages of reads that maximize mutual information); C. Clopper and
+E. Pearson, Biometrika 26, 1934 (intervals).
+
+A cell of one bit has level +1 (bit 0) or -1 with normal noise. The raw bit error rate is that of a
+read at 0. Two reads are at -d and d, three at -d, 0 and d. The message of an interval between reads
+is proportional to its log-likelihood ratio.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, norm
+
+from ondie.emu.units import InputError
+from ondie.kernels.ldpc import CORRECT, FAILED, HARD, Ldpc
+
+READS = (1, 2, 3)
+STRONG = 16  # message of the outer intervals, with more than one read
+BATCH = 64  # frames of a batch
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class FramePoint:
+    """Frames decoded at one raw bit error rate.
+
+    failed: frames that were not decoded, or whose CRC was wrong. silent: frames with wrong data and
+    the right CRC, which count as failed too. low, high: bounds of the frame error rate with a
+    probability of CONFIDENCE. iterations, flips: means per frame.
+    """
+
+    raw_ber: float
+    reads: int
+    frames: int
+    failed: int
+    silent: int
+    low: float
+    high: float
+    iterations: float
+    flips: float
+
+    @property
+    def rate(self) -> float:
+        """Measured frame error rate."""
+        return self.failed / self.frames
+
+
+def interval(failed: int, frames: int) -> tuple[float, float]:
+    """Return the Clopper-Pearson interval of a rate."""
+    tail = (1 - CONFIDENCE) / 2
+    low = float(beta.ppf(tail, failed, frames - failed + 1)) if failed else 0.0
+    high = float(beta.isf(tail, failed + 1, frames - failed)) if failed < frames else 1.0
+    return low, high
+
+
+def intervals(raw_ber: float, reads: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Return the intervals between reads, from the highest voltage down.
+
+    The results are their probabilities for a bit of 0, and their messages. Raises InputError.
+    """
+    if reads not in READS:
+        raise InputError(f"reads = {reads}: must be 1, 2 or 3")
+    if not 0 < raw_ber < 0.5:
+        raise InputError(f"raw bit error rate = {raw_ber}: must be above 0 and below 0.5")
+    if reads == 1:
+        return np.array([1 - raw_ber, raw_ber]), np.array([HARD, -HARD], np.int8)
+    mean = float(norm.isf(raw_ber))  # of the level, in standard deviations of the noise
+
+    def probabilities(distance: float) -> NDArray[np.float64]:
+        voltages = [-distance, distance] if reads == 2 else [-distance, 0.0, distance]
+        return np.diff(norm.cdf(np.array([-np.inf, *voltages, np.inf]), loc=mean))[::-1]
+
+    def information(distance: float) -> float:
+        zero = probabilities(distance)
+        one = zero[::-1]
+        return float((zero * np.log2(2 * zero / (zero + one))).sum())
+
+    zero = probabilities(max(np.linspace(0.02, 1.5, 149) * mean / 2, key=information))
+    ratios = np.log(zero / zero[::-1])
+    return zero, np.rint(STRONG * ratios / ratios[0]).astype(np.int8)
+
+
+def frame_errors(
+    kernel: Ldpc, raw_ber: float, reads: int, frames: int, seed: int, iterations: int = 20
+) -> FramePoint:
+    """Decode random frames with random errors and count those that fail.
+
+    Raises InputError for values that cannot be used.
+    """
+    if frames < 1:
+        raise InputError(f"frames = {frames}: must be at least 1")
+    probabilities, messages = intervals(raw_ber, reads)
+    rng = np.random.default_rng([seed, reads, int(raw_ber * 1e9)])
+    of = kernel.code
+    failed = silent = made = flips = 0
+    for first in range(0, frames, BATCH):
+        count = min(BATCH, frames - first)
+        data = rng.integers(0, 256, (count, of.data_bytes), np.uint8)
+        words = kernel.encode(data)
+        found = _intervals_of(rng, probabilities, words.size * 8)
+        if reads == 1:
+            errors = np.packbits(found, bitorder="little").reshape(words.shape)
+            decoded = kernel.decode(words ^ errors, iterations)
+        else:
+            bits = np.unpackbits(words, axis=1, bitorder="little")
+            read = messages[found].reshape(bits.shape)
+            decoded = kernel.decode_soft(np.where(bits == 1, -read, read), iterations)
+        same = (decoded.words == words).all(1)
+        good = decoded.outcome == CORRECT
+        failed += int((~(good & same)).sum())
+        silent += int((good & ~same).sum())
+        made += int(decoded.iterations.sum())
+        flips += int(decoded.flips.sum())
+        assert not (same & (decoded.outcome > FAILED)).any(), "a right word has its CRC"
+    bounds = interval(failed, frames)
+    return FramePoint(
+        raw_ber, reads, frames, failed, silent, *bounds, made / frames, flips / frames
+    )
+
+
+def _intervals_of(
+    rng: np.random.Generator, probabilities: NDArray[np.float64], bits: int
+) -> NDArray[np.uint8]:
+    """Draw the interval of each bit as if it were 0, uint8[bits].
+
+    Most bits are in interval 0. The distances of the others are geometric.
+    """
+    found = np.zeros(bits, np.uint8)
+    other = 1 - probabilities[0]
+    at = -1
+    while at < bits:
+        size = int((bits - at) * other * 1.05) + 100
+        places = at + np.cumsum(rng.geometric(other, size))
+        kinds = 1 + np.searchsorted(np.cumsum(probabilities[1:])[:-1] / other, rng.random(size))
+        inside = places < bits
+        found[places[inside]] = kinds[inside]
+        at = int(places[-1])
+    return found

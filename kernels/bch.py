@@ -1,0 +1,483 @@
+"""BCH codes with a CRC-32C inside of the code word: encoding, check and correction of bytes.
+
+Owns the compiled functions in Numba, the calls of C, and what callers have: `get` and the checks of
+arguments. Does not own the code and the definition (bch_code.py), the functions in C (csrc/bch.c),
+error rates or the time that a decoder takes (emu/nand/ecc.py).
+Source: as bch_code.py; Burton, "Inversionless decoding of binary BCH codes", IEEE Trans. Inf.
+Theory 17(4), 1971; Barrett, CRYPTO '86 (division by a constant).
+
+    code = get("bch", m=14, t=40, data_bytes=1024)
+    check = code.encode(data)            # uint8[words, 1024] -> uint8[words, 74]
+    clean = code.check(data, check)      # bool[words]
+    wrong = code.decode(data, check)     # int32[words], in place: bits corrected, or below 0
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import native
+from .bch_code import (
+    MISCORRECTED,
+    PRIMITIVE,
+    UNCORRECTABLE,
+    Bytes,
+    Code,
+    Definition,
+    Functions,
+    Results,
+    aligned,
+    check_bytes,
+    generator,
+    linear_maps,
+    most_data,
+    sums_of_rows,
+    syndrome_table,
+)
+from .crc import TABLE, by_table
+from .errors import KernelError
+from .jit import njit
+
+FORMS = ("plain", "clmul", "gfni")
+"""Forms of the C functions, in the order of enum ONDIE_BCH_*."""
+PLANES = ("plain",)
+"""Forms that find roots in planes of bits."""
+POWER_BYTES = 1 << 19
+"""Largest table of powers in bytes, which should stay in the second-level cache."""
+
+
+# --- Numba
+
+
+class Tables(NamedTuple):
+    """A code as compiled functions see it."""
+
+    t: int
+    degree: int
+    order: int  # 2^m - 1
+    crc: bool
+    exp: NDArray[np.int32]  # [2 order]
+    log: NDArray[np.int32]  # [order + 1]
+    rows: Bytes  # [256, parity bytes]: what a byte above the parity leaves
+    rest: Bytes  # [bits above the degree, parity bytes]: what a bit above the degree leaves
+    syndromes: NDArray[np.uint16]  # [digits, 16, lanes]
+    crc_table: NDArray[np.uint32]
+
+
+@njit
+def multiply(tables, left, right):
+    """Return the product of two elements of the field."""
+    if left == 0 or right == 0:
+        return 0
+    return int(tables.exp[tables.log[left] + tables.log[right]])
+
+
+@njit
+def divide(tables, word):
+    """Leave a word modulo g in its parity: byte by byte from the highest power."""
+    parity = tables.rows.shape[1]
+    for i in range(word.size - 1, parity - 1, -1):
+        row = tables.rows[word[i]]
+        for j in range(parity):
+            word[i - parity + j] ^= row[j]
+    for i in range(tables.rest.shape[0] - 1, -1, -1):
+        bit = 1 << ((tables.degree + i) & 7)
+        if word[parity - 1] & bit:
+            for j in range(parity):
+                word[j] ^= tables.rest[i, j]
+            word[parity - 1] ^= bit
+
+
+@njit
+def find_syndromes(tables, remainder, syndromes):
+    """Write the values of a remainder at a^1 to a^(2 t)."""
+    syndromes[:] = 0
+    for digit in range(tables.syndromes.shape[0]):
+        row = tables.syndromes[digit, remainder[digit >> 1] >> (4 * (digit & 1)) & 15]
+        for i in range(tables.t):
+            syndromes[2 * i] ^= row[i]
+    for i in range(tables.t):
+        syndromes[2 * i + 1] = multiply(tables, syndromes[i], syndromes[i])
+
+
+@njit
+def find_locator(tables, syndromes, locator):
+    """Write the locator polynomial and return its degree; -1 if more than t bits are wrong.
+
+    Berlekamp's iteration without inversions. The discrepancies of a binary code are 0 in every
+    second step, so that the other polynomial moves by two powers at a time.
+    """
+    size = locator.size
+    other, before = np.zeros(size, np.int32), np.empty(size, np.int32)
+    locator[:] = 0
+    locator[0] = other[1] = 1
+    scale, length = 1, 0
+    for step in range(0, 2 * tables.t, 2):
+        discrepancy = 0
+        for i in range(min(step, length) + 1):
+            discrepancy ^= multiply(tables, locator[i], syndromes[step - i])
+        before[:] = locator
+        if discrepancy:
+            for i in range(size):
+                locator[i] = multiply(tables, scale, locator[i]) ^ multiply(
+                    tables, discrepancy, other[i]
+                )
+            if 2 * length <= step:
+                length = step + 1 - length
+                if length > tables.t:
+                    return -1
+                scale = discrepancy
+                other[:] = before
+        other[2:] = other[: size - 2].copy()
+        other[:2] = 0
+    return length
+
+
+@njit
+def find_positions(tables, locator, degree, bits, positions):
+    """Write the positions whose locations are inverses of roots; return their number (Chien)."""
+    power = np.empty(degree + 1, np.int32)
+    for i in range(degree + 1):
+        power[i] = tables.log[locator[i]]
+    found = 0
+    for place in range(bits):
+        value = 0
+        for i in range(degree + 1):
+            if locator[i]:
+                value ^= tables.exp[power[i]]
+                power[i] += tables.order - i if power[i] < i else -i
+        if value == 0 and found < degree:
+            positions[found] = place
+            found += 1
+    return found
+
+
+@njit
+def crc_of(tables, data):
+    """Return the CRC-32C of data."""
+    return by_table(tables.crc_table, data, 0xFFFFFFFF) ^ 0xFFFFFFFF
+
+
+@njit
+def crc_agrees(tables, word, first):
+    """Return True if the CRC of a word, 4 bytes before its ``first`` byte of data, is right."""
+    given = 0
+    for i in range(4):
+        given |= int(word[first - 4 + i]) << (8 * i)
+    return given == crc_of(tables, word[first:])
+
+
+@njit
+def encode_words(tables, data, check):
+    """Write the check bytes of words."""
+    parity, size = tables.rows.shape[1], check.shape[1]
+    word = np.empty(size + data.shape[1], np.uint8)
+    for i in range(data.shape[0]):
+        word[:parity] = 0
+        word[size:] = data[i]
+        if tables.crc:
+            crc = crc_of(tables, data[i])
+            for j in range(4):
+                word[parity + j] = check[i, parity + j] = crc >> (8 * j) & 255
+        divide(tables, word)
+        check[i, :parity] = word[:parity]
+
+
+@njit
+def decode_words(tables, data, check, verify, correct, result):
+    """Write the number of wrong bits of each word, or why it is not corrected. ``correct``: False:
+    words with wrong bits are UNCORRECTABLE."""
+    parity, size = tables.rows.shape[1], check.shape[1]
+    word, copy = np.empty(size + data.shape[1], np.uint8), np.empty(size + data.shape[1], np.uint8)
+    syndromes, locator = np.empty(2 * tables.t, np.int32), np.empty(2 * tables.t + 4, np.int32)
+    positions = np.empty(tables.t + 1, np.int32)
+    for i in range(data.shape[0]):
+        word[:size], word[size:] = check[i], data[i]
+        copy[:] = word
+        divide(tables, copy)
+        wrong = 0
+        if copy[:parity].any():
+            wrong = -1
+            if correct:
+                find_syndromes(tables, copy, syndromes)
+                wrong = find_locator(tables, syndromes, locator)
+                if wrong >= 0:
+                    found = find_positions(tables, locator, wrong, 8 * word.size, positions)
+                    wrong = wrong if found == wrong else -1
+        for j in range(wrong):
+            word[positions[j] >> 3] ^= 1 << (positions[j] & 7)
+        if wrong >= 0 and verify and not crc_agrees(tables, word, size):
+            wrong = -2
+        elif wrong > 0:
+            check[i], data[i] = word[:size], word[size:]
+        result[i] = wrong
+
+
+class Numba:
+    """The functions of a code in Numba."""
+
+    form: str | None = None
+
+    def __init__(self, code: Code) -> None:
+        gf, parity = code.field, code.parity_bytes
+        high = code.residues[8 * parity :][:8, :parity]
+        self._tables = Tables(
+            code.t, code.degree, gf.n, code.crc, gf.exp.astype(np.int32), gf.log.astype(np.int32),
+            sums_of_rows(np.ascontiguousarray(high)),
+            np.ascontiguousarray(code.residues[code.degree : 8 * parity, :parity]),
+            syndrome_table(code), TABLE,
+        )  # fmt: skip
+
+    def encode(self, data: Bytes, check: Bytes) -> None:
+        """As Functions."""
+        encode_words(self._tables, data, check)
+
+    def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
+        """As Functions."""
+        result = np.empty(len(data), np.int32)
+        decode_words(self._tables, data, check, verify, False, result)
+        clean[:] = result == 0
+
+    def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
+        """As Functions."""
+        decode_words(self._tables, data, check, verify, True, result)
+
+
+# --- C
+
+
+class Native:
+    """The functions of a code in C."""
+
+    def __init__(self, code: Code, isa: str) -> None:
+        self._number = native.lib.ondie_bch_form(native.ISAS.index(isa))
+        self.form: str | None = FORMS[self._number]
+        gf, words = code.field, -(-code.degree // 64)
+        record = native.ffi.new("ondie_bch *")
+        record.m, record.t, record.n, record.degree = gf.m, code.t, gf.n, code.degree
+        record.data_bytes, record.parity_bytes = code.data_bytes, code.parity_bytes
+        record.crc, record.words = code.crc, words
+        syndromes = syndrome_table(code)
+        record.lanes = syndromes.shape[2]
+        record.inverse = self._inverse(code)
+        record.groups = -(-words // 12)
+        record.group = -(-words // record.groups)
+        data_words = -(-code.data_bytes // 8)
+        record.blocks = -(-(data_words + code.crc) // 8)
+        span = self._span(code, 1024 if self.form in PLANES else 64)
+        record.span, record.spans = span, -(-code.bits // span)
+        self._kept: list[np.ndarray] = []
+        low = generator(code.m, code.t) ^ 1 << code.degree
+        generator_words = np.frombuffer(low.to_bytes(8 * words, "little"), np.uint64)
+        for name, kind, table in (
+            ("generator", "uint64_t", generator_words),
+            ("syndromes", "uint16_t", syndromes),
+            ("exp", "uint16_t", gf.exp),
+            ("log", "uint16_t", gf.log),
+            ("powers", "uint8_t", self._powers(code, span, self.form in PLANES)),
+        ):
+            self._set(record, name, kind, table)
+        if self.form == "plain":
+            self._set(record, "rows", "uint32_t", self._rows(code))
+        else:
+            self._set(record, "maps", "uint8_t", linear_maps(gf, self.form))
+            self._set(record, "dot", "uint64_t", self._dot(code, record))
+        self._record = record
+
+    def _set(self, record: Any, name: str, kind: str, table: np.ndarray) -> None:
+        """Set a pointer of the record to a table, which stays alive."""
+        self._kept.append(table)
+        setattr(record, name, native.ffi.cast(f"{kind} *", table.ctypes.data))
+
+    @staticmethod
+    def _inverse(code: Code) -> int:
+        """Return floor(x^(r + 64) / g) without its highest power, x^64."""
+        product, rest, quotient = generator(code.m, code.t), 1 << (code.degree + 64), 0
+        for shift in range(64, -1, -1):
+            if rest >> (code.degree + shift):
+                quotient |= 1 << shift
+                rest ^= product << shift
+        return quotient ^ 1 << 64
+
+    @staticmethod
+    def _span(code: Code, step: int) -> int:
+        """Return the positions that the table of powers covers, a multiple of ``step``."""
+        size = (code.t + 1) // 2 * (2 * code.bits)
+        pieces = -(-size // POWER_BYTES)
+        return -(-code.bits // (step * pieces)) * step
+
+    @staticmethod
+    def _powers(code: Code, span: int, planes: bool) -> Bytes:
+        """Return a^(-j i) for odd j: the low and the high bytes, uint8[(t + 1) / 2, 2, span], or
+        with ``planes`` the m bits, uint8[(t + 1) / 2, m, span / 8]."""
+        odds = 2 * np.arange((code.t + 1) // 2)[:, None] + 1
+        values = code.field.exp[-odds * np.arange(span) % code.field.n]
+        if planes:
+            bits = values[:, None, :] >> np.arange(code.m, dtype=np.uint16)[:, None] & 1
+            return aligned(np.packbits(bits.astype(np.uint8), axis=-1, bitorder="little"))
+        return aligned(np.stack((values & 255, values >> 8), axis=1).astype(np.uint8))
+
+    @staticmethod
+    def _rows(code: Code) -> NDArray[np.uint32]:
+        """Return what each of 4 bytes above the parity leaves: uint32[4, 256, words]."""
+        width = -(-code.degree // 32)
+        first = code.residues[32 * width :][:32].view(np.uint32)[:, :width]
+        return aligned(sums_of_rows(np.ascontiguousarray(first).reshape(4, 8, width)))
+
+    @staticmethod
+    def _dot(code: Code, record: Any) -> NDArray[np.uint64]:
+        """Return x^p mod g for the place p of each word of 64 bits of data, and of the CRC behind
+        them: uint64[groups, blocks, columns, 8]."""
+        data_words = -(-code.data_bytes // 8)
+        places = [8 * code.check_bytes + 64 * i for i in range(data_words)]
+        places += [8 * code.parity_bytes] if code.crc else []
+        factors = np.zeros((record.blocks * 8, record.groups * record.group), np.uint64)
+        factors[: len(places), : record.words] = code.residues[places].view(np.uint64)
+        split = factors.reshape(record.blocks, 8, record.groups, record.group)
+        return aligned(split.transpose(2, 0, 3, 1))
+
+    def encode(self, data: Bytes, check: Bytes) -> None:
+        """As Functions."""
+        place = native.ffi.from_buffer
+        native.lib.ondie_bch_encode(
+            self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
+            len(data),
+        )  # fmt: skip
+
+    def check(self, data: Bytes, check: Bytes, verify: bool, clean: Bytes) -> None:
+        """As Functions."""
+        place = native.ffi.from_buffer
+        native.lib.ondie_bch_check(
+            self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
+            len(data), verify, place("uint8_t[]", clean),
+        )  # fmt: skip
+
+    def decode(self, data: Bytes, check: Bytes, verify: bool, result: Results) -> None:
+        """As Functions."""
+        place = native.ffi.from_buffer
+        native.lib.ondie_bch_decode(
+            self._number, self._record, place("uint8_t[]", data), place("uint8_t[]", check),
+            len(data), verify, place("int32_t[]", result),
+        )  # fmt: skip
+
+
+# --- what callers have
+
+
+class Bch:
+    """A code on a backend; `kernels.get` creates it.
+
+    All methods take words as rows: data is uint8[words, data_bytes], check uint8[words,
+    check_bytes]; one word may be flat. The arrays are contiguous and do not overlap. All backends
+    and instruction sets give the same bytes and results. Raises KernelError for other arrays.
+    """
+
+    def __init__(self, code: Code, backend: str, isa: str | None) -> None:
+        self.code = code
+        self.backend, self.isa = native.choose(backend, isa)
+        self._functions = self._made()
+
+    def _made(self) -> Functions:
+        if self.backend == "numpy":
+            return Definition(self.code)
+        return Numba(self.code) if self.isa is None else Native(self.code, self.isa)
+
+    def __repr__(self) -> str:
+        code, isa = self.code, f", isa={self.isa!r}" if self.isa else ""
+        return (
+            f"get('bch', backend={self.backend!r}{isa}, m={code.m}, t={code.t}, "
+            f"data_bytes={code.data_bytes}, crc={code.crc})"
+        )
+
+    @property
+    def form(self) -> str | None:
+        """Return the form of the C functions: "plain", "clmul" (AVX2 with PCLMULQDQ) or "gfni"
+        (AVX-512 with GFNI and VPCLMULQDQ); None for other backends."""
+        return self._functions.form
+
+    @property
+    def check_bytes(self) -> int:
+        """Return the check bytes of a word."""
+        return self.code.check_bytes
+
+    def encode(self, data: Bytes, check: Bytes | None = None) -> Bytes:
+        """Return the check bytes of words, in ``check`` if it is given."""
+        rows = self._rows("data", data, self.code.data_bytes)
+        if check is None:
+            check = np.empty((*data.shape[:-1], self.check_bytes), np.uint8)
+        places = self._rows("check", check, self.check_bytes, True)
+        self._same(rows, places)
+        self._functions.encode(rows, places)
+        return check
+
+    def check(self, data: Bytes, check: Bytes, verify: bool = True) -> NDArray[np.bool_]:
+        """Return which words are words of the code, bool[words]. ``verify``: False: their CRC may
+        be wrong."""
+        rows = self._rows("data", data, self.code.data_bytes)
+        places = self._rows("check", check, self.check_bytes)
+        self._same(rows, places)
+        clean = np.empty(len(rows), np.uint8)
+        self._functions.check(rows, places, bool(verify) and self.code.crc, clean)
+        return clean.view(np.bool_)
+
+    def decode(self, data: Bytes, check: Bytes, verify: bool = True) -> Results:
+        """Correct words in place, check bytes included. Return int32[words]: the number of
+        corrected bits, UNCORRECTABLE or MISCORRECTED; the latter words stay as they are.
+
+        ``verify``: False: the CRC is not compared, and a word with more than t wrong bits may
+        become another word of the code.
+        """
+        rows = self._rows("data", data, self.code.data_bytes, True)
+        places = self._rows("check", check, self.check_bytes, True)
+        self._same(rows, places)
+        result = np.empty(len(rows), np.int32)
+        self._functions.decode(rows, places, bool(verify) and self.code.crc, result)
+        return result
+
+    @staticmethod
+    def _rows(name: str, array: Bytes, size: int, writable: bool = False) -> Bytes:
+        """Return an array as rows of ``size`` bytes."""
+        good = array.ndim in (1, 2) and array.shape[-1] == size and array.dtype == np.uint8
+        if not good or not array.flags.c_contiguous:
+            strided = "" if array.flags.c_contiguous else ", strided"
+            raise KernelError(
+                f"bch: {name} is {array.dtype} {array.shape}{strided}, expected contiguous uint8 "
+                f"(n, {size})"
+            )
+        if writable and not array.flags.writeable:
+            raise KernelError(f"bch: {name} is read-only, expected a writable array")
+        return array.reshape(-1, size)
+
+    @staticmethod
+    def _same(data: Bytes, check: Bytes) -> None:
+        """Raise KernelError unless both have the same number of words and share no memory."""
+        if len(data) != len(check):
+            raise KernelError(f"bch: {len(data)} words of data, {len(check)} of check bytes")
+        if np.may_share_memory(data, check):
+            raise KernelError("bch: data and check share memory; pass separate arrays")
+
+
+def get(
+    m: Any, t: Any, data_bytes: Any, crc: bool = True, backend: str = "auto", isa: str | None = None
+) -> Bch:
+    """Return the BCH code that corrects ``t`` wrong bits of words with ``data_bytes`` of data.
+
+    m: degree of the field; a word has at most 2^m - 1 bits. crc: whether words contain the CRC-32C
+    of their data. backend, isa: as of `kernels.get`. Raises KernelError.
+    """
+    return Bch(Code(m, t, data_bytes, bool(crc)), backend, isa)
+
+
+__all__ = [
+    "MISCORRECTED",
+    "PRIMITIVE",
+    "UNCORRECTABLE",
+    "Bch",
+    "check_bytes",
+    "generator",
+    "get",
+    "most_data",
+]

@@ -1,0 +1,254 @@
+"""Contenders of `ondie bench kernels --op bch` and `--op ldpc`: error correcting codes.
+
+This module owns the codes that are measured, the words and the calls. It does not own the timing
+(run.py) or the codes (kernels/bch.py, kernels/ldpc.py).
+Source: this project. bchlib 2.1 is the BCH code of the Linux kernel with a Python interface of one
+word at a time.
+
+Every call of a BCH code works on copies of the same words, so the time includes a copy of a word.
+Both programs correct the data. This project's words have no CRC unless the contender says so. LDPC
+words have one; decoding leaves what was read as it is, and returns new words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from statistics import NormalDist
+from typing import Any, Protocol
+
+import numpy as np
+
+from ondie.kernels import backends, isas
+from ondie.kernels.bch import Bch, get
+from ondie.kernels.ldpc import MOST, Ldpc
+from ondie.kernels.ldpc_code import code
+
+OTHER = "bchlib"
+WORDS = 256
+"""Words of a call: their data and tables fit into the second-level cache."""
+LDPC_WORDS = 32
+"""The same of LDPC codes, whose words are longer."""
+Call = Callable[[], object]
+
+
+class CodeCase(Protocol):
+    """A code, and what is measured on it."""
+
+    @property
+    def words_per_call(self) -> int:
+        """Words that a call processes."""
+
+    @property
+    def name(self) -> str:
+        """Name of the case in rows."""
+
+    def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
+        """Yield each operation and its contenders by name."""
+
+
+@dataclass(frozen=True)
+class BchCase:
+    """A BCH code, and what is measured on it."""
+
+    m: int
+    t: int
+    data_bytes: int
+    words_per_call: int = WORDS
+
+    @property
+    def name(self) -> str:
+        """Name of the case in rows."""
+        return f"bch m={self.m} t={self.t} {self.data_bytes} B"
+
+    @property
+    def wrong(self) -> tuple[int, ...]:
+        """Numbers of wrong bits of the words to decode."""
+        return tuple(sorted({1, min(8, self.t), self.t}))
+
+    def codes(self) -> dict[str, Bch]:
+        """Return the codes by the name of the contender, the widest instruction set first."""
+        shape = (self.m, self.t, self.data_bytes)
+        found = {}
+        if "c" in backends():
+            found["c, with CRC"] = get(*shape, True, "c")
+        for isa in reversed(isas()):
+            found[f"c, {isa}"] = get(*shape, False, "c", isa)
+        found["numba"] = get(*shape, False, "numba")
+        return found
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """Data of the words, uint8[WORDS, data_bytes]."""
+        return np.random.default_rng(0).integers(0, 256, (WORDS, self.data_bytes), np.uint8)
+
+    def damaged(self, wrong: int) -> np.ndarray:
+        """Return the data of the words with ``wrong`` bits inverted in each."""
+        rng, data = np.random.default_rng(wrong), self.words.copy()
+        for row in data:
+            places = rng.choice(8 * self.data_bytes, wrong, replace=False)
+            np.bitwise_xor.at(row, places // 8, (1 << places % 8).astype(np.uint8))
+        return data
+
+    def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
+        """Yield each operation and its contenders by name; a call processes WORDS words."""
+        codes = self.codes()
+        other = self._other()
+        checks = {name: code.encode(self.words) for name, code in codes.items()}
+        encode = {name: self._encode(code) for name, code in codes.items()}
+        clean = {
+            name: lambda code=code, name=name: code.check(self.words, checks[name])
+            for name, code in codes.items()
+        }
+        yield "encode", encode | ({} if other is None else {OTHER: other.encode})
+        yield "clean check", clean | ({} if other is None else {OTHER: other.check})
+        for wrong in self.wrong:
+            data = self.damaged(wrong)
+            calls = {name: self._decode(code, data, checks[name]) for name, code in codes.items()}
+            more = {} if other is None else {OTHER: other.decode(data)}
+            yield f"decode {wrong} wrong bit{'s' * (wrong > 1)}", calls | more
+
+    def _encode(self, code: Bch) -> Call:
+        """Return a function that encodes all words."""
+        check = np.empty((WORDS, code.check_bytes), np.uint8)
+        return lambda: code.encode(self.words, check)
+
+    def _decode(self, code: Bch, data: np.ndarray, check: np.ndarray) -> Call:
+        """Return a function that corrects copies of all words, and returns the results."""
+        work, work_check = data.copy(), check.copy()
+
+        def decode() -> np.ndarray:
+            work[:] = data
+            work_check[:] = check
+            return code.decode(work, work_check)
+
+        return decode
+
+    def _other(self) -> _Bchlib | None:
+        """Return bchlib's code, or None if it is not installed."""
+        return _Bchlib(self) if find_spec(OTHER) is not None else None
+
+
+class _Bchlib:
+    """The calls of bchlib for a case."""
+
+    def __init__(self, case: BchCase) -> None:
+        self._code: Any = import_module(OTHER).BCH(case.t, m=case.m)
+        self._data = [row.tobytes() for row in case.words]
+        self._check = [bytes(self._code.encode(row)) for row in self._data]
+
+    def encode(self) -> None:
+        """Encode all words."""
+        for row in self._data:
+            self._code.encode(row)
+
+    def check(self) -> None:
+        """Check all words."""
+        for row, check in zip(self._data, self._check, strict=True):
+            self._code.decode(row, check)
+
+    def decode(self, data: np.ndarray) -> Call:
+        """Return a function that corrects copies of ``data``, and returns the results."""
+        rows = [row.tobytes() for row in data]
+
+        def decode() -> list[int]:
+            results = []
+            for row, check in zip(rows, self._check, strict=True):
+                work, work_check = bytearray(row), bytearray(check)
+                results.append(self._code.decode(work, work_check))
+                self._code.correct(work, work_check)
+            return results
+
+        return decode
+
+
+@dataclass(frozen=True)
+class LdpcCase:
+    """An LDPC code, and what is measured on it."""
+
+    data_bytes: int
+    circulant: int
+    hard: tuple[float, ...]
+    """Raw bit error rates of words of bits, from one read."""
+    soft: tuple[float, ...]
+    """Raw bit error rates of words of messages, from three reads."""
+    words_per_call: int = LDPC_WORDS
+
+    @property
+    def name(self) -> str:
+        """Name of the case in rows."""
+        found = code(self.data_bytes, self.circulant)
+        return f"ldpc {self.data_bytes} B rate {found.rate:.3f} girth {found.girth}"
+
+    def codes(self) -> dict[str, Ldpc]:
+        """Return the codes by the name of the contender, the widest instruction set first."""
+        shape = code(self.data_bytes, self.circulant)
+        found = {f"c, {isa}": Ldpc("c", isa, shape) for isa in reversed(isas())}
+        return found | {"numba": Ldpc("numba", None, shape)}
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """The words, uint8[words_per_call, word_bytes]."""
+        size = (self.words_per_call, self.data_bytes)
+        data = np.random.default_rng(0).integers(0, 256, size, np.uint8)
+        return Ldpc(of=code(self.data_bytes, self.circulant)).encode(data)
+
+    def damaged(self, rate: float) -> np.ndarray:
+        """Return the words with each bit inverted with probability ``rate``."""
+        rng = np.random.default_rng(int(rate * 1e6))
+        wrong = rng.random((*self.words.shape[:-1], 8 * self.words.shape[-1])) < rate
+        return self.words ^ np.packbits(wrong, axis=-1, bitorder="little")
+
+    def messages(self, rate: float) -> np.ndarray:
+        """Return the words as three reads show them, int8[words_per_call, bits].
+
+        Levels of +1 (bit 0) and -1 have normal noise, of which a read at 0 makes ``rate`` wrong
+        bits. The other reads are where a bit of 0 is as often below as 1/3 of the wrong ones.
+        """
+        rng, mean = np.random.default_rng(int(rate * 1e6)), -NormalDist().inv_cdf(rate)
+        distance = -NormalDist(mean).inv_cdf(rate / 3)
+        level = np.where(np.unpackbits(self.words, axis=1, bitorder="little") == 1, -mean, mean)
+        level += rng.standard_normal(level.shape)
+        strong, weak = MOST // 2, MOST // 8
+        return np.where(np.abs(level) > distance, strong, weak).astype(np.int8) * np.where(
+            level < 0, np.int8(-1), np.int8(1)
+        )
+
+    def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
+        """Yield each operation and its contenders by name; a call processes words_per_call words.
+
+        Calls return the code words, or a `kernels.ldpc.Decoded`.
+        """
+        codes, data = self.codes(), np.ascontiguousarray(self.words[:, : self.data_bytes])
+
+        def encode(kernel: Ldpc) -> Call:
+            return lambda: kernel.encode(data)
+
+        def hard(kernel: Ldpc, words: np.ndarray) -> Call:
+            return lambda: kernel.decode(words)
+
+        def soft(kernel: Ldpc, messages: np.ndarray) -> Call:
+            return lambda: kernel.decode_soft(messages)
+
+        yield "encode", {name: encode(kernel) for name, kernel in codes.items()}
+        for rate in self.hard:
+            read = self.damaged(rate)
+            what = f"decode at RBER {rate:g}" if rate else "clean check"
+            yield what, {name: hard(kernel, read) for name, kernel in codes.items()}
+        for rate in self.soft:
+            messages = self.messages(rate)
+            yield (
+                f"decode three reads at RBER {rate:g}",
+                {name: soft(kernel, messages) for name, kernel in codes.items()},
+            )
+
+
+CASES: dict[str, tuple[CodeCase, ...]] = {
+    "bch": (BchCase(14, 40, 1024), BchCase(14, 60, 1024), BchCase(13, 8, 512)),
+    "ldpc": (LdpcCase(4096, 1024, (0.0, 1e-3, 4e-3, 7e-3), (1e-2,)),),
+}
+"""Cases of each code."""
+UNIT = "us/word"
