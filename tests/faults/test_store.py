@@ -722,10 +722,10 @@ def test_a_failed_sync_fails_the_flush_and_all_later_changes(tmp_path, monkeypat
 
 def test_a_full_file_system(tmp_path, root):
     """A small file system, or a small limit of the size of files where none may be mounted."""
-    mount = 'mount -t tmpfs -o size=64m none "$0"; exec "$@"'
+    mount = 'mount -t tmpfs -o size=32m none "$0"; exec "$@"'
     before, least = ["unshare", "-m", "sh", "-c", mount, str(tmp_path)], 1000
     if not mounts():
-        before, least = ["prlimit", "--fsize=60000000"], -1
+        before, least = ["prlimit", "--fsize=30000000"], -1
     words = [*before, sys.executable, "-c", TMPFS, str(tmp_path), str(least)]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.startswith("end"), done

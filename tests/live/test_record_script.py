@@ -12,6 +12,7 @@ import pytest
 from ondie.traces import TraceError, load
 from ondie.traces.launch import split_command
 from ondie.traces.record import main
+from tests.smoke.commands import NO_COMPILER
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -44,15 +45,6 @@ if __name__ == "__main__":
     loss = train(int(sys.argv[1]))
     exec(sys.argv[2] if len(sys.argv) > 2 else "")
 '''
-NO_COMPILER = """
-import sys, types
-compiler = types.ModuleType("torch._dynamo")
-compiler.disable = lambda function, *arguments, **options: function
-compiler.graph_break = lambda: None
-sys.modules["torch._dynamo"] = compiler
-"""
-"""Takes the place of torch's compiler, which the first optimizer of a process imports: half of the
-time that a script here takes. Nothing here uses it."""
 MODULE = """
 import os
 import torch

@@ -1,7 +1,7 @@
 """The `ondie` command for tests: in this process where that is enough, else as a user starts it.
 
-Owns running it, its outcome, and what it left on disk. Does not own any expectation but the one
-form of every error: one line on standard error.
+Owns running it, its outcome, what it left on disk, and a short start of scripts with torch. Does
+not own any expectation but the one form of every error: one line on standard error.
 Source: own.
 """
 
@@ -52,6 +52,17 @@ class Outcome:
 def compiled() -> None:
     """Fill the compile cache, so that no test's clock pays for it."""
     compare(model("adam", 1000), load_preset("optimstore-r1"), swing=False)
+
+
+NO_COMPILER = """
+import sys, types
+compiler = types.ModuleType("torch._dynamo")
+compiler.disable = lambda function, *arguments, **options: function
+compiler.graph_break = lambda: None
+sys.modules["torch._dynamo"] = compiler
+"""
+"""Takes the place of torch's compiler, which the first optimizer of a process imports: half of the
+time that a short script takes. Scripts of tests do not use it."""
 
 
 def here(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:

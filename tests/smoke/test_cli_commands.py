@@ -15,7 +15,7 @@ from ondie.emu.cli.main import commands
 from ondie.emu.config.config import diff, load_preset, preset_names, shown
 from ondie.emu.nand.constraints import timing_rows
 from ondie.emu.units import fmt_bytes
-from tests.smoke.commands import apart, files, here, refused
+from tests.smoke.commands import NO_COMPILER, apart, files, here, refused
 
 
 def members(command) -> dict[str, click.Command]:
@@ -311,7 +311,7 @@ print("trained")
 def test_record_then_look_then_compare(capsys, tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(NO_COMPILER + SCRIPT)
     words = ["record", "run.h5", "--steps", "3", "--", sys.executable, "train.py", "5"]
     outcome = apart(*words, cwd=tmp_path)
     assert outcome.code == 0, outcome.err
@@ -348,7 +348,9 @@ def test_record_refuses_an_optimizer_that_no_path_knows(tmp_path, more):
     pytest.importorskip("torch", reason="torch is not installed")
     text = SCRIPT.replace("AdamW(", "RMSprop(").replace(", fused=True", "")
     assert text != SCRIPT
-    (tmp_path / "train.py").write_text(text + "import pathlib\npathlib.Path('done').touch()\n")
+    (tmp_path / "train.py").write_text(
+        NO_COMPILER + text + "import pathlib\npathlib.Path('done').touch()\n"
+    )
     words = ["record", "run.h5", *more, "--", sys.executable, "train.py", "5"]
     outcome = apart(*words, cwd=tmp_path)
     assert outcome.code == 2

@@ -1,6 +1,8 @@
 """Does `ondie study formats` write what it found, refuse what it cannot do in one line, and end
 with everything it started?"""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.main import main
 from ondie.emu.validate import SUITES
 from tests.smoke.commands import Outcome, apart, files, here, refused
 
@@ -38,12 +41,26 @@ def needs_torch():
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> tuple[Outcome, Path]:
-    """A short run, as a user starts it, and its folder."""
+def done(tmp_path_factory, counts) -> tuple[Outcome, Path]:
+    """A short run and its folder: as a user starts it, or, at small counts, in this process and one
+    worker, since each process imports torch and its compiler for 5 s."""
     needs_torch()
     folder = tmp_path_factory.mktemp("formats")
-    options = ("--steps", STEPS, "--seeds", "1", "--json", "rows.json", "--figure", "new/f.PNG")
-    return apart(*WORDS, *options, cwd=folder), folder
+    options = ("--steps", STEPS, "--seeds", 1, "--json", "rows.json", "--figure", "new/f.PNG")
+    return counts(with_one_worker, apart)(*WORDS, *options, cwd=folder), folder
+
+
+def with_one_worker(*arguments: object, cwd: Path) -> Outcome:
+    """`ondie ARGUMENTS` in this process, with one core for its workers."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.chdir(cwd)
+        patch.setattr(os, "cpu_count", lambda: 1)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main([str(x) for x in arguments])
+    code = end.value.code
+    assert code is None or isinstance(code, int)
+    return Outcome(code or 0, out.getvalue(), err.getvalue())
 
 
 def test_what_is_written(done):

@@ -75,12 +75,15 @@ def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     if not name.endswith(".__init__"):
         package = package[:-1]
     inside: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        if node in inside:
+            continue  # what is in a function inside a function is inside already
         lazy = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         if lazy or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
             inside |= set(ast.walk(node)) - {node}
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

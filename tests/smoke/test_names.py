@@ -5,6 +5,7 @@ of a pattern. Loop indices i, j, k of `for` statements and comprehensions do not
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,13 +37,13 @@ def files(root: Path) -> Iterator[tuple[str, Path]]:
 
 def bindings(tree: ast.AST) -> Iterator[str]:
     """Every bound name except loop indices."""
-    indices = set()
-    for node in ast.walk(tree):
+    indices, nodes = set(), list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.For | ast.comprehension):
             for target in ast.walk(node.target):
                 if isinstance(target, ast.Name) and target.id in ("i", "j", "k"):
                     indices.add(target)
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) if node not in indices:
                 yield name
@@ -58,6 +59,12 @@ def letters(tree: ast.AST, symbols: str = "") -> tuple[int, int]:
     """(one-letter names that are no symbols, all bindings)."""
     names = list(bindings(tree))
     return sum(len(name) == 1 and name not in "_" + symbols for name in names), len(names)
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a module, which several tests look through."""
+    return ast.parse(text)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +100,7 @@ def test_names_are_words(modules):
     shares = {}
     for room in {room for room, _, _ in modules}:
         found = [
-            letters(ast.parse(text), MATHEMATICS.get(name, ("",))[0])
+            letters(parsed(text), MATHEMATICS.get(name, ("",))[0])
             for place, name, text in modules
             if place == room
         ]
@@ -108,7 +115,7 @@ def test_symbols_are_used(modules):
     """Every letter of MATHEMATICS is bound in its file."""
     texts = {name: text for _, name, text in modules}
     for name, (symbols, _) in MATHEMATICS.items():
-        assert set(symbols) <= set(bindings(ast.parse(texts[name]))), name
+        assert set(symbols) <= set(bindings(parsed(texts[name]))), name
 
 
 def test_files_are_short(modules):
@@ -120,7 +127,7 @@ def test_functions_are_short(modules):
     long = [
         f"{name}: {node.name}, {node.end_lineno - node.lineno + 1} lines"
         for _, name, text in modules
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parsed(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno - node.lineno >= FUNCTION_LINES
     ]

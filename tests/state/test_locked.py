@@ -87,7 +87,7 @@ def test_who_waits_for_what(monkeypatch, counts, rng):
         seen["postponed"] += int(late.sum())
         check_between_events(arrays, Geometry.of(cfg))
 
-    count = stepped(monkeypatch, arrays, cfg, mixed(rng, lpns, counts(250, 2000)), look)
+    count = stepped(monkeypatch, arrays, cfg, mixed(rng, lpns, counts(130, 2000)), look)
     assert count["collections"] > 20 and count["gc_dropped_pages"] == 0
     assert count["gc_read_pages"] == count["gc_program_pages"] > 20
     assert min(seen.values()) > 0
