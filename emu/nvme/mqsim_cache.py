@@ -169,6 +169,7 @@ def make_place(st, dev, stream, lpn, before):
             out = make_flash_write(st, dev, owner, number, old.have, stamp, before)
     place = cache_places.take_place(st, group, lpn)
     st.cpage[place - 1].epoch = CLEAN
+    st.cpage[place - 1].leaving = 0
     cache_places.append(st, group, place)
     return place, out
 
@@ -186,6 +187,19 @@ def set_content(st, group, place, value):
     """Set the state of cache slot ``place`` to ``value`` (DIRTY or CLEAN)."""
     st.cache[group].contents += value - st.cpage[place - 1].epoch
     st.cpage[place - 1].epoch = value
+
+
+@inline
+def make_younger(st, place, stamp):
+    """Set the age of the data in cache slot ``place`` to ``stamp`` (ps) unless they are younger.
+
+    ``stamp`` is the time at which the command that brings the data was split: ``command.made`` for
+    a read (nand/scheduler_statistics.py). The data of a later command may reach the cache first,
+    because a write that exceeds the limit waits.
+    """
+    page = st.cpage[place - 1]
+    if page.leaving < stamp:
+        page.leaving = stamp
 
 
 # --- writes
@@ -263,7 +277,7 @@ def cache_pages(st, tid):
         page = st.cpage[place - 1]
         page.have |= sectors
         page.stream = stream
-        page.leaving = st.stamp[tid]
+        make_younger(st, place, st.stamp[tid])
         set_content(st, group, place, DIRTY)
         st.count[dev, CACHE_WRITE_PAGES] += 1
         taken += set_bits(sectors)
@@ -421,6 +435,6 @@ def fill(st, tid):
         make_newest(st, group, place)
         set_content(st, group, place, DIRTY)
     st.cpage[place - 1].have |= txn.sectors
-    st.cpage[place - 1].leaving = st.reg[0].now
+    make_younger(st, place, st.command[tid].made)
     if made:  # as in MQSim, sectors that join a cached page take no time
         occupy(st, tid, set_bits(txn.sectors) * SECTOR_BYTES)

@@ -39,13 +39,13 @@ def mean(share):
 @pytest.mark.parametrize("fill", [0.5, 0.7, 0.85])
 def test_shares(policy, fill):
     """Shares of all blocks add up to 1; their mean is near what the plane holds, from which the
-    model strays as its full blocks stay as they were."""
+    model strays because it leaves no block full (up to 8.2 %, RGA at 0.85)."""
     share = layout.uniform(policy, 32, 1024, fill, 10, 0.3)
     if share is None:  # RANDOM_PP asks for more invalid pages than there are
         assert policy == "RANDOM_PP" and fill > 0.65
         return
     assert share.min() > -1e-9 and share.sum() == pytest.approx(1, abs=1e-6)
-    assert mean(share) == pytest.approx(fill / (1 - 10 / 1024), rel=0.08)
+    assert mean(share) == pytest.approx(fill / (1 - 10 / 1024), rel=0.085)
 
 
 @pytest.mark.parametrize("d", [1, 2, 9, 30])
@@ -63,10 +63,20 @@ def test_the_model_one_step_after_the_other(d):
             for i in range(1, pages)
         ]
         w[1:pages] = [x + y for x, y in zip(w[1:pages], step, strict=True)]
+        w[pages] = 0.0
         if max(map(abs, step)) <= 1e-10:
             break
     wanted = -np.diff([*w, 0.0])
     np.testing.assert_allclose(layout._choices(pages, rho, d), wanted, rtol=1e-9)
+
+
+def test_blocks_of_mqsim():
+    """The blocks of one plane in MQSim's run (commit 7ec40e3): 2,662 pages, 70 % occupancy, 7 % of
+    over-provisioning, RGA, 128 blocks of 32 pages, a threshold of 19 free blocks."""
+    blocks = [11, 6, 6, 6, 6, 7, 7, 7, 7, 8, 8, 8, 7, 6, 5, 4, 2, 1, 1]
+    share = layout.uniform("RGA", 32, 128, 0.7 * (1 - 0.07), 19, 0.7)
+    valid = layout.blocks_of(layout.moved_to(share, 2662 / (119 * 32)), 119, 2662)
+    assert valid.tolist() == np.repeat(np.arange(31, 12, -1), blocks).tolist()
 
 
 def test_the_better_the_choice_the_emptier_the_victim():

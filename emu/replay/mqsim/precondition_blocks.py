@@ -48,7 +48,8 @@ def _choices(pages: int, rho: float, d: int) -> F64:
     best of ``d`` random blocks.
 
     Solves the mean-field model by Euler steps of w[i], the fraction of blocks with at least i valid
-    pages. ``rho``: valid pages / pages of blocks in use.
+    pages. ``rho``: valid pages / pages of blocks in use. As in MQSim (Euler_estimation), w[pages]
+    counts in the first step only: no block is left with all its pages valid.
     """
     numbers = np.arange(pages + 1)
     start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in numbers])
@@ -56,13 +57,14 @@ def _choices(pages: int, rho: float, d: int) -> F64:
     w[: pages + 1] = np.cumsum(start[::-1])[::-1]
     w[0] = 1.0
     i = numbers[1:pages].astype(np.float64)
-    for _ in range(STEPS):
+    for _ in range(STEPS if pages > 1 else 0):
         power = w**d
         rest = pages - power[1 : pages + 1].sum()
         change = STEP * (1 - power[1:pages] - rest * i * (w[1:pages] - w[2 : pages + 1])
                          / (pages * rho))  # fmt: skip
         w[1:pages] += change
-        if pages < 2 or np.abs(change).max() <= CLOSE:
+        w[pages] = 0.0
+        if np.abs(change).max() <= CLOSE:
             break
     return w[:-1] - w[1:]
 
