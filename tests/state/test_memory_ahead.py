@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ondie.emu import service as service_module
 from ondie.emu.drive import Drive
 from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nand.store_folder import SEGMENT_BYTES
-from ondie.emu.nvme.command import COMMAND, WRITE
+from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.service import Service
+from ondie.emu.units import InputError
 from ondie.kernels import native
 from tests.state.small import config
 
@@ -95,6 +97,21 @@ def test_a_service_has_it_and_ends_it() -> None:
     assert threads() == before
     drive.write(9 << 20, np.full(1 << 20, 3, np.uint8))  # nobody makes memory ready any more
     assert (drive.read(9 << 20, 1 << 20) == 3).all() and (drive.read(0, 1 << 20) == 1).all()
+
+
+def test_a_service_that_cannot_have_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients get the error instead of waiting, and the drive is free."""
+
+    def fails() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(service_module, "MemoryAhead", fails)
+    drive, commands = Drive(CFG, payload=True), np.zeros(1, COMMAND)
+    commands["op"], commands["size"], commands["data"] = READ, PAGE, -1
+    with Service(drive) as served:
+        with pytest.raises((RuntimeError, InputError), match="can't start new thread"):
+            served.submit(commands).result(30)
+    assert drive.owner is None
 
 
 LATE = """
