@@ -34,8 +34,10 @@ void ondie_add_ahead(ondie_ahead *ahead, uint8_t *to, int64_t page_bytes, uint8_
 }
 
 void ondie_run_ahead(ondie_ahead *ahead) {
-    while (!atomic_load(SHARED(ahead->closing))) {
+    for (;;) {
+        /* before the looks at what is rung for: a ring behind it ends the wait */
         const uint64_t seen = ondie_rung(&ahead->bell), at = ahead->ready;
+        if (atomic_load(SHARED(ahead->closing))) return;
         if (at == atomic_load_explicit(SHARED(ahead->added), memory_order_acquire)) {
             ondie_await(&ahead->bell, seen, 0, 0, INT64_MAX, NULL);
             continue;

@@ -284,11 +284,12 @@ class Service:
         with self._turns:
             self.drive.owner = threading.get_ident()
         sleep_exactly()
-        ahead = MemoryAhead()
         try:
-            self.drive.prepare_memory(ahead)
-            while self._ended is None and self._turn():
-                pass
+            with MemoryAhead() as ahead:
+                with self._turns:
+                    self.drive.prepare_memory(ahead)
+                while self._ended is None and self._turn():
+                    pass
             self._end(self._ended or "", InputError(f"the service has ended{self._ended or ''}"))
         except BaseException as error:
             self._end(f": {error}", error)  # clients get it from their futures
@@ -298,7 +299,6 @@ class Service:
             with self._turns:
                 self.drive.prepare_memory(None)
                 self.drive.owner = None
-            ahead.close()
 
     def _end(self, why: str, error: BaseException) -> None:
         """End the service: no batch is accepted any more, and the clients of those that are left

@@ -40,11 +40,13 @@ class MarkedBlocks:
         save: Callable[[], None] = keep_nothing,
     ) -> None:
         self._state, self._lock, self._save = state, lock, save
+        self._kept = True
+        """False: a change could not be kept. The next one tries again."""
 
     def __bool__(self) -> bool:
         sanitize = self._state.sanitize
         erased = sanitize.erased or sanitize.status == IN_PROGRESS
-        return erased or bool(self._marked.ranges)
+        return erased or not self._kept or bool(self._marked.ranges)
 
     @property
     def _marked(self) -> Uncorrectable:
@@ -86,9 +88,13 @@ class MarkedBlocks:
             before = list(self._marked.ranges), self._state.sanitize
             found = function()
             changed = before != (self._marked.ranges, self._state.sanitize)
-        if changed:
+        if changed or not self._kept:
+            self._kept = (
+                True  # before the change is kept: that of another thread may fail meanwhile
+            )
             try:
                 self._save()
             except InputError:
+                self._kept = False
                 return found, False
         return found, True

@@ -298,7 +298,8 @@ class DriveStates:
             drive.take_log(0)
             self._unsynced = False
         self._moved = False
-        if payload.moved.full is None:
+        waits = drive.moved.store.syncs and self._unsynced  # without power, for the next start
+        if payload.moved.full is None and not waits:
             self._stored[:] = payload.updated[0]
 
     def _left_beside(self) -> set[int]:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from ondie.emu.serve import controller_state
 from ondie.emu.serve.marked_blocks import MarkedBlocks
 from ondie.emu.units import InputError
 from tests.protocol.nvme_tcp_client import Queue
@@ -199,6 +200,27 @@ def test_a_write_after_a_sanitize_is_in_its_log_page(tmp_path, clock):
         one.write(0, b"w" * BLOCK)
     with both(tmp_path, clock) as (_, one, host):
         assert erased(host) == 0 and one.read(0, BLOCK) == b"w" * BLOCK
+
+
+def test_a_change_that_could_not_be_kept_is_kept_with_the_next_write(tmp_path, monkeypatch):
+    """The file system had no room for it once."""
+    with both(tmp_path) as (_, one, host):
+        sanitize(host)
+
+    def fails(*_):
+        raise InputError("no room: test")
+
+    note = tmp_path / "store" / "nvme.json"
+    options = {"store": str(tmp_path / "store")}
+    with served.drive(tmp_path, "write back", options) as (_, name), client(name) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(controller_state, "write_atomically", fails)
+            one.write(0, b"w" * 2 * UNIT)
+        before = json.loads(note.read_text())
+        assert before["sanitize"]["erased"]
+        one.write(4 * UNIT, b"x" * UNIT)
+        after = before | {"sanitize": before["sanitize"] | {"erased": False}}
+        assert json.loads(note.read_text()) == after
 
 
 def test_a_write_beside_a_sanitize_is_in_its_log_page(tmp_path):

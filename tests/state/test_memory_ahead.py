@@ -1,17 +1,22 @@
 """Memory of pages that is made ready before programs reach it: which parts, and who ends it."""
 
 import mmap
+import shutil
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ondie.emu import service as service_module
 from ondie.emu.drive import Drive
 from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nand.store_folder import SEGMENT_BYTES
-from ondie.emu.nvme.command import COMMAND, WRITE
+from ondie.emu.nvme.command import COMMAND, READ, WRITE
 from ondie.emu.service import Service
+from ondie.emu.units import InputError
 from ondie.kernels import native
 from tests.state.small import config
 
@@ -92,6 +97,68 @@ def test_a_service_has_it_and_ends_it() -> None:
     assert threads() == before
     drive.write(9 << 20, np.full(1 << 20, 3, np.uint8))  # nobody makes memory ready any more
     assert (drive.read(9 << 20, 1 << 20) == 3).all() and (drive.read(0, 1 << 20) == 1).all()
+
+
+def test_a_service_that_cannot_have_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients get the error instead of waiting, and the drive is free."""
+
+    def fails() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(service_module, "MemoryAhead", fails)
+    drive, commands = Drive(CFG, payload=True), np.zeros(1, COMMAND)
+    commands["op"], commands["size"], commands["data"] = READ, PAGE, -1
+    with Service(drive) as served:
+        with pytest.raises((RuntimeError, InputError), match="can't start new thread"):
+            served.submit(commands).result(30)
+    assert drive.owner is None
+
+
+LATE = """
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+#include "ondie.h"
+static ondie_ahead ahead;
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); }
+uint64_t late_rung(const ondie_doorbell *bell) { nap(); return ondie_rung(bell); }
+int late_await(ondie_doorbell *bell, uint64_t seen, int64_t poll_ns, int64_t last_ns,
+               int64_t deadline_ns, const ondie_doorbell *other) {
+    nap();
+    return ondie_await(bell, seen, poll_ns, last_ns, deadline_ns, other);
+}
+static void *run(void *none) { ondie_run_ahead(&ahead); return none; }
+int main(void) {
+    for (int at = 0; at < 6; at++) { /* within each nap, and behind them */
+        pthread_t thread;
+        ahead = (ondie_ahead){.closing = 0};
+        pthread_create(&thread, NULL, run, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 10000000L * at}, NULL);
+        ondie_close_ahead(&ahead);
+        pthread_join(thread, NULL);
+    }
+    return 0;
+}
+"""
+"""Ends a thread that is late: 20 ms before each look at the doorbell, and before each wait."""
+
+
+def test_the_end_is_never_missed(root: Path, tmp_path: Path) -> None:
+    """Whenever it comes, also between two looks of the thread."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not installed")
+    (tmp_path / "late.c").write_text(LATE)
+    csrc = root / "csrc"
+    flags = [compiler, "-std=gnu11", "-O1", f"-I{csrc}"]
+    late = ["-Dondie_rung=late_rung", "-Dondie_await=late_await"]
+    for command in (
+        [*flags, *late, "-c", csrc / "memory_ahead.c", "-o", tmp_path / "ahead.o"],
+        [*flags, tmp_path / "late.c", tmp_path / "ahead.o", csrc / "doorbell.c", "-pthread",
+         "-o", tmp_path / "late"],
+    ):  # fmt: skip
+        subprocess.run(command, check=True, timeout=60)
+    subprocess.run([tmp_path / "late"], check=True, timeout=10)
 
 
 class NoThread(MemoryAhead):

@@ -295,6 +295,22 @@ def test_what_is_not_synced_does_not_count(tmp_path, monkeypatch, reported):
     both.drive.close()
 
 
+def test_what_a_drive_without_power_has_not_synced_does_not_count(tmp_path):
+    both = Both("plain", "sgd", 0, 120, BLOCKS_OF_16, store=tmp_path / "s", durability="host")
+    both.begin()
+
+    def program(wanted):
+        while both.states._opened.updated.sum() < wanted:
+            both.drive.run_until(max_events=1)
+
+    program(20)
+    assert (done := both.states.stripes_done) >= 20
+    program(done + 5)
+    both.drive.power_cut(both.drive.now)
+    assert both.states._opened.updated.sum() > both.states.stripes_done == done
+    both.drive.close()
+
+
 def test_a_report_syncs_what_the_update_has_changed_alone(tmp_path, monkeypatch):
     """Not what commands write, and nothing twice; a parity is a change, too."""
     both = Both("parity", "sgd", 0, 40, store=tmp_path / "store", durability="host")
