@@ -18,6 +18,8 @@
 
 enum { LARGE_PAGE = 1 << 21 };
 
+_Static_assert(sizeof((ondie_ahead *)0)->part == ONDIE_AHEAD * sizeof(uint64_t), "room for all parts");
+
 #define SHARED(field) ((_Atomic uint64_t *)&(field))
 
 void ondie_add_ahead(ondie_ahead *ahead, uint8_t *to, int64_t page_bytes, uint8_t *end) {

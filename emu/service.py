@@ -40,7 +40,7 @@ from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbel
 CLOCKS = ("virtual", "real")
 AHEAD_NS = 50_000
 """Wall time by which the simulation may run ahead while commands are in flight, in ns."""
-ALONE_NS = 200_000
+ALONE_NS = 100_000
 """The same in turns of a client that is alone: a read of flash is then simulated in one piece."""
 LENT_NS = 2_000_000
 """Wall time, ns, for which the drive's events are left to a client that has run a batch alone."""
@@ -64,7 +64,7 @@ class Service:
     With the clock ``real``, the simulation runs up to AHEAD_NS of wall time ahead while commands
     are in flight (ALONE_NS for one that its client's thread runs alone), so that a completion is at
     hand when its time has come. A batch that is handed over meanwhile arrives as much later, which
-    counts as lag.
+    counts as lag; a thread that runs its command alone sees what is sent to it as much later.
 
     Raises InputError for an unknown clock, a scale that is not above 0 and at most MOST_SCALE, or a
     scale with the clock ``virtual``; for a drive that is closed, has no power, belongs to another

@@ -70,8 +70,10 @@ def test_the_next_part_is_ready() -> None:
         assert ahead.ready == len(wanted) > SEGMENT_BYTES // LARGE - 1
         assert drive.store is not None and len(drive.store.segments_on_disk()) == 2
         assert all(in_use(address) and in_use(address + LARGE - 1) for address in wanted)
-        beyond = max(wanted) + LARGE
-        assert not in_use(beyond + LARGE)  # no more than the next one
+        start = int(drive.store.page_at[1])
+        last = max(each for each in wanted if start <= each < start + SEGMENT_BYTES)
+        assert last + 2 * LARGE < start + SEGMENT_BYTES
+        assert not in_use(last + 2 * LARGE)  # no more than the next one
         drive.prepare_memory(None)
         drive.write(80 << 20, np.full(4 << 20, 9, np.uint8)[: 1 << 20])
         assert ahead.ready == len(wanted)
