@@ -204,9 +204,9 @@ static int64_t wait_until(int64_t at_ns, int64_t last_ns, ondie_doorbell *const 
     return now;
 }
 
-void ondie_deliver(int64_t at_ns, int64_t last_ns, ondie_doorbell *const *clients,
-                   const uint64_t *counts, size_t count, const int64_t *due_ns, size_t due,
-                   ondie_lag *lag, ondie_doorbell *own, uint64_t seen, int64_t stay_until_ns) {
+uint32_t ondie_deliver(int64_t at_ns, int64_t last_ns, ondie_doorbell *const *clients,
+                       const uint64_t *counts, size_t count, const int64_t *due_ns, size_t due,
+                       ondie_lag *lag, ondie_doorbell *own) {
     note_processor(own);
     int64_t now = wait_until(at_ns, last_ns, clients, count);
     for (size_t i = 0; i < due; i++) count_lag(lag, now - due_ns[i]);
@@ -215,6 +215,5 @@ void ondie_deliver(int64_t at_ns, int64_t last_ns, ondie_doorbell *const *client
         asleep += atomic_load(SLEEPERS(clients[i]));
         ondie_ring(clients[i], counts[i]);
     }
-    /* a client that has slept may need this processor */
-    if (count) await_rung(own, seen, asleep ? 0 : stay_until_ns, 0, stay_until_ns, NULL, 1);
+    return asleep;
 }

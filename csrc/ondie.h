@@ -549,12 +549,12 @@ typedef struct {
 
 /* Wait until at_ns, sleeping until last_ns before. Then count the lag of `due` completions that
  * were due at due_ns, and ring client i counts[i] times. Clients that sleep are woken in advance,
- * so that they poll at at_ns. If there are clients, stay until the rings of `own` are not `seen`,
- * or until stay_until_ns: the clients may need a lock that the caller takes afterwards.
+ * so that they poll at at_ns. Return the number of those that sleep still. own: doorbell of the
+ * caller.
  */
-void ondie_deliver(int64_t at_ns, int64_t last_ns, ondie_doorbell *const *clients,
-                   const uint64_t *counts, size_t count, const int64_t *due_ns, size_t due,
-                   ondie_lag *lag, ondie_doorbell *own, uint64_t seen, int64_t stay_until_ns);
+uint32_t ondie_deliver(int64_t at_ns, int64_t last_ns, ondie_doorbell *const *clients,
+                       const uint64_t *counts, size_t count, const int64_t *due_ns, size_t due,
+                       ondie_lag *lag, ondie_doorbell *own);
 
 /* --- NVMe queues in the memory of a guest --- */
 

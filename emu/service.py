@@ -102,8 +102,7 @@ class Service:
         """Held for the inbox, and by the thread that uses the drive."""
         self._lent_ns = 0
         """Wall time until which the thread leaves the drive's events to a client that is alone."""
-        self._delivery = Delivery(self._bell)
-        self._worked_ns = 0
+        self._delivery, self._worked_ns = Delivery(self._bell), 0
         """Wall time of the last hand-over or delivery."""
         drive.warm_up()  # raises InputError if another service owns the drive
         self._wall = WallClock(drive.now, scale)
@@ -486,15 +485,16 @@ class Service:
         self, end_ps: int, due: list[int], ready: list[tuple[Batch, np.ndarray]]
     ) -> None:
         """Hand ``ready`` to the clients at time ``end_ps``; count the lag of those ``due`` (ps)."""
-        due_ns = [self._wall.ns_of(end) for end in due]
         at_ns, seen = self._wall.ns_of(end_ps), self._bell.rung
         next_ns = self._wall.ns_of(self.drive.next_event) - self._ahead_ns
         stay_until_ns = min(max(at_ns, time.perf_counter_ns()) + POLL_NS, next_ns)
         own = self.drive.owner == self._thread.ident
         clients = kept(ready, early=not own)
-        if not own or self._inbox or sum(clients.values()) < len(ready):
-            stay_until_ns = 0
-        self._delivery.deliver(at_ns, clients, due_ns, seen, stay_until_ns)
+        slept = self._delivery.deliver(at_ns, clients, [self._wall.ns_of(end) for end in due])
         for batch, done in ready:
             if not isinstance(batch, Ticket):
                 batch.succeed(done)
+        if own and not self._inbox and sum(clients.values()) == len(ready):
+            self._turns.release()  # leave them, and Python's lock, to the clients
+            self._bell.wait(seen, 0 if slept else POLL_NS, stay_until_ns)
+            self._turns.acquire()

@@ -103,25 +103,20 @@ class Delivery:
         self._counts = native.ffi.new("uint64_t[]", count)
         self._due_ns = native.ffi.new("int64_t[]", count)
 
-    def deliver(
-        self, at_ns: int, clients: dict[Doorbell, int], due_ns: list[int], seen: int,
-        stay_until_ns: int,
-    ) -> None:  # fmt: skip
+    def deliver(self, at_ns: int, clients: dict[Doorbell, int], due_ns: list[int]) -> bool:
         """Wait until ``at_ns`` (time.perf_counter_ns), count the lag of completions that were due
-        at ``due_ns``, and ring each doorbell of ``clients`` as often as it says.
-
-        Then, if there are any, leave Python's lock to them until the number of rings of the own
-        doorbell is not ``seen``, or until ``stay_until_ns``.
-        """
+        at ``due_ns``, and ring each doorbell of ``clients`` as often as it says. Return True if one
+        of them slept: it may need this processor."""
         if max(len(clients), len(due_ns)) > self._room:
             self._reserve(2 * max(len(clients), len(due_ns)))
         for at, (bell, count) in enumerate(clients.items()):
             self._bells[at], self._counts[at] = bell._bell, count
         self._due_ns[0 : len(due_ns)] = due_ns
-        native.lib.ondie_deliver(
+        asleep = native.lib.ondie_deliver(
             at_ns, LAST_NS, self._bells, self._counts, len(clients), self._due_ns, len(due_ns),
-            self._lag, self._own._bell, seen, stay_until_ns,
+            self._lag, self._own._bell,
         )  # fmt: skip
+        return bool(asleep)
 
     def lag(self) -> tuple[list[int], int, float, int]:
         """Return the histogram, the number of late completions, and the sum and the maximum of the

@@ -265,10 +265,12 @@ class Connection:
         handed_ns = time.perf_counter_ns()
         deadline_ns, rung = self.deadline(timeout), self.bell.rung
         ticket = Ticket(self, checked(commands), handed_ns, buffer)
+        done: list[np.ndarray] = []
+        ticket.early = done.append
         if timeout is not None or not self._run_turns(ticket, -1):
             self._hand_over(ticket)
             self.bell.ring_and_wait(self.service, rung, deadline_ns)
-        return ticket.wait_until(deadline_ns)
+        return done[0] if done else ticket.wait_until(deadline_ns)
 
     def next(self, timeout: float | None = None) -> Ticket:
         """Wait for up to ``timeout`` seconds until a batch is done, and return the ticket of the

@@ -72,13 +72,13 @@ def test_a_delivery_counts_lags_and_rings_at_its_time():
     own, one, two = Doorbell(), Doorbell(), Doorbell()
     delivery = Delivery(own)
     at = time.perf_counter_ns() + 2_000_000
-    delivery.deliver(at, {one: 2, two: 1}, [at - 1_000_000, at, at + 10**12], own.rung, 0)
+    delivery.deliver(at, {one: 2, two: 1}, [at - 1_000_000, at, at + 10**12])
     assert time.perf_counter_ns() >= at
     assert (one.rung, two.rung, own.rung) == (2, 1, 0)
     histogram, late, sum_ns, max_ns = delivery.lag()
     assert sum(histogram) == 3 and histogram[0] >= 1 and 1 <= late <= 2
     assert sum_ns >= max_ns >= 1_000_000 and histogram[max_ns.bit_length()] >= 1
-    delivery.deliver(0, {Doorbell(): 1 for _ in range(100)}, [0] * 200, own.rung, 0)
+    delivery.deliver(0, {Doorbell(): 1 for _ in range(100)}, [0] * 200)
     assert sum(delivery.lag()[0]) == 203
 
 
