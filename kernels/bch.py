@@ -440,6 +440,8 @@ class Bch:
     @staticmethod
     def _rows(name: str, array: Bytes, size: int, writable: bool = False) -> Bytes:
         """Return an array as rows of ``size`` bytes."""
+        if not isinstance(array, np.ndarray):
+            raise KernelError(f"bch: {name} is {type(array).__name__}, expected an array of uint8")
         good = array.ndim in (1, 2) and array.shape[-1] == size and array.dtype == np.uint8
         if not good or not array.flags.c_contiguous:
             strided = "" if array.flags.c_contiguous else ", strided"
@@ -468,7 +470,12 @@ def get(
     m: degree of the field; a word has at most 2^m - 1 bits. crc: whether words contain the CRC-32C
     of their data. backend, isa: as of `kernels.get`. Raises KernelError.
     """
-    return Bch(Code(m, t, data_bytes, bool(crc)), backend, isa)
+    for name, value in (("m", m), ("t", t)):
+        if type(value) is not int:
+            raise KernelError(f"bch: {name} = {value!r}; must be a whole number")
+    if type(crc) is not bool:
+        raise KernelError(f"bch: crc = {crc!r}; must be True or False")
+    return Bch(Code(m, t, data_bytes, crc), backend, isa)
 
 
 __all__ = [

@@ -161,6 +161,24 @@ def numba_checks(shifts, bits, columns, checks):
 
 
 @njit
+def numba_parity(shifts, bits, powers, start, sums):
+    """The same as `numpy_parity`. ``powers``, ``start``: the inverse as of `inverse_of`; ``sums``:
+    memory, uint8[ROWS, circulant]."""
+    rows, size = sums.shape
+    first = bits.shape[0] - rows
+    numba_checks(shifts, bits, first, sums)
+    bits[first:] = 0
+    for column in range(rows):
+        for row in range(rows):
+            for at in range(start[column * rows + row], start[column * rows + row + 1]):
+                power = powers[at]
+                for i in range(size - power):
+                    bits[first + column, i] ^= sums[row, i + power]
+                for i in range(size - power, size):
+                    bits[first + column, i] ^= sums[row, i + power - size]
+
+
+@njit
 def numba_flip(shifts, bits, known, checks, most):
     """The same as `numpy_flip`."""
     rows, columns = shifts.shape
@@ -272,8 +290,9 @@ class Ldpc:
         known[self.code.stored_bits : -ROWS * self.code.circulant] = True
         self._known = known.reshape(self.code.columns, self.code.circulant)
         self._thread = threading.local()
+        self._inverse = inverse_of(self.code)
         if self.backend == "c":
-            self._record, self._kept = _record(self.code)
+            self._record, self._kept = _record(self.code, *self._inverse)
 
     def __repr__(self) -> str:
         of = self.code
@@ -301,12 +320,16 @@ class Ldpc:
         return words.reshape(*data.shape[:-1], self.code.word_bytes)
 
     def _encode(self, data: NDArray[np.uint8], word: Words) -> None:
-        """Write the code word of ``data`` with NumPy."""
+        """Write the code word of ``data`` with NumPy or Numba."""
         word[: data.size] = data
         word[data.size : data.size + CRC_BYTES] = _crc_bytes(data)
         word[data.size + CRC_BYTES :] = 0
         bits = columns_of(self.code, word)
-        numpy_parity(self.code, bits)
+        if self.backend == "numba":
+            sums = np.empty((ROWS, self.code.circulant), np.uint8)
+            numba_parity(self.code.shifts, bits, *self._inverse, sums)
+        else:
+            numpy_parity(self.code, bits)
         word[:] = word_of(self.code, bits)
 
     def decode(self, words: Words, iterations: int = ITERATIONS, flips: int = FLIPS) -> Decoded:
@@ -333,21 +356,16 @@ class Ldpc:
 
     def satisfied(self, words: Words) -> NDArray[np.bool_]:
         """Return which words, uint8[n, word_bytes], satisfy all checks and have their CRC."""
-        rows = _checked("words", words, np.uint8, self.code.word_bytes)
-        size = self.code.data_bytes
-        return np.array([
-            not numpy_checks(self.code, columns_of(self.code, word)).any()
-            and bool((word[size : size + CRC_BYTES] == _crc_bytes(word[:size])).all())
-            for word in rows
-        ], bool)  # fmt: skip
+        found = self.decode(_checked("words", words, np.uint8, self.code.word_bytes), 1, 0)
+        return (found.iterations == 0) & (found.outcome == CORRECT)
 
     def _decoded(
         self, words: Words | None, messages: NDArray[np.int8] | None, iterations: int, flips: int
     ) -> Decoded:
         """Decode checked input on the backend."""
-        if not isinstance(iterations, int) or not 1 <= iterations <= ITERATIONS:
+        if type(iterations) is not int or not 1 <= iterations <= ITERATIONS:
             raise KernelError(f"iterations: {iterations!r}; must be from 1 to {ITERATIONS}")
-        if not isinstance(flips, int) or not 0 <= flips <= ITERATIONS:
+        if type(flips) is not int or not 0 <= flips <= ITERATIONS:
             raise KernelError(f"flips: {flips!r}; must be from 0 to {ITERATIONS}")
         count = len(messages) if words is None else len(words)  # type: ignore[arg-type]
         results = np.empty((count, 3), np.int32)
@@ -392,7 +410,11 @@ class Ldpc:
         answers = np.zeros((ROWS, *total.shape), np.int8)
         made = rounds = 0
         while True:
-            checks = numpy_checks(of, bits)
+            if compiled:
+                checks = np.empty((ROWS, of.circulant), np.uint8)
+                numba_checks(of.shifts, bits, of.columns, checks)
+            else:
+                checks = numpy_checks(of, bits)
             good = not checks.any()
             if not good and checks.sum() * FEW <= ROWS * of.circulant:
                 most = min(flips, AFTER) if made else flips
@@ -434,6 +456,9 @@ def get(
     circulant: bits of a column; four columns are parity. seed: of the matrix. backend, isa: as of
     `kernels.get`. Raises KernelError.
     """
+    for name, value in (("data_bytes", data_bytes), ("circulant", circulant), ("seed", seed)):
+        if type(value) is not int:
+            raise KernelError(f"{name}: {value!r}; must be a whole number")
     return Ldpc(backend, isa, code(data_bytes, circulant, seed))
 
 
@@ -452,11 +477,18 @@ def _checked(name: str, given: np.ndarray, dtype: Any, size: int) -> np.ndarray:
     return np.ascontiguousarray(given).reshape(-1, size)
 
 
-def _record(of: Code) -> tuple[Any, tuple[Any, ...]]:
-    """Return a code as the C record ondie_ldpc, and what must live as long."""
+def inverse_of(of: Code) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the inverse of the parity columns as powers of the shift, int32[n], and the first of
+    each of its circulants, int32[ROWS * ROWS + 1]."""
     lists = [powers for line in of.inverse for powers in line]
     start = np.cumsum([0, *map(len, lists)]).astype(np.int32)
-    inverse = np.array([power for powers in lists for power in powers], np.int32)
+    return np.array([power for powers in lists for power in powers], np.int32), start
+
+
+def _record(
+    of: Code, inverse: NDArray[np.int32], start: NDArray[np.int32]
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return a code as the C record ondie_ldpc, and what must live as long."""
     kept = tuple(
         native.ffi.from_buffer("int32_t[]", np.ascontiguousarray(array))
         for array in (of.shifts, inverse, start)

@@ -218,14 +218,14 @@ def inverted(shifts: NDArray[np.int32], circulant: int) -> tuple[tuple[tuple[int
 
     Let d be its determinant. Modulo 2 and x^Z - 1, with Z a power of two, d^Z = 1 if d has an odd
     number of terms. The inverse of d is thus d^(Z-1), the product of d^1, d^2, d^4 .. d^(Z/2), and
-    each of these has as many terms as d.
+    each of these has at most as many terms as d.
     """
     powers, inverse = determinant(shifts, circulant), {0}
+    if len(powers) % 2 == 0:  # then d^Z = 0
+        raise KernelError("shifts: the parity columns are singular")
     for _ in range(circulant.bit_length() - 1):
         inverse = product(powers, inverse, circulant)
-        powers = {2 * power % circulant for power in powers}
-    if len(inverse) == 0:
-        raise KernelError("shifts: the parity columns are singular")
+        powers = product(powers, powers, circulant)
     found = []
     for column in range(len(shifts)):
         line = []

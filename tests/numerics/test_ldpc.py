@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ondie.emu.units import InputError
 from ondie.emu.validate.ldpc_curve import frame_errors, interval, intervals
 from ondie.kernels import KernelError, get, native
-from ondie.kernels.ldpc import CORRECT, FAILED, WRONG_CRC, Ldpc
+from ondie.kernels.ldpc import CORRECT, FAILED, WRONG_CRC, Ldpc, columns_of
 from ondie.kernels.ldpc_code import Code, code
 
 BACKENDS = [("numpy", None), ("numba", None), *(("c", isa) for isa in native.isas())]
@@ -251,6 +252,10 @@ def test_intervals_between_reads():
         (lambda: get("ldpc", form="torch"), "ldpc: form = 'torch': an error correcting code has"),
         (lambda: get("ldpc", circulants=64), "unknown argument of 'ldpc' 'circulants'; did you"),
         (lambda: get("ldpc", data_bytes=100, circulant=96), "circulant: 96; must be one of 64,"),
+        (lambda: get("ldpc", circulant=64.0), "circulant: 64.0; must be a whole number"),
+        (lambda: get("ldpc", seed=[1]), "seed: [1]; must be a whole number"),
+        (lambda: get("ldpc", data_bytes=True), "data_bytes: True; must be a whole number"),
+        (lambda: get("ldpc").decode(np.zeros(4612, np.uint8), True), "iterations: True; must be"),
         (lambda: get("ldpc", backend="cuda"), "unknown backend 'cuda'"),
         (lambda: get("ldpc").encode(np.zeros(4095, np.uint8)), "data: (4095,); must be (n, 4096)"),
         (lambda: get("ldpc").decode(np.zeros(4096, np.uint8)), "words: (4096,); must be (n, 4612)"),
@@ -278,6 +283,32 @@ def test_a_column_without_circulants_is_named():
     shifts[1, 2] = -1
     with pytest.raises(KernelError, match="column 2 has 3 circulants"):
         Code(24, 64, shifts)
+
+
+def test_any_matrix_that_is_not_singular(rng, counts):
+    """Parity columns of any shifts, three or four in each: a determinant of many terms."""
+    regular = 0
+    for _ in range(counts(8, 60)):
+        shifts = rng.integers(0, 64, (4, 8))
+        for column in rng.permutation(4)[: rng.integers(1, 4)]:
+            shifts[rng.integers(0, 4), 4 + column] = -1
+        full = matrix(SimpleNamespace(shifts=shifts, circulant=64, columns=8))
+        if rank(full[:, 256:]) < 256:
+            with pytest.raises(KernelError, match="parity columns are singular"):
+                Ldpc(of=Code(24, 64, shifts))
+            continue
+        regular += 1
+        of = Code(24, 64, shifts)
+        data = rng.integers(0, 256, (3, 24), np.uint8)
+        words = Ldpc("numpy", of=of).encode(data)
+        for word in words:
+            bits = columns_of(of, word).reshape(-1)
+            assert not (matrix(of).astype(int) @ bits % 2).any()
+        for backend, isa in BACKENDS:
+            kernel = Ldpc(backend, isa, of)
+            assert (kernel.encode(data) == words).all() and kernel.satisfied(words).all()
+            assert not kernel.satisfied(words ^ np.eye(1, of.word_bytes, 5, dtype=np.uint8)).any()
+    assert 0 < regular < counts(8, 60)
 
 
 def test_bad_input_of_the_curve_is_named():
