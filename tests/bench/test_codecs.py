@@ -145,3 +145,20 @@ def test_a_figure_needs_an_update(tmp_path):
     with pytest.raises(InputError, match="--figure: the roofline has no error correcting codes"):
         kernels_command(KernelBenchOptions(ops=("bch",), figure=tmp_path / "roof.png"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "option, name",
+    [
+        ({"sizes": (7,)}, "--size"), ({"threads": 2}, "--threads"),
+        ({"formats": ("fp16",)}, "--format"), ({"shapes": ("page",)}, "--shape"),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(option, name):
+    with pytest.raises(InputError, match=f"{name}: has no effect on error correcting codes"):
+        kernels_command(KernelBenchOptions(ops=("bch,bch", "ldpc"), **option))
+    KernelBenchOptions(ops=("bch", "adam"), **option).check_codes()
+
+
+def test_each_operation_once():
+    assert KernelBenchOptions(ops=("bch,adam", "bch")).all_ops() == ("bch", "adam")

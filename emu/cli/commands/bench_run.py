@@ -39,7 +39,23 @@ class KernelBenchOptions(FigureOptions):
 
     def all_ops(self) -> tuple[str, ...]:
         """Return the names of the chosen operations; one value may have several, with commas."""
-        return tuple(op.strip() for value in self.ops for op in value.split(","))
+        names = (op.strip() for value in self.ops for op in value.split(","))
+        return tuple(dict.fromkeys(names))
+
+    def check_codes(self) -> None:
+        """Raise InputError for an option that has no effect, since all operations are error
+        correcting codes."""
+        if not all(op in ECC for op in self.all_ops()):
+            return
+        for name, differs in {
+            "--size": self.sizes != (), "--threads": self.threads != 1,
+            "--format": self.formats != ("fp32",), "--shape": self.shapes != ("flat",),
+        }.items():  # fmt: skip
+            if differs:
+                raise InputError(
+                    f"{name}: has no effect on error correcting codes; leave it out, or add an "
+                    "update, as --op adam"
+                )
 
     def all_formats(self) -> tuple[str, ...]:
         """Return the names of the chosen number formats; "all" selects every format."""
@@ -57,6 +73,7 @@ def kernels_command(given: KernelBenchOptions) -> None:
     Raises InputError or KernelError for bad arguments.
     """
     given.check()
+    given.check_codes()
     if given.figure_files() and all(op in ECC for op in given.all_ops()):
         what = "--out" if given.figure is None else "--figure"
         raise InputError(
