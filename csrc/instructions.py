@@ -143,7 +143,7 @@ def build(target: str, folder: Path) -> Path:
     """Compile the counting program of one target; objects that targets share are compiled once."""
     program = folder / f"count-{target}"
     objects = []
-    for name in ("isa_base", "isa_avx2", "isa_avx512", "dispatch", "threads", "count"):
+    for name in ("isa_base", "isa_avx2", "isa_avx512", "dispatch", "threads", "crc", "count"):
         own = TARGETS[target][0] if name == "isa_base" else ()
         compiled = folder / (f"{name}-{target}.o" if own else f"{name}.o")
         if not compiled.exists():
