@@ -152,7 +152,8 @@ class Guest:
             *program.words, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
             "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory, "-smp", str(cores),
             "-kernel", str(image), "-initrd", str(packed),
-            "-append", f"no_timer_check console=ttyS0 quiet panic=-1 random.trust_cpu=on nokaslr {boot}",
+            "-append",
+            f"console=ttyS0 quiet panic=-1 no_timer_check random.trust_cpu=on nokaslr {boot}",
             *machine, *options,
         ]  # fmt: skip
         environment = os.environ | program.environment
