@@ -166,7 +166,7 @@ def describe_states(folder: str) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read: {error}") from error
     found: dict[str, Any] = {"states": held.params, "optimizer": held.optimizer}
     if held.hyper is not None:
-        found["hyper"] = " ".join(f"{name}={value:g}" for name, value in held.hyper.items())
+        found["hyperparameters"] = dict(held.hyper)
     return found
 
 

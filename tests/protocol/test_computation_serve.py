@@ -3,6 +3,7 @@ input. Source: docs/computation.md; ondie.kernels.
 """
 
 import json
+import re
 import signal
 import struct
 import subprocess
@@ -114,7 +115,7 @@ def test_states_outlive_the_server(tmp_path, weights):
         server.close()
 
 
-def test_other_states_than_those_of_the_store(tmp_path, weights):
+def test_other_states_than_those_of_the_store(tmp_path, weights, capsys):
     served(tmp_path, True).close()
     for changes, said in (
         ({"count": COUNT + 1}, "holds states of 30000 parameters for adam"),
@@ -128,8 +129,11 @@ def test_other_states_than_those_of_the_store(tmp_path, weights):
     assert describe_states(str(tmp_path / "s")) == {
         "states": COUNT,
         "optimizer": "adam",
-        "hyper": "lr=0.5 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0 maximize=0",
+        "hyperparameters": ADAM | {"lr": 0.5, "weight_decay": 0, "maximize": False},
     }
+    shown = here(capsys, "store", "info", tmp_path / "s").out
+    for name, value in {"lr": "0.5", "eps": "1e-08", "weight_decay": "0"}.items():
+        assert re.search(rf"hyperparameters: {name} +│ +{value} ", shown), shown
     (tmp_path / "s" / "states.json").write_text("[]")
     with pytest.raises(InputError, match=r"states\.json: cannot be read"):
         describe_states(str(tmp_path / "s"))
@@ -157,9 +161,9 @@ def test_other_hyperparameters_than_those_of_the_store(tmp_path, weights):
         server.close()
     note = tmp_path / "s" / "states.json"
     note.write_text(json.dumps({"states": COUNT, "optimizer": "adam"}))  # before they were stored
-    assert "hyper" not in describe_states(str(tmp_path / "s"))
+    assert "hyperparameters" not in describe_states(str(tmp_path / "s"))
     served(tmp_path, hyper=("lr=0.25",)).close()
-    assert "lr=0.25 " in describe_states(str(tmp_path / "s"))["hyper"]
+    assert describe_states(str(tmp_path / "s"))["hyperparameters"]["lr"] == 0.25
     for wrong in ('{"lr": "much"}', '{"momentum": 1}', '{"lr": NaN}', "7", "[]"):
         note.write_text(f'{{"states": {COUNT}, "optimizer": "adam", "hyper": {wrong}}}')
         with pytest.raises(InputError, match=r"states\.json: cannot be read: "):

@@ -45,6 +45,9 @@ NAMES = {
 ATTRIBUTES = {"optimizer_s": "time of the optimizer"}
 """Names of attributes, by key, that would otherwise get the name of another attribute."""
 
+PARTS_AS_THEY_ARE = frozenset({"hyperparameters"})
+"""Keys of dictionaries whose entries users type by their names."""
+
 
 def trace_table(title: str, data: Mapping[str, Any]) -> Table:
     """Return a table with one row for each value of ``data``. A value that is a dictionary has one
@@ -54,7 +57,8 @@ def trace_table(title: str, data: Mapping[str, Any]) -> Table:
         name = NAMES.get(key, _words(key))
         if isinstance(value, dict):
             for part, inner in value.items():
-                table.add_row(f"{name}: {ATTRIBUTES.get(part, _words(part))}", _shown(key, inner))
+                words = part if key in PARTS_AS_THEY_ARE else ATTRIBUTES.get(part, _words(part))
+                table.add_row(f"{name}: {words}", _shown(key, inner))
         elif key == "hyper":
             for number, group in enumerate(value):
                 table.add_row(f"{name} {number}", _shown(key, group))
