@@ -38,7 +38,7 @@ from .bch_code import (
     syndrome_table,
 )
 from .crc import TABLE, by_table
-from .errors import KernelError
+from .errors import KernelError, whole
 from .jit import njit
 
 FORMS = ("plain", "clmul", "gfni")
@@ -470,9 +470,10 @@ def get(
     m: degree of the field; a word has at most 2^m - 1 bits. crc: whether words contain the CRC-32C
     of their data. backend, isa: as of `kernels.get`. Raises KernelError.
     """
-    for name, value in (("m", m), ("t", t)):
-        if type(value) is not int:
-            raise KernelError(f"bch: {name} = {value!r}; must be a whole number")
+    m, t, data_bytes = (
+        whole(f"bch: {name}", value)
+        for name, value in (("m", m), ("t", t), ("data_bytes", data_bytes))
+    )
     if type(crc) is not bool:
         raise KernelError(f"bch: crc = {crc!r}; must be True or False")
     return Bch(Code(m, t, data_bytes, crc), backend, isa)

@@ -4,8 +4,10 @@ This module owns KernelError and the message for an unknown name. It does not ca
 Source: this project.
 """
 
+import operator
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class KernelError(ValueError):
@@ -21,3 +23,14 @@ def unknown(what: str, value: object, known: Iterable[str]) -> KernelError:
     near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return KernelError(f"unknown {what} {value!r}{hint} (known: {', '.join(names) or 'none'})")
+
+
+def whole(name: str, value: Any) -> int:
+    """Return ``value``, a whole number of Python or NumPy, as int. Raises KernelError for anything
+    else, truth values too."""
+    try:
+        if type(value).__name__ not in ("bool", "bool_"):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise KernelError(f"{name} = {value!r}; must be a whole number")

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from . import native
 from .crc import crc32c
-from .errors import KernelError
+from .errors import KernelError, whole
 from .jit import njit
 from .ldpc_code import CRC_BYTES, ROWS, Code, code
 from .memory import aligned_empty
@@ -456,10 +456,8 @@ def get(
     circulant: bits of a column; four columns are parity. seed: of the matrix. backend, isa: as of
     `kernels.get`. Raises KernelError.
     """
-    for name, value in (("data_bytes", data_bytes), ("circulant", circulant), ("seed", seed)):
-        if type(value) is not int:
-            raise KernelError(f"{name}: {value!r}; must be a whole number")
-    return Ldpc(backend, isa, code(data_bytes, circulant, seed))
+    given = {"data_bytes": data_bytes, "circulant": circulant, "seed": seed}
+    return Ldpc(backend, isa, code(*(whole(f"ldpc: {name}", given[name]) for name in given)))
 
 
 def _crc_bytes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -83,7 +83,7 @@ class Update:
     def __init__(self, op: str, backend: str, form: str, isa: str | None, format: str):
         definitions = _definitions()
         if op not in definitions:
-            raise unknown("operation", op, tuple(definitions))
+            raise unknown("operation", op, (*definitions, *ECC))
         if form not in FORMS:
             raise unknown("form", form, FORMS)
         if format not in FORMATS:

@@ -373,6 +373,8 @@ def test_get(rng):
     assert code.decode(data, check).tolist() == [1] and code.check(data, check).all()
     assert get("bch", m=13, t=8, data_bytes=512, crc=False).check_bytes == 13
     assert "m=13, t=8, data_bytes=512, crc=True" in repr(code)
+    numbers = get("bch", m=np.int64(13), t=np.uint8(8), data_bytes=np.int32(512))
+    assert repr(numbers) == repr(code)
     for isa in native.isas():
         form = get("bch", isa=isa, m=13, t=8, data_bytes=512).form
         assert form == next(form for form, needed in FORMS[isa] if needed <= features())
@@ -388,7 +390,7 @@ def test_get(rng):
     [
         ({"t": 0}, "t = 0; must be from 1 to 100"),
         ({"t": 101}, "t = 101; must be from 1 to 100"),
-        ({"t": 8.0}, "t = 8.0; must be"),
+        ({"t": 8.0}, "t = 8.0; must be a whole number"),
         ({"m": [13]}, r"m = \[13\]; must be a whole number"),
         ({"crc": "no"}, "crc = 'no'; must be True or False"),
         ({"m": 9}, "m = 9; must be from 10 to 15"),
@@ -396,7 +398,7 @@ def test_get(rng):
         ({"data_bytes": 0}, "data_bytes = 0 .* must be from 1 to 1006"),
         ({"data_bytes": 1007}, "data_bytes = 1007 .* from 1 to 1006, .* 8191 bits; m = 14 fits"),
         ({"data_bytes": 5000}, "data_bytes = 5000 .*; no m fits"),
-        ({"data_bytes": "512"}, "data_bytes = '512'"),
+        ({"data_bytes": "512"}, "data_bytes = '512'; must be a whole number"),
         ({"m": 10, "t": 100}, "data_bytes = 512 with m = 10, t = 100 .* must be from 1 to"),
         ({"crc": True, "form": "torch"}, "form = 'torch': an error correcting code has none"),
         ({"format": "bf16"}, "format = 'bf16': an error correcting code has none"),
