@@ -208,7 +208,7 @@ def test_programs_alone_and_beside_fio(guest, folder, weights):
     rate = served_config().dram.bandwidth_bytes_per_s
     assert alone_ps == MEMORY_BYTES // 4 * READ_BYTES * PS_PER_S // rate
     assert int(guest.ok(f"{moves} > /dev/null 2>&1 && {LAST}")) == alone_ps
-    guest.ok(f"({FIO} --filename=/dev/nvme0n1 {VERIFIED} --size=16M > /tmp/load 2>&1; "
+    guest.ok(f"({FIO} --filename=/dev/nvme0n1 {VERIFIED} --size=16M --loops=3 > /tmp/load 2>&1; "
              "echo ended-$? >> /tmp/load) < /dev/null > /dev/null 2>&1 &")  # fmt: skip
     begun, deadline = host_bytes(folder), time.monotonic() + END_S
     while host_bytes(folder) < begun + FIO_BYTES:
@@ -224,5 +224,7 @@ def test_programs_alone_and_beside_fio(guest, folder, weights):
     assert (
         alone_ps <= min(moving) and alone_ps < max(moving) and sum(moving) < 3 * alone_ps + moved_ps
     )
-    text = guest.ok("until grep ended- /tmp/load > /dev/null; do sleep 0.05; done; cat /tmp/load")
+    text = guest.ok(
+        "until grep ended- /tmp/load > /dev/null; do sleep 0.05; done; cat /tmp/load", limit=240
+    )
     assert "ended-0" in text and "err= 0" in text, text
