@@ -86,7 +86,7 @@ class Machine:
     def load_ended(self) -> str:
         """Wait for the end of fio; return what it printed."""
         return self.ok("until grep ended- /tmp/load > /dev/null; do sleep 0.05; done; "
-                       "cat /tmp/load")  # fmt: skip
+                       "cat /tmp/load", 240)  # fmt: skip
 
     def qmp(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command to QEMU; return the reply, or nothing if QEMU has ended."""
