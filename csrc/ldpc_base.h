@@ -72,21 +72,6 @@ static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bit
     for (int i = 0; i < MESSAGES; i++) bits[i / 8] |= (uint8_t)((a[i] < 0) << i % 8);
 }
 
-/* What a check has answered. */
-typedef struct {
-    lanes message;
-} answer;
-
-LANE answer_of(const answer *kept, lanes low, lanes high) {
-    (void)low, (void)high;
-    return lanes_load((const int8_t *)kept);
-}
-
-/* Return a new answer and keep it: `high` where `is_high` is 0, -1 times that where sign < 0. */
-LANE answer_to(answer *kept, lanes is_high, lanes sign, lanes low, lanes high) {
-    const lanes found = lanes_signed(lanes_equal(is_high, lanes_all(0), high, low), sign);
-    lanes_store((int8_t *)kept, found);
-    return found;
-}
+#include "ldpc_messages.h"
 
 #endif

@@ -45,8 +45,7 @@ def cut_read(st, tid):
     their dies.
     """
     cfg = st.cfg[0]
-    if cfg.probe != 0:
-        st.command[tid].made = st.reg[0].now
+    st.command[tid].made = st.reg[0].now
     if request_pieces.has_pieces(st, tid):
         while request_pieces.take_piece(st, tid):
             read_pages(st, tid)
@@ -255,8 +254,7 @@ def cut_write(st, tid, step):
     A transaction holds the pages of at most one super-page. It holds one page if pages are cached,
     partial or placed statically.
     """
-    if st.cfg[0].probe != 0:
-        st.command[tid].made = st.reg[0].now
+    st.command[tid].made = st.reg[0].now
     if request_pieces.has_pieces(st, tid):
         while request_pieces.take_piece(st, tid):
             send_parts(st, tid, step)

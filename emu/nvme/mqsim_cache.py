@@ -194,7 +194,7 @@ def make_younger(st, place, stamp):
     """Set the age of the data in cache slot ``place`` to ``stamp`` (ps) unless they are younger.
 
     ``stamp`` is the time at which the command that brings the data was split: ``command.made`` for
-    a read (nand/scheduler_statistics.py). The data of a later command may reach the cache first,
+    a read. The data of a later command may reach the cache first,
     because a write that exceeds the limit waits.
     """
     page = st.cpage[place - 1]

@@ -89,9 +89,8 @@ class MarkedBlocks:
             found = function()
             changed = before != (self._marked.ranges, self._state.sanitize)
         if changed or not self._kept:
-            self._kept = (
-                True  # before the change is kept: that of another thread may fail meanwhile
-            )
+            # before the change is kept: that of another thread may fail meanwhile
+            self._kept = True
             try:
                 self._save()
             except InputError:

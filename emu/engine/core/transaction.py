@@ -34,8 +34,7 @@ def sibling(st, tid):
     other_txn.dev = txn.dev
     other_txn.stream = txn.stream
     other_txn.op = txn.op
-    if st.cfg[0].probe != 0:
-        st.command[other].made = st.command[tid].made
+    st.command[other].made = st.command[tid].made
     if txn.kind == REQUEST:
         st.req[txn.row].pending += 1
     else:
