@@ -32,15 +32,24 @@ def as_path(name: str, value: object) -> Path:
 def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None:
     """Write all files, or none if one cannot be written. ``files``: contents by path.
 
-    Each file is written under a temporary name, then renamed. Missing folders are created. With
-    ``durable``, files and their names are on the medium at the end, so that they outlive a failure
-    of the host. Raises InputError if a file cannot be written.
+    Each file is written under a temporary name, then renamed. Missing folders are created. A
+    symbolic link stays, and its target is written; a device or a FIFO (``/dev/null``,
+    ``/dev/stdout``) is written to, since a renamed file would take its place. With ``durable``,
+    files and their names are on the medium at the end, so that they outlive a failure of the host.
+    Raises InputError if a file cannot be written.
     """
     staged: list[tuple[str, Path]] = []
     made: list[Path] = []
+    for path in files:
+        check_target(path)
+    streams = {path: data for path, data in files.items() if _is_stream(path)}
+    files = {
+        path.resolve() if path.is_symlink() else path: data
+        for path, data in files.items()
+        if path not in streams
+    }
     try:
         for path, data in files.items():
-            check_target(path)
             with writing(path):
                 _make_folder(path.parent, made)
                 handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -58,6 +67,9 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
         for path in files if durable else ():
             with writing(path):
                 _sync_folder(path.parent)
+        for path, data in streams.items():
+            with writing(path):
+                path.write_bytes(data)
     except BaseException:
         for name, _ in staged:
             os.unlink(name)
@@ -65,6 +77,12 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
             with suppress(OSError):  # another process may have created a file there
                 folder.rmdir()
         raise
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether ``path`` exists and is neither a file nor a folder: a device, a FIFO, a
+    socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager
@@ -118,6 +136,10 @@ def check_target(path: Path, *read: str | Path) -> None:
     with writing(path):
         if path.is_dir():
             raise InputError(f"{path}: cannot be written: it is a folder")
+        if _is_stream(path):
+            if not os.access(path, os.W_OK):
+                raise InputError(f"{path}: cannot be written: no permission")
+            return
         parent = next(each for each in path.parents if each.exists())
         if not parent.is_dir():
             raise InputError(f"{path}: cannot be written: {parent} is not a folder")

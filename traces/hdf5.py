@@ -292,6 +292,8 @@ def check_target(path: Path) -> None:
         raise TraceError(f"{path}: the name of a trace file must end in .h5")
     if path.is_dir():
         raise TraceError(f"{path}: is a folder; must be a file")
+    if path.exists() and not path.is_file():
+        raise TraceError(f"{path}: is a device or a FIFO; must be a file")
     if not path.parent.is_dir():
         raise TraceError(f"{path}: its folder {path.parent} does not exist")
 

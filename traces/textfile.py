@@ -129,11 +129,14 @@ def _checked(path: Path, line: int, text: U8) -> U8:
 def check_target(path: str | os.PathLike[str]) -> Path:
     """Check the path of an output file and return it.
 
-    Raises TraceError if the path is a folder or its folder does not exist.
+    Raises TraceError if the path is a folder, a device or a FIFO, in whose place the finished file
+    would be put, or if its folder does not exist.
     """
     target = Path(path)
     if target.is_dir():
         raise TraceError(f"{target}: is a folder; must be a file")
+    if target.exists() and not target.is_file():
+        raise TraceError(f"{target}: is a device or a FIFO; must be a file")
     if not target.parent.is_dir():
         raise TraceError(f"{target}: its folder {target.parent} does not exist")
     return target

@@ -42,6 +42,8 @@ def check_log_path(path: Path) -> None:
     """
     if not path.name.endswith(ENDINGS):
         raise InputError(f"--log {path}: use a file name that ends in {' or '.join(ENDINGS)}")
+    if path.exists() and not path.is_file():
+        raise InputError(f"--log {path}: is not a file, and would be replaced by one")
     check_target(path)
 
 

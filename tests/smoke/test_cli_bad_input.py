@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.loader import PRESETS
 from ondie.emu.files import write_atomically
 from ondie.emu.units import InputError
-from ondie.traces import write
+from ondie.traces import TraceError, hdf5, textfile, write
 from tests.smoke.commands import apart, files, here, refused, small_for
 from tests.traces.samples import sample, sample_file
 
@@ -371,6 +372,43 @@ def test_bad_places_are_found_before_the_run(folder, capsys, monkeypatch):
     monkeypatch.setattr(compare, "compare", lambda *a, **k: pytest.fail("ran"))
     refused(here(capsys, *quick("--out", "taken")), "taken")
     refused(here(capsys, *quick("--timeline", "taken/line.json")), "taken")
+
+
+def test_a_device_is_written_to_and_not_replaced(folder, capsys):
+    """A renamed file would take the place of /dev/null for the whole system, where root runs it."""
+    os.mkfifo(folder / "pipe")
+    reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    done = here(capsys, *quick("--json", "pipe"))
+    assert done.code == 0, done.err
+    text = os.read(reader, 1 << 20)
+    os.close(reader)
+    assert text.startswith(b"{") and stat.S_ISFIFO(os.stat(folder / "pipe").st_mode)
+    assert files(folder) == ["pipe"]
+
+
+def test_a_link_stays_and_its_target_is_written(folder, capsys):
+    (folder / "there").mkdir()
+    (folder / "link.json").symlink_to("there/real.json")
+    done = here(capsys, *quick("--json", "link.json"))
+    assert done.code == 0, done.err
+    assert (folder / "link.json").is_symlink()
+    assert (folder / "there" / "real.json").read_text().startswith("{")
+
+
+@pytest.mark.parametrize("name", ["requests.csv", "requests.h5"])
+def test_a_log_does_not_replace_a_fifo(folder, capsys, name):
+    os.mkfifo(folder / name)
+    refused(here(capsys, "replay", "mixed-4k", "--limit", "10", "--log", name),
+            name, "is not a file")  # fmt: skip
+    assert stat.S_ISFIFO(os.stat(folder / name).st_mode)
+
+
+@pytest.mark.parametrize("name", ["run.h5", "requests.csv"])
+def test_a_trace_does_not_replace_a_fifo(folder, name):
+    os.mkfifo(folder / name)
+    check = hdf5.check_target if name == "run.h5" else textfile.check_target
+    with pytest.raises(TraceError, match=f"{name}: is a device or a FIFO"):
+        check(folder / name)
 
 
 def test_a_name_too_long(folder, capsys):
