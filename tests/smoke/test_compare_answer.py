@@ -19,13 +19,8 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.results.tables import answer as screen
 from ondie.emu.results.tables import compare as report
-from tests.smoke.commands import LITTLE_FLASH, SMALL, assumed_only, here
+from tests.smoke.commands import LITTLE_FLASH, SMALL, SWUNG, assumed_only, here
 
-SWUNG = (
-    "host.adam", "link.latency", "flash.t_erase", "dram.bandwidth", "host.accelerator_wait_power",
-    "energy.controller", "energy.dram",
-)  # fmt: skip
-"""Some assumed constants of times and of energies."""
 BY_SMALL = [word for text in SMALL for word in ("--set", text)]
 
 
