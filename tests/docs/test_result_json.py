@@ -15,6 +15,7 @@ from ondie.emu.analysis.result_json import result_data
 from ondie.emu.analysis.result_keys import METRICS, RESULT_KEYS, expand
 from ondie.emu.config.config import load_preset
 from tests.docs import generate
+from tests.smoke.commands import SWUNG, assumed_only
 
 KEYS = {key for pattern in RESULT_KEYS for key in expand(pattern)}
 OPEN = {key.removesuffix(".*") for key in KEYS if key.endswith(".*")}
@@ -22,13 +23,14 @@ UNITS = {key: unit for pattern, (unit, _) in METRICS.items() for key in expand(p
 
 
 @pytest.fixture(scope="module")
-def results(root):
+def results(root, counts):
     found = []
     for path in sorted((root / "tests/net/recorded").glob("*.json.gz")):
         recorded = json.loads(gzip.decompress(path.read_bytes()))
         found += [value for name, value in recorded.items() if name.endswith("/result.json")]
     assert len(found) > 50
     cfg = load_preset("optimstore-r1")
+    cfg = counts(assumed_only(cfg, *SWUNG), cfg)
     now = result_data(compare(traces.load("gpt-small"), cfg, steps=1), 0)
     found.append(json.loads(json.dumps(now)))
     return found

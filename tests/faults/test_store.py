@@ -669,7 +669,7 @@ from ondie.emu.drive import Drive
 from tests.faults import test_store
 path = sys.argv[1] + "/store"
 drive = Drive("gen4-tlc", True, store=path)
-drive.buffer = np.random.default_rng(1).integers(0, 256, (40960, drive.unit_bytes), np.uint8)
+drive.buffer = np.random.default_rng(1).integers(0, 256, (10240, drive.unit_bytes), np.uint8)
 units = test_store.fill(drive)
 assert units > int(sys.argv[2])
 test_store.read_only(drive, units, path)

@@ -30,10 +30,12 @@ CPU = 800e6
 
 
 @pytest.fixture(scope="module")
-def large():
-    """GPT-2 of 1.5 B parameters on optimstore-r1, one step, every page simulated."""
-    trace = traces.load("gpt2-1.5b")
-    c = compare(trace, load_preset("optimstore-r1"), swing=False)
+def large(counts):
+    """GPT-2 of 1.5 B parameters on optimstore-r1, one step, every page simulated. At small counts,
+    the next smaller one; its sub-groups are smaller by the same factor."""
+    trace = traces.load(counts("gpt2-774m", "gpt2-1.5b"))
+    groups = counts(["host.subgroup_params=497000000"], [])
+    c = compare(trace, load_preset("optimstore-r1", groups), swing=False)
     return trace, {r.name: r for r in c.results if r.ledger}
 
 
@@ -81,12 +83,13 @@ def test_every_path_takes_what_a_reader_computes(large):
         assert results[name].ledger.update_s == pytest.approx(seconds, rel=TOLERANCE), name
 
 
-def test_pages_are_counted_by_hand(large):
-    """Vectors of 1,557,611,200 x 4 B = 760,552.3, so 760,553 pages. Offload: g w m v each way; in
+def test_pages_are_counted_by_hand(large, counts):
+    """Vectors of 1,557,611,200 x 4 B = 760,552.3, so 760,553 pages; of 774,030,080 x 4 B =
+    377,944.4, so 377,945. Offload: g w m v each way; in
     storage: w m v each way; on the die: w m v sensed and programmed, and w read out."""
     trace, results = large
     pages = -(-trace.n_params * 4 // 8192)
-    assert pages == 760_553
+    assert pages == counts(377_945, 760_553)
     found = {name: r.ledger.page_operations for name, r in results.items()}
     assert found == {
         "host_offload": 8 * pages,

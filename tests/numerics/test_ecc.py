@@ -141,7 +141,7 @@ def test_the_code_of_a_preset():
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("cfg", [LDPC, BCH], ids=["ldpc", "bch"])
+@pytest.mark.parametrize("cfg", [BCH, LDPC], ids=["bch", "ldpc"])
 def test_short_cuts_are_taken_where_nothing_is_lost(cfg):
     """Just inside `safe` and `hopeless` the other outcome has a chance of about 2**-60."""
     c = ecc.code(cfg)[0]

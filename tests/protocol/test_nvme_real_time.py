@@ -13,9 +13,11 @@ from tests.serve.served import drive
 
 WRITE_, READ_, ABORT, KEEP_ALIVE = 1, 2, 0x08, 0x18
 BLOCK, BLOCKS = 512, 8
-SLOW = {"clock": "real", "scale": 4e-5}
-"""A write, some 120 us of the drive, takes about three seconds."""
-KEEP_ALIVE_MS = 1500
+SLOW = {"clock": "real", "scale": 6e-5}
+"""A write, some 120 us of the drive, takes about two seconds."""
+BRIEF = {"clock": "real", "scale": 4e-4}
+"""A write takes about 0.3 s."""
+KEEP_ALIVE_MS = 1000
 """Timeout of the hosts: less than a write takes, and more than a busy machine pauses a process."""
 
 
@@ -81,7 +83,7 @@ def test_over_tcp_a_timeout_ends_the_host_and_not_its_command(tmp_path):
 
 def test_over_vfio_user_an_abort_is_answered_after_the_batch(tmp_path):
     path = str(tmp_path / "v")
-    with drive(tmp_path, "no cache", {"vfio_user": path, **SLOW}), VfioClient(path) as client:
+    with drive(tmp_path, "no cache", {"vfio_user": path, **BRIEF}), VfioClient(path) as client:
         client.map()
         driver = Driver(client)
         driver.enable()

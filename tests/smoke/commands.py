@@ -144,6 +144,13 @@ def assumed_only(cfg: Config, *keys: str) -> Config:
     return cfg.replace({leaf.key: leaf.value for leaf in cfg.assumed() if leaf.key not in keys})
 
 
+SWUNG = (
+    "host.adam", "link.latency", "flash.t_erase", "dram.bandwidth", "host.accelerator_wait_power",
+    "energy.controller", "energy.dram",
+)  # fmt: skip
+"""Some assumed constants of times and of energies, which every preset with dies that update has."""
+
+
 def spelled(leaf: Leaf, value: object) -> str:
     """A value of a leaf as TOML spells it, quantities in base units; "" for None."""
     if value is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ondie.emu.analysis.workers import pool
 from ondie.emu.cli.figures.save import saved
 from ondie.emu.cli.main import main
 from ondie.emu.validate import SUITES
@@ -42,20 +43,27 @@ def needs_torch():
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, counts) -> tuple[Outcome, Path]:
-    """A short run and its folder: as a user starts it, or, at small counts, in this process and one
-    worker, since each process imports torch and its compiler for 5 s."""
+    """A short run and its folder: as a user starts it, or, at small counts, in this process alone,
+    since each process imports torch and its compiler for 5 s."""
     needs_torch()
     folder = tmp_path_factory.mktemp("formats")
     options = ("--steps", STEPS, "--seeds", 1, "--json", "rows.json", "--figure", "new/f.PNG")
-    return counts(with_one_worker, apart)(*WORDS, *options, cwd=folder), folder
+    return counts(without_workers, apart)(*WORDS, *options, cwd=folder), folder
 
 
-def with_one_worker(*arguments: object, cwd: Path) -> Outcome:
-    """`ondie ARGUMENTS` in this process, with one core for its workers."""
+@contextlib.contextmanager
+def no_pool(suite, jobs):
+    """In the place of a pool of processes: one piece of work after the other."""
+    yield lambda work, wanted: ((arguments, work(*arguments)) for arguments in wanted)
+
+
+def without_workers(*arguments: object, cwd: Path) -> Outcome:
+    """`ondie ARGUMENTS` in this process, which trains, too. The command with its workers is what
+    the tests of interrupts start."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
         patch.chdir(cwd)
-        patch.setattr(os, "cpu_count", lambda: 1)
+        patch.setattr("ondie.emu.studies.formats.pool", no_pool)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main([str(x) for x in arguments])
     code = end.value.code
@@ -91,6 +99,16 @@ def test_the_rows_are_those_of_trainings_here(done):
         assert row["published"] == found[formats.PLAIN, 1][-1]
         assert row["predicted"] == found[name, 1][-1]
     assert (done[1] / "new/f.PNG").read_bytes() == formats.draw(found, saved)["png"]
+
+
+def test_workers_are_processes_that_give_what_the_work_returns():
+    with pool("formats", 1) as run:
+        found = list(run(pow, [(2, 5), (3, 4)]))
+        ((_, process),) = run(os.getpid, [()])
+        with pytest.raises(ZeroDivisionError):
+            list(run(divmod, [(1, 0)]))
+    assert sorted(found) == [((2, 5), 32), ((3, 4), 81)]
+    assert process != os.getpid()
 
 
 def test_a_miss_exits_1_and_is_written(capsys, tmp_path, monkeypatch):

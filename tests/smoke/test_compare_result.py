@@ -1,5 +1,6 @@
 """Does a comparison write the same bytes wherever it runs, and nothing of the machine?"""
 
+import contextlib
 import getpass
 import hashlib
 import io
@@ -23,6 +24,7 @@ from ondie.emu.analysis import monte_carlo as uncertainty
 from ondie.emu.analysis.compare import compare
 from ondie.emu.analysis.result_json import SCHEMA_VERSION, result_data
 from ondie.emu.cli.figures import tornado
+from ondie.emu.cli.main import main
 from ondie.emu.config.config import load_preset, preset_names, shown
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.results.tables import compare as report
@@ -34,12 +36,14 @@ FILES = [
 MORE = [("gpt-small", "newport"), ("mobilenetv2-digits", "laguna"), ("gpt2-124m", "smartssd")]
 
 
+WORDS = ["--seed", "7", "--out", "out", "--timeline", "out/line.json", "--quiet"]
+
+
 def run(
     folder: Path, *arguments: str, wanted: list[str] | None = None, **env: str
 ) -> dict[str, bytes]:
     """`ondie compare ...` in a process of its own that starts in ``folder``: its files."""
-    words = ["compare", *arguments, "--seed", "7", "--out", "out", "--timeline", "out/line.json"]
-    outcome = apart(*words, "--quiet", cwd=folder, env=env)
+    outcome = apart("compare", *arguments, *WORDS, cwd=folder, env=env)
     assert outcome.code == 0, outcome.err
     assert files(folder / "out") == (wanted or FILES)
     return {name: (folder / "out" / name).read_bytes() for name in wanted or FILES}
@@ -51,9 +55,16 @@ def folders(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def first(folders) -> dict[str, bytes]:
-    """The files of one run, with the swing over every assumed constant."""
-    return run(folders[0], "mlp-fp16", PYTHONHASHSEED="0")
+def first(folders, scale) -> dict[str, bytes]:
+    """The files of one run, with the swing over every assumed constant. At small counts, where no
+    other process is compared with it, it runs in this one."""
+    if scale == "full":
+        return run(folders[0], "mlp-fp16", PYTHONHASHSEED="0")
+    with contextlib.chdir(folders[0]), pytest.raises(SystemExit) as end:
+        main(["compare", "mlp-fp16", *WORDS])
+    assert not end.value.code
+    assert files(folders[0] / "out") == FILES
+    return {name: (folders[0] / "out" / name).read_bytes() for name in FILES}
 
 
 @pytest.fixture(scope="module")

@@ -35,15 +35,21 @@ def files(root: Path) -> Iterator[tuple[str, Path]]:
             yield "/".join(parts[:2]) if top == "emu" and len(parts) > 2 else top, path
 
 
-def bindings(tree: ast.AST) -> Iterator[str]:
+LOOPS = (ast.For, ast.comprehension)
+BINDING = (ast.Name, ast.arg, ast.alias, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+
+
+def bindings(nodes: list[ast.AST]) -> Iterator[str]:
     """Every bound name except loop indices."""
-    indices, nodes = set(), list(ast.walk(tree))
+    indices = set()
     for node in nodes:
-        if isinstance(node, ast.For | ast.comprehension):
+        if isinstance(node, LOOPS):
             for target in ast.walk(node.target):
                 if isinstance(target, ast.Name) and target.id in ("i", "j", "k"):
                     indices.add(target)
     for node in nodes:
+        if not isinstance(node, BINDING):
+            continue
         match node:
             case ast.Name(id=name, ctx=ast.Store()) if node not in indices:
                 yield name
@@ -55,16 +61,16 @@ def bindings(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def letters(tree: ast.AST, symbols: str = "") -> tuple[int, int]:
+def letters(nodes: list[ast.AST], symbols: str = "") -> tuple[int, int]:
     """(one-letter names that are no symbols, all bindings)."""
-    names = list(bindings(tree))
+    names = list(bindings(nodes))
     return sum(len(name) == 1 and name not in "_" + symbols for name in names), len(names)
 
 
 @functools.cache
-def parsed(text: str) -> ast.Module:
-    """The syntax tree of a module, which several tests look through."""
-    return ast.parse(text)
+def nodes_of(text: str) -> list[ast.AST]:
+    """All nodes of the syntax tree of a module, which several tests look through."""
+    return list(ast.walk(ast.parse(text)))
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +94,19 @@ def f(a, name, *, _):
             case [q, *rest]:
                 pass
 """
-    tree = ast.parse(text)
-    assert sorted(bindings(tree)) == sorted(
+    nodes = nodes_of(text)
+    assert sorted(bindings(nodes)) == sorted(
         ["n", "a", "name", "_", "x", "total", "i", "y", "z", "e", "q", "rest"]
     )
-    assert letters(tree) == (8, 12)
-    assert letters(tree, "aq") == (6, 12)
+    assert letters(nodes) == (8, 12)
+    assert letters(nodes, "aq") == (6, 12)
 
 
 def test_names_are_words(modules):
     shares = {}
     for room in {room for room, _, _ in modules}:
         found = [
-            letters(parsed(text), MATHEMATICS.get(name, ("",))[0])
+            letters(nodes_of(text), MATHEMATICS.get(name, ("",))[0])
             for place, name, text in modules
             if place == room
         ]
@@ -115,7 +121,7 @@ def test_symbols_are_used(modules):
     """Every letter of MATHEMATICS is bound in its file."""
     texts = {name: text for _, name, text in modules}
     for name, (symbols, _) in MATHEMATICS.items():
-        assert set(symbols) <= set(bindings(parsed(texts[name]))), name
+        assert set(symbols) <= set(bindings(nodes_of(texts[name]))), name
 
 
 def test_files_are_short(modules):
@@ -127,7 +133,7 @@ def test_functions_are_short(modules):
     long = [
         f"{name}: {node.name}, {node.end_lineno - node.lineno + 1} lines"
         for _, name, text in modules
-        for node in ast.walk(parsed(text))
+        for node in nodes_of(text)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno - node.lineno >= FUNCTION_LINES
     ]

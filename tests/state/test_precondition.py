@@ -75,8 +75,9 @@ def test_a_fill_by_rounds_is_one_page_after_the_other(name):
     assert write_frontier.fill(whole.handle(), 0, 0, lpns, 0) == 0
     record = whole.cfg[0]
     each = int(record.slots * (record.unit_planes if record.multi_plane else 1))
+    handle = single.handle()  # takes longer than to fill a few pages
     for lpn in range(0, lpns, each):
-        assert write_frontier.fill(single.handle(), 0, lpn, min(each, lpns - lpn), 0) == 0
+        assert write_frontier.fill(handle, 0, lpn, min(each, lpns - lpn), 0) == 0
     for table in ("l2p", "p2l", "valid", "block", "front", "pool", "dev", "free", "count"):
         np.testing.assert_array_equal(getattr(whole, table), getattr(single, table), table)
 

@@ -108,10 +108,11 @@ def test_blocks_go_to_buffers_in_the_order_in_which_they_are_ready():
     assert sent[1][1] < fences[0] < sent[2][1]
 
 
-def test_a_piece_of_a_model_has_pieces_of_its_buffers():
+def test_a_piece_of_a_model_has_pieces_of_its_buffers(counts):
     """Sampling: the same share of the gradient fits in the buffers of a piece."""
-    flat = model("adam", 2_000_000_000)
-    step = dataclasses.replace(flat.steps[0], forward_s=0.1, backward_s=1.0)
+    billions = counts(1, 2)
+    flat = model("adam", billions * 1_000_000_000)
+    step = dataclasses.replace(flat.steps[0], forward_s=0.05 * billions, backward_s=0.5 * billions)
     trace = dataclasses.replace(flat, steps=(step,))
     options = Options(offload=Offload(buffers=6))
     cfg = config(100_000_000)
