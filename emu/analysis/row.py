@@ -42,6 +42,8 @@ class Row:
     simulated runs and have none. ``constants``: constants that were chosen so that a fit row
     matches, as configuration keys, as keys of emu/cluster/networks.toml that begin with
     "networks.", or as module.NAME. Every fit row has at least one; other rows have none.
+    ``trials`` and ``interval``: of a prediction that is a share or count of random trials, their
+    number and the bounds of the share; both are in the table and in --json only if given.
 
     Raises ValueError if the row lacks a field that its kind requires, or if a row of another kind
     than fit has constants.
@@ -57,6 +59,8 @@ class Row:
     source: str
     place: str = ""
     constants: tuple[str, ...] = ()
+    trials: int | None = None
+    interval: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         where = f"{self.suite}, {self.kind} row {self.name!r}"
@@ -107,7 +111,7 @@ class Row:
 
     def data(self) -> dict[str, Any]:
         """Return the row as a dictionary for --json."""
-        return {
+        data: dict[str, Any] = {
             "suite": self.suite,
             "name": self.name,
             "kind": self.kind,
@@ -119,6 +123,11 @@ class Row:
             "place": self.place,
             "constants": list(self.constants),
         }
+        if self.trials is not None:
+            data["trials"] = self.trials
+        if self.interval is not None:
+            data["interval"] = list(self.interval)
+        return data
 
 
 def tables(rows: list[Row]) -> list[Table]:
@@ -135,10 +144,15 @@ def tables(rows: list[Row]) -> list[Table]:
             lines += [f"Published: {place}"] if place else []
             lines += [f"Fitted: {constants}"] if constants else []
             table = Table(title="\n".join(lines), title_justify="left", title_style="bold")
-            for column in ("row", "expected", "predicted", "difference", "tolerance", "unit", ""):
+            names = ["row", "expected", "predicted", "difference", "tolerance", "unit", ""]
+            counted = any(row.trials is not None for row in group)
+            names[3:3] = ["interval", "trials"] * counted
+            for column in names:
                 table.add_column(column, justify="left" if column == "row" else "right")
             for row in group:
-                table.add_row(*cells(row))
+                texts = list(cells(row))
+                texts[3:3] = counts(row) * counted
+                table.add_row(*texts)
             out.append(table)
     return out
 
@@ -155,6 +169,15 @@ def cells(row: Row) -> tuple[str, ...]:
         row.unit,
         "" if not gated else "MISS" if row.misses else "ok",
     )
+
+
+def counts(row: Row) -> list[str]:
+    """Return the texts of the interval and the number of trials of one row."""
+    low, high = row.interval or (0.0, 0.0)
+    return [
+        f"{low:.3g} .. {high:.3g}" if row.interval else "",
+        f"{row.trials:,}" if row.trials is not None else "",
+    ]
 
 
 def show(rows: list[Row], console: Console) -> None:

@@ -15,6 +15,7 @@ from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row, show, table
 from ondie.emu.units import InputError, known_names
 from ondie.emu.validate.closed_forms import closed_form_rows
 from ondie.emu.validate.drives import drives_rows
+from ondie.emu.validate.ecc import ecc_rows
 from ondie.emu.validate.hypertune import hypertune_rows
 from ondie.emu.validate.mqsim import cases_folder, find_cases, mqsim_rows
 from ondie.emu.validate.nvme_bytes import traffic_rows
@@ -63,6 +64,7 @@ NAMED: dict[str, Named] = {
     "hypertune": Named(hypertune_rows),
     "tunnel": Named(tunnel_rows),
     "drives": Named(drives_rows),
+    "ecc": Named(ecc_rows, ("full",)),
 }
 
 

@@ -24,7 +24,8 @@ from ondie.kernels.ldpc import CORRECT, FAILED, HARD, Ldpc
 
 READS = (1, 2, 3)
 STRONG = 16  # message of the outer intervals, with more than one read
-BATCH = 64  # frames of a batch
+BATCH = 64  # frames of a batch with one read
+SOFT_BATCH = 8  # the same with more reads, so that messages stay in the processor's caches
 CONFIDENCE = 0.95
 
 
@@ -101,8 +102,9 @@ def frame_errors(
     rng = np.random.default_rng([seed, reads, int(raw_ber * 1e9)])
     of = kernel.code
     failed = silent = made = flips = 0
-    for first in range(0, frames, BATCH):
-        count = min(BATCH, frames - first)
+    batch = BATCH if reads == 1 else SOFT_BATCH
+    for first in range(0, frames, batch):
+        count = min(batch, frames - first)
         data = rng.integers(0, 256, (count, of.data_bytes), np.uint8)
         words = kernel.encode(data)
         found = _intervals_of(rng, probabilities, words.size * 8)
@@ -111,8 +113,9 @@ def frame_errors(
             decoded = kernel.decode(words ^ errors, iterations)
         else:
             bits = np.unpackbits(words, axis=1, bitorder="little")
-            read = messages[found].reshape(bits.shape)
-            decoded = kernel.decode_soft(np.where(bits == 1, -read, read), iterations)
+            signed = np.concatenate((messages, -messages))  # of a bit of 0, of 1
+            found += np.uint8(len(messages)) * bits.reshape(-1)
+            decoded = kernel.decode_soft(signed[found].reshape(bits.shape), iterations)
         same = (decoded.words == words).all(1)
         good = decoded.outcome == CORRECT
         failed += int((~(good & same)).sum())

@@ -16,7 +16,7 @@ TEXTS = {str(page.relative_to(generate.ROOT)): page.read_text("utf-8") for page 
 TEXT = "\n".join(TEXTS.values())
 BLOCKS = list(generate.blocks(TEXT))
 SLOW = {
-    "counts: smart-infinity hypertune drives", "output: validate drives", "write amplification",
+    "counts: smart-infinity hypertune drives ecc", "output: validate drives", "write amplification",
     "output: preset check gen4-tlc", "output: ablation gpt2-124m --device optimstore-r1",
     "output: compare gpt-small --device optimstore-r1 --steps 22 --verbose | 4", "results",
     "counts: bytes closed-forms rates zero optimstore mqsim stannis tunnel",

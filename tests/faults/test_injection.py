@@ -210,7 +210,7 @@ def test_bad_input_is_named(page):
 # --- the seam for codecs
 
 
-@pytest.mark.parametrize("limit", [0, 1, 278])
+@pytest.mark.parametrize("limit", [0, 1, 302])
 def test_what_is_within_the_limit_comes_back(page, limit):
     """Words of limit - 1, limit, limit + 1 and no wrong bits: three come back, one does not."""
     codec: inject.Codec = inject.Capability(4096, limit)

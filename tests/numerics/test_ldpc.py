@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ondie.emu.nand.ecc import codeword_failure
 from ondie.emu.units import InputError
+from ondie.emu.validate.ecc import POINTS, limits
 from ondie.emu.validate.ldpc_curve import frame_errors, interval, intervals
 from ondie.kernels import KernelError, get, native
 from ondie.kernels.ldpc import CORRECT, FAILED, WRONG_CRC, Ldpc, columns_of
@@ -206,15 +208,24 @@ def curve():
     table = text.split("<!-- ldpc curve -->\n")[1].split("<!-- end -->")[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
     return [
-        (int(a), float(b), int(c.replace(",", "")), int(d), *rest) for a, b, c, d, *rest in rows
+        (int(a), float(b), int(c.replace(",", "")), int(d.replace(",", "")), *rest)
+        for a, b, c, d, *rest in rows
     ]
 
 
+def test_the_page_has_the_points_that_validate_measures():
+    assert [row[:3] for row in curve()] == list(POINTS)
+
+
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("row", curve(), ids=lambda row: f"{row[0]}-{row[1]:g}")
 def test_the_curve_of_the_page(row, scale):
     """Full counts decode all its frames again, down to a rate of 1e-4; small counts decode others,
     and both intervals have a rate in common."""
-    reads, raw_ber, frames, failed, rate, bounds, iterations = row
+    reads, raw_ber, frames, failed, rate, bounds, iterations, *models = row
+    now, before = limits().get(reads), {1: 278, 3: 417}.get(reads)
+    for model, limit in zip(models, (now, before), strict=True):
+        assert model == ("" if limit is None else f"{codeword_failure(32768, limit, raw_ber):.2e}")
     low, high = interval(failed, frames)
     assert (rate, bounds) == (f"{failed / frames:.2e}", f"{low:.1e} .. {high:.1e}")
     if scale == "full":

@@ -81,6 +81,8 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
 @click.option("--optimizer", help="smart-infinity: adam, momentum or adagrad.")
 @click.option("--compression",
               help="smart-infinity: percentage of the gradient that is sent, or none.")  # fmt: skip
+@click.option("--full", is_flag=True, default=None,
+              help="ecc: measure frame error rates down to 1e-5, in minutes.")  # fmt: skip
 @output_options("the rows")
 def run_validate(name: str | None, **values: Any) -> None:
     """Compare the simulation with published numbers and closed forms.
@@ -90,8 +92,9 @@ def run_validate(name: str | None, **values: Any) -> None:
     DeepSpeed does it, in every configuration), smart-infinity (the fit row and the shapes, or one
     run with the options below), stannis (numbers of the Stannis paper, and other allocations),
     hypertune (new batches for nodes that also run other programs), tunnel (commands and times of
-    TCP/IP over NVMe), drives (data sheets of commercial drives), all (every suite). Exit code
-    1: a check row or an identity is outside its tolerance.
+    TCP/IP over NVMe), drives (data sheets of commercial drives), ecc (BCH and LDPC codes, and
+    the limits that presets assume), all (every suite). Exit code 1: a check row or an identity is
+    outside its tolerance.
     """
     given = OutputOptions(**{key: values.pop(key) for key in ("json_path", "out", "quiet")})
     options = {option: value for option, value in values.items() if value is not None}

@@ -1,0 +1,253 @@
+"""Error correcting codes: what they correct, and what the capability model is worth.
+
+Owns the points that are measured, the counts, and the rows. Does not own the codes
+(kernels/bch.py, kernels/ldpc.py), the model of reads (ldpc_curve.py) or the capability model
+(nand/ecc.py).
+Source: S. Lin and D. Costello, "Error Control Coding", 2nd ed., ch. 6 (words of other code words);
+RiF, HPCA 2024 (limit of an LDPC code of 4 KiB).
+
+Every rate is a count of words that were decoded. Nothing is extrapolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from ondie.emu.analysis.row import IDENTITY, SHOWN, Progress, Row
+from ondie.emu.config.config import load_preset
+from ondie.emu.nand import ecc
+from ondie.emu.units import InputError
+from ondie.emu.validate.ldpc_curve import FramePoint, frame_errors
+from ondie.kernels import bch, get
+
+SUITE = "ecc"
+FIELD = 13
+"""Degree m of the BCH codes. Their words are as long as the field allows."""
+BCH_WORDS = {2: 50_000, 3: 100_000, 4: 100_000, 5: 200_000, 6: 500_000}
+"""Words with t + 1 wrong bits, by t, with ``full``."""
+CHANCE = 1e-3
+"""Probability that a row of BCH codes misses although the code does what is expected."""
+PRESETS = ("gen4-tlc", "newport", "laguna", "smartssd")
+"""Presets with an LDPC code of 4 KiB."""
+ASSUMED = 8.5e-3
+"""Raw bit error rate up to which RiF says that its code corrects."""
+TARGET = 1e-3
+"""Frame error rate at which the limit of the presets is that of the code."""
+POINTS: tuple[tuple[int, float, int], ...] = (
+    (1, 7.0e-3, 1_500_000), (1, 7.3e-3, 200_000), (1, 7.5e-3, 100_000), (1, 7.7e-3, 100_000),
+    (1, 8.0e-3, 20_000), (1, 8.5e-3, 5_000), (1, 9.0e-3, 2_000), (1, 10e-3, 1_000),
+    (2, 14.0e-3, 20_000), (2, 14.5e-3, 5_000), (2, 15.0e-3, 2_000), (2, 16.0e-3, 1_000),
+    (3, 16.5e-3, 20_000), (3, 17.0e-3, 5_000), (3, 18.0e-3, 2_000), (3, 19.0e-3, 1_000),
+)  # fmt: skip
+"""Points of the LDPC code: reads, raw bit error rate, and frames with ``full``."""
+NEAR = {1: 7.7e-3, 3: 16.5e-3}
+"""Raw bit error rates near a frame error rate of TARGET, by reads: one read is hard decision, and
+three are soft decision with the two additional reads of the presets."""
+FEWER = 20
+"""Without ``full`` a point has this part of its frames, but at least LEAST and at most MOST."""
+LEAST, MOST = 200, 10_000
+TOLERANCE = 0.03
+"""Of a preset's correctable bits. 10,000 frames determine the code's to about 2 %."""
+
+
+def ecc_rows(progress: Progress = None, full: bool | None = None) -> list[Row]:
+    """Return the rows of the BCH codes, the LDPC code, and the presets' limits.
+
+    full: decode as many LDPC frames as a frame error rate of 1e-5 needs, and ten times as many BCH
+    words; minutes instead of seconds.
+    """
+    rows: list[Row] = []
+    weights = [frames_of(point, bool(full)) for point in POINTS]
+    total = 1.1 * sum(weights)
+    for t in BCH_WORDS:
+        if progress is not None:
+            progress(f"bch, t = {t}", 0.1 * list(BCH_WORDS).index(t) / len(BCH_WORDS) / 1.1)
+        rows += bch_rows(t, BCH_WORDS[t] // (1 if full else 10))
+    kernel, points = get("ldpc"), []
+    for at, (reads, raw_ber, _) in enumerate(POINTS):
+        if progress is not None:
+            done = 0.1 * sum(weights) + sum(weights[:at])
+            progress(f"ldpc, RBER {raw_ber:g}", done / total)
+        points.append(frame_errors(kernel, raw_ber, reads, weights[at], seed=1))
+    return rows + ldpc_rows(points) + limit_rows(points)
+
+
+def frames_of(point: tuple[int, float, int], full: bool) -> int:
+    """Return the frames of one of POINTS."""
+    frames = point[2]
+    return frames if full else min(max(frames // FEWER, LEAST), MOST)
+
+
+# --- BCH
+
+
+def one_more_wrong(
+    code: bch.Bch, words: int, rng: np.random.Generator
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+    """Yield words of zero data with t + 1 wrong bits each, as (data, check), until there are
+    ``words`` or a few more.
+    """
+    size, width = code.check_bytes, code.code.data_bytes
+    clean = np.concatenate((code.encode(np.zeros(width, np.uint8)), np.zeros(width, np.uint8)))
+    while words > 0:
+        places = rng.integers(0, code.code.bits, (min(words, 10_000), code.code.t + 1))
+        ordered = np.sort(places, axis=1)
+        places = places[(ordered[:, 1:] != ordered[:, :-1]).all(axis=1)]
+        words -= len(places)
+        word = np.tile(clean, (len(places), 1))
+        for column in places.T:
+            word[np.arange(len(word)), column // 8] ^= (1 << column % 8).astype(np.uint8)
+        yield np.ascontiguousarray(word[:, size:]), np.ascontiguousarray(word[:, :size])
+
+
+def bch_rows(t: int, words: int) -> list[Row]:
+    """Return the rows of the codes that correct t bits, without and with a CRC in the word."""
+    rows = []
+    for crc in (False, True):
+        code = bch.get(FIELD, t, bch.most_data(FIELD, t, crc), crc)
+        taken = silent = total = 0
+        for data, check in one_more_wrong(code, words, np.random.default_rng([t, crc])):
+            if crc:
+                silent += int((code.decode(data.copy(), check.copy()) >= 0).sum())
+            taken += int((code.decode(data, check, verify=False) >= 0).sum())
+            total += len(data)
+        share = comb(code.code.bits - t - 1, t) / 2**code.code.degree
+        least, most = binom.ppf((CHANCE / 2, 1 - CHANCE / 2), total, share) / total
+        what = "CRC not checked" if crc else "no CRC"
+        rows.append(
+            Row(
+                SUITE, f"t = {t}, {what}: taken for another word", IDENTITY, share, taken / total,
+                "of words", max(most - share, share - least) / share,
+                f"BCH codes of m = {FIELD}, n bits and a generator of degree r: t + 1 wrong bits "
+                "are corrected to another word in C(n - t - 1, t) / 2^r of cases. Tolerance: "
+                f"{1 - CHANCE:.1%} of the counts that such a chance gives",
+                trials=total,
+            )
+        )  # fmt: skip
+        if crc:
+            rows.append(
+                Row(
+                    SUITE, f"t = {t}, CRC checked: wrong data without a failure", IDENTITY, 0,
+                    silent, "words", 0,
+                    "BCH codes with the CRC-32C of their data in the word: the same words, checked",
+                    trials=total,
+                )
+            )  # fmt: skip
+    return rows
+
+
+# --- LDPC
+
+
+def limits() -> dict[int, int]:
+    """Return the bits of 4 KiB that the presets' hard and soft decision corrects, by reads.
+
+    Raises InputError if the presets differ.
+    """
+    found = set()
+    for name in PRESETS:
+        record = ecc.code(load_preset(name).replace({"errors.kind": "model"}))[0]
+        found.add((int(record.bits), int(record.limit), int(record.soft_limit)))
+    if len(found) > 1:
+        raise InputError(f"presets {', '.join(PRESETS)}: their codes differ: {sorted(found)}")
+    _, hard, soft = found.pop()
+    return {1: hard, 3: soft}
+
+
+def ldpc_rows(points: list[FramePoint]) -> list[Row]:
+    """Return a row for each point, beside the capability model, and the count of silent frames."""
+    of, limit = get("ldpc").code, limits()
+    bits = 8 * of.data_bytes
+    source = (
+        f"LDPC, {of.data_bytes} bytes of data in {of.word_bytes}, rate {of.rate:.3f}, at most 20 "
+        "iterations: share of frames that are not decoded; interval: Clopper and Pearson, 95 %. "
+        f"Expected: the capability model with the limits of {', '.join(PRESETS)} ({limit[1]} bits "
+        f"of 4 KiB with one read, {limit[3]} with three; it has no second read alone)"
+    )
+    rows = []
+    for point in points:
+        model = None
+        if point.reads in limit:
+            model = ecc.codeword_failure(bits, limit[point.reads], point.raw_ber)
+        rows.append(
+            Row(
+                SUITE, _where(point), SHOWN, model, point.rate, "of frames", None, source,
+                trials=point.frames, interval=(point.low, point.high),
+            )
+        )  # fmt: skip
+    rows.append(
+        Row(
+            SUITE, "LDPC: wrong data with the right CRC", IDENTITY, 0,
+            sum(point.silent for point in points), "frames", 0,
+            "LDPC, all frames of the curve", trials=sum(point.frames for point in points),
+        )
+    )  # fmt: skip
+    return rows
+
+
+def _where(point: FramePoint) -> str:
+    reads = f"{point.reads} read{'s' * (point.reads > 1)}"
+    return f"{reads}, RBER {1e3 * point.raw_ber:g}e-3"
+
+
+def equivalent_bits(rate: float, raw_ber: float, bits: int) -> int:
+    """Return the smallest limit with which the capability model fails in at most ``rate`` of words
+    of ``bits`` bits at this raw bit error rate."""
+    low, high = 0, bits
+    while low < high:
+        middle = (low + high) // 2
+        if ecc.codeword_failure(bits, middle, raw_ber) <= rate:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def crossing(points: list[FramePoint]) -> float | None:
+    """Return the raw bit error rate with TARGET frame errors of hard input, between two points with
+    failures; None if no two points enclose it."""
+    hard = [point for point in points if point.reads == 1 and point.failed]
+    for below, above in zip(hard, hard[1:], strict=False):
+        if below.rate <= TARGET < above.rate:
+            logs = np.log([below.rate, TARGET, above.rate])
+            share = (logs[1] - logs[0]) / (logs[2] - logs[0])
+            return float(below.raw_ber + share * (above.raw_ber - below.raw_ber))
+    return None
+
+
+def limit_rows(points: list[FramePoint]) -> list[Row]:
+    """Return the rows of the presets' limits, and of the published one."""
+    limit, bits = limits(), 8 * get("ldpc").code.data_bytes
+    source = (
+        f"bits of 4 KiB that presets correct, and with which the capability model would have the "
+        f"measured frame error rate of the LDPC code, at a rate near {TARGET:g}"
+    )
+    rows = []
+    for reads, name in ((1, "ecc.correctable_bits"), (3, "ecc.correctable_bits x ecc.soft_gain")):
+        point = next(p for p in points if (p.reads, p.raw_ber) == (reads, NEAR[reads]))
+        if point.failed:
+            most, found, least = (
+                equivalent_bits(rate, point.raw_ber, bits)
+                for rate in (point.low, point.rate, point.high)
+            )
+            rows.append(
+                Row(
+                    SUITE, f"{name}, {_where(point)}", IDENTITY, limit[reads], found, "bits",
+                    TOLERANCE, source, trials=point.frames, interval=(least, most),
+                )
+            )  # fmt: skip
+    if (reached := crossing(points)) is not None:
+        rows.append(
+            Row(
+                SUITE, f"hard input: RBER with {TARGET:g} frame errors", SHOWN, ASSUMED, reached,
+                "RBER", None,
+                "published: RBER up to which another LDPC code of 4 KiB corrects; predicted: "
+                "between two measured points", "RiF, HPCA 2024",
+            )
+        )  # fmt: skip
+    return rows
