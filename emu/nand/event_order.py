@@ -149,7 +149,7 @@ def submit(st, die, tid, queue):
     """Append transaction ``tid`` to queue ``queue`` of die ``die``; with a cached mapping table in
     MQSim's order only when the mapping of all pages of the request has been looked up.
     """
-    if st.cfg[0].ordered != 0 and st.cfg[0].map_entries != 0:
+    if st.cfg[0].ordered != 0:
         keep_back(st, tid, queue)
     else:
         push(st, die, tid, queue)
