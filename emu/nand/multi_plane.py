@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.events import OWN
 from ondie.emu.engine.core.intrinsics import lowest_bit
+from ondie.emu.nand import erase_queue
 from ondie.emu.nand.die import (
     POLLED,
     Q_GC_READ,
@@ -76,6 +77,9 @@ def gather(st, die, tid, queue):
     if cfg.power > 0:
         die_rec = st.die[die]
         room = cfg.power - st.dev[die_rec.dev].power + die_rec.power - planes_of(st, tid)
+    page = txn.page
+    if txn.op == ERASE and cfg.ordered != 0:
+        page = erase_queue.page_of_first(st, die)
     before = -1
     passed = 0  # planes with a skipped program that others may not overtake
     other = st.queue[die, 2 * queue]
@@ -86,7 +90,7 @@ def gather(st, die, tid, queue):
             return
         if (
             cand.op == txn.op
-            and cand.page == txn.page
+            and cand.page == page
             and cand.planes & txn.planes == 0
             and cand.planes & ~full == 0
             and (cand.n <= room or cfg.slots > 1 and planes_of(st, other) <= room)
