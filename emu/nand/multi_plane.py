@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.events import OWN
 from ondie.emu.engine.core.intrinsics import lowest_bit
-from ondie.emu.nand import erase_queue
+from ondie.emu.nand import erase_queue, polling
 from ondie.emu.nand.die import (
     POLLED,
     Q_GC_READ,
@@ -29,9 +29,16 @@ from ondie.kernels.jit import cold, inline, njit
 @cold
 def gather_all(st, die, tid, queue):
     """Add queued operations to the command of ``tid``: from queue ``queue``, then from the other
-    queues with operations of that kind. The power budget limits the number of planes."""
+    queues with operations of that kind. The power budget limits the number of planes.
+
+    If events are ordered, a mapping read is joined from one other queue only, as in MQSim: by
+    garbage-collection reads if these have priority over user transactions, else by user reads.
+    """
     gather(st, die, tid, queue)
-    if queue == Q_READ or queue == Q_GC_READ or queue == Q_MAP_READ:
+    if queue == Q_MAP_READ and st.cfg[0].ordered != 0:
+        moves = polling.is_urgent(st, die) and st.die[die].waiting >> Q_GC_READ & 1
+        gather(st, die, tid, Q_GC_READ if moves else Q_READ)
+    elif queue == Q_READ or queue == Q_GC_READ or queue == Q_MAP_READ:
         if queue != Q_READ:
             gather(st, die, tid, Q_READ)
         if queue != Q_GC_READ:
