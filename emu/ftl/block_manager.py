@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.events import take_txn
 from ondie.emu.engine.core.payload_log import LOG_ERASE, log
-from ondie.emu.ftl.page_map import FREE, OPEN, first_page, set_place
+from ondie.emu.ftl.page_map import ERASING, FREE, OPEN, first_page, set_place
+from ondie.emu.nand import erase_queue
 from ondie.emu.nand.die_scheduler import push, set_gc_priority
 from ondie.emu.nand.timing import ERASE
 from ondie.kernels.jit import cold, inline, njit
@@ -209,7 +210,10 @@ def queue_erase(st, dev, unit, block, queue):
     if block - unit * cfg.all_blocks >= cfg.blocks:
         txn.planes = planes_in_use(st, st.block[block].turned)
         txn.n = cfg.reservoir_planes
-    push(st, die, tid, queue)
+    if cfg.ordered != 0 and st.block[block].state == ERASING:
+        erase_queue.make_ready(st, die, tid)
+    else:
+        push(st, die, tid, queue)
 
 
 @inline

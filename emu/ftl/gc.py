@@ -33,7 +33,7 @@ from ondie.emu.ftl import (
     trim_maps,
     write_frontier,
 )
-from ondie.emu.nand import scheduler_statistics, timing
+from ondie.emu.nand import erase_queue, scheduler_statistics, timing
 from ondie.emu.nand.die import Q_MAP_WRITE
 from ondie.emu.nand.die_scheduler import bar_host_work, push
 from ondie.kernels.jit import apart, cold, inline, njit
@@ -78,7 +78,12 @@ def start_moving(st, dev, unit, block):
     if st.cfg[0].locks != 0 and st.block[block].reading > 0:
         return False
     bar_host_if_exclusive(st, block)
-    return collect(st, dev, unit, block)
+    if st.cfg[0].ordered == 0:
+        return collect(st, dev, unit, block)
+    erase_queue.enter(st, block)
+    free = collect(st, dev, unit, block)
+    st.reg[0].begun = 0
+    return free
 
 
 @cold
@@ -345,7 +350,9 @@ def resume_after_read(st, dev, ppn):
         if block.state == page_map.EMPTIED and erase_or_free(st, dev, unit, bid):
             maybe_start_gc(st, dev, unit)
         if block.state == page_map.VICTIM and block.scan == 0:
+            st.reg[0].cause = 1 + ppn % st.cfg[0].block_pages
             start_moving(st, dev, unit, bid)
+            st.reg[0].cause = 0
 
 
 @cold

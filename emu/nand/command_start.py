@@ -11,6 +11,7 @@ from __future__ import annotations
 from ondie.emu.engine.core.error_codes import E_REGISTER
 from ondie.emu.engine.core.events import fail
 from ondie.emu.engine.core.payload_log import log_read
+from ondie.emu.nand import erase_queue
 from ondie.emu.nand.array import array_ps, suspend
 from ondie.emu.nand.die import (
     HOST_QUEUES,
@@ -31,6 +32,7 @@ from ondie.emu.nand.polling import CLASSES
 from ondie.emu.nand.timing import (
     BPP,
     BPR,
+    ERASE,
     ODC,
     PAD,
     READ,
@@ -86,6 +88,8 @@ def start_command(st, die, start):
     txn = st.txn[tid]
     if txn.op == READ:
         log_read(st, tid)
+    elif txn.op == ERASE and cfg.ordered != 0:
+        erase_queue.leave(st, die, tid)
     return tid, st.cycles[txn.op, planes_of(st, tid)], 0, array_ps(st, die, tid)
 
 
@@ -148,6 +152,8 @@ def start_command_extended(st, die, start):
         take_power(st, die, count)
     if op == READ:
         log_read(st, tid)
+    elif op == ERASE and cfg.ordered != 0:
+        erase_queue.leave(st, die, tid)
     if cfg.lanes > 1 and needs_die(st, tid):
         first_rec.alone = die - die_rec.first + 1
     wait = 0

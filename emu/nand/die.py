@@ -87,6 +87,8 @@ _DIE = record_type(
     round_write="i4",
     still="i8",  # time from which the array of a suspended operation is free, ps
     looks="i8",  # looks of the scheduler that have advanced its turns (nand/polling.py)
+    erase_first="i4",  # 1 + block of the first erase of its chip (nand/erase_queue.py); 0 = none
+    erase_last="i4",
 )
 _BUS = record_type(
     until="i8",  # end of the present phase

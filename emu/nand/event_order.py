@@ -22,7 +22,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.engine.core.events import line
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.nand import polling
+from ondie.emu.nand import erase_queue, polling
 from ondie.emu.nand.array import array_end
 from ondie.emu.nand.die import NONE, OUT, POLLED, touch_channel
 from ondie.emu.nand.die_scheduler import push, select_next
@@ -37,6 +37,7 @@ and of a program or an erase in an array."""
 def watch(arrays: Arrays) -> None:
     """Handle simultaneous events in the order of their registration from now on."""
     arrays.sequence = np.zeros(len(arrays.tree) // 2, np.int64)
+    arrays.erasing = erase_queue.tables(len(arrays.block))["erasing"]
     arrays.cfg["ordered"] = 1
 
 
@@ -149,7 +150,7 @@ def submit(st, die, tid, queue):
     """Append transaction ``tid`` to queue ``queue`` of die ``die``; with a cached mapping table in
     MQSim's order only when the mapping of all pages of the request has been looked up.
     """
-    if st.cfg[0].ordered != 0 and st.cfg[0].map_entries != 0:
+    if st.cfg[0].ordered != 0:
         keep_back(st, tid, queue)
     else:
         push(st, die, tid, queue)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.events import OWN
 from ondie.emu.engine.core.intrinsics import lowest_bit
+from ondie.emu.nand import erase_queue, polling
 from ondie.emu.nand.die import (
     POLLED,
     Q_GC_READ,
@@ -28,9 +29,16 @@ from ondie.kernels.jit import cold, inline, njit
 @cold
 def gather_all(st, die, tid, queue):
     """Add queued operations to the command of ``tid``: from queue ``queue``, then from the other
-    queues with operations of that kind. The power budget limits the number of planes."""
+    queues with operations of that kind. The power budget limits the number of planes.
+
+    If events are ordered, a mapping read is joined from one other queue only, as in MQSim: by
+    garbage-collection reads if these have priority over user transactions, else by user reads.
+    """
     gather(st, die, tid, queue)
-    if queue == Q_READ or queue == Q_GC_READ or queue == Q_MAP_READ:
+    if queue == Q_MAP_READ and st.cfg[0].ordered != 0:
+        moves = polling.is_urgent(st, die) and st.die[die].waiting >> Q_GC_READ & 1
+        gather(st, die, tid, Q_GC_READ if moves else Q_READ)
+    elif queue == Q_READ or queue == Q_GC_READ or queue == Q_MAP_READ:
         if queue != Q_READ:
             gather(st, die, tid, Q_READ)
         if queue != Q_GC_READ:
@@ -76,6 +84,9 @@ def gather(st, die, tid, queue):
     if cfg.power > 0:
         die_rec = st.die[die]
         room = cfg.power - st.dev[die_rec.dev].power + die_rec.power - planes_of(st, tid)
+    page = txn.page
+    if txn.op == ERASE and cfg.ordered != 0:
+        page = erase_queue.page_of_first(st, die)
     before = -1
     passed = 0  # planes with a skipped program that others may not overtake
     other = st.queue[die, 2 * queue]
@@ -86,7 +97,7 @@ def gather(st, die, tid, queue):
             return
         if (
             cand.op == txn.op
-            and cand.page == txn.page
+            and cand.page == page
             and cand.planes & txn.planes == 0
             and cand.planes & ~full == 0
             and (cand.n <= room or cfg.slots > 1 and planes_of(st, other) <= room)

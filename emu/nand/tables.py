@@ -11,7 +11,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import records
-from ondie.emu.nand import scheduler_statistics
+from ondie.emu.nand import erase_queue, scheduler_statistics
 from ondie.emu.nand.die import (
     BUS,
     DIE,
@@ -80,4 +80,5 @@ def tables(cfg: Config, geometry: Geometry, n: int, lanes: int) -> dict[str, np.
         "touched": np.zeros(n * geometry.channels, np.int32),
         "order": order_table(),
         **scheduler_statistics.tables(),
+        **erase_queue.tables(),
     }

@@ -214,8 +214,9 @@ def sense(st, tid, lpn, end):
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and cfg.unwritten != 0:  # read as if the page had been written at its address
             if write_frontier.map_unwritten(st, dev, lpn, txn.stream):
-                if cfg.partial != 0:
-                    st.sectors[dev, lpn] |= sectors_of(st, tid, lpn)
+                if cfg.partial != 0:  # of a page that is cached in part, only the missing sectors
+                    wanted = txn.sectors if txn.sectors != 0 else sectors_of(st, tid, lpn)
+                    st.sectors[dev, lpn] |= wanted
                 entry = int(st.l2p[dev, lpn])
                 if cfg.map_entries != 0:
                     cmt.update(st, dev, lpn)

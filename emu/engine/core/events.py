@@ -135,6 +135,9 @@ REG = record_type(
     kept_last="i8",
     turnless="i8",  # 1: the last look left user transactions because their class had no turn
     sequence="i8",  # events registered so far, if simultaneous events are ordered
+    erases="i8",  # collections started so far (nand/erase_queue.py)
+    begun="i8",  # 1 + the block whose collection is being started; 0 = none
+    cause="i8",  # 1 + page of the operation that starts collections; 0: a block was filled
     companion="i8",  # class of the user transactions that may join a command of another queue
     gather0="i8",  # first leaf of the devices' gather timers, after the queue pairs
 )

@@ -92,6 +92,7 @@ FIELDS = (
     "issued",  # int64[3, 2]: commands by operation (nand/scheduler_statistics.py)
     "lookup",  # int64[3, 3]: look-ups of the mapping (nand/scheduler_statistics.py)
     "erase_since",  # int64[blocks]: start of each collection (nand/scheduler_statistics.py)
+    "erasing",  # records[blocks]: erases in MQSim's order (nand/erase_queue.py)
     "chip_at",  # int32[dies]: chip of each die (nand/scheduler_statistics.py)
     "row",  # records: ring of plan rows (plan_rows.py)
     "req",  # records: ring of host requests (nvme/request.py)

@@ -51,12 +51,15 @@ def on_erase_done(st, tid):
     """Complete an erase. If it ends a collection, retry the writes that wait for a free block."""
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
+    page = st.txn[tid].page
     unit, collected = completion.on_block_erased(st, tid)
     if not collected:
         return
     if cfg.gc_stop > 0:
         retry_stalled(st, dev, unit)
+    st.reg[0].cause = 1 + page
     completion.after_free_block(st, dev, unit)
+    st.reg[0].cause = 0
 
 
 @njit
