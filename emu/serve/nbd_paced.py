@@ -12,11 +12,12 @@ import contextlib
 import queue
 import socket
 import threading
-from collections.abc import Callable
+import time
 
 import numpy as np
 
 from ondie.emu.nvme.client_queue import Connection, Stream, Ticket
+from ondie.emu.nvme.client_turns import IN_FLIGHT, REFUSED
 from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.nbd_request import REQUEST, NbdError, error_of
 from ondie.emu.serve.nbd_session import Batch, Session
@@ -66,6 +67,11 @@ class PacedSession(Session):
         """The only flight belongs to the thread that executes it."""
         self._ending = False
         self._sending = threading.Lock()
+        self._fileno = sock.fileno()
+        self._begun: Flight
+        """The last flight whose command this thread has begun."""
+        self._early: list[tuple[bytes, list[tuple[int, ...]]]] = []
+        """Replies to what this thread has completed, and the requests without an error."""
         self._gone = False
 
     def run(self) -> None:
@@ -91,7 +97,7 @@ class PacedSession(Session):
         if self.served.detached:
             super().execute(count, commands, out, refused)
             return
-        if count == commands == 1 and not refused and self._execute_alone():
+        if count == commands == 1 and not refused and self._execute_alone(out):
             return
         if commands:
             with self._changed:
@@ -116,50 +122,74 @@ class PacedSession(Session):
         if commands and stream is not None:
             self._take_spare()
 
-    def _execute_alone(self) -> bool:
+    def _execute_alone(self, out: int) -> bool:
         """Execute the only command of the only batch in this thread, if nobody else uses the drive,
-        and reply. Return False, without effect, if somebody does. If another request arrives
-        meanwhile, the thread of replies goes on with it."""
-        flight, data = Flight(self.batch, 1, 1, None), b""
-        early: list[tuple[bytes, list[tuple[int, ...]]]] = []
-        with self._changed:
-            if self._flights:
-                return False
-            self._alone = True
-            self._flights[self.batch.number] = flight
-            self._in_flight += 1
+        and reply. ``out``: end of the reply. Return False, without effect, if somebody does. If
+        another request arrives meanwhile, the thread of replies goes on with it."""
+        if self._flights:
+            return False
+        batch, handed_ns = self.batch, self.received_ns or time.perf_counter_ns()
+        self.received_ns = 0
         try:
-            flight.stream = self._run_alone(lambda done: early.append(self._replies(done)))
-            if flight.stream is not None:
-                with contextlib.suppress(TimeoutError):  # then it is in flight
-                    data = self._written(*early[0]) if early else self._take(self._source.next(0))
+            status = self._source.try_single(batch.single, handed_ns, self._fileno, self._fly)
+        except Exception as why:  # noqa: BLE001 - the client gets an error from the service's end
+            if not isinstance(why, InputError | KernelError):
+                show_exception("commands of NBD")
+            return False
+        if status == REFUSED:
+            return False
+        if status == IN_FLIGHT:
+            self._end_alone()
+        else:
+            self._reply_single(out, status)
+        return True
+
+    def _reply_single(self, out: int, status: int) -> None:
+        """Reply to the only request of the batch, whose command has completed with ``status``."""
+        batch = self.batch
+        if not status and not self.served.marks:
+            self.send(batch.view[batch.input : out])
+            return
+        request, error = batch.requests[0].tolist(), error_of(status) if status else 0
+        if error:
+            self.served.count([0] * 8, 1)
+        else:
+            self.clear_marks([request])
+        self.send(self.reply(batch, request, error))
+
+    def _fly(self) -> Stream:
+        """Return the batch of a command that this thread has begun, which is in flight now."""
+        batch = self.batch
+        self._early.clear()
+        stream = self._source.begun(batch.commands[:1], batch.memory, self._prepare)
+        with self._changed:
+            self._alone = True
+            self._begun = self._flights[batch.number] = Flight(batch, 1, 1, stream)
+            self._in_flight += 1
+        return stream
+
+    def _prepare(self, done: np.ndarray) -> None:
+        """Prepare the replies to what completes next in this thread."""
+        self._early.append(self._replies(done))
+
+    def _end_alone(self) -> None:
+        """Reply to a request whose command this thread has begun, if it has completed; otherwise
+        the thread of replies does. Go on with another batch."""
+        data = b""
+        try:
+            with contextlib.suppress(TimeoutError):  # then it is in flight
+                early = self._early
+                data = self._written(*early[0]) if early else self._take(self._source.next(0))
         except InputError:  # the service has ended
-            data = self._fail(flight)
+            data = self._fail(self._begun)
         finally:
             with self._changed:
                 self._alone = False
-                if flight.stream is None:
-                    del self._flights[self.batch.number]
-                    self._in_flight -= 1
                 if self._flights or self._ending:
                     self._changed.notify_all()
         if data:
             self.send(data)
-        if flight.stream is not None:
-            self._take_spare()
-        return flight.stream is not None
-
-    def _run_alone(self, early: Callable[[np.ndarray], None]) -> Stream | None:
-        """Run the first command of the batch until it has ended or another request arrives; None:
-        somebody else uses the drive, or its service has ended. ``early``: see try_stream."""
-        commands, memory = self.batch.commands[:1], self.batch.memory
-        received_ns, self.received_ns = self.received_ns, 0
-        try:
-            return self._source.try_stream(
-                commands, memory, self.socket.fileno(), received_ns, early
-            )
-        except (InputError, KernelError):
-            return None
+        self._take_spare()
 
     def _take_spare(self) -> None:
         """Go on with a batch that is not in flight, and with the bytes that have arrived."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from ondie.emu.engine.core.state import as_records
+from ondie.emu.nvme.client_turns import Single
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE, Row, commands_of, first_error
 from ondie.emu.serve import nbd_request as words
 from ondie.emu.serve.defects import show_exception
@@ -59,6 +60,8 @@ class Batch:
         self.requests = as_records(np.zeros(MOST_REQUESTS, words.REQUEST))
         most = served.depth + -(-largest // served.transfer)
         self.commands = as_records(np.zeros(most, COMMAND))
+        self.single = Single(self.commands[:1], self.memory)
+        """The first command, if it is the only one."""
         self.number = number
         self.begin = self.end = 0
         """Bytes that have arrived and are not parsed: from begin to end."""
@@ -126,7 +129,10 @@ class Session:
         if count:
             if self.served.marks:
                 commands, refused = self._refuse_marked(count, commands, refused)
-            self.served.count(kinds, refused)
+            if count == 1:
+                self.served.count_one(kinds.index(1), refused > 0)
+            else:
+                self.served.count(kinds, refused)
             self.execute(count, commands, out, refused)
         if why == words.SLOW:
             self._execute_slow()
