@@ -18,6 +18,7 @@ import numpy as np
 
 from ondie.emu.nvme.client_queue import Connection, Stream, Ticket
 from ondie.emu.nvme.client_turns import IN_FLIGHT, REFUSED
+from ondie.emu.serve import nbd_request as words
 from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.nbd_request import REQUEST, NbdError, error_of
 from ondie.emu.serve.nbd_session import Batch, Session
@@ -26,6 +27,8 @@ from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
+Replies = tuple[list[bytes], dict[int, tuple[int, ...]]]
+"""Replies, and the requests without an error by number of their reply."""
 ERROR = REQUEST.names.index("error") if REQUEST.names else -1
 TAG_SHIFT = 16
 """Tags of commands: number of the batch, and below this bit number of the request."""
@@ -70,7 +73,7 @@ class PacedSession(Session):
         self._fileno = sock.fileno()
         self._begun: Flight
         """The last flight whose command this thread has begun."""
-        self._early: list[tuple[bytes, list[tuple[int, ...]]]] = []
+        self._early: list[Replies] = []
         """Replies to what this thread has completed, and the requests without an error."""
         self._gone = False
 
@@ -151,10 +154,10 @@ class PacedSession(Session):
             self.send(batch.view[batch.input : out])
             return
         request, error = batch.requests[0].tolist(), error_of(status) if status else 0
+        if not error and self.clear_marks({0: request}):
+            error = NbdError.EIO
         if error:
             self.served.count([0] * 8, 1)
-        else:
-            self.clear_marks([request])
         self.send(self.reply(batch, request, error))
 
     def _fly(self) -> Stream:
@@ -179,7 +182,7 @@ class PacedSession(Session):
         try:
             with contextlib.suppress(TimeoutError):  # then it is in flight
                 early = self._early
-                data = self._written(*early[0]) if early else self._take(self._source.next(0))
+                data = self._written(early[0]) if early else self._take(self._source.next(0))
         except InputError:  # the service has ended
             data = self._fail(self._begun)
         finally:
@@ -244,20 +247,25 @@ class PacedSession(Session):
                 show_exception("commands of NBD")
             flight = next(each for each in flights.values() if each.stream is ticket)
             return self._fail(flight)
-        return self._written(*self._replies(done))
+        return self._written(self._replies(done))
 
-    def _written(self, replies: bytes, completed: list[tuple[int, ...]]) -> bytes:
-        """Take the marks of what ``completed`` requests have written away, in which the drive takes
-        part; return their ``replies``."""
+    def _written(self, replies: Replies) -> bytes:
+        """Take the marks of what requests have written away, in which the drive takes part; return
+        their replies."""
+        answers, completed = replies
         if self.served.marks:
-            self.clear_marks(completed)
-        return replies
+            for at in self.clear_marks(completed):
+                cookie, _, _, _, _, kind, *_ = completed[at]
+                answers[at] = words.error_reply(kind, cookie, NbdError.EIO, self.structured)
+                self.served.count([0] * 8, 1)
+        return b"".join(answers)
 
-    def _replies(self, done: np.ndarray) -> tuple[bytes, list[tuple[int, ...]]]:
+    def _replies(self, done: np.ndarray) -> Replies:
         """Return the replies to the requests that ``done``, COMPLETION[n], completes, and those
-        without an error."""
+        without an error, by number of their reply."""
         flights = self._flights
-        replies, completed = [], []
+        replies: list[bytes] = []
+        completed: dict[int, tuple[int, ...]] = {}
         for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
             flight = flights[tag >> TAG_SHIFT]
             number = tag & (1 << TAG_SHIFT) - 1
@@ -269,13 +277,13 @@ class PacedSession(Session):
             flight.waiting.remove(number)
             error = flight.errors.get(number, 0)
             if not error:
-                completed.append(flight.requests[number])
+                completed[len(replies)] = flight.requests[number]
             replies.append(self.reply(flight.batch, flight.requests[number], error))
             if error:
                 self.served.count([0] * 8, 1)
             if not flight.waiting:
                 self._land(flight)
-        return b"".join(replies), completed
+        return replies, completed
 
     def _fail(self, flight: Flight) -> bytes:
         """Return the replies to the requests of a batch that the drive does not execute."""
