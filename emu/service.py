@@ -1,8 +1,9 @@
 """Service of one drive: a thread that owns engine and clock, to which clients hand batches.
 
 Owns the thread, the clock (virtual, or real time with a scale), and the assignment of completions
-to batches. Does not own the drive (drive.py), the hand-over to and from clients
-(nvme/client_queue.py), the rules of commands (nvme/submission.py) or sockets.
+to batches. Does not own the drive (drive.py), turns that a client runs itself
+(nvme/client_turns.py), the hand-over to and from clients (nvme/client_queue.py), the rules of
+commands (nvme/submission.py) or sockets.
 Source: NVMeVirt and FEMU, which complete a command when the wall clock reaches its modeled end.
 """
 
@@ -32,6 +33,7 @@ from ondie.emu.nvme.client_queue import (
     idle_ps_of,
     kept,
 )
+from ondie.emu.nvme.client_turns import ALONE_NS, ClientTurns
 from ondie.emu.nvme.plan_queue import PlanQueue, Running, error_to
 from ondie.emu.units import InputError, quoted, real_number
 from ondie.kernels import native
@@ -40,10 +42,6 @@ from ondie.kernels.doorbell import LAST_NS, NEVER_NS, POLL_NS, Delivery, Doorbel
 CLOCKS = ("virtual", "real")
 AHEAD_NS = 50_000
 """Wall time by which the simulation may run ahead while commands are in flight, in ns."""
-ALONE_NS = 100_000
-"""The same in turns of a client that is alone: a read of flash is then simulated in one piece."""
-LENT_NS = 2_000_000
-"""Wall time, ns, for which the drive's events are left to a client that has run a batch alone."""
 MOST_SCALE = 1e6
 """Largest scale of the clock ``real``, simulated seconds per second."""
 PLAN_EVENTS = 1 << 12
@@ -51,7 +49,7 @@ PLAN_EVENTS = 1 << 12
 NOBODY = -1  # number of no thread
 
 
-class Service:
+class Service(ClientTurns):
     """Serves ``drive`` from a thread of its own until :meth:`close`.
 
     ``clock``: ``virtual``, simulated time advances as fast as possible while commands are in
@@ -71,6 +69,8 @@ class Service:
     service, or has commands in flight or completions that were not taken; without the C
     extension.
     """
+
+    drive: Drive
 
     def __init__(self, drive: Drive, clock: str = "virtual", scale: float = 1.0) -> None:
         if not isinstance(drive, Drive):
@@ -100,8 +100,6 @@ class Service:
         self._ended: str | None = None
         self._lock, self._turns = threading.Lock(), threading.Lock()
         """Held for the inbox, and by the thread that uses the drive."""
-        self._lent_ns = 0
-        """Wall time until which the thread leaves the drive's events to a client that is alone."""
         self._delivery, self._worked_ns = Delivery(self._bell), 0
         """Wall time of the last hand-over or delivery."""
         drive.warm_up()  # raises InputError if another service owns the drive
@@ -130,79 +128,7 @@ class Service:
 
     def connect(self) -> Connection:
         """Return a connection for a client that waits in a thread of its own; see Connection."""
-        return Connection(self._hand_over, self._bell, lambda: self._thread, self.run_turns)
-
-    def try_run(self, commands: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray | None:
-        """Run a batch of commands, COMMAND[n], in the calling thread, if the clock is ``virtual``
-        and nobody else uses the drive: that spares two changes of threads. Return COMPLETION[n] as
-        Connection.run does, or None if the batch has to be handed over.
-
-        Raises InputError for a batch that breaks a rule, or if the drive takes none.
-        """
-        drive = self.drive
-        if self.clock != "virtual" or drive.strict or not self._turns.acquire(blocking=False):
-            return None
-        owner = drive.owner
-        try:
-            if not self._is_free(owner):
-                return None
-            drive.owner = threading.get_ident()
-            given = checked(commands)
-            given["arrival"] = drive.earliest_arrival
-            drive.submit(given, buffer)
-            drive.run_until(completions=len(given))
-            return drive.completions()
-        finally:
-            drive.owner = owner
-            self._turns.release()
-
-    def _is_free(self, owner: int | None) -> bool:
-        """Return True if a client that holds the turns may use the drive of ``owner``."""
-        busy = self._inbox or self._batches or self._idle or self._plans or self._closing
-        return not busy and self._ended is None and owner == self._thread.ident
-
-    def run_turns(self, batch: Batch, fd: int = -1) -> bool:
-        """Take ``batch`` in the calling thread, if the clock is ``real`` and nobody else uses the
-        drive, and run the turns of the service until it has ended. If a client hands over another
-        one, something can be read from the file ``fd`` (-1: none), or the next event is far, the
-        service's thread goes on with it. Return False, without effect, if somebody uses the drive.
-        """
-        drive = self.drive
-        if self.clock != "real" or drive.strict or not self._turns.acquire(blocking=False):
-            return False
-        owner = drive.owner
-        try:
-            if drive.off or not self._is_free(owner):
-                return False
-            drive.owner = threading.get_ident()
-            seen = self._bell.rung
-            self._lent_ns = time.perf_counter_ns() + LENT_NS
-            self._accept(batch)
-            while self._batches:
-                self._follow()
-                if self._batches and not self._is_quiet(seen, fd):
-                    break
-        except Exception as error:  # noqa: BLE001 - the client gets it, and the service ends
-            self._closing, self._ended = True, f": {error}"
-            self._batches.clear()
-            batch.fail(error)
-        finally:
-            drive.owner = owner
-            if left := bool(self._batches or self._closing):
-                self._lent_ns = 0
-            self._turns.release()
-            if left:
-                self._bell.ring()
-        return True
-
-    def _is_quiet(self, seen: int, fd: int) -> bool:
-        """Wait for the wall time of the drive's next event; return False if a client that is alone
-        must not wait for it: see run_turns."""
-        event = min(self.drive.next_event, self.drive.next_upkeep)
-        deadline_ns = self._wall.ns_of(event) - self._ahead_ns
-        if self._inbox or self._closing or deadline_ns > time.perf_counter_ns() + LENT_NS:
-            return False
-        return self._bell.quiet(seen, fd, deadline_ns, last_ns=LAST_NS)
+        return Connection(self._hand_over, self._bell, lambda: self._thread, self)
 
     def idle(self, seconds: float) -> Future[np.ndarray]:
         """Let ``seconds`` of simulated time pass after the commands in flight (clock ``virtual``),

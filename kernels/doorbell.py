@@ -118,6 +118,15 @@ class Delivery:
         )  # fmt: skip
         return bool(asleep)
 
+    def deliver_one(self, at_ns: int, due_ns: int) -> None:
+        """Wait until ``at_ns``, and count the lag of a completion that was due at ``due_ns`` and
+        that no client waits for."""
+        self._due_ns[0] = due_ns
+        native.lib.ondie_deliver(
+            at_ns, LAST_NS, self._bells, self._counts, 0, self._due_ns, 1, self._lag,
+            self._own._bell,
+        )  # fmt: skip
+
     def lag(self) -> tuple[list[int], int, float, int]:
         """Return the histogram, the number of late completions, and the sum and the maximum of the
         lags in ns."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -201,6 +201,16 @@ class Stream(Ticket):
         return part
 
 
+class Turns(Protocol):
+    """A service whose turns a client may run (nvme/client_turns.py: ClientTurns)."""
+
+    def run_turns(self, batch: Batch, fd: int = -1) -> bool:
+        """Run a batch."""
+
+    def run_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
+        """Run one command."""
+
+
 class Connection:
     """One client of a service: hands over batches, and waits for them in C, without Python's lock.
 
@@ -213,13 +223,13 @@ class Connection:
         hand_over: Callable[[Batch], None],
         service: Doorbell,
         thread: Callable[[], threading.Thread],
-        run_turns: Callable[[Batch, int], bool],
+        turns: Turns,
     ) -> None:
         """``hand_over``: takes a batch without ringing. ``service``: doorbell of the service.
-        ``thread``: returns its thread. ``run_turns``: Service.run_turns."""
+        ``thread``: returns its thread. ``turns``: the service."""
         self.bell = Doorbell()
         self.service = service
-        self._hand_over, self._thread, self._run_turns = hand_over, thread, run_turns
+        self._hand_over, self._thread, self._turns = hand_over, thread, turns
         self._ended: deque[Ticket] = deque()
         self._count = 0
         self._lock = threading.Lock()
@@ -255,7 +265,22 @@ class Connection:
         """
         ticket = Stream(self, checked(commands), handed_ns or time.perf_counter_ns(), buffer)
         ticket.early = early
-        return ticket if self._run_turns(ticket, fd) else None
+        return ticket if self._turns.run_turns(ticket, fd) else None
+
+    def try_single(self, single: Any, handed_ns: int, fd: int, fly: Callable[[], Stream]) -> int:
+        """Run one command in the calling thread as ClientTurns.run_single does, ``single``:
+        client_turns.Single. A command that is in flight then belongs to the batch that ``fly``
+        has got from :meth:`begun`."""
+        return self._turns.run_single(single, handed_ns, fd, fly)
+
+    def begun(
+        self, commands: np.ndarray, buffer: np.ndarray, early: Callable[[np.ndarray], None]
+    ) -> Stream:
+        """Return the batch of a command that :meth:`try_single` has begun. ``early``: see
+        :meth:`try_stream`."""
+        stream = Stream(self, commands, time.perf_counter_ns(), buffer)
+        stream.early = early
+        return stream
 
     def run(
         self, commands: np.ndarray, buffer: np.ndarray | None = None, timeout: float | None = None
@@ -267,7 +292,7 @@ class Connection:
         ticket = Ticket(self, checked(commands), handed_ns, buffer)
         done: list[np.ndarray] = []
         ticket.early = done.append
-        if timeout is not None or not self._run_turns(ticket, -1):
+        if timeout is not None or not self._turns.run_turns(ticket, -1):
             self._hand_over(ticket)
             self.bell.ring_and_wait(self.service, rung, deadline_ns)
         return done[0] if done else ticket.wait_until(deadline_ns)

@@ -67,10 +67,11 @@ class MarkedBlocks:
                 found[max(begin, 0) : max(end, 0)] = True
         return found
 
-    def clear(self, ranges: Iterable[tuple[int, int]], written: bool = False) -> None:
+    def clear(self, ranges: Iterable[tuple[int, int]], written: bool = False) -> bool:
         """Take the marks of ``ranges``, (first byte, bytes), away, which were written or
         deallocated by a client that is no host of a controller. ``written``: data of that client
-        were written."""
+        were written. Return False if a change cannot be kept: after the next start, blocks of them
+        may be marked."""
 
         def clear_all() -> None:
             for first, size in ranges:
@@ -79,7 +80,7 @@ class MarkedBlocks:
                 self._state.sanitize = self._state.sanitize._replace(erased=False)
                 self._state.written_beside = True
 
-        self.change(clear_all)
+        return self.change(clear_all)[1]
 
     def change(self, function: Callable[[], Found]) -> tuple[Found, bool]:
         """Call ``function``, which may change the state, with the lock, and keep a change. Return

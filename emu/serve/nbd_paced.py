@@ -12,11 +12,13 @@ import contextlib
 import queue
 import socket
 import threading
-from collections.abc import Callable
+import time
 
 import numpy as np
 
 from ondie.emu.nvme.client_queue import Connection, Stream, Ticket
+from ondie.emu.nvme.client_turns import IN_FLIGHT, REFUSED
+from ondie.emu.serve import nbd_request as words
 from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.nbd_request import REQUEST, NbdError, error_of
 from ondie.emu.serve.nbd_session import Batch, Session
@@ -25,6 +27,8 @@ from ondie.emu.serve.served import Served
 from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
+Replies = tuple[list[bytes], dict[int, tuple[int, ...]]]
+"""Replies, and the requests without an error by number of their reply."""
 ERROR = REQUEST.names.index("error") if REQUEST.names else -1
 TAG_SHIFT = 16
 """Tags of commands: number of the batch, and below this bit number of the request."""
@@ -66,6 +70,11 @@ class PacedSession(Session):
         """The only flight belongs to the thread that executes it."""
         self._ending = False
         self._sending = threading.Lock()
+        self._fileno = sock.fileno()
+        self._begun: Flight
+        """The last flight whose command this thread has begun."""
+        self._early: list[Replies] = []
+        """Replies to what this thread has completed, and the requests without an error."""
         self._gone = False
 
     def run(self) -> None:
@@ -91,7 +100,7 @@ class PacedSession(Session):
         if self.served.detached:
             super().execute(count, commands, out, refused)
             return
-        if count == commands == 1 and not refused and self._execute_alone():
+        if count == commands == 1 and not refused and self._execute_alone(out):
             return
         if commands:
             with self._changed:
@@ -116,50 +125,74 @@ class PacedSession(Session):
         if commands and stream is not None:
             self._take_spare()
 
-    def _execute_alone(self) -> bool:
+    def _execute_alone(self, out: int) -> bool:
         """Execute the only command of the only batch in this thread, if nobody else uses the drive,
-        and reply. Return False, without effect, if somebody does. If another request arrives
-        meanwhile, the thread of replies goes on with it."""
-        flight, data = Flight(self.batch, 1, 1, None), b""
-        early: list[tuple[bytes, list[tuple[int, ...]]]] = []
-        with self._changed:
-            if self._flights:
-                return False
-            self._alone = True
-            self._flights[self.batch.number] = flight
-            self._in_flight += 1
+        and reply. ``out``: end of the reply. Return False, without effect, if somebody does. If
+        another request arrives meanwhile, the thread of replies goes on with it."""
+        if self._flights:
+            return False
+        batch, handed_ns = self.batch, self.received_ns or time.perf_counter_ns()
+        self.received_ns = 0
         try:
-            flight.stream = self._run_alone(lambda done: early.append(self._replies(done)))
-            if flight.stream is not None:
-                with contextlib.suppress(TimeoutError):  # then it is in flight
-                    data = self._written(*early[0]) if early else self._take(self._source.next(0))
+            status = self._source.try_single(batch.single, handed_ns, self._fileno, self._fly)
+        except Exception as why:  # noqa: BLE001 - the client gets an error from the service's end
+            if not isinstance(why, InputError | KernelError):
+                show_exception("commands of NBD")
+            return False
+        if status == REFUSED:
+            return False
+        if status == IN_FLIGHT:
+            self._end_alone()
+        else:
+            self._reply_single(out, status)
+        return True
+
+    def _reply_single(self, out: int, status: int) -> None:
+        """Reply to the only request of the batch, whose command has completed with ``status``."""
+        batch = self.batch
+        if not status and not self.served.marks:
+            self.send(batch.view[batch.input : out])
+            return
+        request, error = batch.requests[0].tolist(), error_of(status) if status else 0
+        if not error and self.clear_marks({0: request}):
+            error = NbdError.EIO
+        if error:
+            self.served.count([0] * 8, 1)
+        self.send(self.reply(batch, request, error))
+
+    def _fly(self) -> Stream:
+        """Return the batch of a command that this thread has begun, which is in flight now."""
+        batch = self.batch
+        self._early.clear()
+        stream = self._source.begun(batch.commands[:1], batch.memory, self._prepare)
+        with self._changed:
+            self._alone = True
+            self._begun = self._flights[batch.number] = Flight(batch, 1, 1, stream)
+            self._in_flight += 1
+        return stream
+
+    def _prepare(self, done: np.ndarray) -> None:
+        """Prepare the replies to what completes next in this thread."""
+        self._early.append(self._replies(done))
+
+    def _end_alone(self) -> None:
+        """Reply to a request whose command this thread has begun, if it has completed; otherwise
+        the thread of replies does. Go on with another batch."""
+        data = b""
+        try:
+            with contextlib.suppress(TimeoutError):  # then it is in flight
+                early = self._early
+                data = self._written(early[0]) if early else self._take(self._source.next(0))
         except InputError:  # the service has ended
-            data = self._fail(flight)
+            data = self._fail(self._begun)
         finally:
             with self._changed:
                 self._alone = False
-                if flight.stream is None:
-                    del self._flights[self.batch.number]
-                    self._in_flight -= 1
                 if self._flights or self._ending:
                     self._changed.notify_all()
         if data:
             self.send(data)
-        if flight.stream is not None:
-            self._take_spare()
-        return flight.stream is not None
-
-    def _run_alone(self, early: Callable[[np.ndarray], None]) -> Stream | None:
-        """Run the first command of the batch until it has ended or another request arrives; None:
-        somebody else uses the drive, or its service has ended. ``early``: see try_stream."""
-        commands, memory = self.batch.commands[:1], self.batch.memory
-        received_ns, self.received_ns = self.received_ns, 0
-        try:
-            return self._source.try_stream(
-                commands, memory, self.socket.fileno(), received_ns, early
-            )
-        except (InputError, KernelError):
-            return None
+        self._take_spare()
 
     def _take_spare(self) -> None:
         """Go on with a batch that is not in flight, and with the bytes that have arrived."""
@@ -214,20 +247,25 @@ class PacedSession(Session):
                 show_exception("commands of NBD")
             flight = next(each for each in flights.values() if each.stream is ticket)
             return self._fail(flight)
-        return self._written(*self._replies(done))
+        return self._written(self._replies(done))
 
-    def _written(self, replies: bytes, completed: list[tuple[int, ...]]) -> bytes:
-        """Take the marks of what ``completed`` requests have written away, in which the drive takes
-        part; return their ``replies``."""
+    def _written(self, replies: Replies) -> bytes:
+        """Take the marks of what requests have written away, in which the drive takes part; return
+        their replies."""
+        answers, completed = replies
         if self.served.marks:
-            self.clear_marks(completed)
-        return replies
+            for at in self.clear_marks(completed):
+                cookie, _, _, _, _, kind, *_ = completed[at]
+                answers[at] = words.error_reply(kind, cookie, NbdError.EIO, self.structured)
+                self.served.count([0] * 8, 1)
+        return b"".join(answers)
 
-    def _replies(self, done: np.ndarray) -> tuple[bytes, list[tuple[int, ...]]]:
+    def _replies(self, done: np.ndarray) -> Replies:
         """Return the replies to the requests that ``done``, COMPLETION[n], completes, and those
-        without an error."""
+        without an error, by number of their reply."""
         flights = self._flights
-        replies, completed = [], []
+        replies: list[bytes] = []
+        completed: dict[int, tuple[int, ...]] = {}
         for tag, status in zip(done["tag"].tolist(), done["status"].tolist(), strict=True):
             flight = flights[tag >> TAG_SHIFT]
             number = tag & (1 << TAG_SHIFT) - 1
@@ -239,13 +277,13 @@ class PacedSession(Session):
             flight.waiting.remove(number)
             error = flight.errors.get(number, 0)
             if not error:
-                completed.append(flight.requests[number])
+                completed[len(replies)] = flight.requests[number]
             replies.append(self.reply(flight.batch, flight.requests[number], error))
             if error:
                 self.served.count([0] * 8, 1)
             if not flight.waiting:
                 self._land(flight)
-        return b"".join(replies), completed
+        return replies, completed
 
     def _fail(self, flight: Flight) -> bytes:
         """Return the replies to the requests of a batch that the drive does not execute."""

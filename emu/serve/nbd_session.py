@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
 from ondie.emu.engine.core.state import as_records
+from ondie.emu.nvme.client_turns import Single
 from ondie.emu.nvme.command import COMMAND, FLUSH, TRIM, WRITE, Row, commands_of, first_error
 from ondie.emu.serve import nbd_request as words
 from ondie.emu.serve.defects import show_exception
@@ -59,6 +60,8 @@ class Batch:
         self.requests = as_records(np.zeros(MOST_REQUESTS, words.REQUEST))
         most = served.depth + -(-largest // served.transfer)
         self.commands = as_records(np.zeros(most, COMMAND))
+        self.single = Single(self.commands[:1], self.memory)
+        """The first command, if it is the only one."""
         self.number = number
         self.begin = self.end = 0
         """Bytes that have arrived and are not parsed: from begin to end."""
@@ -126,7 +129,10 @@ class Session:
         if count:
             if self.served.marks:
                 commands, refused = self._refuse_marked(count, commands, refused)
-            self.served.count(kinds, refused)
+            if count == 1:
+                self.served.count_one(kinds.index(1), refused > 0)
+            else:
+                self.served.count(kinds, refused)
             self.execute(count, commands, out, refused)
         if why == words.SLOW:
             self._execute_slow()
@@ -186,11 +192,12 @@ class Session:
                     failed["tag"].tolist(), failed["status"].tolist(), strict=True
                 ):
                     errors.setdefault(tag, error_of(status))
-            if errors:
-                self.served.count([0] * 8, len(errors))
             if self.served.marks:
                 requests = enumerate(batch.requests[:count].tolist())
-                self.clear_marks(each for at, each in requests if at not in errors)
+                left = {at: each for at, each in requests if at not in errors}
+                errors |= dict.fromkeys(self.clear_marks(left), int(NbdError.EIO))
+            if errors:
+                self.served.count([0] * 8, len(errors))
         if not errors and not refused:
             self.send(batch.view[batch.input : out])
         else:
@@ -216,16 +223,18 @@ class Session:
         place[: len(left)] = left
         return len(left), refused + len(marked)
 
-    def clear_marks(self, requests: Iterable[tuple[int, ...]]) -> None:
-        """Clear the marks of what requests without an error of the drive (fields of words.REQUEST)
-        have written or deallocated, and that they have written."""
-        done = [
-            (kind, (offset, length))
-            for _, offset, length, _, _, kind, _, _, _, refused in requests
+    def clear_marks(self, requests: dict[int, tuple[int, ...]]) -> list[int]:
+        """Clear the marks of what requests without an error of the drive (fields of words.REQUEST,
+        by number) have written or deallocated, and that they have written. Return the numbers of
+        those that fail nevertheless, since this cannot be kept."""
+        done = {
+            at: (kind, (offset, length))
+            for at, (_, offset, length, _, _, kind, _, _, _, refused) in requests.items()
             if kind in CLEARS and not refused
-        ]
-        written = any(kind == words.NBD_WRITE for kind, _ in done)
-        self.served.marks.clear([place for _, place in done], written)
+        }
+        written = any(kind == words.NBD_WRITE for kind, _ in done.values())
+        kept = self.served.marks.clear([place for _, place in done.values()], written)
+        return [] if kept else list(done)
 
     def replies(self, batch: Batch, count: int, errors: dict[int, int]) -> list[bytes]:
         """Return the replies to the first ``count`` requests of ``batch``; ``errors``: of requests
@@ -259,8 +268,9 @@ class Session:
                 error = self._write_zeroes(offset, length, flags)
             if not error and flags & words.FLAG_FUA:
                 error = self._steps([(FLUSH, 0, 0, -1, 0)])
-            if not error and self.served.marks:
-                self.served.marks.clear([(offset, length)])
+            marks = self.served.marks
+            if not error and marks and not marks.clear([(offset, length)]):
+                error = NbdError.EIO
             reply = words.error_reply(kind, cookie, error, self.structured)
         self.served.count_one(kind, bool(error))
         self.send(reply)

@@ -8,6 +8,7 @@ not own the states (states/resident.py) or their commands (computation.py). Sour
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from ondie.emu.engine.run.power_system import Start
 from ondie.emu.files import write_atomically
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nvme.status import Condition
+from ondie.emu.serve.defects import say_once
 from ondie.emu.states.resident import FLAGS, ResidentStates
 from ondie.emu.units import InputError, known_names, quoted, whole_number
 from ondie.kernels import OPS, KernelError, get
@@ -30,6 +32,7 @@ from ondie.kernels.hyper import checked
 NAME = "states.json"
 DEFAULTS = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9}
 """Hyperparameters that are not given; others are 0."""
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NOT_READ = (OSError, ValueError, TypeError, KeyError, OverflowError)
 """What a file that is missing or damaged raises."""
 
@@ -56,23 +59,30 @@ class StatesOptions:
     weights: str | None = None
     """File of the initial weights, .npy; None: zeros."""
 
-    def states(self, cfg: Config, seed: int) -> ResidentStates:
-        """Return states for a drive with ``cfg``. Raises InputError for options that are wrong, or
-        a drive that cannot hold them."""
+    def check(self) -> np.ndarray | None:
+        """Return the initial weights, float32[count]; None: they were not given. Raises InputError
+        for options that are wrong, whatever the drive."""
         if self.optimizer not in list(OPS):
             wrong = f"--optimizer {quoted(self.optimizer)}"
             raise InputError(f"{wrong}: {known_names(self.optimizer, OPS)}")
         count = whole_number("--states", self.count, 1, 1 << 40)
+        hyper_of(self.optimizer, self.hyper)
+        return None if self.weights is None else load_weights(self.weights, count)
+
+    def states(self, cfg: Config, seed: int) -> ResidentStates:
+        """Return states for a drive with ``cfg``, after :meth:`check`. Raises InputError for a
+        drive that cannot hold them."""
         hyper = hyper_of(self.optimizer, self.hyper)
         try:
-            return ResidentStates(cfg, self.optimizer, count, hyper, seed=seed)
+            return ResidentStates(cfg, self.optimizer, self.count, hyper, seed=seed)
         except InputError as error:
             text = str(error)
-            option = "" if text.startswith("hyper: ") else f"states {count}: "
+            option = "" if text.startswith("hyper: ") else f"states {self.count}: "
             raise InputError(f"--{option}{text.removeprefix('on_die: ')}") from error
 
-    def place(self, states: ResidentStates, drive: Drive) -> None:
-        """Take the states that ``drive`` holds, or create them on a new one. Raises InputError."""
+    def place(self, states: ResidentStates, drive: Drive, weights: np.ndarray | None) -> None:
+        """Take the states that ``drive`` holds, or create them on a new one with the ``weights`` of
+        :meth:`check`. Raises InputError."""
         self._check_store(drive, states)
         if drive.started is not Start.NEW:
             if self.weights is not None:
@@ -83,8 +93,8 @@ class StatesOptions:
                 raise InputError(f"the store holds no states: {error}") from error
             return
         vectors = {place.name: np.zeros(states.n_params, np.float32) for place in states.places}
-        if self.weights is not None:
-            vectors["w"] = load_weights(self.weights, states.n_params)
+        if weights is not None:
+            vectors["w"] = weights
         states.create(drive, vectors)
 
     def _check_store(self, drive: Drive, states: ResidentStates) -> None:
@@ -116,6 +126,8 @@ class StatesOptions:
         if held.hyper is None:
             if drive.condition is Condition.ONLINE:
                 write_atomically({path: note(own)}, files.folder.syncs)
+                values = ", ".join(f"{name}={value:g}" for name, value in (own.hyper or {}).items())
+                say_once(f"{path}: says no hyperparameters; it does now: {values}")
             return
         for text in self.hyper:
             name = text.partition("=")[0]
@@ -203,7 +215,7 @@ def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
             raise InputError(f"--hyper {quoted(text)}: {name} is given twice")
         named.add(name)
         try:
-            found[name] = float(value)
+            found[name] = number(value)
         except ValueError:
             raise InputError(f"--hyper {quoted(text)}: {quoted(value)} is no number") from None
         if name in FLAGS:
@@ -211,6 +223,14 @@ def hyper_of(optimizer: str, given: Iterable[str]) -> dict[str, float | bool]:
                 raise InputError(f"--hyper {quoted(text)}: must be 0 or 1")
             found[name] = bool(found[name])
     return found
+
+
+def number(text: str) -> float:
+    """Return a number that is written with digits, such as 0.5, 1e-8 or -2. Raises ValueError for
+    other text, also for what float() accepts: "1_0", " 1", "nan", digits of other scripts."""
+    if not NUMBER.fullmatch(text):
+        raise ValueError(f"{quoted(text)} is no number in digits")
+    return float(text)
 
 
 def load_weights(path: str, count: int) -> np.ndarray:

@@ -153,8 +153,13 @@ class Server(Protocols):
     def __init__(
         self, cfg: Config, options: ServeOptions, ready: Callable[[], None] = nothing
     ) -> None:
-        if options.states is not None and options.vfio_user is options.nvme_tcp is None:
-            raise InputError("--states requires --vfio-user or --nvme-tcp, whose hosts use them")
+        weights = None
+        if options.states is not None:
+            weights = options.states.check()
+            if options.vfio_user is options.nvme_tcp is None:
+                raise InputError(
+                    "--states requires --vfio-user or --nvme-tcp, whose hosts use them"
+                )
         with contextlib.ExitStack() as undo:
             super().__init__(options, undo)
             control = None
@@ -180,7 +185,7 @@ class Server(Protocols):
             )
             undo.callback(self.drive.abandon)
             if options.states is not None and states is not None:
-                options.states.place(states, self.drive)
+                options.states.place(states, self.drive, weights)
             self.service = Service(self.drive, options.clock, options.scale)
             undo.callback(self.service.close)
             self.served = ServedDrive(self.drive, self.service)

@@ -141,7 +141,7 @@ def test_other_states_than_those_of_the_store(tmp_path, weights, capsys):
         served(tmp_path)
 
 
-def test_other_hyperparameters_than_those_of_the_store(tmp_path, weights):
+def test_other_hyperparameters_than_those_of_the_store(tmp_path, weights, capsys):
     """Refused by name; those that are left out are the store's, and not the defaults."""
     served(tmp_path, True, hyper=("lr=0.5", "eps=0")).close()
     for given, said in (
@@ -162,7 +162,10 @@ def test_other_hyperparameters_than_those_of_the_store(tmp_path, weights):
     note = tmp_path / "s" / "states.json"
     note.write_text(json.dumps({"states": COUNT, "optimizer": "adam"}))  # before they were stored
     assert "hyperparameters" not in describe_states(str(tmp_path / "s"))
+    capsys.readouterr()
     served(tmp_path, hyper=("lr=0.25",)).close()
+    said = capsys.readouterr().err
+    assert "states.json: says no hyperparameters; it does now: lr=0.25, beta1=0.9, " in said, said
     assert describe_states(str(tmp_path / "s"))["hyperparameters"]["lr"] == 0.25
     for wrong in ('{"lr": "much"}', '{"momentum": 1}', '{"lr": NaN}', "7", "[]"):
         note.write_text(f'{{"states": {COUNT}, "optimizer": "adam", "hyper": {wrong}}}')
@@ -243,6 +246,12 @@ def test_sigterm_ends_a_server_whose_program_runs_long(tmp_path, weights):
         ("--nvme-tcp :0 --states 9 --hyper lr=1 --hyper lr=2", "lr is given twice"),
         ("--nvme-tcp :0 --states 99999999999 --device csd-pe", "--states 99999999999: "),
         ("--nvme-tcp :0 --states 9 --hyper lr=fast", "is no number"),
+        ("--nvme-tcp :0 --states 9 --hyper lr=1_0", '"1_0" is no number'),
+        ("--nvme-tcp :0 --states 9 --hyper lr=nan", '"nan" is no number'),
+        ("--nbd :0 --states 0", "--states = 0: must be from 1"),
+        ("--nbd :0 --states 9 --optimizer adma", "nearest: adam"),
+        ("--nbd :0 --states 9 --hyper lr=fast", "is no number"),
+        ("--nbd :0 --states 9 --weights none.npy", "none.npy: cannot be read"),
         ("--nvme-tcp :0 --states 9 --hyper maximize=2", "must be 0 or 1"),
         ("--nvme-tcp :0 --states 9 --device csd-pe --hyper lr=-1", "--hyper: adam: lr = -1"),
         ("--nvme-tcp :0 --optimizer adam", "--optimizer requires --states COUNT"),
@@ -276,3 +285,4 @@ def test_weights_that_do_not_fit(tmp_path, weights):
             served(tmp_path, True)
     with pytest.raises(InputError, match="none.npy: cannot be read: No such file or directory$"):
         served(tmp_path, weights="none.npy")
+    assert not (tmp_path / "s").exists()  # a refusal leaves nothing

@@ -202,20 +202,30 @@ def test_a_write_after_a_sanitize_is_in_its_log_page(tmp_path, clock):
         assert erased(host) == 0 and one.read(0, BLOCK) == b"w" * BLOCK
 
 
-def test_a_change_that_could_not_be_kept_is_kept_with_the_next_write(tmp_path, monkeypatch):
-    """The file system had no room for it once."""
-    with both(tmp_path) as (_, one, host):
+@CLOCKS
+def test_a_change_that_could_not_be_kept_is_kept_with_the_next_write(tmp_path, monkeypatch, clock):
+    """The file system had no room for it once. The client is told so: what it has written or
+    trimmed may still be marked after the next start. Reads are not concerned."""
+    with both(tmp_path, clock) as (_, one, host):
         sanitize(host)
 
     def fails(*_):
         raise InputError("no room: test")
 
     note = tmp_path / "store" / "nvme.json"
-    options = {"store": str(tmp_path / "store")}
-    with served.drive(tmp_path, "write back", options) as (_, name), client(name) as one:
+    options = {"clock": clock, "store": str(tmp_path / "store")}
+    with served.drive(tmp_path, "write back", options) as (server, name), client(name) as one:
         with monkeypatch.context() as patch:
             patch.setattr(controller_state, "write_atomically", fails)
-            one.write(0, b"w" * 2 * UNIT)
+            assert one.ask(nbd.WRITE, 0, data=b"w" * 2 * UNIT) == nbd.Answer(0, nbd.EIO)
+            assert one.ask(nbd.WRITE_ZEROES, 0, UNIT, nbd.FUA) == nbd.Answer(0, nbd.EIO)
+            assert one.ask(nbd.TRIM, 0, UNIT) == nbd.Answer(0, nbd.EIO)
+            for cookie in range(1, 4):
+                one.send(nbd.WRITE, cookie * UNIT, cookie=cookie, data=b"w" * UNIT)
+            found = sorted((one.answer() for _ in range(3)), key=lambda each: each.cookie)
+            assert found == [nbd.Answer(cookie, nbd.EIO) for cookie in range(1, 4)]
+            assert one.read(UNIT, UNIT) == b"w" * UNIT
+            assert server.served.statistics()["errors"] == 6
         before = json.loads(note.read_text())
         assert before["sanitize"]["erased"]
         one.write(4 * UNIT, b"x" * UNIT)

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from ondie.emu.nvme.client_turns import IN_FLIGHT
 from tests.serve import nbd_client as nbd
 from tests.serve import served
 from tests.serve.nbd_client import Client, client, until
@@ -99,3 +100,38 @@ def test_a_client_leaves_with_requests_in_flight(tmp_path):
         until(lambda: server.nbd.admitted == 0, "no place in use")
         names = [each.name for each in threading.enumerate()]
         assert "ondie nbd replies" not in names
+
+
+def test_one_request_at_a_time_that_takes_longer_than_a_turn(tmp_path):
+    """Reads of 0.6 ms: the first run of each does not complete it, whoever goes on with it."""
+    options = {"clock": "real"}
+    with served.drive(tmp_path, "no cache", options, flash__t_read="600 us") as (server, path):
+        found = []
+        run_single = server.service.run_single
+
+        def record(*given):
+            found.append(run_single(*given))
+            return found[-1]
+
+        server.service.run_single = record
+        with client(path) as one:
+            data = np.random.default_rng(5).bytes(64 << 10)
+            one.write(0, data)
+            for number in range(40):
+                at = number % 16 * 4096
+                assert one.read(at, 4096) == data[at : at + 4096]
+        assert found.count(IN_FLIGHT) >= 10
+        assert server.served.statistics()["errors"] == 0
+
+
+def test_an_error_of_one_request_at_a_time(tmp_path):
+    """It is answered with EIO and counted, and the next one succeeds."""
+    with served.drive(tmp_path, "no cache", {"clock": "real"}) as (server, path):
+        with client(path) as one:
+            one.write(0, b"m" * 8192)
+            inject = server.drive.inject_media_errors
+            server.service.call(lambda: inject(4096, 4096)).result(nbd.SECONDS)
+            for number in range(20):
+                assert one.ask(nbd.READ, 4096, 4096).error == nbd.EIO
+                assert one.read(0, 4096) == b"m" * 4096
+                assert server.served.statistics()["errors"] == number + 1

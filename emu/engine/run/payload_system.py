@@ -15,12 +15,13 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.run.command_system import CommandOptions, CommandSystem
-from ondie.emu.engine.run.driver import COMPLETED
+from ondie.emu.engine.run.driver import COMPLETED, EVENTS_PER_CALL, NOW, PAUSE, WANTED
 from ondie.emu.nand.cache_file import CacheFile
 from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import condition, submission
-from ondie.emu.nvme.command import COMMAND, READ
+from ondie.emu.nvme.client_turns import ARRIVAL, IN_FLIGHT, REFUSED, TAG, Single
+from ondie.emu.nvme.command import COMMAND, COMPLETION, READ
 from ondie.emu.nvme.moved_bytes import DrivePlanBytes, MovedBytes
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError, whole_number
@@ -28,6 +29,10 @@ from ondie.emu.units import InputError, whole_number
 NO_PAYLOAD = "this drive keeps no payload; use Drive(cfg, payload=True)"
 MOST_HELD = 64
 """Number of arrays of commands in flight from which a drive looks for some to release."""
+
+
+END, STATUS = 3, 9
+"""Places in a completion, of the end as one of int64[5], and of the status as one of int32[10]."""
 
 
 class MemoryLimits(NamedTuple):
@@ -67,6 +72,8 @@ class PayloadSystem(CommandSystem):
         """The same of earlier commands: of those before the places ``_older_until`` of the queue
         pairs, int64[queues]."""
         self._older_until = self.arrays.pair["loaded"].copy()
+        self._first_words = self._out_bytes[: COMPLETION.itemsize].view(np.int64).data
+        self._first_status = self._out_bytes[: COMPLETION.itemsize].view(np.int32).data
         held = self._limits.view(np.ndarray)
         self._memory_limits = MemoryLimits(*(held[name].data for name in MemoryLimits._fields))
         self._plans: DrivePlanBytes | None = None
@@ -219,6 +226,66 @@ class PayloadSystem(CommandSystem):
             limits.buffer[0], limits.base[0], limits.own[0] = before
         self._in_use.append(memory)
 
+    @property
+    def takes_single(self) -> bool:
+        """True if :meth:`run_single` can take a command: the drive has payload, nothing is in
+        flight or left to be taken, no power cut is due, and no completion promises more than that
+        it was executed."""
+        done = self.registers[COMPLETED]
+        busy = self._accepted - self._ended != done or self._taken != done or self._reports
+        if busy or self.defect is not None or self.strict or self.off or self._closed:
+            return False
+        if self._bytes is None or self.store is None or self._store_error is not None:
+            return False
+        if self.events_left is not None or not self.plan_done:
+            return False
+        return self.store.files is None or not self.store.files.folder.syncs
+
+    def run_single(self, single: Single, arrival: int, until: int, tag: int) -> int:
+        """Run one command, which arrives at ``arrival`` ps, at the earliest ``earliest_arrival``,
+        while :attr:`takes_single`: what submit, run_until and completions do, in a third of the
+        time. Return its status, and its end in ``single``; IN_FLIGHT if it has not completed until
+        ``until`` ps, or it has to be taken with :meth:`completions`, as ``tag``; REFUSED, without
+        effect, if it breaks a rule.
+        """
+        reg, words, limits = self.registers, single.words, self._memory_limits
+        own, words[TAG], words[ARRIVAL] = words[TAG], tag, arrival
+        before = limits.buffer[0], limits.base[0]
+        limits.buffer[0], limits.base[0] = single.bytes, single.address
+        loaded = self._entries.accept(
+            self.state, single.commands, self._limits, self._transfers, self.requested, self._waits
+        )
+        limits.buffer[0], limits.base[0] = before
+        words[TAG] = own
+        if loaded < 0:
+            return REFUSED
+        self._accepted += 1
+        reg[WANTED] = wanted = reg[COMPLETED] + 1
+        if loaded:
+            self._run_once(until)
+        else:
+            self._keep_waiting(_tagged(single.commands, tag), single.address)
+        if reg[COMPLETED] != wanted or self._store_error is not None or self.defect is not None:
+            self._in_use.append(single.memory)
+            return IN_FLIGHT
+        self._entries.take(self.state, self._transfers, self._taken, self._out)
+        self._taken += 1
+        single.end_ps = self._first_words[END]
+        return int(self._first_status[STATUS])
+
+    def _run_once(self, until: int) -> None:
+        """Handle events up to ``until`` ps, without more commands or rows than have been loaded.
+        After an error, the drive is offline."""
+        self.registers[PAUSE] = 0
+        try:
+            self._entries.run(self.state, until, EVENTS_PER_CALL, 0)
+            self.finish_batch()
+            if self._doubt[0]:
+                self._end_waiting(False)
+        except Exception as error:  # noqa: BLE001 - the drive keeps it
+            self._go_offline(error)
+        self._reached = max(self._reached, self.registers[NOW])
+
     def _run_command(self, op: int, offset: int, memory: np.ndarray, idle: bool = True) -> Status:
         """Run one command on ``memory`` (uint8[n]) at the current time until the drive is idle, or
         only until the command has completed. Return its status; its completion is not reported.
@@ -262,3 +329,10 @@ class PayloadSystem(CommandSystem):
         unit = whole_number("unit", unit, 0, self.units - 1)
         self._check_open()
         return None if self.off else self._bytes.cached(unit)
+
+
+def _tagged(commands: np.ndarray, tag: int) -> np.ndarray:
+    """Return a copy of ``commands``, COMMAND[n], with ``tag``."""
+    copy = commands.copy()
+    copy["tag"] = tag
+    return copy
