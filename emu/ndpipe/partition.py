@@ -21,8 +21,8 @@ FP16 = 2
 HEAD_PASSES = 2
 """Passes over the head per sample and epoch, each as large as its forward pass: forward, and the
 gradient of the weights. Frozen layers need no gradient of the head's inputs."""
-MOST_STORES = 1 << 20
-"""Largest number of stores that :func:`enough_stores` considers."""
+MOST_STORES = 1 << 40
+"""Largest number of stores."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,19 @@ def best_cut(net: Network, servers: Fleet) -> Rates:
 
 
 def enough_stores(net: Network, servers: Fleet) -> int:
-    """Return the smallest number of stores that reaches the throughput of MOST_STORES, each number
-    with its best cut. ``servers.stores`` is not used."""
-    goal = best_cut(net, replace(servers, stores=MOST_STORES)).throughput
-    low, high = 1, MOST_STORES
-    while low < high:
-        middle = (low + high) // 2
-        if best_cut(net, replace(servers, stores=middle)).throughput >= goal:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    """Return the smallest number of stores with which the Tuner or its network limits the best cut,
+    so that more stores bring nothing. ``servers.stores`` is not used."""
+    each = [rates(net, cut, replace(servers, stores=1)) for cut in net.cuts]
+    goal = max(min(found.tuner, found.tuner_network) for found in each)
+    counts = []
+    for found in each:
+        if min(found.tuner, found.tuner_network) < goal:
+            continue
+        count = max(1, math.floor(goal / min(found.stores, found.store_network)))
+        while rates(net, found.cut, replace(servers, stores=count)).throughput < goal:
+            count += 1
+        counts.append(count)
+    return min(counts)
 
 
 def traffic_ratio(net: Network, cut: str) -> float:
