@@ -127,6 +127,14 @@ def enough_stores(net: Network, servers: Fleet) -> int:
     return min(counts)
 
 
+def central_rate(net: Network, sample_bytes: int, stores: int, epochs: int = 1) -> float:
+    """Return the samples/s of the typical system: plain stores send ``sample_bytes`` per photo to
+    the host, which runs all layers. Limits: both networks and the host's accelerators."""
+    host, plain = server("host"), server("plain-store")
+    network_rate = min(host.bytes_per_s, stores * plain.bytes_per_s) / sample_bytes
+    return min(network_rate, host.macs_per_s / (net.macs + epochs * HEAD_PASSES * net.head.macs))
+
+
 def traffic_ratio(net: Network, cut: str) -> float:
     """Return the bytes that cross a cut divided by those of the FP16 input."""
     return net.crossing(cut) / net.inputs

@@ -17,6 +17,7 @@ from ondie.emu.validate.closed_forms import closed_form_rows
 from ondie.emu.validate.drives import drives_rows
 from ondie.emu.validate.hypertune import hypertune_rows
 from ondie.emu.validate.mqsim import cases_folder, find_cases, mqsim_rows
+from ondie.emu.validate.ndpipe import ndpipe_rows
 from ondie.emu.validate.nvme_bytes import traffic_rows
 from ondie.emu.validate.optimstore import optimstore_rows
 from ondie.emu.validate.smart_infinity import smart_infinity_rows
@@ -63,6 +64,7 @@ NAMED: dict[str, Named] = {
     "hypertune": Named(hypertune_rows),
     "tunnel": Named(tunnel_rows),
     "drives": Named(drives_rows),
+    "ndpipe": Named(ndpipe_rows),
 }
 
 

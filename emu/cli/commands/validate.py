@@ -90,8 +90,9 @@ def run_validate(name: str | None, **values: Any) -> None:
     DeepSpeed does it, in every configuration), smart-infinity (the fit row and the shapes, or one
     run with the options below), stannis (numbers of the Stannis paper, and other allocations),
     hypertune (new batches for nodes that also run other programs), tunnel (commands and times of
-    TCP/IP over NVMe), drives (data sheets of commercial drives), all (every suite). Exit code
-    1: a check row or an identity is outside its tolerance.
+    TCP/IP over NVMe), drives (data sheets of commercial drives), ndpipe (fine-tuning with frozen
+    layers in the storage servers), all (every suite). Exit code 1: a check row or an identity is
+    outside its tolerance.
     """
     given = OutputOptions(**{key: values.pop(key) for key in ("json_path", "out", "quiet")})
     options = {option: value for option, value in values.items() if value is not None}
