@@ -164,7 +164,7 @@ def cut_rows() -> Iterator[Row]:
                   "of input")  # fmt: skip
     row = _rows(
         f"arithmetic: 4,096 bytes of features over an average JPEG file of {jpeg_bytes():,} bytes "
-        "[assumed]. Tolerance: two printed digits"
+        "(assumed). Tolerance: two printed digits"
     )
     yield row(
         "ResNet50: traffic of a cut at avgpool over stored files", IDENTITY, JPEG_SHARE,
