@@ -18,6 +18,7 @@ from ondie.emu.validate.drives import drives_rows
 from ondie.emu.validate.ecc import ecc_rows
 from ondie.emu.validate.hypertune import hypertune_rows
 from ondie.emu.validate.mqsim import cases_folder, find_cases, mqsim_rows
+from ondie.emu.validate.ndpipe import ndpipe_rows
 from ondie.emu.validate.nvme_bytes import traffic_rows
 from ondie.emu.validate.optimstore import optimstore_rows
 from ondie.emu.validate.smart_infinity import smart_infinity_rows
@@ -65,6 +66,7 @@ NAMED: dict[str, Named] = {
     "tunnel": Named(tunnel_rows),
     "drives": Named(drives_rows),
     "ecc": Named(ecc_rows, ("full",)),
+    "ndpipe": Named(ndpipe_rows),
 }
 
 

@@ -47,7 +47,7 @@ def labels(rows: list[Row]) -> list[str]:
     ]
 
 
-CHEAP = ("bytes", "closed-forms", "rates", "zero", "stannis", "tunnel", "optimstore")
+CHEAP = ("bytes", "closed-forms", "rates", "zero", "stannis", "tunnel", "optimstore", "ndpipe")
 """Suites of seconds."""
 
 

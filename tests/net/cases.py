@@ -669,7 +669,7 @@ STUDIES = ("formats", "errors")
 SUITES: dict[str, tuple[str, ...]] = {
     "bytes": (), "closed-forms": (), "rates": (), "zero": (), "smart-infinity": (),
     "optimstore": (), "stannis": (), "hypertune": (), "tunnel": (),
-    "mqsim": (), "drives": (),
+    "mqsim": (), "drives": (), "ndpipe": (),
     "formats": ("--steps", "20", "--seeds", "1,2"),
     "errors": ("--steps", "10", "--seeds", "1", "--rates", "1e-6,1e-4"),
 }  # fmt: skip

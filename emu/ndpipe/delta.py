@@ -1,0 +1,186 @@
+"""Lossless difference of two versions of a model, and the messages that carry it.
+
+Owns the format of messages (full model, delta, chain of deltas), their checksums, and their
+application. Does not own who has which version (versions.py).
+Source: NDPipe (ASPLOS 2024), version-aware redistribution; the format is this project's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.units import InputError
+
+MAGIC = b"NDPV"
+DIGEST_BYTES = 16
+WORD = 4
+"""Bytes of a word. A delta has the words in which two versions differ."""
+NEAR = 4
+"""Equal words between two changed ones that belong to the same run: a run costs RUN bytes more."""
+FULL, DELTA = 0, 1
+PACKED, RAW = 1, 0
+HEADER = struct.Struct("<4sBBHqqQQ16s16s")
+"""magic, kind, packed, parts, base version, version, bytes of the model, bytes of the body, digest
+of the base, digest of the model."""
+RUN = np.dtype([("start", "<u8"), ("words", "<u8")])
+
+
+def digest(data: bytes | np.ndarray) -> bytes:
+    """Return the checksum of a model or message: BLAKE2b of 16 bytes."""
+    text = data.data if isinstance(data, np.ndarray) else data
+    return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One step of a message: the full model, or a delta from version ``base`` to ``version``.
+
+    ``size``: bytes of the model afterwards. ``body``: bytes of the model, or of the delta.
+    """
+
+    kind: int
+    packed: int
+    base: int
+    version: int
+    size: int
+    base_digest: bytes
+    digest: bytes
+    body: bytes
+
+    def encoded(self, parts: int) -> bytes:
+        """Return header and body. ``parts``: number of parts of the message."""
+        head = HEADER.pack(
+            MAGIC, self.kind, self.packed, parts, self.base, self.version, self.size,
+            len(self.body), self.base_digest, self.digest,
+        )  # fmt: skip
+        return head + self.body
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of header and body."""
+        return HEADER.size + len(self.body)
+
+
+def full(version: int, model: np.ndarray) -> Part:
+    """Return the part with all bytes of ``model`` (uint8[n])."""
+    none = bytes(DIGEST_BYTES)
+    return Part(FULL, RAW, -1, version, len(model), none, digest(model), model.tobytes())
+
+
+def delta(base: int, old: np.ndarray, version: int, new: np.ndarray, *, pack: bool = True) -> Part:
+    """Return the delta from ``old`` (uint8[n]) to ``new`` (uint8[m]), which may differ in size.
+
+    ``pack``: compress the changed words if that makes the delta smaller. They are stored as
+    exclusive ors, by byte of the word, so that equal signs and exponents become zeros.
+    """
+    words = -(-max(len(old), len(new)) // WORD)
+    change = _padded(old, words) ^ _padded(new, words)
+    at = np.flatnonzero(change)
+    breaks = np.flatnonzero(np.diff(at) > NEAR) + 1
+    starts = at[np.concatenate([[0], breaks])] if len(at) else at
+    ends = at[np.concatenate([breaks - 1, [len(at) - 1]])] + 1 if len(at) else at
+    runs = np.zeros(len(starts), RUN)
+    runs["start"], runs["words"] = starts, ends - starts
+    picked = [change[run["start"] : run["start"] + run["words"]] for run in runs]
+    values = np.concatenate(picked) if picked else change[:0]
+    planes = np.ascontiguousarray(values.view(np.uint8).reshape(-1, WORD).T)
+    plain = struct.pack("<Q", len(runs)) + runs.tobytes() + planes.tobytes()
+    small = zlib.compress(plain, 1) if pack else plain
+    packed, body = (PACKED, small) if len(small) < len(plain) else (RAW, plain)
+    return Part(DELTA, packed, base, version, len(new), digest(old), digest(new), body)
+
+
+def _padded(model: np.ndarray, words: int) -> np.ndarray:
+    """Return uint32[words] with the bytes of ``model`` and zeros behind them."""
+    if len(model) == words * WORD and model.flags.c_contiguous:
+        return model.view(np.uint32)
+    out = np.zeros(words * WORD, np.uint8)
+    out[: len(model)] = model
+    return out.view(np.uint32)
+
+
+def message(parts: list[Part]) -> bytes:
+    """Return the parts as one message, with a checksum at the end."""
+    text = b"".join(part.encoded(len(parts)) for part in parts)
+    return text + digest(text)
+
+
+def parse(text: bytes) -> list[Part]:
+    """Return the parts of a complete message. Raises InputError if it is damaged."""
+    body, end = text[:-DIGEST_BYTES], text[-DIGEST_BYTES:]
+    if len(text) < DIGEST_BYTES + HEADER.size or digest(body) != end:
+        raise InputError(
+            f"message of {len(text)} bytes: the checksum does not match; send it again"
+        )
+    parts, at = [], 0
+    while at < len(body):
+        (
+            magic, kind, packed, count, base, version, size, length, base_digest, model_digest,
+        ) = HEADER.unpack_from(body, at)  # fmt: skip
+        at += HEADER.size
+        if magic != MAGIC or kind not in (FULL, DELTA) or at + length > len(body):
+            raise InputError(f"message: byte {at - HEADER.size} begins no part of a model update")
+        parts.append(
+            Part(
+                kind, packed, base, version, size, base_digest, model_digest, body[at : at + length]
+            )
+        )
+        at += length
+    if len(parts) != count:
+        raise InputError(f"message: has {len(parts)} parts, but its header states {count}")
+    return parts
+
+
+def applied(version: int | None, model: np.ndarray, parts: list[Part]) -> np.ndarray:
+    """Return the model (uint8[n]) after all parts; ``model`` does not change.
+
+    ``version``: version of ``model``, None if it has none. Raises InputError for a delta of
+    another version or of other bytes, and if a result does not have the stated checksum.
+    """
+    for part in parts:
+        if part.kind == FULL:
+            model = np.frombuffer(part.body, np.uint8)
+        else:
+            _check_base(version, model, part)
+            model = _patched(model, part)
+        if len(model) != part.size or digest(model) != part.digest:
+            raise InputError(f"version {part.version}: the model has another checksum than stated")
+        version = part.version
+    return model
+
+
+def _check_base(version: int | None, model: np.ndarray, part: Part) -> None:
+    """Raise InputError unless ``part`` is a delta from ``version`` with the bytes ``model``."""
+    name = f"delta from version {part.base} to {part.version}"
+    if version != part.base:
+        has = "none" if version is None else f"version {version}"
+        raise InputError(f"{name}: the base is wrong, this store has {has}; nothing was changed")
+    if digest(model) != part.base_digest:
+        raise InputError(
+            f"{name}: the base is wrong, version {version} of this store has other bytes; nothing "
+            "was changed"
+        )
+
+
+def _patched(model: np.ndarray, part: Part) -> np.ndarray:
+    """Return the model (uint8[part.size]) after a delta. Raises InputError if a run lies outside
+    it."""
+    plain = zlib.decompress(part.body) if part.packed else part.body
+    (count,) = struct.unpack_from("<Q", plain)
+    runs = np.frombuffer(plain, RUN, count, 8)
+    words = int(runs["words"].sum())
+    planes = np.frombuffer(plain, np.uint8, words * WORD, 8 + count * RUN.itemsize)
+    values = np.ascontiguousarray(planes.reshape(WORD, words).T).view(np.uint32).reshape(-1)
+    room = -(-max(len(model), part.size) // WORD)
+    if count and int((runs["start"] + runs["words"]).max()) > room:
+        raise InputError(f"version {part.version}: the delta changes bytes outside the model")
+    out, at = _padded(model, room).copy(), 0
+    for start, length in runs.tolist():
+        out[start : start + length] ^= values[at : at + length]
+        at += length
+    return out.view(np.uint8)[: part.size]

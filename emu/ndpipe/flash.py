@@ -1,0 +1,78 @@
+"""Photos on the emulated drive of a store.
+
+Owns where photos lie on the drive, and the time of loading some of them. Does not own the drive
+(drive.py) or what happens to photos afterwards (pipeline.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.drive import CommandError, Drive
+from ondie.emu.nvme.command import COMMAND, READ, first_error
+from ondie.emu.nvme.status import Status
+from ondie.emu.units import InputError, whole_number
+
+
+class PhotoDrive:
+    """Drive with ``photos`` photos of ``photo_bytes`` bytes, one behind the other; each begins at a
+    mapping unit. Loads read them through the drive's queue pair, up to the queue depth at a time.
+
+    Raises InputError if there are no photos or if they do not fit.
+    """
+
+    def __init__(self, cfg: Config, photos: int, photo_bytes: int) -> None:
+        self.photos = whole_number("photos", photos, 1, 1 << 40)
+        size = whole_number("photo_bytes", photo_bytes, 1, 1 << 40)
+        self._drive = Drive(cfg)
+        unit = self._drive.unit_bytes
+        self._units = -(-size // unit)
+        if self.photos * self._units > self._drive.units:
+            raise InputError(
+                f"{photos} photos of {photo_bytes} bytes do not fit on {cfg.system.name}; at most "
+                f"{self._drive.units // self._units} do"
+            )
+        self._drive.fill(0, 0, self.photos * self._units)
+        self._most = cfg.frontend.max_transfer_bytes // unit * unit
+        self._unit = unit
+
+    def load(self, start_ps: int, first: int, count: int) -> int:
+        """Read ``count`` photos from number ``first`` on (modulo the photos) at ``start_ps``;
+        return the time at which the last one is in memory (ps).
+
+        Loads must begin in the order of time, and not before the last one has ended. Raises
+        CommandError if a command ends with an error.
+        """
+        size = self._units * self._unit
+        pieces = math.ceil(size / self._most)
+        photo = (first + np.arange(count)) % self.photos
+        commands = np.zeros(count * pieces, COMMAND)
+        piece = np.tile(np.arange(pieces), count)
+        commands["op"], commands["data"] = READ, -1
+        commands["offset"] = np.repeat(photo, pieces) * size + piece * self._most
+        commands["size"] = np.minimum(self._most, size - piece * self._most)
+        commands["tag"] = np.arange(len(commands))
+        commands["arrival"] = start_ps
+        self._drive.submit(commands)
+        self._drive.run_until(completions=len(commands))
+        done = self._drive.completions()
+        if (status := first_error(done)) or len(done) != len(commands):
+            raise CommandError(
+                f"load of {count} photos: {len(done)} of {len(commands)} commands completed, "
+                f"status 0x{status:x}",
+                Status(status),
+            )
+        return int(done["end"].max())
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that all loads have read."""
+        return int(self._drive.requested[2])
+
+    def close(self) -> None:
+        """Close the drive."""
+        self._drive.close()

@@ -1,0 +1,140 @@
+"""Cut of a network between stores and Tuner, and the number of stores.
+
+Owns the rates of a cut, the selection of a cut by throughput, and the number of stores beyond
+which the throughput stays. Does not own layer tables (layers.py), servers (servers.py), or the
+simulation of the pipeline (pipeline.py).
+Source: NDPipe (ASPLOS 2024): layers before the cut run forward only on every store, all others on
+one Tuner. The rates of the stages are this project's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ondie.emu.ndpipe.layers import Network
+from ondie.emu.ndpipe.servers import Server, server
+from ondie.emu.units import InputError, whole_number
+
+FP16 = 2
+"""Bytes of an element that crosses the network."""
+HEAD_PASSES = 2
+"""Passes over the head per sample and epoch, each as large as its forward pass: forward, and the
+gradient of the weights. Frozen layers need no gradient of the head's inputs."""
+MOST_STORES = 1 << 40
+"""Largest number of stores."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Stores and a Tuner.
+
+    ``stores``: number of stores. Rates are multiply-accumulates/s and bytes/s, those of a store for
+    each store. ``epochs``: how often the Tuner trains the head on the features of a photo.
+    """
+
+    stores: int
+    store_macs_per_s: float
+    store_bytes_per_s: float
+    tuner_macs_per_s: float
+    tuner_bytes_per_s: float
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        whole_number("stores", self.stores, 1, MOST_STORES)
+        whole_number("epochs", self.epochs, 1, 1 << 20)
+        for name in (
+            "store_macs_per_s", "store_bytes_per_s", "tuner_macs_per_s", "tuner_bytes_per_s",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} = {value}: must be a finite number above 0")
+
+
+def fleet(stores: int, store: Server | None = None, tuner: Server | None = None) -> Fleet:
+    """Return ``stores`` servers with a Tuner; default: those of NDPipe's evaluation."""
+    each, one = store or server("store"), tuner or server("tuner")
+    return Fleet(stores, each.macs_per_s, each.bytes_per_s, one.macs_per_s, one.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Samples/s of each stage of a cut."""
+
+    cut: str
+    crossing_bytes: int
+    """Bytes per sample that cross the network."""
+    stores: float
+    store_network: float
+    tuner_network: float
+    tuner: float
+
+    @property
+    def throughput(self) -> float:
+        """Samples/s of the slowest stage."""
+        return min(self.stores, self.store_network, self.tuner_network, self.tuner)
+
+    @property
+    def limited_by(self) -> str:
+        """Name of the slowest stage."""
+        each = {
+            "stores": self.stores,
+            "network of the stores": self.store_network,
+            "network of the Tuner": self.tuner_network,
+            "Tuner": self.tuner,
+        }
+        return min(each, key=lambda name: each[name])
+
+
+def rates(net: Network, cut: str, servers: Fleet) -> Rates:
+    """Return the rates of a network that is cut behind ``cut``.
+
+    Stores: n F_store / c_k. Networks: n B_store / s_k and B_tuner / s_k. Tuner: F_tuner / (c_L -
+    c_k + e c_head). Raises InputError if ``cut`` is no frozen stage of the network.
+    """
+    before, size = net.macs_before(cut), FP16 * net.crossing(cut)
+    rest = net.macs - before + servers.epochs * HEAD_PASSES * net.head.macs
+    return Rates(
+        cut,
+        size,
+        servers.stores * servers.store_macs_per_s / before if before else math.inf,
+        servers.stores * servers.store_bytes_per_s / size,
+        servers.tuner_bytes_per_s / size,
+        servers.tuner_macs_per_s / rest,
+    )
+
+
+def best_cut(net: Network, servers: Fleet) -> Rates:
+    """Return the rates of the cut with the highest throughput; of equal ones, that with the
+    smallest traffic."""
+    each = [rates(net, cut, servers) for cut in net.cuts]
+    return min(each, key=lambda found: (-found.throughput, found.crossing_bytes))
+
+
+def enough_stores(net: Network, servers: Fleet) -> int:
+    """Return the smallest number of stores with which the Tuner or its network limits the best cut,
+    so that more stores bring nothing. ``servers.stores`` is not used."""
+    each = [rates(net, cut, replace(servers, stores=1)) for cut in net.cuts]
+    goal = max(min(found.tuner, found.tuner_network) for found in each)
+    counts = []
+    for found in each:
+        if min(found.tuner, found.tuner_network) < goal:
+            continue
+        count = max(1, math.floor(goal / min(found.stores, found.store_network)))
+        while rates(net, found.cut, replace(servers, stores=count)).throughput < goal:
+            count += 1
+        counts.append(count)
+    return min(counts)
+
+
+def central_rate(net: Network, sample_bytes: int, stores: int, epochs: int = 1) -> float:
+    """Return the samples/s of the typical system: plain stores send ``sample_bytes`` per photo to
+    the host, which runs all layers. Limits: both networks and the host's accelerators."""
+    host, plain = server("host"), server("plain-store")
+    network_rate = min(host.bytes_per_s, stores * plain.bytes_per_s) / sample_bytes
+    return min(network_rate, host.macs_per_s / (net.macs + epochs * HEAD_PASSES * net.head.macs))
+
+
+def traffic_ratio(net: Network, cut: str) -> float:
+    """Return the bytes that cross a cut divided by those of the FP16 input."""
+    return net.crossing(cut) / net.inputs

@@ -1,0 +1,46 @@
+"""Closed form of pipelined fine-tuning, for equal stores and stage times equal in all runs.
+
+Owns the closed forms. Does not own the simulation (pipeline.py).
+Source: NDPipe (ASPLOS 2024): T(N) = [Ts + Tt + (N - 1) max(Ts, Tt)] / N; the time until the stages
+are full, which it leaves out, is this project's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ondie.emu.units import InputError, whole_number
+
+
+def pipelined(stores: float, tuner: float, runs: int) -> float:
+    """Return T(N) of the paper: the time of ``runs`` sub-datasets.
+
+    ``stores``, ``tuner``: times of all photos on the stores and on the Tuner, in any unit, which is
+    that of the result. Raises InputError for a time below 0 or fewer than one run.
+    """
+    whole_number("runs", runs, 1, 1 << 40)
+    for name, value in (("stores", stores), ("tuner", tuner)):
+        if not value >= 0:
+            raise InputError(f"{name} = {value}: a time must be at least 0")
+    return (stores + tuner + (runs - 1) * max(stores, tuner)) / runs
+
+
+def training_ps(
+    stages_ps: Sequence[float], receive_ps: float, stores: int, batches: int, runs: int,
+    train_ps: float,
+) -> float:  # fmt: skip
+    """Return the time of a pipelined fine-tuning (ps).
+
+    ``stages_ps``: time of one batch in each stage of a store. ``receive_ps``: of one batch in the
+    Tuner's network, which the ``stores`` share. ``batches``: batches of a store per run.
+    ``train_ps``: of one run on the Tuner. All batches have the same size.
+
+    The batches that equal stores send at the same time take the Tuner's network one after the
+    other, like one more stage. The first run is complete after the time to fill all stages but the
+    slowest one, and one time of the slowest stage per batch; each later run after its batches.
+    """
+    whole_number("batches", batches, 1, 1 << 40)
+    every = [*stages_ps, stores * receive_ps]
+    slowest = max(every)
+    fill = sum(every) - slowest
+    return fill + pipelined(runs * batches * slowest, runs * train_ps, runs)

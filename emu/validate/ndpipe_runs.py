@@ -1,0 +1,203 @@
+"""Simulated fine-tunings and updates of NDPipe against closed forms: part of `ondie validate
+ndpipe`.
+
+Owns these rows. Does not own the simulation (ndpipe/pipeline.py) or updates (ndpipe/versions.py).
+Source: NDPipe (ASPLOS 2024), pipelined FT-DMP and version-aware redistribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ondie.emu.analysis.row import IDENTITY, SHOWN, Row
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.ndpipe.architectures import network
+from ondie.emu.ndpipe.flash import PhotoDrive
+from ondie.emu.ndpipe.layers import Network
+from ondie.emu.ndpipe.partition import FP16, fleet
+from ondie.emu.ndpipe.pipeline import STAGES, Outcome, Plan, Store, Times, simulate
+from ondie.emu.ndpipe.pipeline_bound import pipelined, training_ps
+from ondie.emu.ndpipe.servers import jpeg_bytes
+from ondie.emu.ndpipe.versions import StoreModel, Versions, transfer
+
+SUITE = "ndpipe"
+DRIVE = "gen4-tlc"
+STORES, PER_RUN, BATCH = 3, 6, 64
+"""Number of stores, batches of a store per run, photos per batch."""
+RUNS = (1, 2, 10)
+PREPROCESSING_US = (300, 100, 60)
+"""Decode, resize and normalize of a photo on all cores of a store, us [assumed]. The closed form
+holds for any times."""
+US = PS_PER_S // 10**6
+UPDATED = "resnet50"
+"""Network whose updates are made."""
+
+
+def measured_times(net: Network, epochs: int = 1) -> Times:
+    """Return the times per photo of a network cut before its head, with NDPipe's servers."""
+    servers, cut = fleet(1), net.cuts[-1]
+    size = FP16 * net.crossing(cut)
+    decode, resize, normalize = (US * each for each in PREPROCESSING_US)
+    return Times(
+        decode,
+        resize,
+        normalize,
+        features=round(PS_PER_S * net.macs_before(cut) / servers.store_macs_per_s),
+        send=round(PS_PER_S * size / servers.store_bytes_per_s),
+        receive=round(PS_PER_S * size / servers.tuner_bytes_per_s),
+        train=round(PS_PER_S * epochs * 2 * net.head.macs / servers.tuner_macs_per_s),
+    )
+
+
+def _cases() -> dict[str, Times]:
+    """Return times with which each kind of station is the slowest one."""
+    times = measured_times(network("resnet50"))
+    load = replace(times, decode=0, resize=0, normalize=0, features=0)
+    return {
+        "measured rates": times,
+        "all times 0 but load and networks": load,
+        "a Tuner that takes as long as the stores": replace(times, train=times.features // STORES),
+        "a Tuner that takes twice as long": replace(times, train=2 * times.features // STORES),
+        "a network of 10 Mbit/s": replace(times, receive=1000 * times.receive),
+    }
+
+
+def pipeline_rows() -> Iterator[Row]:
+    """Yield simulated fine-tunings against the closed form, and with slow and dead stores."""
+    cfg = load_preset(DRIVE)
+    load = _load_ps(cfg)
+    source = (
+        f"ResNet50 cut at avgpool; {STORES} stores with a drive {DRIVE} each, which simulates "
+        f"every read of a photo, {PER_RUN} batches of {BATCH} photos per store and run; closed "
+        "form: time to fill the stages + N T(N). Times are equal in all runs. Tolerance: 0.1 %"
+    )
+    for case, times in _cases().items():
+        for runs in RUNS:
+            found = _simulated(cfg, times, runs)
+            name = f"{case}, {runs} run{'s' if runs > 1 else ''}: limited by {found.limited_by}"
+            expected = _expected_ps(times, load, runs) / PS_PER_S
+            yield Row(SUITE, name, IDENTITY, expected, found.end_ps / PS_PER_S, "s", 1e-3, source)
+    yield from _overlap_rows(cfg)
+    yield from _store_rows(cfg, measured_times(network("resnet50")))
+
+
+def _load_ps(cfg: Config) -> float:
+    """Return the mean time of loading a batch on a drive without other stages (ps)."""
+    count = PER_RUN * max(RUNS)
+    drive, now = PhotoDrive(cfg, count * BATCH, jpeg_bytes()), 0
+    for i in range(count):
+        now = drive.load(now, i * BATCH, BATCH)
+    drive.close()
+    return now / count
+
+
+def _simulated(cfg: Config, times: Times, runs: int) -> Outcome:
+    """Return the simulation with equal stores."""
+    stores = [Store(PER_RUN * BATCH * runs)] * STORES
+    return simulate(stores, times, Plan(runs, BATCH, jpeg_bytes()), cfg)
+
+
+def _expected_ps(times: Times, load: float, runs: int) -> float:
+    """Return the closed form of :func:`_simulated`."""
+    stages = [load, *(BATCH * times.stage(stage) for stage in range(1, len(STAGES)))]
+    train = STORES * PER_RUN * BATCH * times.train
+    return training_ps(stages, BATCH * times.receive, STORES, PER_RUN, runs, train)
+
+
+def _overlap_rows(cfg: Config) -> Iterator[Row]:
+    """Yield the gain of several runs over the same photos."""
+    times = _cases()["a Tuner that takes as long as the stores"]
+    source = (
+        "T(N) / T(1) of the same photos, with a Tuner that takes as long as the stores; expected: "
+        "the paper's [Ts + Tt + (N - 1) max(Ts, Tt)] / N, which leaves out the time to fill the "
+        "stages. Tolerance: one batch of 60 in a store"
+    )
+    photos, ends = PER_RUN * BATCH * max(RUNS), {}
+    for runs in RUNS:
+        plan = Plan(runs, BATCH, jpeg_bytes())
+        ends[runs] = simulate([Store(photos)] * STORES, times, plan, cfg).end_ps
+    for runs in RUNS[1:]:
+        expected = pipelined(1, 1, runs) / pipelined(1, 1, 1)
+        yield Row(
+            SUITE, f"time of {runs} runs over that of one", IDENTITY, expected,
+            ends[runs] / ends[1], "x", 1 / (PER_RUN * max(RUNS)), source,
+        )  # fmt: skip
+
+
+def _store_rows(cfg: Config, times: Times) -> Iterator[Row]:
+    """Yield slow and dead stores."""
+    photos = 40 * BATCH
+    plan = Plan(1, BATCH, jpeg_bytes(), copies=True)
+    alike = simulate([Store(photos)] * STORES, times, plan, cfg).ready_ps[0]
+    slow = [Store(photos, speed=0.5), *[Store(photos)] * (STORES - 1)]
+    source = (
+        "one of 3 stores at half speed, each batch with a copy on one other store; time until the "
+        "Tuner has all features, relative to equal stores. Expected: 2, and 3 / 2.5 if batches are "
+        "balanced. Tolerance: one batch of 40"
+    )
+    for name, balance, expected in (("own shards", False, 2.0), ("balanced", True, 1.2)):
+        found = simulate(slow, times, replace(plan, balance=balance), cfg).ready_ps[0]
+        yield Row(
+            SUITE, f"a slow store, {name}", IDENTITY, expected, found / alike, "x", 1 / 40, source
+        )
+    source = (
+        "one of 3 stores dies after half of that time; the failure is noticed after 1 s. With a "
+        "copy, another store handles the batches that it has not sent"
+    )
+    dead = [Store(photos, fails_ps=alike // 2), *[Store(photos)] * (STORES - 1)]
+    for name, copies in (("with copies", True), ("without copies", False)):
+        end = simulate(dead, times, replace(plan, copies=copies), cfg)
+        trained = sum(count * batch.photos for batch, count in end.trained.items())
+        lost = sum(batch.photos for batch in end.lost)
+        title = f"a dead store, {name}"
+        yield Row(
+            SUITE, f"{title}: photos trained or named as lost", IDENTITY, STORES * photos,
+            trained + lost, "photos", 0, source,
+        )  # fmt: skip
+        often = max(end.trained.values())
+        yield Row(
+            SUITE, f"{title}: times a photo is trained, at most", IDENTITY, 1, often, "", 0, source
+        )
+        yield Row(SUITE, f"{title}: photos lost", SHOWN, None, lost, "photos", None, source)
+        yield Row(SUITE, f"{title}: time until all features have arrived", SHOWN, None,
+                  end.ready_ps[0] / alike, "x", None, source)  # fmt: skip
+
+
+def version_rows() -> Iterator[Row]:
+    """Yield the bytes of updates after the head was trained."""
+    net, rng = network(UPDATED), np.random.default_rng(24)
+    frozen = rng.integers(0, 1 << 32, net.params - net.head.params, np.uint32)
+    weights = rng.standard_normal(net.head.params, np.float32)
+    step = 1e-3 * rng.standard_normal(net.head.params, np.float32)
+    first, second = (
+        np.concatenate([frozen, head.view(np.uint32)]) for head in (weights, weights + step)
+    )
+    source = (
+        "the head changes, all other layers are frozen; a delta with the changed words as they "
+        "are. Tolerance: 1 %"
+    )
+    tuner = Versions(first, pack=False)
+    tuner.publish(second)
+    update = tuner.update(0)
+    yield Row(
+        SUITE, f"{net.title}: delta", IDENTITY, net.head_bytes / 1e6,
+        len(update.message) / 1e6, "MB", 0.01, source,
+    )  # fmt: skip
+    store = StoreModel()
+    store.version, store.model = 0, tuner.model(0)
+    transfer(store, update)
+    same = np.array_equal(store.model, tuner.model(1))
+    title = f"{net.title}: the store then has the bytes of the Tuner (1 = yes)"
+    yield Row(SUITE, title, IDENTITY, 1, int(same), "", 0, source)
+    source = "our own result: weights change by a thousandth of their spread; compressed delta"
+    tuner = Versions(first)
+    tuner.publish(second)
+    found = len(tuner.update(0).message)
+    title = f"{net.title}: compressed delta, relative to the head"
+    yield Row(SUITE, title, SHOWN, None, found / net.head_bytes, "x", None, source)
+    title = f"{net.title}: model, relative to the compressed delta"
+    yield Row(SUITE, title, SHOWN, None, net.model_bytes / found, "x", None, source)
