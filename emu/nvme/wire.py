@@ -99,7 +99,7 @@ class Command(NamedTuple):
     the data pointer."""
 
     sqe: bytes
-    data: bytes = b""
+    data: bytes | memoryview = b""
 
 
 class Completion(NamedTuple):
@@ -107,4 +107,4 @@ class Completion(NamedTuple):
     data pointer."""
 
     cqe: bytes
-    data: bytes = b""
+    data: bytes | memoryview = b""

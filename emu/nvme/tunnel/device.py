@@ -13,7 +13,7 @@ from enum import Enum
 
 from ondie.emu.nvme import wire
 from ondie.emu.nvme.tunnel import protocol
-from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.framing import READ_HEADER, Data, Format, Packer, Unpacker
 from ondie.emu.nvme.tunnel.protocol import MASK, Closed, Event, Opened, Packet, behind, check
 from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 from ondie.emu.units import InputError
@@ -61,7 +61,7 @@ class DeviceRelay:
         self._expected = 0  # number of the next block down,
         self._cut = 0  # and up
         self._announced = 0
-        self._writes: dict[int, tuple[int, bytes, int]] = {}  # blocks ahead of the expected one
+        self._writes: dict[int, tuple[int, Data, int]] = {}  # blocks ahead of the expected one
         self._reads: dict[int, int] = {}
         self._close_cid = -1
         self._closing = False  # the drive requests to close
@@ -69,7 +69,7 @@ class DeviceRelay:
 
     # --- the drive's side
 
-    def send(self, packet: bytes, more: bool = False) -> bool:
+    def send(self, packet: Data, more: bool = False) -> bool:
         """Queue a packet for transfer to the host and return True.
 
         Unless the tunnel is open, drop the packet and return False. ``more``: True if other packets
@@ -185,14 +185,14 @@ class DeviceRelay:
         self._close_cid = sqe.cid
         return None
 
-    def _write(self, sqe: Sqe, data: bytes) -> int | None:
+    def _write(self, sqe: Sqe, data: Data) -> int | None:
         number, length = sqe.cdw14, sqe.cdw12
         if not 0 < length <= min(self.form.down, len(data)):
             return wire.BAD_LENGTH
         ahead = (number - self._expected) & MASK
         if ahead >= self.form.outstanding or number in self._writes:
             return wire.BAD_SEQUENCE
-        self._writes[number] = sqe.cid, data[:length], sqe.cdw15
+        self._writes[number] = sqe.cid, memoryview(data)[:length], sqe.cdw15
         while self._expected in self._writes:
             cid, block, first = self._writes.pop(self._expected)
             status, packets = self._in.feed(block, first)
@@ -216,15 +216,14 @@ class DeviceRelay:
             if not self._out.blocks:
                 self._answer(cid, wire.SUCCESS, dw1=self._cut, data=bytes(READ_HEADER))
                 break
-            block, first = self._out.cut()
+            block, first = self._out.cut(READ_HEADER)
             self._cut = (self._cut + 1) & MASK
             burst = self.form.notify == "burst"
             waiting = (self._cut + self._out.blocks) & MASK
             if burst or not behind(self._cut, self._announced):
                 self._announced = waiting if burst else self._cut
             told = self._announced if burst else self._cut  # else the host waits for the signal
-            length = len(block).to_bytes(READ_HEADER, "little")
-            self._answer(cid, wire.SUCCESS, first, told, length + block)
+            self._answer(cid, wire.SUCCESS, first, told, block)
         return None
 
     # --- events
@@ -274,6 +273,6 @@ class DeviceRelay:
         }
         return kept | {self._close_cid} if self.state is State.CLOSING else kept
 
-    def _answer(self, cid: int, status: int, dw0: int = 0, dw1: int = 0, data: bytes = b"") -> None:
+    def _answer(self, cid: int, status: int, dw0: int = 0, dw1: int = 0, data: Data = b"") -> None:
         self.answered[status] += 1
         self._done.append(Completion(Cqe(cid, status, dw0, dw1).pack(), data))

@@ -14,7 +14,7 @@ from enum import Enum
 
 from ondie.emu.nvme import wire
 from ondie.emu.nvme.tunnel import protocol
-from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.framing import READ_HEADER, Data, Format, Packer, Unpacker
 from ondie.emu.nvme.tunnel.protocol import (
     MASK,
     Closed,
@@ -92,7 +92,7 @@ class HostRelay:
         self._received = 0
         self._taken = 0
         self._announced = 0
-        self._held: dict[int, tuple[bytes, int]] = {}  # received after a missing block
+        self._held: dict[int, tuple[Data, int]] = {}  # received after a missing block
         self._under_way: Counter[str] = Counter()
         self._close_asked = False
         self._asked = False  # open or close of this state has been issued
@@ -120,7 +120,7 @@ class HostRelay:
         self._close_asked = True
         self._advance()
 
-    def send(self, packet: bytes) -> bool:
+    def send(self, packet: Data) -> bool:
         """Queue a packet for transfer to the drive and return True.
 
         Unless the tunnel is open or opening, drop the packet and return False. Raises InputError
@@ -244,7 +244,7 @@ class HostRelay:
         if behind(self._announced, blocks):
             self._announced = blocks
 
-    def _arrived(self, number: int, cqe: Cqe, data: bytes) -> None:
+    def _arrived(self, number: int, cqe: Cqe, data: Data) -> None:
         """Handle block ``number``, received from the drive. Blocks are unpacked in the order of
         their numbers.
         """
@@ -253,7 +253,7 @@ class HostRelay:
             self._fail(wire.BAD_LENGTH, f"receive of block {number}")
             return
         self._announce(cqe.dw1)
-        self._held[number] = data[READ_HEADER : READ_HEADER + length], cqe.dw0
+        self._held[number] = memoryview(data)[READ_HEADER : READ_HEADER + length], cqe.dw0
         while self._taken in self._held:
             status, packets = self._in.feed(*self._held.pop(self._taken))
             if status:
@@ -281,7 +281,7 @@ class HostRelay:
             self._go("nothing under way")
 
     def _communicate(
-        self, kind: str, number: int, write: int, data: bytes = b"", first: int = 0
+        self, kind: str, number: int, write: int, data: Data = b"", first: int = 0
     ) -> Command:
         return self._issue(
             kind,
@@ -295,7 +295,7 @@ class HostRelay:
             cdw15=first,
         )
 
-    def _issue(self, kind: str, number: int, data: bytes = b"", **fields: int) -> Command:
+    def _issue(self, kind: str, number: int, data: Data = b"", **fields: int) -> Command:
         cid = self._cids.popleft()
         self._flying[cid] = kind, number
         self._under_way[kind] += 1

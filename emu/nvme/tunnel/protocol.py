@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ondie.emu.nvme.tunnel.framing import Format
+from ondie.emu.nvme.tunnel.framing import Data, Format
 from ondie.emu.units import InputError
 
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
@@ -61,7 +61,7 @@ class Opened(NamedTuple):
 class Packet(NamedTuple):
     """Event: a complete packet has arrived through the tunnel."""
 
-    data: bytes
+    data: Data
 
 
 class Failed(NamedTuple):
@@ -81,7 +81,7 @@ class Closed(NamedTuple):
 Event = Opened | Packet | Failed | Closed
 
 
-def check(packet: bytes, form: Format) -> None:
+def check(packet: Data, form: Format) -> None:
     """Raise InputError if ``packet`` is empty or longer than ``form.mtu``."""
     if not 0 < len(packet) <= form.mtu:
         raise InputError(f"tunnel packet of {len(packet)} B: must be from 1 to {form.mtu} B")
