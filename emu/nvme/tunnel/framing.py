@@ -29,7 +29,9 @@ LONGEST = (1 << 8 * HEADER) - 1
 LARGEST = 1 << 24
 """Maximum size of a command's data buffer in bytes."""
 NONE = 0xFFFFFFFF
-NOTIFICATIONS = ("burst", "command")
+NOTIFICATIONS = ("burst", "command", "hold")
+PS_PER_MS = 10**9
+MOST_HOLD_MS = (1 << 16) - 1
 Data = bytes | memoryview
 """Packet or block."""
 
@@ -50,8 +52,12 @@ class Format:
     """True if a block may hold several packets."""
     notify: str = "command"
     """"command": the drive signals each block. "burst": the drive signals only when a block becomes
-    available and no earlier block is left to receive.
+    available and no earlier block is left to receive. "hold": the drive does not signal; it holds
+    receive commands until there is a block for them, or until hold_ps has passed.
     """
+    hold_ps: int = 10 * 10**12
+    """Time for which the drive holds a command at most, ps: shorter than the time after which the
+    host's driver takes a command for lost, and whole milliseconds."""
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:
@@ -64,6 +70,10 @@ class Format:
             raise InputError(f"tunnel mtu {self.mtu} B: must be from 1 B to {LONGEST} B")
         if self.notify not in NOTIFICATIONS:
             raise InputError(f"tunnel notify {self.notify!r}: must be {' or '.join(NOTIFICATIONS)}")
+        if not 1 <= self.hold_ps // PS_PER_MS <= MOST_HOLD_MS or self.hold_ps % PS_PER_MS:
+            raise InputError(
+                f"tunnel hold {self.hold_ps} ps: must be whole milliseconds, 1 to {MOST_HOLD_MS}"
+            )
 
     @property
     def down(self) -> int:
@@ -74,6 +84,16 @@ class Format:
     def up(self) -> int:
         """Maximum number of stream bytes that one command carries from drive to host."""
         return self.payload - READ_HEADER
+
+
+def is_ip(packet: Data) -> bool:
+    """Return True for an IPv4 or IPv6 packet whose header has the length of the packet."""
+    size = len(packet)
+    if size >= 20 and packet[0] >> 4 == 4:
+        return packet[0] & 0xF >= 5 and (packet[2] << 8 | packet[3]) == size
+    if size >= 40 and packet[0] >> 4 == 6:
+        return (packet[4] << 8 | packet[5]) + 40 == size
+    return False
 
 
 class Packer:
