@@ -81,7 +81,8 @@ class DeviceRelay:
         self._done: list[Completion] = []
         self._events: list[Event] = []
         self._listening: list[int] = []  # event requests, by command identifier
-        self._opening = 0
+        self.opening = 0
+        """Number that the host has given to the last opening; 0: none."""
         self._reset(limits)
 
     def _reset(self, form: Format) -> None:
@@ -156,6 +157,18 @@ class DeviceRelay:
         self._close_cid = -1
         self._announced, self._told = self._cut, False
 
+    def abort(self, cid: int) -> bool:
+        """Abort a write or receive command that waits; return False if there is none."""
+        writes = [number for number, each in self._writes.items() if each.cid == cid]
+        reads = [number for number, each in self._reads.items() if each.cid == cid]
+        for number in writes:
+            del self._writes[number]
+        for number in reads:
+            del self._reads[number]
+        if writes or reads:
+            self._answer(cid, wire.ABORTED)
+        return bool(writes or reads)
+
     # --- time
 
     @property
@@ -228,7 +241,7 @@ class DeviceRelay:
 
     def _open(self, sqe: Sqe) -> int | None:
         opening = sqe.cdw13
-        again = opening != 0 and opening == self._opening
+        again = opening != 0 and opening == self.opening
         if again and self.state is not State.CLOSED:
             self.counts["repeated"] += 1
             self._answer(sqe.cid, wire.SUCCESS, dw0=self.descriptor)
@@ -246,7 +259,7 @@ class DeviceRelay:
             self._finish(wire.ABORTED)
         self._reset(form)
         self.state = State.OPEN
-        self._opening = opening
+        self.opening = opening
         self.descriptor = self.descriptor % DESCRIPTORS + 1
         self._events.append(Opened(self.descriptor))
         self._answer(sqe.cid, wire.SUCCESS, dw0=self.descriptor)
