@@ -35,8 +35,12 @@ from ondie.emu.serve.pci_space import (
     PciSpace,
 )
 from ondie.emu.serve.pcie_io import MOST_COMMANDS, MemoryIo
-from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
-from ondie.emu.serve.shadow_doorbells import ShadowDoorbells
+from ondie.emu.serve.pcie_queues import (
+    CompletionQueue,
+    QueueLost,
+    ShadowDoorbells,
+    SubmissionQueue,
+)
 
 PSDT_BYTE = 1
 
