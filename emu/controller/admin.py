@@ -82,6 +82,8 @@ class Controller:
         self.errors = ErrorLog()
         self._warned = 0
         """Critical warnings that are present, enabled and reported."""
+        self.resets = 0
+        """Number of resets of the controller."""
         self.changed: tuple[int, ...] = ()
         """Namespaces that the last command has changed."""
 
@@ -102,6 +104,7 @@ class Controller:
         self.features.reset()
         self.events.reset()
         self._warned = 0
+        self.resets += 1
         if self.shared.tunnel is not None:
             self.shared.tunnel.forget(self)
 

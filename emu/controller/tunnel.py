@@ -44,6 +44,15 @@ class Ended(NamedTuple):
     data: Data
     issued: int
     """Time of its arrival, ps."""
+    down_bytes: int
+    """Bytes that the host has sent."""
+    resets: int
+    """Resets of the controller before the command arrived."""
+
+    @property
+    def live(self) -> bool:
+        """The controller was not reset since the command arrived."""
+        return self.resets == self.controller.resets
 
 
 class TunnelCommands:
@@ -60,8 +69,9 @@ class TunnelCommands:
         """The controller whose host uses the tunnel; None: that of the next command."""
         self.refused: Counter[int] = Counter()
         """Commands that were refused before they reached the relay, by status."""
-        self._issued: dict[int, int] = {}
-        """Time of the arrival by command identifier, of commands of the owner."""
+        self._issued: dict[int, tuple[int, int]] = {}
+        """Time of the arrival and bytes of the host, by command identifier, of commands of the
+        owner."""
         self._ended: list[Ended] = []
 
     def holds(self, controller: Controller, cid: int) -> bool:
@@ -75,9 +85,11 @@ class TunnelCommands:
             opens = (sqe.opcode, sqe.cdw10) == (Tunnel.CONTROL, protocol.OPEN)
             status = wire.NO_DESCRIPTOR if opens else wire.BAD_DESCRIPTOR
             self.refused[status] += 1
-            self._ended.append(Ended(controller, Cqe(sqe.cid, status), b"", now))
+            self._ended.append(
+                Ended(controller, Cqe(sqe.cid, status), b"", now, len(data), controller.resets)
+            )
             return
-        self._issued[sqe.cid] = now
+        self._issued[sqe.cid] = now, len(data)
         self.relay.command(Command(sqe.pack(), data), now)
         self._collect()
 
@@ -100,9 +112,9 @@ class TunnelCommands:
         if self.owner is None:
             return
         self._collect()
-        now = self.clock()
-        for cid in self._issued:
-            self._ended.append(Ended(self.owner, Cqe(cid, wire.ABORTED), b"", now))
+        for cid, (at, size) in self._issued.items():
+            aborted = Cqe(cid, wire.ABORTED)
+            self._ended.append(Ended(self.owner, aborted, b"", at, size, self.owner.resets))
         self._issued.clear()
         self.relay.reset()
         self.owner = None
@@ -149,12 +161,12 @@ class TunnelCommands:
     def _collect(self) -> None:
         for each in self.relay.completions():
             cqe = Cqe.unpack(each.cqe)
-            issued = self._issued.pop(cqe.cid, None)
-            if self.owner is None or issued is None:
+            found = self._issued.pop(cqe.cid, None)
+            if self.owner is None or found is None:
                 continue
             if cqe.status and cqe.status not in TRANSIENT:
                 self.owner.errors.add(0, cqe.cid, cqe.status, 0, nsid=0)
-            self._ended.append(Ended(self.owner, cqe, each.data, issued))
+            self._ended.append(Ended(self.owner, cqe, each.data, *found, self.owner.resets))
 
     def status(self) -> bytes:
         """Return the data of the status command, bytes[STATUS_BYTES]."""
