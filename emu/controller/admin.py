@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ondie.emu.controller import features, log_pages, namespace_commands
+from ondie.emu.controller import features, log_pages, namespace_commands, tunnel
 from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.capabilities import Capabilities
 from ondie.emu.controller.events import WARNINGS, Event, Events
@@ -27,7 +27,7 @@ from ondie.emu.controller.health_logs import (
 from ondie.emu.controller.identify import SIZE as IDENTIFY_BYTES
 from ondie.emu.controller.identify import UsedBlocks, identify
 from ondie.emu.controller.log_pages import ErrorLog, LogFacts
-from ondie.emu.controller.opcodes import DURING_SANITIZE, Admin
+from ondie.emu.controller.opcodes import DURING_SANITIZE, Admin, Tunnel
 from ondie.emu.controller.queues import Queues
 from ondie.emu.controller.registers import Registers
 from ondie.emu.controller.shared import Shared
@@ -82,6 +82,8 @@ class Controller:
         self.errors = ErrorLog()
         self._warned = 0
         """Critical warnings that are present, enabled and reported."""
+        self.resets = 0
+        """Number of resets of the controller."""
         self.changed: tuple[int, ...] = ()
         """Namespaces that the last command has changed."""
 
@@ -102,6 +104,9 @@ class Controller:
         self.features.reset()
         self.events.reset()
         self._warned = 0
+        self.resets += 1
+        if self.shared.tunnel is not None:
+            self.shared.tunnel.forget(self)
 
     # --- commands
 
@@ -127,7 +132,7 @@ class Controller:
             raise Refused(Code.INVALID_OPCODE)
         if sqe.flags & FUSED:
             raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
-        if sqe.cid in self.events.requests:
+        if sqe.cid in self.events.requests or self._is_held(sqe.cid):
             raise Refused(Code.ID_CONFLICT, CID_BYTE)
         direction, size = transfer_of(sqe, self.capabilities.transfer_bytes)
         if len(data) != (size if direction == TO_CONTROLLER else 0):
@@ -137,6 +142,10 @@ class Controller:
             allowed_after_failure=sqe.opcode in DURING_SANITIZE | {Admin.SANITIZE},
         )
         return row(self, sqe, data)
+
+    def _is_held(self, cid: int) -> bool:
+        """Return True if a command waits in the tunnel."""
+        return self.shared.tunnel is not None and self.shared.tunnel.holds(self, cid)
 
     def check_sanitize(self, allowed: bool, allowed_after_failure: bool = False) -> None:
         """Raise Refused for a command that is not allowed while a sanitize operation is in
@@ -257,6 +266,8 @@ class Controller:
         queue, cid = sqe.cdw10 & 0xFFFF, sqe.cdw10 >> 16
         if queue != 0 and queue not in self.queues.submission:
             raise Refused(Code.INVALID_FIELD, 40)
+        if queue == 0 and self.shared.tunnel is not None and self.shared.tunnel.abort(self, cid):
+            return Reply((Cqe(sqe.cid),))
         if queue == 0 and cid in self.events.requests:
             self.events.requests.remove(cid)
             return Reply((Cqe(cid, Code.ABORT_REQUESTED), Cqe(sqe.cid)))
@@ -296,6 +307,18 @@ class Controller:
         namespace_commands.attach(sqe, data, self.namespaces, self.capabilities.controller_id)
         return Reply((Cqe(sqe.cid), *self._changed([sqe.nsid])))
 
+    def _tunnel(self, sqe: Sqe, data: bytes) -> Reply:
+        """Execute a command of the tunnel, which ends later: see TunnelCommands.completions."""
+        found = self.shared.tunnel
+        if found is None or not self.capabilities.tunnel:
+            raise Refused(Code.INVALID_OPCODE)
+        if not tunnel.is_status(sqe):
+            found.execute(self, sqe, data)
+            return Reply(())
+        if sqe.cdw12 != tunnel.STATUS_BYTES:
+            raise Refused(Code.INVALID_FIELD, 48)
+        return Reply((Cqe(sqe.cid),), found.status())
+
     def _changed(self, nsids: list[int]) -> list[Cqe]:
         """Report namespaces that have changed; return the completions that follow."""
         self.changed = tuple(nsids)
@@ -319,6 +342,7 @@ COMMANDS: dict[int, Callable[[Controller, Sqe, bytes], Reply]] = {
     Admin.DOORBELL_BUFFER_CONFIG: Controller._doorbell_buffer_config,
     Admin.FORMAT_NVM: Controller._format_nvm,
     Admin.SANITIZE: Controller._sanitize,
+    **dict.fromkeys(Tunnel, Controller._tunnel),
 }
 
 
@@ -341,4 +365,4 @@ def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
         case Admin.NAMESPACE_MANAGEMENT | Admin.NAMESPACE_ATTACHMENT:
             size = namespace_commands.data_bytes(sqe)
             return (TO_CONTROLLER, size) if size else (0, 0)
-    return 0, 0
+    return tunnel.transfer_of(sqe, most)

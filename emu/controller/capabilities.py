@@ -64,6 +64,8 @@ class Capabilities:
     """SGLS; 1: SGLs without alignment, 0: none."""
     computation: bool = False
     """It takes computation commands."""
+    tunnel: bool = False
+    """It has a TCP/IP tunnel."""
     capsule_bytes: int = 0
     """Fabrics only: bytes of a command capsule with its data."""
     shadow_doorbells: bool = True

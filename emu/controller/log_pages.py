@@ -26,7 +26,13 @@ from ondie.emu.controller.health_logs import (
 )
 from ondie.emu.controller.identify_controller import ENDURANCE_GROUP, ERROR_ENTRIES
 from ondie.emu.controller.namespaces import BROADCAST
-from ondie.emu.controller.opcodes import ADMIN_EFFECTS, COMPUTE_EFFECTS, NVM_EFFECTS, Admin
+from ondie.emu.controller.opcodes import (
+    ADMIN_EFFECTS,
+    COMPUTE_EFFECTS,
+    NVM_EFFECTS,
+    TUNNEL_EFFECTS,
+    Admin,
+)
 from ondie.emu.controller.status_code import Code, Refused
 from ondie.emu.controller.structure import Field, Structure, number_list
 from ondie.emu.nvme.wire import Sqe
@@ -113,6 +119,8 @@ def _effects(facts: LogFacts) -> bytes:
     admin = {int(opcode): int(effect) for opcode, effect in ADMIN_EFFECTS.items()}
     if not facts.capabilities.has_doorbell_buffers:
         del admin[Admin.DOORBELL_BUFFER_CONFIG]
+    if facts.capabilities.tunnel:
+        admin |= {int(opcode): int(effect) for opcode, effect in TUNNEL_EFFECTS.items()}
     nvm = {int(opcode): int(effect) for opcode, effect in NVM_EFFECTS.items()}
     if facts.capabilities.computation:
         nvm |= {int(opcode): int(effect) for opcode, effect in COMPUTE_EFFECTS.items()}

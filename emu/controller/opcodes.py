@@ -1,7 +1,7 @@
 """Opcodes of the commands that the controller supports, and their effects.
 
 Owns the tables of admin and I/O opcodes. Does not own the execution of the commands (admin.py,
-io_commands.py, computation.py) or the vendor-specific opcodes of the tunnel.
+io_commands.py, computation.py, tunnel.py).
 Source: NVM Express Base Specification 2.0, figures "Opcodes for Admin Commands" and "Commands
 Supported and Effects Data Structure"; NVM Command Set Specification 1.0, figure "Opcodes for NVM
 Commands".
@@ -10,6 +10,8 @@ Commands".
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+
+from ondie.emu.nvme import wire
 
 
 class Effect(IntFlag):
@@ -48,6 +50,16 @@ class Admin(IntEnum):
     DOORBELL_BUFFER_CONFIG = 0x7C
     FORMAT_NVM = 0x80
     SANITIZE = 0x84
+
+
+class Tunnel(IntEnum):
+    """Vendor-specific admin opcodes of the tunnel. Bits 1:0 are the direction of the data."""
+
+    CONTROL = wire.TUNNEL
+    """Open and close."""
+    SEND = wire.TUNNEL_SEND
+    RECEIVE = wire.TUNNEL_RECEIVE
+    """Receive a block, or the status of the tunnel."""
 
 
 class Nvm(IntEnum):
@@ -90,6 +102,7 @@ ADMIN_EFFECTS = dict.fromkeys(Admin, Effect.SUPPORTED) | {
     | Effect.ALONE_IN_NAMESPACE,
     Admin.SANITIZE: Effect.SUPPORTED | Effect.CONTENT | Effect.ALONE,
 }
+TUNNEL_EFFECTS = dict.fromkeys(Tunnel, Effect.SUPPORTED)
 CHANGES_CONTENT = (
     Nvm.WRITE, Nvm.WRITE_UNCORRECTABLE, Nvm.WRITE_ZEROES, Nvm.DATASET_MANAGEMENT,
 )  # fmt: skip
@@ -105,7 +118,7 @@ DURING_SANITIZE = frozenset(
     {
         Admin.DELETE_SQ, Admin.CREATE_SQ, Admin.GET_LOG_PAGE, Admin.DELETE_CQ, Admin.CREATE_CQ,
         Admin.IDENTIFY, Admin.ABORT, Admin.SET_FEATURES, Admin.GET_FEATURES,
-        Admin.ASYNC_EVENT_REQUEST, Admin.KEEP_ALIVE, Admin.DOORBELL_BUFFER_CONFIG,
+        Admin.ASYNC_EVENT_REQUEST, Admin.KEEP_ALIVE, Admin.DOORBELL_BUFFER_CONFIG, *Tunnel,
     }
 )  # fmt: skip
 """Admin commands that are allowed while a sanitize operation is in progress."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ondie.emu.controller.health_logs import SanitizeState
 from ondie.emu.controller.namespaces import Namespaces
+from ondie.emu.controller.tunnel import TunnelCommands
 from ondie.emu.controller.uncorrectable import Uncorrectable
 
 
@@ -38,6 +39,8 @@ class Shared:
     operation that is in progress."""
     saved_features: dict[tuple[int, int], int] = field(default_factory=dict)
     """Saved values of features, by (feature, what it belongs to)."""
+    tunnel: TunnelCommands | None = None
+    """The drive's end of the TCP/IP tunnel; None: it has none."""
     read_commands: int = 0
     """Counted by io_commands.finish, as the others."""
     write_commands: int = 0

@@ -17,8 +17,9 @@ CIDS = 1 << 16
 ASYNC_EVENT_REQUEST = 0x0C
 EVENT_VENDOR = 0x7
 """Type of a vendor-specific asynchronous event (dw0, bits 0 to 2)."""
-TUNNEL = 0xC0
-"""Admin opcode of the tunnel's commands, the first vendor-specific one."""
+TUNNEL, TUNNEL_SEND, TUNNEL_RECEIVE = 0xC0, 0xC1, 0xC2
+"""Admin opcodes of the tunnel's commands, the first vendor-specific ones. Bits 1:0 are the
+direction of the data: none, to the drive, to the host."""
 
 # Status: type << 8 | code, the bits above the phase tag of a completion.
 SUCCESS = 0x000
@@ -26,13 +27,19 @@ INVALID_OPCODE = 0x001
 INVALID_FIELD = 0x002
 ID_CONFLICT = 0x003
 ABORTED = 0x007
+SQ_DELETED = 0x008
+INTERRUPTED = 0x021
+TRANSIENT_TRANSPORT = 0x022
 EVENT_LIMIT = 0x105
+PATH_ERROR, ABORTED_BY_HOST = 0x370, 0x371
+"""Statuses that a host's driver makes for a command whose completion it has not seen."""
 # Type 7 and codes from C0 on are vendor-specific; the tunnel defines these.
 BAD_DESCRIPTOR = 0x7C0
 BAD_LENGTH = 0x7C1
 BAD_FRAGMENT = 0x7C2
 BAD_SEQUENCE = 0x7C3
 NO_DESCRIPTOR = 0x7C4
+NOT_IP = 0x7C5
 
 
 class Sqe(NamedTuple):
@@ -99,7 +106,7 @@ class Command(NamedTuple):
     the data pointer."""
 
     sqe: bytes
-    data: bytes = b""
+    data: bytes | memoryview = b""
 
 
 class Completion(NamedTuple):
@@ -107,4 +114,4 @@ class Completion(NamedTuple):
     data pointer."""
 
     cqe: bytes
-    data: bytes = b""
+    data: bytes | memoryview = b""

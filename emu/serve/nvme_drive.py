@@ -50,6 +50,7 @@ from ondie.emu.serve.computation import Computation
 from ondie.emu.serve.gate import Gate
 from ondie.emu.serve.marked_blocks import MarkedBlocks
 from ondie.emu.serve.served import Served, ServedDrive
+from ondie.emu.serve.tunnel import Deliver, DriveTunnel, check_transfer
 from ondie.emu.states.resident import ResidentStates
 from ondie.emu.units import InputError
 
@@ -80,7 +81,8 @@ class NvmeDrive:
     subsystem and namespaces are made; None: that of the store, without a store a new one at each
     start. ``io_queues``, ``vectors``: of each
     controller. ``several_controllers``: there may be more than one at a time, as on fabrics.
-    ``shadow_doorbells``: hosts of PCIe may keep doorbells in their memory.
+    ``shadow_doorbells``: hosts of PCIe may keep doorbells in their memory. ``tunnel``: the drive's
+    end of its tunnel; None: it has none.
     Raises InputError for a drive that no NVMe controller can have (capabilities.capabilities_of).
     """
 
@@ -93,6 +95,7 @@ class NvmeDrive:
         several_controllers: bool = False,
         states: ResidentStates | None = None,
         shadow_doorbells: bool = True,
+        tunnel: DriveTunnel | None = None,
     ) -> None:
         self.served = served
         files = None if served.store is None else served.store.files
@@ -118,7 +121,7 @@ class NvmeDrive:
         self._durable = files is not None and files.folder.syncs
         self._keeps = served.online
         """What changes is written to the folder."""
-        self.lock = threading.Lock()
+        self.lock = threading.Lock() if tunnel is None else tunnel.lock
         """Held for every use of ``shared`` and of a controller's tables, and not while commands
         run or the service is asked, which may take seconds."""
         self._health_read: Health | None = None
@@ -147,6 +150,11 @@ class NvmeDrive:
         self.computation: Computation | None = None
         """Computation commands; None: the drive has no states."""
         self._begin()
+        self.tunnel = tunnel
+        if tunnel is not None:
+            check_transfer(tunnel.commands.relay.limits, offered.transfer_bytes)
+            self.capabilities = replace(self.capabilities, tunnel=True)
+            self.shared.tunnel = tunnel.commands
         if states is not None:
             assert isinstance(served, ServedDrive)
             self.capabilities = replace(self.capabilities, computation=True)
@@ -198,13 +206,19 @@ class NvmeDrive:
 
     # --- controllers
 
-    def controller(self, post: Post, **changes: Any) -> Controller:
+    def controller(self, post: Post, deliver: Deliver | None = None, **changes: Any) -> Controller:
         """Return the tables of a new controller. ``post``: posts completions of Async Event
-        Requests from any thread. ``changes``: of its capabilities, for example its identifier."""
+        Requests from any thread. ``deliver``: posts completions of commands of the tunnel; None: it
+        has no such commands.
+        ``changes``: of its capabilities, for example its identifier."""
         offered = replace(self.capabilities, **changes)
+        if deliver is None:
+            offered = replace(offered, tunnel=False)
         found = Controller(offered, self.shared, self._read_health, self._read_used)
         with self.lock:
             self._posts[found] = post
+        if self.tunnel is not None and deliver is not None:
+            self.tunnel.add(found, deliver)
         return found
 
     def remove(self, controller: Controller) -> None:
@@ -212,6 +226,8 @@ class NvmeDrive:
         with self.lock:
             self._posts.pop(controller, None)
             self._at_work.discard(controller)
+        if self.tunnel is not None:
+            self.tunnel.remove(controller)
 
     def execute(self, controller: Controller, entry: bytes, data: bytes = b"") -> Reply:
         """Execute an admin command and its actions on the media; return the reply with the actions
@@ -219,7 +235,10 @@ class NvmeDrive:
         whose effect cannot be kept, or that finds no drive any more, ends with Internal Error."""
         try:
             if entry[0] not in ALONE:
-                return self._execute(controller, entry, data)
+                reply = self._execute(controller, entry, data)
+                if self.tunnel is not None:
+                    self.tunnel.flush()
+                return reply
             with self.lock:
                 if self.sanitizing():  # it refuses the command, which does not wait for the gate
                     return controller.execute(entry, data)

@@ -26,6 +26,7 @@ from ondie.emu.controller.fabrics import (
     Subsystem,
 )
 from ondie.emu.controller.registers import State
+from ondie.emu.controller.tunnel import Ended
 from ondie.emu.nvme.wire import Cqe
 from ondie.emu.serve.address import Listener
 from ondie.emu.serve.handshakes import MOST_SESSIONS, Handshakes
@@ -78,18 +79,28 @@ class NvmeTcpServer:
     def _make(self, cntlid: int) -> Controller:
         """Return a controller of the drive."""
 
-        def post(entries: tuple[Cqe, ...]) -> None:
+        def admin_sessions() -> list[Session]:
             with self._lock:
-                found = [
+                return [
                     queues[0][0]
                     for each, queues in self._sessions.items()
                     if each.cntlid == cntlid and 0 in queues
                 ]
-            for session in found:
+
+        def post(entries: tuple[Cqe, ...]) -> None:
+            for session in admin_sessions():
                 session.post(entries)
 
+        def deliver(ended: Ended) -> None:
+            for session in admin_sessions():
+                session.deliver(ended)
+
         return self.drive.controller(
-            post, controller_id=cntlid, several_controllers=True, capsule_bytes=CAPSULE_BYTES
+            post,
+            deliver,
+            controller_id=cntlid,
+            several_controllers=True,
+            capsule_bytes=CAPSULE_BYTES,
         )
 
     def _make_discovery(self, cntlid: int, port: Port) -> DiscoveryController:

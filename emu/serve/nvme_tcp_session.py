@@ -27,8 +27,9 @@ from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import SGL, TO_CONTROLLER, TO_HOST, Controller, Reply
 from ondie.emu.controller.fabrics import Association, FabricsCode, FabricsType
 from ondie.emu.controller.features import HOST_IDENTIFIER
-from ondie.emu.controller.opcodes import Admin
+from ondie.emu.controller.opcodes import Admin, Tunnel
 from ondie.emu.controller.status_code import Code, Refused, status_field
+from ondie.emu.controller.tunnel import Ended
 from ondie.emu.nvme.wire import Cqe, Sqe
 from ondie.emu.serve import nvme_tcp_wire as wire
 from ondie.emu.serve.io_request import IoRequest, IoResult
@@ -51,6 +52,7 @@ POST_S = 1.0
 CONTIGUOUS_MPTR = 0b01 << 6
 """PSDT of every command on fabrics: SGLs."""
 NO_DATA = memoryview(b"")
+TUNNEL = frozenset(Tunnel)
 
 
 @dataclass(slots=True, eq=False)
@@ -372,6 +374,17 @@ class Session:
             return self._data(result.cqe.cid, result.data.data, result.cqe)
         return [self._capsule(result.cqe)]
 
+    def deliver(self, ended: Ended) -> None:
+        """Respond to a command of the tunnel, from any thread."""
+        self._later.discard(ended.cqe.cid)
+        with contextlib.suppress(OSError):  # the host has gone
+            self._send(b"".join(self._ended_parts(ended)))
+
+    def _ended_parts(self, ended: Ended) -> list[bytes | memoryview]:
+        if len(ended.data) and not ended.cqe.status:
+            return self._data(ended.cqe.cid, memoryview(ended.data), ended.cqe)
+        return [self._capsule(ended.cqe)]
+
     def _complete_later(self, request: IoRequest, result: IoResult) -> None:
         """Respond to a command from another thread."""
         self._later.discard(result.cqe.cid)
@@ -389,7 +402,10 @@ class Session:
             with self._drive.lock:
                 reply = controller.failed(command.entry, refused.code, refused.where)
         else:
+            self._later.add(sqe.cid)  # for a command of the tunnel
             reply = self._drive.execute(controller, command.entry, bytes(command.data))
+            if any(entry.cid == sqe.cid for entry in reply.entries) or sqe.opcode not in TUNNEL:
+                self._later.discard(sqe.cid)
         self._send(b"".join(self._reply_parts(sqe, reply)))
 
     def _reply_parts(self, sqe: Sqe, reply: Reply) -> list[bytes | memoryview]:
@@ -447,6 +463,7 @@ class Session:
                     self._target.end_io_queues(self.association)
                     with self._drive.lock:
                         actions += controller.disabled()
+                        self._later.clear()  # commands of the tunnel
                         self.association.apply_connect()
                 case Do.SHUT_DOWN if isinstance(controller, Controller):
                     self._drive.shut_down(controller, action.abrupt)

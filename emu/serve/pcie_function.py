@@ -22,8 +22,10 @@ from ondie.emu.controller.actions import Action, Do
 from ondie.emu.controller.admin import TO_CONTROLLER
 from ondie.emu.controller.admin import transfer_of as admin_transfer_of
 from ondie.emu.controller.events import Event
+from ondie.emu.controller.opcodes import Tunnel
 from ondie.emu.controller.registers import DOORBELLS, State
 from ondie.emu.controller.status_code import Code, Refused
+from ondie.emu.controller.tunnel import Ended
 from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Cqe, Sqe
 from ondie.emu.serve.host_data import PSDT, gather, pieces_of, scatter
 from ondie.emu.serve.interrupt_coalescing import InterruptCoalescing
@@ -35,10 +37,15 @@ from ondie.emu.serve.pci_space import (
     PciSpace,
 )
 from ondie.emu.serve.pcie_io import MOST_COMMANDS, MemoryIo
-from ondie.emu.serve.pcie_queues import CompletionQueue, QueueLost, SubmissionQueue
-from ondie.emu.serve.shadow_doorbells import ShadowDoorbells
+from ondie.emu.serve.pcie_queues import (
+    CompletionQueue,
+    QueueLost,
+    ShadowDoorbells,
+    SubmissionQueue,
+)
 
 PSDT_BYTE = 1
+TUNNEL = frozenset(Tunnel)
 
 
 class PcieFunction:
@@ -57,7 +64,7 @@ class PcieFunction:
     ) -> None:
         self.drive = drive
         self._interrupt, self._wake = interrupt, wake
-        self.controller = drive.controller(self._post_later)
+        self.controller = drive.controller(self._post_later, self._deliver)
         self.registers = self.controller.registers
         self.space = PciSpace(drive.capabilities)
         self._io = MemoryIo(drive, self.controller, wake)
@@ -72,6 +79,10 @@ class PcieFunction:
         the register."""
         self._later: deque[Cqe] = deque()
         """Completions of the admin queue from other threads."""
+        self._ended: deque[Ended] = deque()
+        """Commands of the tunnel that have ended."""
+        self._pointers: dict[int, Sqe] = {}
+        """Commands of the tunnel that have not, by identifier."""
 
     def close(self) -> None:
         """Leave the drive: the host has gone."""
@@ -179,6 +190,7 @@ class PcieFunction:
         self._completion.clear()
         self._coalescing.forget()
         self._later.clear()
+        self._pointers.clear()
 
     def _fail(self) -> None:
         """Stop: the controller cannot continue until the host resets it (CSTS.CFS)."""
@@ -232,6 +244,10 @@ class PcieFunction:
         while self._later:
             entry = self._later.popleft()._replace(sqhd=self._submission[0].head)
             posts.setdefault(self._completion[0], []).append(entry)
+        while self._ended:
+            for cqe in self._end(self._ended.popleft()):
+                entry = cqe._replace(sqhd=self._submission[0].head)
+                posts.setdefault(self._completion[0], []).append(entry)
         self._post(posts)
         more = self._work_admin()
         return self._work_io() or more
@@ -266,7 +282,12 @@ class PcieFunction:
         except Refused as refused:
             with self.drive.lock:
                 return controller.failed(entry, refused.code, refused.where).entries
+        later = sqe.opcode in TUNNEL and sqe.cid not in self._pointers
+        if later:
+            self._pointers[sqe.cid] = sqe
         reply = self.drive.execute(controller, entry, data)
+        if later and reply.entries:
+            del self._pointers[sqe.cid]
         for action in reply.actions:
             if not self._perform_admin(action):
                 with self.drive.lock:
@@ -275,6 +296,27 @@ class PcieFunction:
             with self.drive.lock:
                 return controller.failed(entry, Code.DATA_TRANSFER_ERROR, 24).entries
         return reply.entries
+
+    def _end(self, ended: Ended) -> tuple[Cqe, ...]:
+        """Move the data of a command of the tunnel; return the completions that follow."""
+        cqe, sqe = ended.cqe, self._pointers.get(ended.cqe.cid)
+        if sqe is None or not ended.live:
+            return ()
+        del self._pointers[cqe.cid]
+        size = 0 if cqe.status else len(ended.data)
+        try:
+            pieces = pieces_of(sqe, size, False, self.registers.page_bytes, self.memory)
+            if scatter(pieces, bytes(ended.data[:size]), self.memory):
+                return (cqe,)
+        except Refused:
+            pass  # the memory that was checked when the command came has gone
+        with self.drive.lock:
+            return self.controller.failed(sqe.pack(), Code.DATA_TRANSFER_ERROR, 24).entries
+
+    def _deliver(self, ended: Ended) -> None:
+        """Complete a command of the tunnel; any thread calls this."""
+        self._ended.append(ended)
+        self._wake()
 
     def _look(self, sleep: bool = False) -> bool:
         """Take the doorbells in memory; return True if any has changed."""

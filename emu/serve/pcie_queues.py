@@ -1,22 +1,33 @@
-"""Queue pairs in the memory of a host: entries, heads, tails, phase tags.
+"""Queue pairs in the memory of a host: entries, heads, tails, phase tags, doorbells in memory.
 
-Owns the state of queues, and the reading and writing of their entries. Does not own which queues
-exist (controller/queues.py), doorbell accesses (pcie_function.py) or the commands.
+Owns the state of queues, the reading and writing of their entries, the pages that the command
+Doorbell Buffer Config names, and when a host is told to write a register after all. Does not own
+which queues exist (controller/queues.py), accesses to doorbell registers (pcie_function.py), the
+wait for them (vfio_user.py) or the commands.
 Source: NVM Express NVMe over PCIe Transport Specification 1.0, section 3.1 (queues in memory,
-doorbells); NVM Express Base Specification 2.0, section 3.3.1 (queue usage, full and empty).
+doorbells); NVM Express Base Specification 2.0, sections 3.3.1 (queue usage, full and empty), 5.8
+(Doorbell Buffer Config) and annex B.5.
+
+With doorbells in memory, the admin queues stay with their registers. The host writes a register if
+a doorbell passes its event index: that of a submission queue is what was fetched, so the host
+writes the register for the next entry; that of a completion queue is behind its head, so it never
+does, unless completions wait for room.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ondie.emu.nvme.wire import SQE_BYTES, Cqe
-from ondie.kernels.guest import CompletionRing, Guest
+from ondie.kernels.guest import CompletionRing, Doorbells, Guest
 
 HALVES = struct.Struct("<QQ")
 """The halves of a completion queue entry."""
+SPIN_NS = 20_000
+"""Time for which doorbells are read again before the server sleeps, ns."""
 
 
 class QueueLost(Exception):
@@ -118,3 +129,43 @@ class SubmissionQueue:
     def fetched(self, count: int) -> None:
         """Count entries as fetched."""
         self.head = (self.head + count) % self.entries
+
+
+class ShadowDoorbells:
+    """The doorbells of the I/O queues of one controller with up to ``most`` queue pairs."""
+
+    def __init__(self, guest: Guest, shadow: int, events: int, most: int) -> None:
+        self._memory = Doorbells(guest, shadow, events, 2 * most)
+
+    def look(
+        self,
+        submission: Mapping[int, SubmissionQueue],
+        completion: Mapping[int, CompletionQueue],
+        sleep: bool = False,
+    ) -> tuple[bool, int]:
+        """Take the values of the doorbells; return (some have changed, number of wrong ones).
+
+        ``sleep``: the server sleeps if none has changed. Raises QueueLost if the pages are not
+        there.
+        """
+        queues: list[SubmissionQueue | CompletionQueue] = []
+        bells = self._memory.bells
+        for number, queue in submission.items():
+            if number:
+                bells[len(queues)] = 2 * number, queue.rung, queue.tail, 0
+                queues.append(queue)
+        for number, completions in completion.items():
+            if number:
+                full = bool(completions.waiting) or completions.room <= 0
+                event = completions.head if full else completions.head - 1 & 0xFFFF
+                bells[len(queues)] = 2 * number + 1, completions.rung, event, 0
+                queues.append(completions)
+        found = self._memory.look(len(queues), SPIN_NS if sleep else 0, sleep)
+        if found < 0:
+            raise QueueLost
+        wrong = 0
+        if found:
+            for each, bell in zip(queues, bells["seen"][: len(queues)].tolist(), strict=True):
+                if bell != each.rung:
+                    wrong += not each.ring(bell)
+        return bool(found), wrong

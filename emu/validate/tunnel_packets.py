@@ -219,7 +219,7 @@ class _Run:
         self._answers(tunnel)
         for event in tunnel.device.events():
             if isinstance(event, protocol.Packet):
-                self._take(event.data, self.tunnels.index(tunnel) + 1)
+                self._take(bytes(event.data), self.tunnels.index(tunnel) + 1)
 
     def _answers(self, tunnel: _Tunnel) -> None:
         """Deliver the drive's completions to the host and schedule the relay's work on them."""
@@ -243,16 +243,14 @@ class _Run:
         tunnel.host.completed(completion)
         for event in tunnel.host.events():
             if isinstance(event, protocol.Packet):
-                self._take(event.data, HOST_NODE)
+                self._take(bytes(event.data), HOST_NODE)
         self._requests(tunnel)
         self._at(self.now, partial(self._push, tunnel), 2)
 
     def _note(self, tunnel: _Tunnel, command: Command) -> str:
         """Store the kind of a command ("event", "write" or "receive") and return it."""
         sqe = Sqe.unpack(command.sqe)
-        kind = "event"
-        if sqe.opcode == wire.TUNNEL:
-            kind = "write" if sqe.cdw11 == protocol.WRITE else "receive"
+        kind = {wire.TUNNEL_SEND: "write", wire.TUNNEL_RECEIVE: "receive"}.get(sqe.opcode, "event")
         tunnel.kinds[sqe.cid] = kind
         return kind
 

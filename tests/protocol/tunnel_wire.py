@@ -16,8 +16,8 @@ from ondie.emu.nvme.wire import Command, Completion
 class Wire:
     """A host's relay, a drive's, and what is under way between them."""
 
-    def __init__(self, form: Format, limits: Format | None = None) -> None:
-        self.host = HostRelay(form)
+    def __init__(self, form: Format, limits: Format | None = None, opening: int = 1) -> None:
+        self.host = HostRelay(form, opening=opening)
         self.device = DeviceRelay(limits or form)
         self.down: list[Command] = []
         self.up: list[Completion] = []

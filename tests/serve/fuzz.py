@@ -43,7 +43,7 @@ PROTOCOLS = {
         True,
         ("ondie.emu.controller", *(SERVE + name for name in (
             "vfio_wire", "vfio_user", "guest_memory", "host_data", "nvme_io", "nvme_drive",
-            "pci_space", "pcie_function", "pcie_io", "pcie_queues", "shadow_doorbells",
+            "pci_space", "pcie_function", "pcie_io", "pcie_queues",
             "computation"))),
     ),
 }  # fmt: skip

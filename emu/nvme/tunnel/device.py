@@ -1,19 +1,22 @@
 """Drive's end of the TCP/IP tunnel: replies to commands and announcements of blocks.
 
 Owns the state of the drive's end of one tunnel at a time. Does not own the fields of the protocol
-(protocol.py) or the host's end (host.py). The relay does no I/O and has no clock: it takes packets
-and commands and returns completions and events. It completes every command with a status.
+(protocol.py) or the host's end (host.py). The relay does no I/O and has no clock: it takes packets,
+commands and times (ps) and returns completions and events. It completes every command with a
+status.
 Source: see protocol.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from enum import Enum
+from typing import NamedTuple
 
 from ondie.emu.nvme import wire
 from ondie.emu.nvme.tunnel import protocol
-from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.framing import PS_PER_MS, READ_HEADER, Data, Format, Packer, Unpacker
 from ondie.emu.nvme.tunnel.protocol import MASK, Closed, Event, Opened, Packet, behind, check
 from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 from ondie.emu.units import InputError
@@ -33,25 +36,53 @@ class State(Enum):
     CLOSING = "closing"  # a close waits until the last block has been received
 
 
+class _Write(NamedTuple):
+    """Write command that waits."""
+
+    cid: int
+    block: Data
+    first: int
+    until: int
+    """Time at which it is answered at the latest, ps."""
+
+
+class _Read(NamedTuple):
+    """Receive command that waits."""
+
+    cid: int
+    until: int
+
+
 class DeviceRelay:
     """State machine of the drive's end of a tunnel.
 
     ``command`` takes commands of the host, and ``send`` takes packets for the host. ``completions``
-    and ``events`` return the results. ``limits``: largest payload, mtu and number of outstanding
-    commands that a host may request; concatenation and notification, which the drive sets.
+    and ``events`` return the results. ``limits``: largest payload, mtu, hold time and number of
+    outstanding commands that a host may request; concatenation and notification, which the drive
+    sets; with "hold", a host may not ask for events, and otherwise not for holding. ``accepts``:
+    returns True for a packet that is passed on; others are counted and dropped, and their write
+    ends with NOT_IP. None: all are passed on.
     """
 
-    def __init__(self, limits: Format) -> None:
+    def __init__(self, limits: Format, accepts: Callable[[Data], bool] | None = None) -> None:
         self.limits = limits
+        self.accepts = accepts
         self.state = State.CLOSED
         self.descriptor = 0
         self.signals = 0
         """Number of events that announced blocks."""
         self.answered: Counter[int] = Counter()
         """Number of completions so far, by status code."""
+        self.counts: Counter[str] = Counter()
+        """Since the relay was made: written and received blocks ("blocks_down", "blocks_up"), their
+        bytes ("bytes_down", "bytes_up"), packets passed on ("packets_down"), sent ("packets_up")
+        and dropped ("dropped"), commands that were repeated ("repeated"), and receive commands that
+        ended without a block ("empty")."""
         self._done: list[Completion] = []
         self._events: list[Event] = []
         self._listening: list[int] = []  # event requests, by command identifier
+        self.opening = 0
+        """Number that the host has given to the last opening; 0: none."""
         self._reset(limits)
 
     def _reset(self, form: Format) -> None:
@@ -60,16 +91,20 @@ class DeviceRelay:
         self._in = Unpacker(form.mtu)
         self._expected = 0  # number of the next block down,
         self._cut = 0  # and up
+        self._accepted = 0  # blocks that may be repeated, down
+        self._sent: dict[int, tuple[Data, int]] = {}  # and up, by number
         self._announced = 0
-        self._writes: dict[int, tuple[int, bytes, int]] = {}  # blocks ahead of the expected one
-        self._reads: dict[int, int] = {}
+        self._writes: dict[int, _Write] = {}  # blocks from the expected one on
+        self._reads: dict[int, _Read] = {}
         self._close_cid = -1
         self._closing = False  # the drive requests to close
         self._told = False
+        self._paused = False
+        self._end_status = -1  # of the close of this tunnel, if it is closed
 
     # --- the drive's side
 
-    def send(self, packet: bytes, more: bool = False) -> bool:
+    def send(self, packet: Data, more: bool = False) -> bool:
         """Queue a packet for transfer to the host and return True.
 
         Unless the tunnel is open, drop the packet and return False. ``more``: True if other packets
@@ -80,6 +115,7 @@ class DeviceRelay:
         if self.state is not State.OPEN or self._closing:
             return False
         self._out.push(packet)
+        self.counts["packets_up"] += 1
         if not more:
             self._signal()
         return True
@@ -95,10 +131,62 @@ class DeviceRelay:
         """Number of blocks that the packets waiting for transfer to the host will fill."""
         return self._out.blocks
 
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Numbers of the next block down and up: how far the two streams are."""
+        return self._expected, self._cut
+
     def events(self) -> list[Event]:
         """Return the tunnel events (protocol.py) at the drive's end since the last call."""
         found, self._events = self._events, []
         return found
+
+    def pause(self, paused: bool) -> None:
+        """Accept no blocks as long as ``paused``: their commands wait, so that the host can have no
+        more than ``outstanding`` blocks on their way. A write that waits for hold_ps ends with
+        INTERRUPTED, and the host repeats it."""
+        self._paused = paused
+        self._accept_writes()
+        self._end()
+
+    def reset(self) -> None:
+        """The controller is reset: forget its commands. The tunnel stays open; the host repeats
+        what was not completed."""
+        self._done, self._listening = [], []
+        self._writes, self._reads = {}, {}
+        self._close_cid = -1
+        self._announced, self._told = self._cut, False
+
+    def abort(self, cid: int) -> bool:
+        """Abort a write or receive command that waits; return False if there is none."""
+        writes = [number for number, each in self._writes.items() if each.cid == cid]
+        reads = [number for number, each in self._reads.items() if each.cid == cid]
+        for number in writes:
+            del self._writes[number]
+        for number in reads:
+            del self._reads[number]
+        if writes or reads:
+            self._answer(cid, wire.ABORTED)
+        return bool(writes or reads)
+
+    # --- time
+
+    @property
+    def deadline(self) -> int | None:
+        """Time of the next call of :meth:`tick`, ps; None: no command waits for a time."""
+        writes = (each.until for each in self._writes.values())
+        return min((*writes, *(each.until for each in self._reads.values())), default=None)
+
+    def tick(self, now: int) -> None:
+        """End commands that were held until ``now`` (ps)."""
+        for number, read in list(self._reads.items()):
+            if read.until <= now:
+                del self._reads[number]
+                self._answer_empty(read.cid)
+        for number, write in list(self._writes.items()):
+            if write.until <= now:
+                del self._writes[number]
+                self._answer(write.cid, wire.INTERRUPTED)
 
     # --- the host's side
 
@@ -107,40 +195,41 @@ class DeviceRelay:
         found, self._done = self._done, []
         return found
 
-    def command(self, command: Command) -> None:
-        """Handle a command from the host; ``completions`` returns its completion."""
+    def command(self, command: Command, now: int = 0) -> None:
+        """Handle a command from the host at time ``now`` (ps); ``completions`` returns its
+        completion."""
         if len(command.sqe) != wire.SQE_BYTES:
             self._answer(int.from_bytes(command.sqe[2:4], "little"), wire.INVALID_FIELD)
             return
         sqe = Sqe.unpack(command.sqe)
-        status: int | None
-        if sqe.cid in self._kept():
-            status = wire.ID_CONFLICT
-        elif sqe.opcode == wire.ASYNC_EVENT_REQUEST:
-            status = self._listen(sqe)
-        elif sqe.opcode != wire.TUNNEL:
-            status = wire.INVALID_OPCODE
-        elif sqe.cdw10 == protocol.OPEN:
-            status = self._open(sqe)
-        elif sqe.cdw10 not in (protocol.CLOSE, protocol.COMMUNICATE):
-            status = wire.INVALID_FIELD
-        elif self.state is State.CLOSED or sqe.cdw13 != self.descriptor:
-            status = wire.BAD_DESCRIPTOR
-        elif sqe.cdw10 == protocol.CLOSE:
-            status = self._close(sqe)
-        elif sqe.cdw11 == protocol.WRITE:
-            status = self._write(sqe, command.data)
-        elif sqe.cdw11 == protocol.RECEIVE:
-            status = self._receive(sqe)
-        else:
-            status = wire.INVALID_FIELD
+        status = self._execute(sqe, command.data, now)
         if status is not None:
             self._answer(sqe.cid, status)
         self._signal()
         self._end()
 
-    # --- handlers of commands: each returns a status, or None if it has completed the command or
-    # will complete it later
+    def _execute(self, sqe: Sqe, data: Data, now: int) -> int | None:
+        """Return the status of a command, or None if it has been completed or is completed later,
+        as the handlers below do."""
+        if sqe.cid in self._waiting_cids():
+            return wire.ID_CONFLICT
+        if sqe.opcode == wire.ASYNC_EVENT_REQUEST:
+            return self._listen(sqe)
+        known = self.state is not State.CLOSED and sqe.cdw13 == self.descriptor
+        match sqe.opcode, sqe.cdw10:
+            case wire.TUNNEL, protocol.OPEN:
+                return self._open(sqe)
+            case wire.TUNNEL, protocol.CLOSE:
+                return self._close(sqe)
+            case wire.TUNNEL_SEND, protocol.COMMUNICATE:
+                return self._write(sqe, data, now) if known else wire.BAD_DESCRIPTOR
+            case wire.TUNNEL_RECEIVE, protocol.COMMUNICATE:
+                return self._receive(sqe, now)
+            case ((wire.TUNNEL | wire.TUNNEL_SEND | wire.TUNNEL_RECEIVE), _):
+                return wire.INVALID_FIELD
+        return wire.INVALID_OPCODE
+
+    # --- handlers of commands
 
     def _listen(self, sqe: Sqe) -> int | None:
         if self.state is State.CLOSED:
@@ -151,87 +240,179 @@ class DeviceRelay:
         return None
 
     def _open(self, sqe: Sqe) -> int | None:
-        if self.state is not State.CLOSED:
+        opening = sqe.cdw13
+        again = opening != 0 and opening == self.opening
+        if again and self.state is not State.CLOSED:
+            self.counts["repeated"] += 1
+            self._answer(sqe.cid, wire.SUCCESS, dw0=self.descriptor)
+            return None
+        if again:
+            return wire.BAD_SEQUENCE  # a late repetition: that tunnel is closed
+        flags = sqe.cdw11 & (1 << protocol.HOLD_SHIFT) - 1
+        if self.state is not State.CLOSED and not flags & protocol.TAKE_OVER:
             return wire.NO_DESCRIPTOR
-        limits = self.limits
-        payload, mtu, outstanding = sqe.cdw12, sqe.cdw14 & 0xFFFF, sqe.cdw14 >> 16
-        if payload > limits.payload or mtu > limits.mtu or outstanding > limits.outstanding:
+        form = self._form(sqe, bool(flags & protocol.HOLD))
+        if form is None or flags & ~(protocol.HOLD | protocol.TAKE_OVER):
             return wire.INVALID_FIELD
-        try:
-            form = Format(payload, outstanding, mtu, limits.concatenate, limits.notify)
-        except InputError:
-            return wire.INVALID_FIELD
+        if self.state is not State.CLOSED:
+            self._drop()
+            self._finish(wire.ABORTED)
         self._reset(form)
         self.state = State.OPEN
+        self.opening = opening
         self.descriptor = self.descriptor % DESCRIPTORS + 1
         self._events.append(Opened(self.descriptor))
         self._answer(sqe.cid, wire.SUCCESS, dw0=self.descriptor)
         return None
 
+    def _form(self, sqe: Sqe, hold: bool) -> Format | None:
+        """Return the parameters that an open asks for, or None if the drive does not offer them."""
+        limits, hold_ps = self.limits, (sqe.cdw11 >> protocol.HOLD_SHIFT) * PS_PER_MS
+        payload, mtu, outstanding = sqe.cdw12, sqe.cdw14 & 0xFFFF, sqe.cdw14 >> 16
+        if payload > limits.payload or mtu > limits.mtu or outstanding > limits.outstanding:
+            return None
+        if hold != (limits.notify == "hold") or (hold and hold_ps > limits.hold_ps):
+            return None
+        try:
+            return Format(
+                payload, outstanding, mtu, limits.concatenate, limits.notify,
+                hold_ps if hold else limits.hold_ps,
+            )  # fmt: skip
+        except InputError:
+            return None
+
     def _close(self, sqe: Sqe) -> int | None:
+        if sqe.cdw13 != self.descriptor:
+            return wire.BAD_DESCRIPTOR
         if sqe.cdw11 not in (0, 1):
             return wire.INVALID_FIELD
+        if self.state is State.CLOSED:
+            if self._end_status < 0:
+                return wire.BAD_DESCRIPTOR
+            self.counts["repeated"] += 1
+            self._answer(sqe.cid, self._end_status, dw0=self._cut)
+            return None
         if sqe.cdw11 == 1:  # at once
-            self._out = Packer(self.form.up, self.form.concatenate)
-            self._announced = self._cut
-            waiting = [cid for cid, _, _ in self._writes.values()] + [*self._reads.values()]
-            waiting += [self._close_cid] if self.state is State.CLOSING else []
-            for cid in waiting:
-                self._answer(cid, wire.ABORTED)
-            self._writes, self._reads = {}, {}
+            self._drop()
         elif self.state is State.CLOSING:
-            return wire.BAD_DESCRIPTOR
+            self._abort_close()
         self.state = State.CLOSING
         self._close_cid = sqe.cid
         return None
 
-    def _write(self, sqe: Sqe, data: bytes) -> int | None:
+    def _abort_close(self) -> None:
+        """Abort a close that waits: another one has arrived."""
+        if self._close_cid >= 0:
+            self._answer(self._close_cid, wire.ABORTED)
+
+    def _drop(self) -> None:
+        """Drop the packets for the host and abort all commands but event requests."""
+        self._out = Packer(self.form.up, self.form.concatenate)
+        self._announced = self._cut
+        writes = [write.cid for write in self._writes.values()]
+        for cid in writes + [read.cid for read in self._reads.values()]:
+            self._answer(cid, wire.ABORTED)
+        if self.state is State.CLOSING:
+            self._abort_close()
+        self._writes, self._reads, self._close_cid = {}, {}, -1
+
+    def _write(self, sqe: Sqe, data: Data, now: int) -> int | None:
         number, length = sqe.cdw14, sqe.cdw12
+        if sqe.cdw11 != protocol.WRITE:
+            return wire.INVALID_FIELD
         if not 0 < length <= min(self.form.down, len(data)):
             return wire.BAD_LENGTH
-        ahead = (number - self._expected) & MASK
-        if ahead >= self.form.outstanding or number in self._writes:
+        if 0 < (self._expected - number) & MASK <= min(self._accepted, self.form.outstanding):
+            self.counts["repeated"] += 1
+            return wire.SUCCESS
+        if (number - self._expected) & MASK >= self.form.outstanding:
             return wire.BAD_SEQUENCE
-        self._writes[number] = sqe.cid, data[:length], sqe.cdw15
-        while self._expected in self._writes:
-            cid, block, first = self._writes.pop(self._expected)
-            status, packets = self._in.feed(block, first)
-            self._answer(cid, status)
-            if status:
-                break  # the host may send a correct block with this number
-            self._events += [Packet(packet) for packet in packets]
-            self._expected = (self._expected + 1) & MASK
+        if number in self._writes:
+            self.counts["repeated"] += 1
+            self._answer(self._writes[number].cid, wire.ABORTED)
+        block = memoryview(data)[:length]
+        self._writes[number] = _Write(sqe.cid, block, sqe.cdw15, now + self.form.hold_ps)
+        self._accept_writes()
         return None
 
-    def _receive(self, sqe: Sqe) -> int | None:
-        number = sqe.cdw14
-        if sqe.cdw12:
-            return wire.INVALID_FIELD
-        ahead = (number - self._cut) & MASK
-        if ahead >= self.form.outstanding or number in self._reads:
-            return wire.BAD_SEQUENCE
-        self._reads[number] = sqe.cid
-        while self._cut in self._reads:
-            cid = self._reads.pop(self._cut)
-            if not self._out.blocks:
-                self._answer(cid, wire.SUCCESS, dw1=self._cut, data=bytes(READ_HEADER))
+    def _accept_writes(self) -> None:
+        """Accept the blocks that are next, unless the drive has paused."""
+        while self._expected in self._writes and not self._paused:
+            write = self._writes.pop(self._expected)
+            status, packets = self._in.feed(write.block, write.first)
+            if status:  # the host may send a correct block with this number
+                self._answer(write.cid, status)
                 break
-            block, first = self._out.cut()
-            self._cut = (self._cut + 1) & MASK
-            burst = self.form.notify == "burst"
-            waiting = (self._cut + self._out.blocks) & MASK
+            good = packets if self.accepts is None else list(filter(self.accepts, packets))
+            self._events += [Packet(packet) for packet in good]
+            self._expected = (self._expected + 1) & MASK
+            self._accepted += 1
+            counts = self.counts
+            counts["blocks_down"] += 1
+            counts["bytes_down"] += len(write.block)
+            counts["packets_down"] += len(good)
+            counts["dropped"] += len(packets) - len(good)
+            self._answer(write.cid, wire.SUCCESS if len(good) == len(packets) else wire.NOT_IP)
+
+    def _receive(self, sqe: Sqe, now: int) -> int | None:
+        number, form = sqe.cdw14, self.form
+        if sqe.cdw13 != self.descriptor or (self.state is State.CLOSED and self._end_status < 0):
+            return wire.BAD_DESCRIPTOR
+        if sqe.cdw11 != protocol.RECEIVE:
+            return wire.INVALID_FIELD
+        if sqe.cdw12 != form.payload:
+            return wire.BAD_LENGTH
+        if number in self._sent:
+            self.counts["repeated"] += 1
+            block, first = self._sent[number]
+            told = self._announced if form.notify == "burst" else self._cut
+            self._answer(sqe.cid, wire.SUCCESS, first, told, block)
+            return None
+        if self.state is State.CLOSED:
+            return wire.BAD_DESCRIPTOR
+        if (number - self._cut) & MASK >= form.outstanding:
+            return wire.BAD_SEQUENCE
+        if number in self._reads:
+            self.counts["repeated"] += 1
+            self._answer(self._reads[number].cid, wire.ABORTED)
+        self._reads[number] = _Read(sqe.cid, now + form.hold_ps)
+        self._send_blocks()
+        return None
+
+    def _send_blocks(self) -> None:
+        """Complete the receive commands of the next blocks, as far as there are packets."""
+        form = self.form
+        burst = form.notify == "burst"
+        while self._cut in self._reads:
+            if not self._out.blocks:
+                if form.notify != "hold":
+                    self._answer_empty(self._reads.pop(self._cut).cid)
+                elif self._closing and not self._told:
+                    self._told = True
+                    self._answer_empty(self._reads.pop(self._cut).cid)
+                break
+            number, cid = self._cut, self._reads.pop(self._cut).cid
+            block, first = self._out.cut(READ_HEADER)
+            self._sent[number] = block, first
+            self._sent.pop((number - form.outstanding) & MASK, None)
+            self._cut = (number + 1) & MASK
             if burst or not behind(self._cut, self._announced):
+                waiting = (self._cut + self._out.blocks) & MASK
                 self._announced = waiting if burst else self._cut
             told = self._announced if burst else self._cut  # else the host waits for the signal
-            length = len(block).to_bytes(READ_HEADER, "little")
-            self._answer(cid, wire.SUCCESS, first, told, length + block)
-        return None
+            self.counts["blocks_up"] += 1
+            self.counts["bytes_up"] += len(block) - READ_HEADER
+            self._answer(cid, wire.SUCCESS, first, told, block)
 
     # --- events
 
     def _signal(self) -> None:
-        """Complete event requests to announce blocks that the host may receive."""
+        """Complete event requests to announce blocks that the host may receive, or the receive
+        commands that wait for them."""
         if self.state is State.CLOSED:
+            return
+        if self.form.notify == "hold":
+            self._send_blocks()
             return
         end = (self._cut + self._out.blocks) & MASK
         while self._listening and behind(self._announced, end):
@@ -256,24 +437,37 @@ class DeviceRelay:
         self._answer(self._listening.pop(0), wire.SUCCESS, event, self._announced)
 
     def _end(self) -> None:
-        """Complete the host's close command when no block is left to receive."""
-        if self.state is not State.CLOSING or self._out.blocks or self._reads:
+        """Complete the host's close command when every block is in the completion of a receive
+        command."""
+        if self.state is not State.CLOSING or self._out.blocks or self._close_cid < 0:
             return
-        short = self._in.partial or self._writes
-        for cid in [write[0] for write in self._writes.values()] + self._listening:
+        for read in self._reads.values():
+            self._answer_empty(read.cid)
+        self._reads = {}
+        self._finish(wire.BAD_FRAGMENT if self._in.partial or self._writes else wire.SUCCESS)
+
+    def _finish(self, status: int) -> None:
+        """Close the tunnel. ``status``: of the close command, if there is one."""
+        for cid in [write.cid for write in self._writes.values()] + self._listening:
             self._answer(cid, wire.ABORTED)
-        self._answer(self._close_cid, wire.BAD_FRAGMENT if short else wire.SUCCESS)
-        self._listening = []
+        if self._close_cid >= 0:
+            self._answer(self._close_cid, status, dw0=self._cut)
+        self._writes, self._listening, self._close_cid = {}, [], -1
+        self._end_status = status
         self.state = State.CLOSED
         self._events.append(Closed())
 
-    def _kept(self) -> set[int]:
+    def _waiting_cids(self) -> set[int]:
         """Return the identifiers of all commands that are not completed yet."""
-        kept = {*self._listening, *self._reads.values()} | {
-            write[0] for write in self._writes.values()
-        }
-        return kept | {self._close_cid} if self.state is State.CLOSING else kept
+        held = {*self._listening, *(each.cid for each in self._reads.values())}
+        return held | {self._close_cid} | {each.cid for each in self._writes.values()}
 
-    def _answer(self, cid: int, status: int, dw0: int = 0, dw1: int = 0, data: bytes = b"") -> None:
+    def _answer_empty(self, cid: int) -> None:
+        """Complete a receive command without a block."""
+        self.counts["empty"] += 1
+        dw0 = protocol.CLOSING if self._closing else 0
+        self._answer(cid, wire.SUCCESS, dw0, self._cut, bytes(READ_HEADER))
+
+    def _answer(self, cid: int, status: int, dw0: int = 0, dw1: int = 0, data: Data = b"") -> None:
         self.answered[status] += 1
         self._done.append(Completion(Cqe(cid, status, dw0, dw1).pack(), data))

@@ -29,7 +29,11 @@ LONGEST = (1 << 8 * HEADER) - 1
 LARGEST = 1 << 24
 """Maximum size of a command's data buffer in bytes."""
 NONE = 0xFFFFFFFF
-NOTIFICATIONS = ("burst", "command")
+NOTIFICATIONS = ("burst", "command", "hold")
+PS_PER_MS = 10**9
+MOST_HOLD_MS = (1 << 16) - 1
+Data = bytes | memoryview
+"""Packet or block."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,12 @@ class Format:
     """True if a block may hold several packets."""
     notify: str = "command"
     """"command": the drive signals each block. "burst": the drive signals only when a block becomes
-    available and no earlier block is left to receive.
+    available and no earlier block is left to receive. "hold": the drive does not signal; it holds
+    receive commands until there is a block for them, or until hold_ps has passed.
     """
+    hold_ps: int = 10 * 10**12
+    """Time for which the drive holds a command at most, ps: shorter than the time after which the
+    host's driver takes a command for lost, and whole milliseconds."""
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:
@@ -62,6 +70,10 @@ class Format:
             raise InputError(f"tunnel mtu {self.mtu} B: must be from 1 B to {LONGEST} B")
         if self.notify not in NOTIFICATIONS:
             raise InputError(f"tunnel notify {self.notify!r}: must be {' or '.join(NOTIFICATIONS)}")
+        if not 1 <= self.hold_ps // PS_PER_MS <= MOST_HOLD_MS or self.hold_ps % PS_PER_MS:
+            raise InputError(
+                f"tunnel hold {self.hold_ps} ps: must be whole milliseconds, 1 to {MOST_HOLD_MS}"
+            )
 
     @property
     def down(self) -> int:
@@ -74,53 +86,72 @@ class Format:
         return self.payload - READ_HEADER
 
 
+def is_ip(packet: Data) -> bool:
+    """Return True for an IPv4 or IPv6 packet whose header has the length of the packet."""
+    size = len(packet)
+    if size >= 20 and packet[0] >> 4 == 4:
+        return packet[0] & 0xF >= 5 and (packet[2] << 8 | packet[3]) == size
+    if size >= 40 and packet[0] >> 4 == 6:
+        return (packet[4] << 8 | packet[5]) + 40 == size
+    return False
+
+
 class Packer:
-    """Packs packets into blocks of at most ``room`` bytes."""
+    """Packs packets into blocks of at most ``room`` bytes. A byte of a packet is copied once."""
 
     def __init__(self, room: int, concatenate: bool) -> None:
         self.room = room
         self.concatenate = concatenate
-        self._records: deque[bytes] = deque()
-        self._cut = 0  # bytes of the first record already packed
+        self._pieces: deque[Data] = deque()  # header, packet, header, packet, ...
+        self._in_packet = False  # the first piece is a packet
+        self._cut = 0  # bytes of the first piece already packed
         self._bytes = 0
         self._blocks = 0  # number of blocks without concatenation
 
-    def push(self, packet: bytes) -> None:
-        """Append a packet to the stream."""
-        record = len(packet).to_bytes(HEADER, "little") + packet
-        self._records.append(record)
-        self._bytes += len(record)
-        self._blocks += -(-len(record) // self.room)
+    def push(self, packet: Data) -> None:
+        """Append a packet to the stream. It must not change before it is packed."""
+        size = len(packet)
+        self._pieces.append(size.to_bytes(HEADER, "little"))
+        self._pieces.append(packet)
+        self._bytes += HEADER + size
+        self._blocks += -(-(HEADER + size) // self.room)
 
     @property
     def blocks(self) -> int:
         """Number of blocks that the packets not yet packed will fill."""
         return -(-self._bytes // self.room) if self.concatenate else self._blocks
 
-    def cut(self) -> tuple[bytes, int]:
+    def cut(self, lead: int = 0) -> tuple[bytes, int]:
         """Return (next block, offset of the first header in the block). A packet must be waiting.
 
-        The offset is NONE if no header begins in the block.
+        The offset is NONE if no header begins in the block. ``lead``: size in bytes of a field in
+        front of the block that holds the size of the block, little-endian; 0: none.
         """
-        parts: list[bytes] = []
-        room, first = self.room, NONE
-        while room and self._records:
-            if self._cut == 0 and first == NONE:
-                first = self.room - room
-            record = self._records[0]
-            part = record[self._cut : self._cut + room]
-            parts.append(part)
-            room -= len(part)
-            self._cut += len(part)
-            if self._cut == len(record):
-                self._records.popleft()
-                self._cut = 0
-            if not self.concatenate:
+        pieces, room, first = self._pieces, self.room, NONE
+        parts: list[Data] = [b""]
+        size = 0
+        while size < room and pieces:
+            if not (self._in_packet or self._cut) and first == NONE:
+                first = size
+            piece = pieces[0]
+            left = len(piece) - self._cut
+            if left > room - size:
+                parts.append(memoryview(piece)[self._cut : self._cut + room - size])
+                self._cut += room - size
+                size = room
                 break
-        data = b"".join(parts)
-        self._bytes -= len(data)
+            parts.append(memoryview(piece)[self._cut :] if self._cut else piece)
+            size += left
+            pieces.popleft()
+            self._cut = 0
+            self._in_packet = not self._in_packet
+            if not (self._in_packet or self.concatenate):
+                break
+        if lead:
+            parts[0] = size.to_bytes(lead, "little")
+        self._bytes -= size
         self._blocks -= 1
-        return data, first
+        return b"".join(parts), first
 
 
 class Unpacker:
@@ -128,42 +159,62 @@ class Unpacker:
 
     def __init__(self, mtu: int) -> None:
         self.mtu = mtu
-        self._record = b""  # start of an incomplete packet, with its header
+        self._head = b""  # start of an incomplete header
+        self._parts: list[Data] = []  # of an incomplete packet, whose header is complete
+        self._missing = 0  # its bytes that have not been received
 
     @property
     def partial(self) -> bool:
         """True if the last packet is incomplete: its end has not been received."""
-        return bool(self._record)
+        return bool(self._head or self._missing)
 
-    def feed(self, data: bytes, first: int) -> tuple[int, list[bytes]]:
+    def feed(self, data: Data, first: int) -> tuple[int, list[Data]]:
         """Unpack one block. ``first``: offset of the first header in the block, or NONE.
 
         Returns (SUCCESS, packets that this block completes). Returns (error status, []) for an
-        invalid block, of which no byte is accepted.
+        invalid block, of which no byte is accepted. A packet of one block is a part of ``data``,
+        not a copy: ``data`` must not change as long as the packet is used.
         """
-        record, at, found = self._record, 0, NONE
-        packets = []
-        while at < len(data):
-            if not record and found == NONE:
-                found = at
-                if found != first:
-                    return wire.BAD_FRAGMENT, []
-            need = HEADER - len(record)
-            if need > 0:
-                record += data[at : at + need]
-                at += need
-                if len(record) < HEADER:
+        view, end, mtu = memoryview(data), len(data), self.mtu
+        at = min(self._missing, end)
+        begun, head, missing = view[:at], self._head, self._missing - at
+        found = NONE
+        packets: list[Data] = []
+        while at < end:
+            if not head:
+                if found == NONE:
+                    found = at
+                    if found != first:
+                        return wire.BAD_FRAGMENT, []
+                if at + HEADER > end:
+                    head = bytes(view[at:])
                     break
-            length = int.from_bytes(record[:HEADER], "little")
-            if not 0 < length <= self.mtu:
+                length = view[at] | view[at + 1] << 8
+                at += HEADER
+            else:
+                length = head[0] | view[at] << 8
+                at += HEADER - len(head)
+                head = b""
+            if not 0 < length <= mtu:
                 return wire.BAD_LENGTH, []
-            need = HEADER + length - len(record)
-            record += data[at : at + need]
-            at += need
-            if len(record) == HEADER + length:
-                packets.append(record[HEADER:])
-                record = b""
+            packets.append(view[at : at + length])
+            at += length
         if found != first:
             return wire.BAD_FRAGMENT, []
-        self._record = record
+        self._accept(begun, missing, packets, max(at - end, 0))
+        self._head = head
         return wire.SUCCESS, packets
+
+    def _accept(self, begun: Data, missing: int, packets: list[Data], short: int) -> None:
+        """Accept a block: ``begun`` continues the incomplete packet, of which ``missing`` bytes are
+        not there yet; of the last of ``packets``, ``short`` bytes are not. Leave those complete."""
+        if len(begun):
+            self._parts.append(begun)
+            if not missing:
+                packets.insert(0, b"".join(self._parts))
+                self._parts = []
+        self._missing = missing
+        if short:
+            self._missing = short
+            last = packets.pop()
+            self._parts = [last] if len(last) else []

@@ -1,20 +1,21 @@
 """Host's relay of the TCP/IP tunnel through vendor NVMe commands: a state machine.
 
 Owns the state of the host's end of one tunnel. Does not own the state of the drive's end
-(device.py), the fields of the protocol (protocol.py), framing (framing.py) or the cost (cost.py).
-The relay does no I/O and has no clock: it takes packets and completions and returns commands and
-events.
+(device.py), the fields of the protocol (protocol.py), commands in flight and their repetition
+(flight.py), framing (framing.py) or the cost (cost.py). The relay does no I/O and has no clock: it
+takes packets, completions and times (ps) and returns commands and events.
 Source: see protocol.py.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from enum import Enum
 
 from ondie.emu.nvme import wire
 from ondie.emu.nvme.tunnel import protocol
-from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.flight import Flight
+from ondie.emu.nvme.tunnel.framing import PS_PER_MS, READ_HEADER, Data, Format, Packer, Unpacker
 from ondie.emu.nvme.tunnel.protocol import (
     MASK,
     Closed,
@@ -25,8 +26,7 @@ from ondie.emu.nvme.tunnel.protocol import (
     behind,
     check,
 )
-from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
-from ondie.emu.units import InputError
+from ondie.emu.nvme.wire import Command, Completion, Cqe
 
 
 class State(Enum):
@@ -57,30 +57,40 @@ TRANSITIONS: dict[tuple[State, str], State] = {
 """Next state of the host's end by (state, event). Other pairs do not change the state."""
 
 
+RECEIVING = (State.OPEN, State.DRAINING, State.CLOSING, State.ENDING)
+"""States in which blocks are received."""
+
+
 class HostRelay:
     """State machine of the host's end of one tunnel.
 
     ``send`` takes packets and ``completed`` takes completions. ``commands`` returns the commands
     that may be submitted now; ``requests`` and ``write`` return two subsets of them. ``events``
     returns the events. ``cids``: command identifiers of the queue that are reserved for this relay,
-    at least 3 * ``form.outstanding`` + 1.
+    at least 3 * ``form.outstanding`` + 1; twice as many if commands can be lost without a reset.
+    ``timeout_ps``: time after which :meth:`tick` takes a command for lost, in addition to the hold
+    time; 0: none is lost. ``opening``: number of the first opening, which no earlier host of the
+    drive has used, for example a random one from 1 to 2**32 - 1. ``take_over``: close a tunnel that
+    another host has left open.
     """
 
-    def __init__(self, form: Format, cids: range = range(wire.CIDS)) -> None:
+    def __init__(
+        self,
+        form: Format,
+        cids: range = range(wire.CIDS),
+        *,
+        timeout_ps: int = 0,
+        opening: int = 1,
+        take_over: bool = False,
+    ) -> None:
         self.form = form
-        self.need = 3 * form.outstanding + 1
-        if len(cids) < self.need:
-            raise InputError(
-                f"tunnel relay with {len(cids)} command identifiers: must be at least {self.need}"
-            )
-        self._cids = deque(cids[: self.need])
         self.state = State.CLOSED
         self.descriptor = 0
-        self.issued: Counter[str] = Counter()
-        """Number of commands issued so far, by kind: open, close, event, receive, write."""
-        self.strays = 0
-        """Number of completions that match no command of this relay."""
-        self._flying: dict[int, tuple[str, int]] = {}
+        self.take_over = take_over
+        self._hold = form.notify == "hold"
+        timeout_ps += form.hold_ps if timeout_ps else 0
+        self._flight = Flight(cids, 3 * form.outstanding + 1, timeout_ps)
+        self._opening = opening - 1
         self._events: list[Event] = []
         self._reset()
 
@@ -88,16 +98,21 @@ class HostRelay:
         form = self.form
         self._out = Packer(form.down, form.concatenate)
         self._in = Unpacker(form.mtu)
-        self._written = 0  # blocks written, requested, unpacked, announced
-        self._received = 0
+        self._written = 0  # blocks written, confirmed by the drive without a gap,
+        self._confirmed = 0
+        self._received = 0  # requested, unpacked, announced
         self._taken = 0
         self._announced = 0
-        self._held: dict[int, tuple[bytes, int]] = {}  # received after a missing block
-        self._under_way: Counter[str] = Counter()
+        self._ahead: set[int] = set()  # confirmed after one that is not
+        self._held: dict[int, tuple[Data, int]] = {}  # received after a missing block
+        self._ask: list[int] = []  # blocks to be requested once more
+        self._parked: list[int] = []  # the same, if the drive has sent so many
         self._close_asked = False
         self._asked = False  # open or close of this state has been issued
         self._deaf = False  # the drive takes no more event requests
         self._failed = False
+        self.dropped = 0
+        """Number of written blocks of which the drive has dropped packets that are no IP."""
 
     def _go(self, what: str) -> None:
         state = TRANSITIONS.get((self.state, what))
@@ -113,6 +128,7 @@ class HostRelay:
         """
         if self.state is State.CLOSED:
             self._reset()
+            self._opening = self._opening % MASK + 1
             self._go("open")
 
     def close(self) -> None:
@@ -120,7 +136,7 @@ class HostRelay:
         self._close_asked = True
         self._advance()
 
-    def send(self, packet: bytes) -> bool:
+    def send(self, packet: Data) -> bool:
         """Queue a packet for transfer to the drive and return True.
 
         Unless the tunnel is open or opening, drop the packet and return False. Raises InputError
@@ -137,6 +153,25 @@ class HostRelay:
         """Number of blocks that the packets not yet written to the drive will fill."""
         return self._out.blocks
 
+    @property
+    def issued(self) -> Counter[str]:
+        """Number of commands issued so far, by kind: open, close, event, receive, write."""
+        return self._flight.issued
+
+    @property
+    def strays(self) -> int:
+        """Number of completions that match no command of this relay."""
+        return self._flight.strays
+
+    @property
+    def repeated(self) -> int:
+        """Number of commands that were issued again."""
+        return self._flight.repeated
+
+    def in_flight(self, kind: str) -> int:
+        """Return the number of commands of a kind that are not completed."""
+        return self._flight.count(kind)
+
     def events(self) -> list[Event]:
         """Return the tunnel events (protocol.py) at the host's end since the last call."""
         found, self._events = self._events, []
@@ -144,72 +179,121 @@ class HostRelay:
 
     # --- the drive's side
 
-    def commands(self) -> list[Command]:
-        """Return all commands that may be submitted now."""
-        found = self.requests()
-        while (command := self.write()) is not None:
+    def tick(self, now: int) -> None:
+        """Take commands for lost that were issued more than the timeout before ``now`` (ps);
+        ``commands`` returns them again. If no event has come for so long, ask for the next block
+        without one."""
+        flight = self._flight
+        if not flight.timeout_ps:
+            return
+        flight.lose_old(now)
+        if self.state is State.ENDING:
+            flight.drop_old("event", now)
+        elif self.state in RECEIVING and not self._hold:
+            silent = self._deaf or flight.has_old("event", now)
+            self._deaf = False
+            if silent and self._taken == self._received:
+                flight.drop_old("event", now)
+                self._ask.append(self._received)
+        self._advance()
+
+    def reset(self) -> None:
+        """The controller is reset: its commands are lost, and ``commands`` returns them again. The
+        tunnel stays open."""
+        self._flight.forget("event")
+        self._flight.lose_all()
+        self._deaf = False
+        self._advance()
+
+    def commands(self, now: int = 0) -> list[Command]:
+        """Return all commands that may be submitted now. ``now``: the time, ps."""
+        found = self.requests(now)
+        while (command := self.write(now)) is not None:
             found.append(command)
         return found
 
-    def requests(self) -> list[Command]:
-        """Return the open, close, event and receive commands that may be submitted now."""
-        found = []
+    def requests(self, now: int = 0) -> list[Command]:
+        """Return the open, close, event and receive commands that may be submitted now, and all
+        commands that are issued again."""
         self._advance()
+        flight, most = self._flight, self.form.outstanding
+        found = flight.again(now)
         if self.state is State.OPENING and not self._asked:
-            sizes = self.form.mtu | self.form.outstanding << 16
-            payload = self.form.payload
-            found.append(self._issue("open", 0, cdw10=protocol.OPEN, cdw12=payload, cdw14=sizes))
+            found.append(flight.issue("open", 0, now, b"", **self._open_fields()))
             self._asked = True
         if self.state in (State.CLOSING, State.FAILED) and not self._asked:
             at_once = int(self.state is State.FAILED)
-            tunnel = self.descriptor
-            found.append(self._issue("close", 0, cdw10=protocol.CLOSE, cdw11=at_once, cdw13=tunnel))
+            fields = {"cdw10": protocol.CLOSE, "cdw11": at_once, "cdw13": self.descriptor}
+            found.append(flight.issue("close", 0, now, b"", **fields))
             self._asked = True
-        if self.state in (State.OPEN, State.DRAINING, State.CLOSING):
-            most = self.form.outstanding
-            while self._under_way["event"] < most and not self._deaf:
-                found.append(self._issue("event", 0))
-            while (
-                behind(self._received, self._announced)
-                and behind(self._taken, self._received) < most
-            ):
-                found.append(self._communicate("receive", self._received, protocol.RECEIVE))
-                self._received = (self._received + 1) & MASK
+        if self.state in (State.OPEN, State.DRAINING, State.CLOSING) and not self._hold:
+            while flight.count("event") < most and not self._deaf:
+                found.append(flight.issue("event", 0, now))
+        if self.state in RECEIVING and not self._failed:
+            found += self._receives(now)
         return found
 
-    def write(self) -> Command | None:
+    def _receives(self, now: int) -> list[Command]:
+        """Return the receive commands that may be submitted now."""
+        ending, most = self.state is State.ENDING, self.form.outstanding
+        numbers, self._ask = self._ask, []
+        if ending:
+            numbers = [number for number in numbers if behind(number, self._announced)]
+        ahead = self._hold and not ending
+        while behind(self._taken, self._received) < most and (
+            ahead or behind(self._received, self._announced)
+        ):
+            numbers.append(self._received)
+            self._received = (self._received + 1) & MASK
+        return [
+            self._receive(number, now)
+            for number in dict.fromkeys(numbers)
+            if not self._flight.has("receive", number)
+        ]
+
+    def write(self, now: int = 0) -> Command | None:
         """Return the write command of the next block, or None if none may be submitted now."""
         up = self.state in (State.OPEN, State.DRAINING)
-        if not (up and self._out.blocks and self._under_way["write"] < self.form.outstanding):
+        behind_by = behind(self._confirmed, self._written)
+        if not (up and self._out.blocks and behind_by < self.form.outstanding):
             return None
         data, first = self._out.cut()
         number = self._written
         self._written = (number + 1) & MASK
-        return self._communicate("write", number, protocol.WRITE, data, first)
+        return self._flight.issue(
+            "write", number, now, data, cdw10=protocol.COMMUNICATE, cdw11=protocol.WRITE,
+            cdw12=len(data), cdw13=self.descriptor, cdw14=number, cdw15=first,
+        )  # fmt: skip
+
+    def _receive(self, number: int, now: int) -> Command:
+        return self._flight.issue(
+            "receive", number, now, cdw10=protocol.COMMUNICATE, cdw11=protocol.RECEIVE,
+            cdw12=self.form.payload, cdw13=self.descriptor, cdw14=number,
+        )  # fmt: skip
+
+    def _open_fields(self) -> dict[str, int]:
+        form, flags = self.form, protocol.TAKE_OVER * self.take_over
+        if self._hold:
+            flags |= protocol.HOLD | form.hold_ps // PS_PER_MS << protocol.HOLD_SHIFT
+        sizes = form.mtu | form.outstanding << 16
+        fields = {"cdw10": protocol.OPEN, "cdw11": flags, "cdw12": form.payload}
+        return fields | {"cdw13": self._opening, "cdw14": sizes}
 
     def completed(self, completion: Completion) -> None:
         """Handle the completion of a command of this relay."""
-        if len(completion.cqe) != wire.CQE_BYTES:
-            self.strays += 1
-            return
-        cqe = Cqe.unpack(completion.cqe)
-        kind, number = self._flying.pop(cqe.cid, ("", 0))
-        if not kind:
-            self.strays += 1
-            return
-        self._cids.append(cqe.cid)
-        self._under_way[kind] -= 1
-        if kind == "open":
-            self._opened(cqe)
-        elif kind == "close":
-            self._closed(cqe)
-        elif not self._failed:  # a close may overtake the last receptions
-            if kind == "event":
+        found = self._flight.completed(completion)
+        if found is not None:
+            kind, number, cqe = found
+            if kind == "open":
+                self._opened(cqe)
+            elif kind == "close":
+                self._closed(cqe)
+            elif kind == "event":
                 self._told(cqe)
-            elif cqe.status:
-                self._fail(cqe.status, f"{kind} of block {number}")
             elif kind == "receive":
                 self._arrived(number, cqe, completion.data)
+            else:
+                self._wrote(number, cqe)
         self._advance()
 
     # --- handlers of completions
@@ -224,13 +308,18 @@ class HostRelay:
         self._go("opened")
 
     def _closed(self, cqe: Cqe) -> None:
+        """The drive has closed the tunnel; ``cqe.dw0``: number of blocks that it has sent."""
         if cqe.status and not self._failed:
             self._events.append(Failed(cqe.status, "close"))
+        self._announced = cqe.dw0
+        self._ask += self._parked
         self._go("closed")
 
     def _told(self, cqe: Cqe) -> None:
         if cqe.status == wire.ABORTED and self.state in (State.CLOSING, State.ENDING):
             self._deaf = True
+        elif self._flight.timeout_ps and cqe.status in (wire.EVENT_LIMIT, wire.ID_CONFLICT):
+            self._deaf = True  # requests that are taken for lost are not; see tick
         elif cqe.status:
             self._fail(cqe.status, "event")
         elif cqe.dw0 & 0x7 == wire.EVENT_VENDOR and cqe.dw0 >> 16 & 0xFF == self.descriptor:
@@ -241,19 +330,41 @@ class HostRelay:
                 self._close_asked = True
 
     def _announce(self, blocks: int) -> None:
-        if behind(self._announced, blocks):
+        if behind(self._announced, blocks) and self.state is not State.ENDING:
             self._announced = blocks
 
-    def _arrived(self, number: int, cqe: Cqe, data: bytes) -> None:
+    def _wrote(self, number: int, cqe: Cqe) -> None:
+        if cqe.status not in (wire.SUCCESS, wire.NOT_IP):
+            self._fail(cqe.status, f"write of block {number}")
+            return
+        self.dropped += cqe.status == wire.NOT_IP
+        self._ahead.add(number)
+        while self._confirmed in self._ahead:
+            self._ahead.remove(self._confirmed)
+            self._confirmed = (self._confirmed + 1) & MASK
+
+    def _arrived(self, number: int, cqe: Cqe, data: Data) -> None:
         """Handle block ``number``, received from the drive. Blocks are unpacked in the order of
         their numbers.
         """
+        if cqe.status:
+            self._not_received(number, cqe.status)
+            return
         length = int.from_bytes(data[:READ_HEADER], "little")
+        sent = bool(behind(number, self._announced))
+        may_be_empty = self._hold or not sent or self._flight.timeout_ps > 0
+        if length == 0 and len(data) == READ_HEADER and may_be_empty:
+            if self._hold or sent:
+                self._ask.append(number)
+            self._close_asked |= cqe.dw0 == protocol.CLOSING
+            return
         if not 0 < length <= min(self.form.up, len(data) - READ_HEADER):
             self._fail(wire.BAD_LENGTH, f"receive of block {number}")
             return
         self._announce(cqe.dw1)
-        self._held[number] = data[READ_HEADER : READ_HEADER + length], cqe.dw0
+        if number == self._received:  # asked for without an event
+            self._received = (number + 1) & MASK
+        self._held[number] = memoryview(data)[READ_HEADER : READ_HEADER + length], cqe.dw0
         while self._taken in self._held:
             status, packets = self._in.feed(*self._held.pop(self._taken))
             if status:
@@ -262,43 +373,30 @@ class HostRelay:
             self._events += [Packet(packet) for packet in packets]
             self._taken = (self._taken + 1) & MASK
 
+    def _not_received(self, number: int, status: int) -> None:
+        """Handle the status of a receive command. After a close, there may be no such block."""
+        closing = self.state in (State.CLOSING, State.ENDING) and status == wire.BAD_DESCRIPTOR
+        if closing and self.state is State.CLOSING:
+            self._parked.append(number)
+        elif not closing or behind(number, self._announced):
+            self._fail(status, f"receive of block {number}")
+
     def _fail(self, status: int, what: str) -> None:
         self._failed = True
         self._events.append(Failed(status, what))
+        self._flight.forget("write", "receive", "event")
         self._go("failure")
 
-    # --- states and commands
+    # --- states
 
     def _advance(self) -> None:
         """Make the state transitions that depend on a requested close, on outstanding commands and
         on waiting blocks."""
         if self._close_asked:
             self._go("close")
-        if not self._out.blocks and not self._under_way["write"]:
+        if not self._out.blocks and not self._flight.count("write"):
             self._go("all written")
-        if self.state is State.ENDING and not self._flying:
-            self._events.append(Closed())
-            self._go("nothing under way")
-
-    def _communicate(
-        self, kind: str, number: int, write: int, data: bytes = b"", first: int = 0
-    ) -> Command:
-        return self._issue(
-            kind,
-            number,
-            data,
-            cdw10=protocol.COMMUNICATE,
-            cdw11=write,
-            cdw12=len(data),
-            cdw13=self.descriptor,
-            cdw14=number,
-            cdw15=first,
-        )
-
-    def _issue(self, kind: str, number: int, data: bytes = b"", **fields: int) -> Command:
-        cid = self._cids.popleft()
-        self._flying[cid] = kind, number
-        self._under_way[kind] += 1
-        self.issued[kind] += 1
-        opcode = wire.ASYNC_EVENT_REQUEST if kind == "event" else wire.TUNNEL
-        return Command(Sqe(opcode, cid=cid, **fields).pack(), data)
+        if self.state is State.ENDING and self._flight.empty:
+            if self._failed or not behind(self._taken, self._announced):
+                self._events.append(Closed())
+                self._go("nothing under way")

@@ -7,36 +7,61 @@ rick-heig/nvme_csd: admin opcode C0h, cdw10 communicate 64, open 128, close 129,
 length, cdw13 descriptor, 4 KiB of data. Sequence numbers, events and negotiation have no source.
 
 From host to drive, the relay writes one block of the packet stream per command. From drive to host,
-the drive completes an asynchronous event request with the number of blocks announced so far, and
-the relay receives these blocks, one per command. With bursts (framing.Format.notify), completions
-of receive commands announce further blocks. Blocks are numbered from 0 in each direction, so that
-commands and completions may overtake each other.
+the relay receives one block per command. Blocks are numbered from 0 in each direction, so that
+commands and completions may overtake each other. The relay learns of blocks in one of two ways,
+which it chooses at the open:
 
-| command | cdw10 | cdw11   | cdw12   | cdw13      | cdw14            | cdw15        | data  |
-|---------|-------|---------|---------|------------|------------------|--------------|-------|
-| open    | 128   |         | payload |            | mtu, outstanding |              |       |
-| close   | 129   | at once |         | descriptor |                  |              |       |
-| write   | 64    | 1       | length  | descriptor | number of block  | first header | block |
-| receive | 64    | 0       | 0       | descriptor | number of block  |              |       |
+- event: the drive completes an asynchronous event request with the number of blocks announced so
+  far. With bursts (framing.Format.notify), completions of receive commands announce further blocks.
+- hold: the relay keeps receive commands outstanding for the next blocks. The drive holds each until
+  there is a block, or completes it with length 0 when the hold time has passed. A driver that keeps
+  asynchronous event requests to itself, as that of Linux does, needs this one.
+
+| command | opcode | cdw10 | cdw11          | cdw12   | cdw13      | cdw14          | cdw15        |
+|---------|--------|-------|----------------|---------|------------|----------------|--------------|
+| open    | C0h    | 128   | flags, hold ms | payload | opening    | mtu, in flight |              |
+| close   | C0h    | 129   | at once        |         | descriptor |                |              |
+| write   | C1h    | 64    | 1              | length  | descriptor | block number   | first header |
+| receive | C2h    | 64    | 0              | payload | descriptor | block number   |              |
 
 | completion | dw0                            | dw1              | data                   |
 |------------|--------------------------------|------------------|------------------------|
 | open       | descriptor                     |                  |                        |
+| close      | blocks sent to the host        |                  |                        |
 | receive    | first header                   | blocks announced | length, 4 bytes; block |
 | event      | 7, what << 8, descriptor << 16 | blocks announced |                        |
 
-`close` completes when the host has received the drive's last packet. A close with cdw11 = 1 ("at
+A receive command without a block has length 0; dw0 is then 2 if the drive asks for a close, else 0.
+`close` completes when every block has been given to a receive command. A close with cdw11 = 1 ("at
 once") drops the waiting packets instead.
+
+Lost commands and completions: the host repeats a command with another command identifier. Every
+command may be repeated, with the same effect as once: the drive keeps the last `outstanding` blocks
+that it has sent, also after a close, knows a block that it has accepted by its number, and an open
+by the number of the opening (cdw13; 0: not known again). A command that still waits in the drive is
+aborted if its repetition arrives. So a tunnel survives a reset of the controller.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ondie.emu.nvme.tunnel.framing import Format
+from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel.framing import Data, Format
 from ondie.emu.units import InputError
 
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
+HOLD, TAKE_OVER = 1 << 0, 1 << 1
+"""Flags of an open: the drive holds receive commands; an open tunnel of another opening is closed
+at once instead of refusing this one."""
+HOLD_SHIFT = 16
+TRANSIENT = frozenset(
+    {
+        wire.ID_CONFLICT, wire.ABORTED, wire.SQ_DELETED, wire.INTERRUPTED,
+        wire.TRANSIENT_TRANSPORT, wire.PATH_ERROR, wire.ABORTED_BY_HOST,
+    }
+)  # fmt: skip
+"""Statuses after which the host repeats a command."""
 RECEIVE, WRITE = 0, 1
 DATA, CLOSING = 1, 2
 """Meaning of an event: blocks wait to be received (DATA); the drive requests a close (CLOSING)."""
@@ -61,7 +86,7 @@ class Opened(NamedTuple):
 class Packet(NamedTuple):
     """Event: a complete packet has arrived through the tunnel."""
 
-    data: bytes
+    data: Data
 
 
 class Failed(NamedTuple):
@@ -81,7 +106,7 @@ class Closed(NamedTuple):
 Event = Opened | Packet | Failed | Closed
 
 
-def check(packet: bytes, form: Format) -> None:
+def check(packet: Data, form: Format) -> None:
     """Raise InputError if ``packet`` is empty or longer than ``form.mtu``."""
     if not 0 < len(packet) <= form.mtu:
         raise InputError(f"tunnel packet of {len(packet)} B: must be from 1 to {form.mtu} B")

@@ -1,0 +1,197 @@
+"""Commands of the host's relay in flight: identifiers, lost commands, and their repetition.
+
+Owns which command a completion belongs to. Does not own the meaning of commands (host.py).
+Source: none. A command of the tunnel may be repeated with the same effect as once (protocol.py), so
+the success of any of its issues is its success.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel.framing import Data
+from ondie.emu.nvme.tunnel.protocol import TRANSIENT
+from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
+from ondie.emu.units import InputError
+
+OPCODES = {
+    "open": wire.TUNNEL,
+    "close": wire.TUNNEL,
+    "write": wire.TUNNEL_SEND,
+    "receive": wire.TUNNEL_RECEIVE,
+    "event": wire.ASYNC_EVENT_REQUEST,
+}
+"""Opcode by kind of command."""
+MOST_TRIES = 100
+"""A command that the drive refuses so often with a status that asks for a repetition has failed."""
+
+Key = tuple[str, int]
+"""Kind of a command, and number of its block."""
+
+
+@dataclass(slots=True)
+class _Active:
+    """Command that is not completed."""
+
+    sqe: Sqe
+    data: Data
+    cid: int
+    """Identifier of its last issue; -1: it is to be issued again."""
+    tries: int = 0
+    """Issues that the drive has refused."""
+
+
+class Flight:
+    """Commands in flight.
+
+    ``cids``: identifiers that may be used. ``need``: how many of them at least. ``timeout_ps``:
+    time after which :meth:`lose_old` takes a command for lost; 0: none is lost. Raises InputError
+    for too few identifiers.
+    """
+
+    def __init__(self, cids: range, need: int, timeout_ps: int) -> None:
+        if len(cids) < need:
+            raise InputError(
+                f"tunnel relay with {len(cids)} command identifiers: must be at least {need}"
+            )
+        self.timeout_ps = timeout_ps
+        self.issued: Counter[str] = Counter()
+        self.strays = 0
+        self.repeated = 0
+        self._cids = cids
+        self._next = 0
+        self._active: dict[Key, _Active] = {}
+        self._counts: Counter[str] = Counter()
+        self._under_way: dict[int, tuple[Key, int]] = {}  # by identifier: key, time of the issue
+        self._lost: dict[int, Key] = {}
+        self._again: deque[Key] = deque()
+        self._events = 0
+
+    def count(self, kind: str) -> int:
+        """Return the number of commands of a kind that are not completed."""
+        return self._counts[kind]
+
+    def has(self, kind: str, number: int) -> bool:
+        """Return True if that command is not completed."""
+        return (kind, number) in self._active
+
+    @property
+    def empty(self) -> bool:
+        """No command is under way, except those taken for lost."""
+        return not self._under_way and not self._active
+
+    # --- issue
+
+    def issue(self, kind: str, number: int, now: int, data: Data = b"", **fields: int) -> Command:
+        """Return a new command. ``number``: of its block; events get one. ``now``: time, ps.
+        ``fields``: of the submission queue entry. There must be an identifier left."""
+        if kind == "event":
+            number = self._events = self._events + 1
+        active = _Active(Sqe(OPCODES[kind], **fields), data, -1)
+        self._active[kind, number] = active
+        self._counts[kind] += 1
+        return self._submit((kind, number), active, now)
+
+    def _submit(self, key: Key, active: _Active, now: int) -> Command:
+        cids, under_way, lost = self._cids, self._under_way, self._lost
+        while True:
+            cid = cids[self._next]
+            self._next = (self._next + 1) % len(cids)
+            if cid not in under_way and cid not in lost:
+                break
+            if len(under_way) + len(lost) >= len(cids):  # the oldest lost one
+                cid = next(iter(lost))
+                del lost[cid]
+                break
+        active.cid = cid
+        under_way[cid] = key, now
+        self.issued[key[0]] += 1
+        return Command(active.sqe._replace(cid=cid).pack(), active.data)
+
+    def again(self, now: int) -> list[Command]:
+        """Return the commands that are issued again."""
+        found = []
+        while self._again:
+            key = self._again.popleft()
+            active = self._active.get(key)
+            if active is not None and active.cid < 0:
+                self.repeated += 1
+                found.append(self._submit(key, active, now))
+        return found
+
+    # --- loss
+
+    def lose_old(self, now: int) -> None:
+        """Issue the commands again that were issued more than the timeout before ``now`` (ps).
+        Event requests are not taken for lost."""
+        first = now - self.timeout_ps
+        for cid, (key, at) in list(self._under_way.items()):
+            if at < first and key[0] != "event":
+                del self._under_way[cid]
+                self._lost[cid] = key
+                self._repeat(key, cid)
+
+    def lose_all(self) -> None:
+        """No command that was issued will be completed; issue all again."""
+        self._under_way.clear()
+        self._lost.clear()
+        for key, active in self._active.items():
+            active.cid = -1
+            self._again.append(key)
+
+    def has_old(self, kind: str, now: int) -> bool:
+        """Return True if a command of a kind was issued more than the timeout before ``now``."""
+        first = now - self.timeout_ps
+        return any(key[0] == kind and at < first for key, at in self._under_way.values())
+
+    def drop_old(self, kind: str, now: int) -> None:
+        """Forget commands of a kind that were issued more than the timeout before ``now``."""
+        first = now - self.timeout_ps
+        for cid, (key, at) in list(self._under_way.items()):
+            if at < first and key[0] == kind:
+                del self._under_way[cid]
+                self._lost[cid] = key
+                self._end(key)
+
+    def forget(self, *kinds: str) -> None:
+        """Do not repeat commands of these kinds, and ignore their completions."""
+        for key in [key for key in self._active if key[0] in kinds]:
+            self._end(key)
+
+    def _repeat(self, key: Key, cid: int) -> None:
+        """Issue a command again if ``cid`` was its last issue."""
+        active = self._active.get(key)
+        if active is not None and active.cid == cid:
+            active.cid = -1
+            self._again.append(key)
+
+    def _end(self, key: Key) -> None:
+        if self._active.pop(key, None) is not None:
+            self._counts[key[0]] -= 1
+
+    # --- completions
+
+    def completed(self, completion: Completion) -> tuple[str, int, Cqe] | None:
+        """Return the kind and number of the command that a completion ends, and its entry; None
+        for a completion that ends none."""
+        if len(completion.cqe) != wire.CQE_BYTES:
+            self.strays += 1
+            return None
+        cqe = Cqe.unpack(completion.cqe)
+        key, _ = self._under_way.pop(cqe.cid, (None, 0))
+        if key is None:
+            key = self._lost.pop(cqe.cid, None)
+        if key is None:
+            self.strays += 1
+            return None
+        active = self._active.get(key)
+        if active is None or (cqe.status and active.cid != cqe.cid):
+            return None
+        if cqe.status in TRANSIENT and key[0] != "event" and active.tries < MOST_TRIES:
+            active.tries += 1
+            self._repeat(key, cqe.cid)
+            return None
+        self._end(key)
+        return *key, cqe

@@ -1,0 +1,212 @@
+"""The tunnel of a served drive: its thread, the time that commands take, and packets.
+
+Owns when commands of the tunnel complete and packets reach the drive. Does not own the commands
+(controller/tunnel.py), the protocol (nvme/tunnel/), their cost (nvme/tunnel/cost.py), the queues
+of hosts (the transports) or what the drive does with packets (``take``).
+Source: none.
+
+With a cost model, a command takes at least its command time from its arrival to its completion,
+and the blocks of one direction follow each other at the rate of the link. A block reaches the
+drive with the completion of its command. The CPU time of the host's relay is not added: the host
+is real.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.controller.admin import Controller
+from ondie.emu.controller.tunnel import Ended, TunnelCommands
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.nvme.tunnel.framing import Data, Format
+from ondie.emu.nvme.tunnel.protocol import Event, Packet
+from ondie.emu.serve.defects import show_exception
+from ondie.emu.units import InputError
+
+Deliver = Callable[[Ended], None]
+"""Posts the completion of an admin command, and its data to the host, from any thread."""
+PS_PER_NS = 1000
+MOST_HOLD_PS = 10 * PS_PER_S
+"""Longest hold time that a host may ask for: Linux takes an admin command for lost after 60 s."""
+
+
+class _Due(NamedTuple):
+    """What follows at a time (ps)."""
+
+    time: int
+    order: int
+    ended: Sequence[Ended]
+    packets: Sequence[Data]
+
+
+def clock_ps() -> int:
+    """Return the wall time, ps."""
+    return time.monotonic_ns() * PS_PER_NS
+
+
+def limits_of(cost: TunnelCost) -> Format:
+    """Return what a drive with this tunnel offers to a host."""
+    form = cost.form
+    return Format(form.payload, form.outstanding, form.mtu, form.concatenate, "hold", MOST_HOLD_PS)
+
+
+class DriveTunnel:
+    """The drive's end of a tunnel, between controllers and ``take``, which gets each packet of the
+    host in order. ``take`` must not call this object, nor wait for a thread that does.
+
+    ``limits``: what a host may ask for. ``cost``: the time that commands take; None: none.
+    ``close`` ends its thread.
+    """
+
+    def __init__(
+        self, limits: Format, take: Callable[[Data], None], cost: TunnelCost | None = None
+    ) -> None:
+        self.commands = TunnelCommands(limits, clock_ps)
+        self._take, self._cost = take, cost
+        self._deliver: dict[Controller, Deliver] = {}
+        self.lock = threading.Lock()
+        """Held for every use of ``commands``; it is the lock of the drive, too (nvme_drive.py)."""
+        self._changed = threading.Condition(self.lock)
+        self._handing = threading.Lock()
+        """Held while completions and packets leave, so that they keep their order."""
+        self._due: list[_Due] = []
+        self._order = 0
+        self._crossed_up = self._crossed_down = 0
+        """Times at which the last block of a direction has crossed the link, ps."""
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="ondie tunnel", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End. Commands that wait are not completed."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # --- controllers
+
+    def add(self, controller: Controller, deliver: Deliver) -> None:
+        """Let the host of a controller use the tunnel."""
+        with self._changed:
+            self._deliver[controller] = deliver
+
+    def remove(self, controller: Controller) -> None:
+        """The controller has gone; the tunnel stays open for its host."""
+        with self._changed:
+            self._deliver.pop(controller, None)
+            self.commands.forget(controller)
+
+    # --- the drive
+
+    def send(self, packet: Data, more: bool = False) -> bool:
+        """Send a packet to the host; return False if no tunnel is open. ``more``: others follow at
+        once. Raises InputError for a packet that is empty or longer than the mtu."""
+        with self._changed:
+            sent = self.commands.send(packet, more)
+        self.flush()
+        return sent
+
+    @property
+    def waiting(self) -> int:
+        """Number of blocks that wait for receive commands: a drive that sends faster than the host
+        receives stops at some number."""
+        return self.commands.relay.waiting
+
+    def pause(self, paused: bool) -> None:
+        """Take no packets as long as ``paused``; the host then stops to send."""
+        with self._changed:
+            self.commands.pause(paused)
+        self.flush()
+
+    # --- completions
+
+    def flush(self) -> None:
+        """Hand over what has ended and is due; the thread does so with the rest. The caller holds
+        no lock."""
+        with self._handing:
+            with self._changed:
+                self._schedule(self.commands.completions(), self.commands.relay.events())
+                now = clock_ps()
+                ready = []
+                while self._due and self._due[0].time <= now:
+                    ready.append(heapq.heappop(self._due))
+                self._changed.notify_all()
+                deliver = dict(self._deliver)
+            for each in ready:
+                for packet in each.packets:
+                    self._take(packet)
+                for ended in each.ended:
+                    if ended.controller in deliver and ended.live:
+                        deliver[ended.controller](ended)
+
+    def _schedule(self, ended: Sequence[Ended], events: Sequence[Event]) -> None:
+        """Put completions and packets on the schedule."""
+        packets = [event.data for event in events if isinstance(event, Packet)]
+        if self._cost is None:
+            if ended or packets:
+                self._add(0, ended, packets)
+            return
+        arrived = 0
+        for each in ended:
+            due = self._due_time(each, self._cost)
+            arrived = max(arrived, due) if each.down_bytes else arrived
+            self._add(due, [each], ())
+        if packets:
+            self._add(arrived, (), packets)
+
+    def _due_time(self, ended: Ended, cost: TunnelCost) -> int:
+        """Return when a command that has ended now completes, ps."""
+        due = max(ended.issued + cost.up.command, clock_ps())
+        if len(ended.data) and cost.up.link:
+            due = max(due, self._crossed_up + _crossing(len(ended.data), cost.up.link))
+            self._crossed_up = due
+        if ended.down_bytes and cost.down.link:
+            due = max(due, self._crossed_down + _crossing(ended.down_bytes, cost.down.link))
+            self._crossed_down = due
+        return due
+
+    def _add(self, due: int, ended: Sequence[Ended], packets: Sequence[Data]) -> None:
+        self._order += 1
+        heapq.heappush(self._due, _Due(due, self._order, ended, packets))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with self._changed:
+                    left_ps = self._left_ps()
+                    while not self._closing and (left_ps is None or left_ps > 0):
+                        self._changed.wait(None if left_ps is None else left_ps / PS_PER_S)
+                        left_ps = self._left_ps()
+                    if self._closing:
+                        return
+                    self.commands.tick()
+                self.flush()
+            except Exception:  # noqa: BLE001 - a host that has gone, or a defect
+                show_exception("tunnel")
+
+    def _left_ps(self) -> int | None:
+        """Return the time until the thread has something to do, ps; None: nothing."""
+        times = [self._due[0].time] if self._due else []
+        if (deadline := self.commands.relay.deadline) is not None:
+            times.append(deadline)
+        return min(times) - clock_ps() if times else None
+
+
+def _crossing(size: int, rate: int) -> int:
+    """Return the time in which ``size`` bytes cross a link of ``rate`` bytes/s, ps."""
+    return -(-size * PS_PER_S // rate)
+
+
+def check_transfer(limits: Format, most: int) -> None:
+    """Raise InputError if a block is larger than the largest transfer of a controller."""
+    if limits.payload > most:
+        raise InputError(
+            f"tunnel.payload = {limits.payload}: must be at most {most} bytes, the largest "
+            f"transfer of the controller (frontend.max_transfer)"
+        )
