@@ -13,10 +13,12 @@ erased.
 from __future__ import annotations
 
 from ondie.emu.engine.core.counters import NEWLY_LOST_PAGES
-from ondie.emu.engine.core.payload_log import LOG_BAD, note_log
+from ondie.emu.engine.core.events import OWN
+from ondie.emu.engine.core.payload_log import LOG_BAD, LOG_DECODED, note_log
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl.page_map import block_at, first_page
-from ondie.emu.nand import rber
+from ondie.emu.nand import ecc, rber
 from ondie.kernels.jit import njit
 
 QUALITY = record_type(
@@ -197,3 +199,28 @@ def log_wrong_page(st, tid, lpn, ppn):
     record = st.log[reg.logged - 1]
     record.key = reading.key
     record.rate = reading.rate
+
+
+@njit
+def log_decoding(st, tid, lpn, ppn):
+    """Append a log entry (LOG_DECODED): the last reading of logical page ``lpn`` at physical page
+    ``ppn`` has passed the decoder of a real code. It names the request or plan row of read ``tid``,
+    or none if no bytes of the page go there. Without wrong bits, there is nothing to decode.
+    """
+    reg = st.reg[0]
+    reading = st.reading[tid]
+    if reg.log_on == 0 or reading.errors == 0:
+        return
+    txn = st.txn[tid]
+    outcome = ecc.CORRECTED
+    if reading.spoilt != 0:
+        outcome = ecc.UNCORRECTABLE
+    elif reading.total > reading.hard:
+        outcome = ecc.SOFT
+    note_log(st, LOG_DECODED, tid, lpn, ppn, outcome, reading.level, txn.dev, txn.die)
+    record = st.log[reg.logged - 1]
+    record.key = reading.key
+    record.rate = reading.rate
+    if txn.kind == OWN or txn.role == Role.MERGING:
+        record.row = -1
+        record.queue = -1

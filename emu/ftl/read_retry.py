@@ -143,7 +143,7 @@ def draw_verdict(st, tid):
         reading.spoilt = int(outcome == ecc.UNCORRECTABLE)
         reading.time += last_decoding_ps(st, outcome, errors)
         lost = page_health.lost_sectors(st, block, dev, ppn + i)
-        if reading.spoilt != 0:
+        if reading.spoilt != 0 and not is_decoded(st, tid):
             lost = page_health.ALL_SECTORS
         lost &= wanted_sectors(st, tid)
         count_outcome(st, dev, outcome, total, errors, lost)
@@ -151,11 +151,33 @@ def draw_verdict(st, tid):
             reading.lost = lost
         elif lost != 0:
             set_media_error(st, piece)
-        if reading.spoilt != 0 and total == 1 and txn.kind != OWN and txn.role != Role.MERGING:
-            page_health.log_wrong_page(st, piece, lpn + i, ppn + i)
+        if total == 1:
+            log_bytes(st, piece, lpn + i, ppn + i)
         if piece != tid:
             reading.done = 1
             go(st, piece, stages.SENSED)
+
+
+@njit
+def is_decoded(st, tid):
+    """Return True if a real decoder decides whether the bytes of read ``tid`` are right: those of a
+    command of a drive with payload (nvme/decoded_reads.py).
+    """
+    txn = st.txn[tid]
+    real = st.code[0].coded != 0 and st.reg[0].log_on != 0
+    return real and txn.kind == REQUEST and txn.role != Role.MERGING
+
+
+@njit
+def log_bytes(st, tid, lpn, ppn):
+    """Log what the last reading of page ``lpn`` at physical page ``ppn`` means for its bytes."""
+    if st.code[0].coded != 0:
+        page_health.log_decoding(st, tid, lpn, ppn)
+        return
+    txn = st.txn[tid]
+    if st.reading[tid].spoilt != 0 and txn.kind != OWN:
+        if txn.role != Role.MERGING:  # the program marks the lost sectors of its page
+            page_health.log_wrong_page(st, tid, lpn, ppn)
 
 
 @njit
@@ -255,9 +277,8 @@ def decode(st, tid, step):
             time = 0
             count = 0
     else:
-        if reading.spoilt != 0 and reading.total > 1 and txn.kind != OWN:
-            if txn.role != Role.MERGING:  # the program marks the lost sectors of its page
-                page_health.log_wrong_page(st, tid, txn.lpn, txn.ppn)
+        if reading.total > 1:
+            log_bytes(st, tid, txn.lpn, txn.ppn)
         reading.total = 0
     st.count[txn.dev, ECC_DECODED_PAGES] += count
     if time == 0:

@@ -42,8 +42,8 @@ def scatter(mask, first, bits, key, count):
 
 @njit
 def code_mask(mask, code, key, level, rate):
-    """Fill ``mask``, uint8[page bytes], all zero, with the wrong bits of one read of a page with
-    ECC.
+    """Fill ``mask``, uint8[words * bits / 8], all zero, with the wrong bits of one read of a page
+    with ECC: word by word, the check bytes of a real code behind the data of each.
 
     Returns the number of wrong bits. Each code word has the number of wrong bits that
     ecc.page_errors counts.
@@ -82,20 +82,34 @@ def wrong_bits(
     with ECC, read at retry ``level``; None for a page without ECC. ``key``: from rng.page_key.
     Raises InputError for a rate outside 0 to 1/2 or a code for another page size.
     """
-    if not 0 <= rate <= MOST_RBER:
-        raise InputError(f"raw bit error rate {quoted(rate)}: it must be from 0 to {MOST_RBER}")
+    if code is not None:
+        words = code_words(page_bytes, rate, key, code, level)
+        return np.ascontiguousarray(words[:, : code.data_bits // 8]).reshape(-1)
+    _check_rate(rate)
     mask = np.zeros(page_bytes, np.uint8)
-    unsigned = np.uint64(key)  # a single type, hence a single compiled form
-    if code is None:
-        bare_mask(mask, unsigned, rate)
-    elif code.words * code.bits != 8 * page_bytes:
+    bare_mask(mask, np.uint64(key), rate)  # a single type, hence a single compiled form
+    return mask
+
+
+def code_words(
+    page_bytes: int, rate: float, key: int, code: np.record, level: int = 0
+) -> np.ndarray:
+    """Return the mask of the wrong bits of the code words of a page read, uint8[words, bytes]:
+    data, then check bytes. Arguments and errors are those of :func:`wrong_bits`."""
+    _check_rate(rate)
+    if code.words * code.data_bits != 8 * page_bytes:
         raise InputError(
             f"page of {page_bytes} bytes: must have the {code.words} code words of "
-            f"{code.bits // 8} bytes of its code"
+            f"{code.data_bits // 8} bytes of its code"
         )
-    else:
-        code_mask(mask, code, unsigned, level, rate)
-    return mask
+    mask = np.zeros(code.words * code.bits // 8, np.uint8)
+    code_mask(mask, code, np.uint64(key), level, rate)
+    return mask.reshape(code.words, -1)
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 <= rate <= MOST_RBER:
+        raise InputError(f"raw bit error rate {quoted(rate)}: it must be from 0 to {MOST_RBER}")
 
 
 def logged_bits(entry: payload_log.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:

@@ -1,16 +1,19 @@
 """Error correction: capability and latency of ECC, with read retry.
 
 Owns the probability that a page cannot be corrected, the outcome of one read with its retries, and
-the array reads, decodings and decoding time that it takes. Does not own error rates (rber.py), real
-bytes (bit_errors.py) or the scheduling of retries (ftl/read_retry.py).
+the array reads, decodings and decoding time that it takes. Does not own error rates (rber.py),
+wrong bits in bytes (bit_errors.py), real codes (codec.py) or the scheduling of retries
+(ftl/read_retry.py).
 Source: Chun et al., "RiF", HPCA 2024 (QC-LDPC on 4 KiB, limit and latency); Bates, "Latency in
 LDPC-based next-generation SSD controllers", Microsemi 2014 (1 us an iteration, 1 to 20 of them);
 Cai et al., Proc. IEEE 105(9), 2017 (hard decision, then retries, then soft decision).
 
 A code word is corrected if at most ``limit`` of its bits are wrong (bounded-distance decoding, as
-in the papers). A page is corrected if all of its code words are corrected. Bits are user bits; the
-spare bytes that hold parity are not transferred and have no errors. A read has these steps, each of
-which follows if the previous step has failed:
+in the papers). A page is corrected if all of its code words are corrected. With ``ecc.code =
+capability``, bits are user bits; the spare bytes that hold parity are not transferred and have no
+errors. With a real code the check bits are hit, too, and in a drive with payload its decoder has
+the last word (codec.py). A read has these steps, each of which follows if the previous step has
+failed:
 
     1. hard decision at the default reference voltages
     2. up to ``retries`` hard decisions at other voltages; each multiplies ``shifted`` by ``gain``
@@ -26,14 +29,18 @@ from collections.abc import Callable
 import numpy as np
 
 from ondie.emu.config.config import Config
+from ondie.emu.config.rules.code_words import bch_degree, ldpc_check_bytes, ldpc_circulant
 from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.engine.core.rng import absorb, binomial
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.nand.rber import MOST_RBER, total_rate
+from ondie.kernels import bch_code
 from ondie.kernels.jit import njit
 
 CODE = record_type(
-    bits="i8",  # user bits of a code word
+    bits="i8",  # bits of a code word that errors hit: user bits, and check bits of a real code
+    data_bits="i8",  # user bits of a code word
+    coded="i8",  # 1: a real code decodes the bytes that are read
     limit="i8",  # wrong bits that hard decision corrects
     soft_limit="i8",  # wrong bits that soft decision corrects; = limit without soft decision
     words="i8",  # code words of a page
@@ -160,11 +167,13 @@ def code(cfg: Config) -> np.recarray:
     made.decode = -(-ecc.decode_ps // slots)
     if cfg.errors.kind == "none":
         made.words = 1
-        made.bits = made.limit = made.soft_limit = 8 * page
+        made.bits = made.data_bits = made.limit = made.soft_limit = 8 * page
         made.decode_limit = made.decode
         made.safe = made.hopeless = MOST_RBER
         return made
-    made.bits = 8 * ecc.codeword_bytes
+    made.data_bits = 8 * ecc.codeword_bytes
+    made.bits = 8 * (ecc.codeword_bytes + check_bytes(cfg))
+    made.coded = ecc.code != "capability"
     made.limit = ecc.correctable_bits
     soft = ecc.soft_reads > 0
     made.soft_limit = int(ecc.correctable_bits * ecc.soft_gain) if soft else ecc.correctable_bits
@@ -175,10 +184,24 @@ def code(cfg: Config) -> np.recarray:
     made.decode_limit = -(-ecc.decode_limit_ps // slots)
     made.soft_decode = -(-ecc.soft_decode_ps // slots)
     made.gain = ecc.retry_gain
-    n, t = 8 * ecc.codeword_bytes, ecc.correctable_bits
+    n, t = 8 * (ecc.codeword_bytes + check_bytes(cfg)), ecc.correctable_bits
     made.safe = _turn(lambda p: math.log(words) + log_above(n, t, p) < NEVER_LOG)[0]
     made.hopeless = _turn(lambda p: words * log_up_to(n, t, p) >= NEVER_LOG)[1]
     return made
+
+
+def check_bytes(cfg: Config) -> int:
+    """Return the check bytes of a code word; 0 for the capability model."""
+    ecc = cfg.ecc
+    if ecc.code == "ldpc":
+        circulant = ldpc_circulant(cfg)
+        assert circulant is not None, "config/rules/code_words.py"
+        return ldpc_check_bytes(circulant)
+    if ecc.code == "bch":
+        degree = bch_degree(ecc.codeword_bytes, ecc.correctable_bits)
+        assert degree is not None, "config/rules/code_words.py"
+        return bch_code.check_bytes(degree, ecc.correctable_bits)
+    return 0
 
 
 def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from ondie.emu.engine.core.counters import MEDIA_ERRORS
 from ondie.emu.engine.core.events import ROW
 from ondie.emu.engine.core.payload_log import (
     LOG_BAD,
+    LOG_DECODED,
     LOG_FILL,
     LOG_READ,
     LOG_SERVE,
@@ -29,12 +30,14 @@ from ondie.emu.engine.core.transaction import SECTOR_BYTES
 from ondie.emu.ftl import trim_maps
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.cache_file import CacheFile
+from ondie.emu.nand.codec import Decoder
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nand.page_store import PageStore, anonymous
 from ondie.emu.nand.store_check import damaged_among
 from ondie.emu.nand.store_folder import StoreFull
 from ondie.emu.nvme.command import FLUSH, READ
+from ondie.emu.nvme.decoded_reads import DecodedReads
 from ondie.emu.nvme.status import Status
 from ondie.emu.units import InputError
 from ondie.kernels import native
@@ -79,8 +82,8 @@ class MovedBytes:
 
     ``transfers``: TRANSFER of each request in the rings of the queue pairs; the array must not
     move. ``stores``: pages on flash, of each device. ``cache_file``: files for what is not on flash
-    yet, of a single device, used from :meth:`save_cache` on. Raises InputError if the C extension
-    is not built.
+    yet, of a single device, used from :meth:`save_cache` on. ``decoder``: of the real code of the
+    drives. Raises InputError if the C extension is not built.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class MovedBytes:
         transfers: np.ndarray,
         stores: Sequence[PageStore],
         cache_file: CacheFile | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         if native.lib is None:
             raise InputError("payload: needs the C extension of the package, which is not built")
@@ -102,6 +106,7 @@ class MovedBytes:
         self.damaged: set[int] = set()
         """Physical pages that were read, or whose contents came back to the cache, and whose
         checksum in the store is wrong."""
+        self._decoded = None if decoder is None else DecodedReads(decoder)
         self.plans: PlanBytes | None = None
         """What the rows of plans mean; None: they move no bytes."""
         self._arrays, self._transfers = arrays, transfers
@@ -275,6 +280,7 @@ class MovedBytes:
         at = 0
         while (at := native.lib.ondie_apply(self._records, address, at, count)) < count:
             at += self._apply_stopped(log[at], log[at + 1 : count])
+        self._finish_decoding()
         slots = self._arrays.trim_slot
         slots[slots == trim_maps.LOGGED] = trim_maps.FREE
 
@@ -301,8 +307,31 @@ class MovedBytes:
         if record.status == native.lib.ONDIE_TWICE:
             ppn = int(entry["ppn"])
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
+        if entry["what"] == LOG_DECODED and record.status == native.lib.ONDIE_NOT_APPLIED:
+            self._decode(LogEntry._make(entry.tolist()), behind)
+            return 1
         self._apply_other(LogEntry._make(entry.tolist()), record.status)
         return 1
+
+    def _decode(self, entry: LogEntry, behind: np.ndarray) -> None:
+        """Let the page read of ``entry`` of the log be decoded. Plans use its bytes at once."""
+        if self._decoded is None:
+            raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
+        if self._decoded.add(entry, self.stores[entry.dev], behind) or entry.kind == ROW:
+            self._finish_decoding()
+
+    def _finish_decoding(self) -> None:
+        """Decode the pages that wait, and let the requests fail whose pages cannot be corrected.
+        Their completions are not reported yet."""
+        if self._decoded is None:
+            return
+        for page in self._decoded.finish():
+            if page.entry.row >= 0 and page.wrong is not None:
+                self._flip_moved(page.entry, page.wrong)
+            if page.failed:
+                self._fail_request(page.entry)
+                for fill, behind in page.fills:
+                    self._drop_fill(fill, behind)
 
     def _fail_read(self, entry: np.record, ppn: int, behind: np.ndarray) -> None:
         """Let the request of ``entry`` of the log, which has read damaged page ``ppn``, end with an
@@ -313,15 +342,17 @@ class MovedBytes:
         if entry["what"] == LOG_FILL:
             self._drop_fill(entry, behind)
 
-    def _fail_request(self, entry: np.record) -> None:
+    def _fail_request(self, entry: np.record | LogEntry) -> None:
         """Let the request of ``entry`` of the log end with an unrecovered read error."""
-        if entry["queue"] < 0:
+        if isinstance(entry, np.record):
+            entry = LogEntry._make(entry.tolist())
+        if entry.queue < 0:
             return
-        place = (int(entry["queue"]) << self._record.ring_shift) + int(entry["row"])
+        place = (entry.queue << self._record.ring_shift) + entry.row
         request = self._arrays.req[place]
         if request["status"] == Status.SUCCESS:
             request["status"] = Status.UNRECOVERED_READ_ERROR
-            self._arrays.count[int(entry["dev"]), MEDIA_ERRORS] += 1
+            self._arrays.count[entry.dev, MEDIA_ERRORS] += 1
 
     def _drop_fill(self, entry: np.record, behind: np.ndarray) -> None:
         """Take the sectors that ``entry`` of the log has filled from a damaged page out of the data
@@ -401,7 +432,13 @@ class MovedBytes:
         wrong = bit_errors.logged_bits(entry, self._arrays.code[0], page)
         if entry.row < 0:
             store.damage(entry.ppn, wrong)
-            return
+        else:
+            self._flip_moved(entry, wrong)
+
+    def _flip_moved(self, entry: LogEntry, wrong: np.ndarray) -> None:
+        """Flip the bits ``wrong``, uint8[page bytes], of the page of ``entry`` of the log in the
+        memory of its request or plan."""
+        page = self.store.page_bytes
         if entry.kind == ROW:
             if self.plans is None:
                 raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")

@@ -19,6 +19,7 @@ from ondie.emu.engine.core.events import ROW
 from ondie.emu.engine.core.state import records
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
+from ondie.emu.nand.codec import decoder_of
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme.command import TRANSFER
 from ondie.emu.nvme.moved_bytes import POISON, MovedBytes
@@ -44,7 +45,7 @@ def moved_bytes(system: System, stores: Sequence[PageStore] | None = None) -> Mo
         pages = geometry.physical_pages
         stores = [PageStore(geometry.page_bytes, pages=pages) for _ in range(system.devices)]
     transfers = np.zeros(len(system.arrays.req), TRANSFER)  # requests beside a plan move no bytes
-    moved = MovedBytes(system.arrays, geometry, transfers, stores)
+    moved = MovedBytes(system.arrays, geometry, transfers, stores, decoder=decoder_of(system.cfg))
     system.on_log = moved.apply_log
     return moved
 

@@ -91,6 +91,7 @@ RUN: dict[str, Callable[..., Result]] = {
 def report(served: ServedDrive) -> Result:
     """Return what :meth:`Controls.counters` does; only the thread that owns the drive may call."""
     drive = served.drive
+    decoder = drive.decode_counts
     return {
         "condition": drive.condition.value,
         "why": drive.why,
@@ -100,6 +101,7 @@ def report(served: ServedDrive) -> Result:
         "unit_bytes": drive.unit_bytes,
         "requests": served.statistics(),
         "counters": dict(zip(COUNTERS, drive.arrays.count[0].tolist(), strict=True)),
+        **({} if decoder is None else {"decoder": decoder._asdict()}),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ondie.emu.config.leaf import Leaf
-from ondie.emu.config.rules import ecc_and_cache, flash, ftl, processors, pslc, tunnel
+from ondie.emu.config.rules import code_words, ecc_and_cache, flash, ftl, processors, pslc, tunnel
 from ondie.emu.config.rules.absent import check_absent
 from ondie.emu.config.rules.rule import Rule
 from ondie.emu.config.schema.tree import Tree
@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     *flash.RULES,
     *pslc.RULES,
     *ecc_and_cache.RULES,
+    *code_words.RULES,
 )
 PROCESSOR_RULES: tuple[Rule, ...] = (*processors.RULES, *tunnel.RULES)
 """Rules that are checked after check_absent has found all constants of the processors."""

@@ -14,6 +14,15 @@ from ondie.emu.config.schema.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Ecc:
+    code: Annotated[
+        str,
+        Spec(
+            "what corrects the bytes that a drive with payload reads; capability: no code, up to "
+            "correctable_bits wrong bits are taken back, bch: BCH codes of correctable_bits, ldpc: "
+            "the quasi-cyclic LDPC code with the largest circulant that fits flash.spare",
+            choices=("capability", "bch", "ldpc"),
+        ),
+    ]
     decode_ps: Annotated[int, Spec("time to decode one page; one engine per channel")]
     encode_ps: Annotated[int, Spec("time to encode one page; one engine per channel")]
     codeword_bytes: Annotated[int, Spec("user bytes of one code word", least=1)]

@@ -31,6 +31,9 @@ class Flash:
     blocks_per_plane: Annotated[int, Spec("erase blocks in one plane", least=1)]
     pages_per_block: Annotated[int, Spec("pages in one block", least=1)]
     page_bytes: Annotated[int, Spec("user bytes of one page", least=512)]
+    spare_bytes: Annotated[
+        int, Spec("bytes of one page beside page, for check bits; only with ecc.code bch or ldpc")
+    ]
     dies_per_chip: Annotated[int, Spec("dies that share one chip enable", least=1)]
     cell: Annotated[str, Spec("cell mode", choices=CELLS)]
     chip_busy: Annotated[

@@ -33,8 +33,8 @@ LOG = record_type(
     die="i4",
     stream="i4",  # stream that fills the block of a programmed page
     erases="i4",  # erase count of this block
-    key="u8",  # LOG_BAD, LOG_RAW: key of the draws
-    rate="f8",  # LOG_BAD, LOG_RAW: bit error rate
+    key="u8",  # LOG_BAD, LOG_RAW, LOG_DECODED: key of the draws
+    rate="f8",  # LOG_BAD, LOG_RAW, LOG_DECODED: bit error rate
 )
 
 
@@ -80,7 +80,8 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
     LOG_FIRST_PASS,  # the first of two passes over pages has ended: they cannot be read yet
     LOG_MAP_COPY, LOG_MAP_PAGE,  # a translation page is composed; it is on flash
     LOG_READ_OUT,  # reservoir to the controller, and to the host
-) = range(34)  # fmt: skip
+    LOG_DECODED,  # a page read with wrong bits has passed a real decoder; old: the model's outcome
+) = range(35)  # fmt: skip
 
 
 @inline

@@ -17,6 +17,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.run.command_system import CommandOptions, CommandSystem
 from ondie.emu.engine.run.driver import COMPLETED, EVENTS_PER_CALL, NOW, PAUSE, WANTED
 from ondie.emu.nand.cache_file import CacheFile
+from ondie.emu.nand.codec import DecodeCounts, Decoder, decoder_of
 from ondie.emu.nand.memory_ahead import MemoryAhead
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import condition, submission
@@ -52,6 +53,7 @@ class PayloadSystem(CommandSystem):
     _buffer: np.ndarray | None = None
     _closed = False
     _ahead: MemoryAhead | None = None
+    _decoder: Decoder | None = None
 
     def __init__(
         self,
@@ -80,8 +82,9 @@ class PayloadSystem(CommandSystem):
         """Bytes of plans; None: plans move none."""
         self._bytes: MovedBytes | None = None
         if store is not None:
+            self._decoder = decoder_of(cfg)
             self._bytes = MovedBytes(
-                self.arrays, self.geometry, self._transfers, (store,), cache_file
+                self.arrays, self.geometry, self._transfers, (store,), cache_file, self._decoder
             )
             self._bytes.prepare_memory(self._ahead)
 
@@ -105,6 +108,12 @@ class PayloadSystem(CommandSystem):
             raise InputError("a plan is running; its bytes cannot be those of another one")
         self.moved.follow(plans)
         self._plans = plans
+
+    @property
+    def decode_counts(self) -> DecodeCounts | None:
+        """What the decoder of a real code (ecc.code bch or ldpc) has done since the power came on;
+        None without one, or without payload."""
+        return None if self._decoder is None else self._decoder.counts
 
     def _check_open(self) -> None:
         """Raise InputError if the drive is closed."""

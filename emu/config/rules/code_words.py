@@ -1,0 +1,150 @@
+"""Code words of real error-correcting codes: check bytes, and whether they fit the spare area.
+
+Owns this arithmetic and its rules. Does not own the codes (kernels/bch_code.py and
+kernels/ldpc_code.py, which a test holds against it: this room does not load the compiler) or what a
+drive does with them (nand/codec.py).
+Source: Bose and Ray-Chaudhuri 1960, Hocquenghem 1959 (a BCH code has at most m t bits of parity).
+"""
+
+from __future__ import annotations
+
+from ondie.emu.config.rules.conditions import equal, only_if, other_than, requires
+from ondie.emu.config.rules.rule import Rule, mapping_unit
+from ondie.emu.config.schema.tree import Tree
+from ondie.emu.units import KINDS, exact
+
+CRC_BYTES = 4
+"""Bytes of the CRC-32C inside each code word."""
+BCH_DEGREES = range(10, 16)
+MOST_BCH_ERRORS = 100
+LDPC_ROWS = 4
+CIRCULANTS = (64, 128, 256, 512, 1024, 2048, 4096)
+MOST_LDPC_BYTES = 1 << 16
+SOFT_READS = (0, 2)
+"""Additional readings that the soft decision of the LDPC code knows: none, or one on either side of
+the reference voltage."""
+
+
+def spare_of_word(config: Tree) -> int:
+    """Return the bytes of the spare area that a code word may have."""
+    words = config.flash.page_bytes // config.ecc.codeword_bytes
+    return config.flash.spare_bytes // max(words, 1)
+
+
+def bch_check_bytes(m: int, t: int) -> int:
+    """Return the check bytes of a BCH code with the CRC, at most: those of m t bits of parity."""
+    return -(-m * t // 8) + CRC_BYTES
+
+
+def bch_degree(word_bytes: int, t: int) -> int | None:
+    """Return the least degree m of a BCH code for ``word_bytes`` of data and ``t`` wrong bits, or
+    None if there is none."""
+    for m in BCH_DEGREES:
+        if 8 * (word_bytes + bch_check_bytes(m, t)) < 1 << m:
+            return m
+    return None
+
+
+def ldpc_check_bytes(circulant: int) -> int:
+    """Return the check bytes of the LDPC code with the CRC."""
+    return CRC_BYTES + LDPC_ROWS * circulant // 8
+
+
+def ldpc_circulant(config: Tree) -> int | None:
+    """Return the largest circulant of the LDPC code that fits the spare area, or None."""
+    room = spare_of_word(config)
+    return max((z for z in CIRCULANTS if ldpc_check_bytes(z) <= room), default=None)
+
+
+def _size(count: int) -> str:
+    return exact(count, KINDS["bytes"])
+
+
+def _bch_fits(config: Tree) -> bool:
+    ecc = config.ecc
+    m = bch_degree(ecc.codeword_bytes, ecc.correctable_bits)
+    return m is None or bch_check_bytes(m, ecc.correctable_bits) <= spare_of_word(config)
+
+
+def _most_bch_errors(config: Tree) -> str:
+    """Say what fits the spare area."""
+    word, room = config.ecc.codeword_bytes, spare_of_word(config)
+    fits = [
+        t
+        for t in range(1, MOST_BCH_ERRORS + 1)
+        if (m := bch_degree(word, t)) is not None and bch_check_bytes(m, t) <= room
+    ]
+    needed = bch_degree(word, config.ecc.correctable_bits)
+    assert needed is not None
+    size = bch_check_bytes(needed, config.ecc.correctable_bits)
+    most = f"ecc.correctable_bits up to {fits[-1]} fit" if fits else "no code fits"
+    return f"a code word has {size} check bytes and {room} bytes of the spare area; {most}"
+
+
+def _no_bch(config: Tree) -> str:
+    """Say which code words BCH has."""
+    t = config.ecc.correctable_bits
+    sizes = (1 << power for power in range(16, 5, -1))
+    largest = next((size for size in sizes if bch_degree(size, t) is not None), None)
+    if t <= MOST_BCH_ERRORS and largest is not None:
+        return f"no BCH code up to m = 15 is so long; ecc.codeword = {_size(largest)} fits"
+    return f"no BCH code corrects so many: at most {MOST_BCH_ERRORS}, in code words below 4 KiB"
+
+
+def _ldpc_room(config: Tree) -> str:
+    """Say what the spare area is short of."""
+    least, room = ldpc_check_bytes(CIRCULANTS[0]), spare_of_word(config)
+    words = config.flash.page_bytes // config.ecc.codeword_bytes
+    return (
+        f"a code word has at least {least} check bytes and only {room} bytes of the spare area; "
+        f"flash.spare of {_size(least * words)} or more fits"
+    )
+
+
+BCH, LDPC = equal("ecc.code", "bch"), equal("ecc.code", "ldpc")
+REAL = other_than("ecc.code", "capability")
+WORDS = ("ecc.codeword", "flash.page", "ftl.mapping_unit")
+ROOM = ("ecc.codeword", "ecc.correctable_bits", "flash.page", "flash.spare")
+
+RULES: tuple[Rule, ...] = (
+    only_if(
+        REAL,
+        WORDS,
+        lambda cfg: mapping_unit(cfg) % cfg.ecc.codeword_bytes == 0,
+        "a page, or a mapping unit, must consist of whole code words",
+    ),
+    only_if(
+        REAL,
+        ("ecc.correctable_bits",),
+        lambda cfg: cfg.ecc.correctable_bits > 0,
+        "ecc.correctable_bits must be at least 1",
+    ),
+    only_if(
+        BCH,
+        ("ecc.codeword", "ecc.correctable_bits"),
+        lambda cfg: (
+            cfg.ecc.correctable_bits <= MOST_BCH_ERRORS
+            and bch_degree(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits) is not None
+        ),
+        _no_bch,
+    ),
+    only_if(BCH, ROOM, _bch_fits, _most_bch_errors),
+    requires(BCH, equal("ecc.soft_reads", 0), "BCH codes are decoded with hard decision"),
+    only_if(
+        LDPC,
+        ("ecc.codeword",),
+        lambda cfg: cfg.ecc.codeword_bytes <= MOST_LDPC_BYTES,
+        f"the LDPC code has words of at most {MOST_LDPC_BYTES >> 10} KiB",
+    ),
+    only_if(
+        LDPC,
+        ("ecc.codeword", "flash.page", "flash.spare"),
+        lambda cfg: ldpc_circulant(cfg) is not None,
+        _ldpc_room,
+    ),
+    requires(
+        LDPC,
+        equal("ecc.soft_reads", *SOFT_READS),
+        "soft decision has one reading on either side of the reference voltage",
+    ),
+)

@@ -1,0 +1,211 @@
+"""Real error-correcting codes of a drive: the code words of page reads, encoded, hit and decoded.
+
+Owns the code of a configuration, the decoding of page reads in batches on several threads, and what
+became of them. Does not own the codes (kernels/bch.py, kernels/ldpc.py), the number and the places
+of wrong bits (ecc.py, bit_errors.py), the messages of soft decision (soft_reads.py) or what a read
+that fails means for its command (nvme/decoded_reads.py).
+Source: as the kernels; Cai et al., Proc. IEEE 105(9), 2017 (decoding by the controller).
+
+Check bytes are a function of the data, so they are not stored: a word is encoded when a read of it
+has wrong bits. Words without a wrong bit are words of the code and are not decoded, unless
+``decode_all`` is set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.config.rules.code_words import bch_degree, ldpc_circulant
+from ondie.emu.nand import ecc
+from ondie.emu.nand.bit_errors import code_words
+from ondie.emu.nand.soft_reads import soft_messages
+from ondie.kernels import bch, ldpc
+
+THREADS = max(1, min(4, os.cpu_count() or 1))
+PIECE = 32
+"""Code words that a thread decodes at a time: 128 KiB of data."""
+
+
+class PageRead(NamedTuple):
+    """The last reading of a page, as the engine has drawn it."""
+
+    data: np.ndarray
+    """uint8[page bytes] as stored."""
+    key: int
+    rate: float
+    level: int
+    """Retry level of the last hard decision."""
+    outcome: int
+    """ecc.CORRECTED, SOFT or UNCORRECTABLE: what the capability model makes of it."""
+
+
+class DecodedPage(NamedTuple):
+    """What the decoder makes of a page."""
+
+    data: np.ndarray
+    """uint8[page bytes]; a word that was not decoded has the wrong bits of the last hard decision.
+    """
+    failed: int
+    """Code words that could not be decoded."""
+
+
+class DecodeCounts(NamedTuple):
+    """What the decoder of a drive has done since the power came on."""
+
+    pages: int = 0
+    words: int = 0
+    """Code words that were decoded: those with a wrong bit."""
+    soft_words: int = 0
+    """Those of them that were decoded with soft decision."""
+    wrong_bits: int = 0
+    """Wrong bits that the decoded words were read with, check bits included."""
+    failed_words: int = 0
+    failed_pages: int = 0
+    miscorrected_words: int = 0
+    """Words that were decoded to other data than were written, and not noticed."""
+    fails_beside_model: int = 0
+    """Pages that the decoder cannot correct and the capability model can."""
+    corrects_beside_model: int = 0
+    """Pages that the decoder corrects and the capability model cannot."""
+    iterations: int = 0
+    """Iterations of min-sum."""
+    flips: int = 0
+    """Rounds of bit flipping."""
+
+    def plus(self, other: DecodeCounts) -> DecodeCounts:
+        """Return the sums with ``other``."""
+        return DecodeCounts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class _Words(NamedTuple):
+    """Code words to decode."""
+
+    data: np.ndarray  # uint8[n, data bytes] as stored
+    mask: np.ndarray  # uint8[n, bytes]: wrong bits
+    soft: np.ndarray  # bool[n]: after soft reads
+    keys: np.ndarray  # uint64[n]: of the soft reads
+    rates: np.ndarray  # float64[n]
+
+
+class _Result(NamedTuple):
+    """Decoded code words."""
+
+    data: np.ndarray  # uint8[n, data bytes]
+    good: np.ndarray  # bool[n]
+    iterations: int = 0
+    flips: int = 0
+
+
+class Decoder:
+    """The decoder of a drive's controller for the real code of ``cfg`` (ecc.code bch or ldpc).
+
+    :meth:`decode` may be called by one thread at a time. ``decode_all``: True: words without a
+    wrong bit are decoded, too, which changes nothing.
+    """
+
+    def __init__(self, cfg: Config) -> None:
+        self.code = ecc.code(cfg)[0]
+        self.counts = DecodeCounts()
+        self.decode_all = False
+        self._data_bytes = cfg.ecc.codeword_bytes
+        self._soft = cfg.ecc.soft_reads > 0
+        self._bch: bch.Bch | None = None
+        self._ldpc: ldpc.Ldpc | None = None
+        if cfg.ecc.code == "bch":
+            degree = bch_degree(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits)
+            self._bch = bch.get(degree, cfg.ecc.correctable_bits, self._data_bytes)
+        else:
+            self._ldpc = ldpc.get(self._data_bytes, ldpc_circulant(cfg))
+        self._threads = ThreadPoolExecutor(THREADS, "ondie decoder")
+
+    def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
+        """Decode pages. Each word with a wrong bit is encoded, hit and decoded."""
+        code, size = self.code, self._data_bytes
+        page_bytes = int(code.words) * size
+        pages = np.stack([read.data for read in reads]).reshape(-1, size)
+        mask = np.concatenate(
+            [code_words(page_bytes, read.rate, read.key, code, read.level) for read in reads]
+        )
+        chosen = np.flatnonzero(mask.any(1) | self.decode_all)
+        own = chosen // int(code.words)
+        soft = np.array([self._is_soft(read) for read in reads])[own]
+        number = (chosen % int(code.words)).tolist()
+        keys = [ecc.word_key(np.uint64(reads[i].key), reads[i].level, word)
+                for i, word in zip(own.tolist(), number, strict=True)]  # fmt: skip
+        rates = np.array([read.rate for read in reads])[own]
+        words = _Words(pages[chosen], mask[chosen], soft, np.array(keys, np.uint64), rates)
+        found = self._decode_words(words)
+        wrong = found.good & (found.data != words.data).any(1)
+        pages[chosen] = found.data
+        failed = np.bincount(own[~found.good], minlength=len(reads))
+        gave_up = np.array([read.outcome == ecc.UNCORRECTABLE for read in reads])
+        self.counts = self.counts.plus(
+            DecodeCounts(
+                len(reads), len(chosen), int(soft.sum()), int(np.bitwise_count(words.mask).sum()),
+                int((~found.good).sum()), int((failed > 0).sum()), int(wrong.sum()),
+                int(((failed > 0) & ~gave_up).sum()), int(((failed == 0) & gave_up).sum()),
+                found.iterations, found.flips,
+            )
+        )  # fmt: skip
+        decoded = pages.reshape(len(reads), page_bytes)
+        return [DecodedPage(*page) for page in zip(decoded, failed.tolist(), strict=True)]
+
+    def _is_soft(self, read: PageRead) -> bool:
+        """Return True if the last decoding of a page has soft decision."""
+        return self._soft and read.outcome != ecc.CORRECTED
+
+    def _decode_words(self, words: _Words) -> _Result:
+        """Decode words in pieces on all threads. The result does not depend on the pieces."""
+        if not len(words.data):
+            return _Result(words.data, np.zeros(0, bool))
+        starts = range(0, len(words.data), PIECE)
+        pieces = [_Words(*(field[at : at + PIECE] for field in words)) for at in starts]
+        done = list(self._threads.map(self._decode_piece, pieces))
+        return _Result(
+            np.concatenate([each.data for each in done]),
+            np.concatenate([each.good for each in done]),
+            sum(each.iterations for each in done),
+            sum(each.flips for each in done),
+        )
+
+    def _decode_piece(self, words: _Words) -> _Result:
+        """Encode, hit and decode words of one code."""
+        size = self._data_bytes
+        if self._bch is not None:
+            check = self._bch.encode(words.data)
+            data, check = words.data ^ words.mask[:, :size], check ^ words.mask[:, size:]
+            return _Result(data, self._bch.decode(data, check) >= 0)
+        assert self._ldpc is not None
+        sent = self._ldpc.encode(words.data)
+        read = sent ^ words.mask
+        data, good = read[:, :size].copy(), np.zeros(len(read), bool)
+        iterations = flips = 0
+        for soft in (False, True):
+            own = np.flatnonzero(words.soft == soft)
+            if not len(own):
+                continue
+            if soft:
+                messages = soft_messages(
+                    read[own], words.mask[own], words.keys[own], words.rates[own]
+                )
+                found = self._ldpc.decode_soft(messages)
+            else:
+                found = self._ldpc.decode(read[own])
+            well = found.outcome == ldpc.CORRECT
+            data[own[well]], good[own] = found.words[well, :size], well
+            iterations += int(found.iterations.sum())
+            flips += int(found.flips.sum())
+        return _Result(data, good, iterations, flips)
+
+
+def decoder_of(cfg: Config) -> Decoder | None:
+    """Return the decoder of a configuration; None if it has no real code, or no errors."""
+    if cfg.ecc.code == "capability" or cfg.errors.kind == "none":
+        return None
+    return Decoder(cfg)

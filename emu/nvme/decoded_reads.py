@@ -1,0 +1,77 @@
+"""Reads that a real decoder has passed: batches of pages, and what becomes of their commands.
+
+Owns the batch between the engine's log and the decoder. Does not own the decoder (nand/codec.py),
+the memory of requests, or how a request fails (moved_bytes.py).
+Source: this project.
+
+The engine has drawn how many bits of a page are wrong and where; the decoder decides what becomes
+of them. A page that it cannot correct fails its command and leaves the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.engine.core.payload_log import LOG_FILL, LogEntry
+from ondie.emu.nand.codec import DecodedPage, Decoder, PageRead
+from ondie.emu.nand.page_store import PageStore
+
+BATCH_PAGES = 64
+"""Pages that are decoded together, at most."""
+
+
+class DecodedRead(NamedTuple):
+    """A page that was decoded."""
+
+    entry: LogEntry
+    wrong: np.ndarray | None
+    """uint8[page bytes]: the bits in which the decoded page differs from the stored one; None:
+    none."""
+    failed: bool
+    fills: list[tuple[np.record, np.ndarray]]
+    """If it failed: entries of the log that put the page into the cache, and those behind each."""
+
+
+class DecodedReads:
+    """Page reads of one log that wait for ``decoder``."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self._waiting: list[tuple[LogEntry, PageRead, np.ndarray]] = []
+
+    def add(self, entry: LogEntry, store: PageStore, behind: np.ndarray) -> bool:
+        """Take ``entry`` of the log, which the entries ``behind`` follow, with a copy of its page.
+        Return True if the batch is full.
+
+        A translation page of the start has no stored bytes, and counts as zeros like those that the
+        drive programs.
+        """
+        data = np.zeros(store.page_bytes, np.uint8)
+        if entry.row >= 0 or store.is_written(entry.ppn):
+            data[:] = store.read(entry.ppn)
+        read = PageRead(data, entry.key, entry.rate, entry.n, entry.old)
+        self._waiting.append((entry, read, behind))
+        return len(self._waiting) >= BATCH_PAGES
+
+    def finish(self) -> Iterator[DecodedRead]:
+        """Decode the pages that wait, and yield them in the order of the log."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        pages = self.decoder.decode([read for _, read, _ in waiting])
+        for (entry, read, behind), page in zip(waiting, pages, strict=True):
+            yield _decoded(entry, read, page, behind)
+
+
+def _decoded(entry: LogEntry, read: PageRead, page: DecodedPage, behind: np.ndarray) -> DecodedRead:
+    """Return what the decoder has made of a page."""
+    wrong = page.data ^ read.data
+    fills = []
+    if page.failed:
+        same = (behind["what"] == LOG_FILL) & (behind["lpn"] == entry.lpn)
+        same &= (behind["ppn"] == entry.ppn) & (behind["dev"] == entry.dev)
+        fills = [(behind[at], behind[at + 1 :]) for at in np.flatnonzero(same).tolist()]
+    return DecodedRead(entry, wrong if wrong.any() else None, page.failed > 0, fills)
