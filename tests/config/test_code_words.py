@@ -17,7 +17,7 @@ HARD = {"ecc.soft_reads": "0"}
     ("changes", "words"),
     [
         ({"ecc.code": "turbo"}, ["ecc.code", '"turbo"', "capability, bch, ldpc"]),
-        ({"ecc.code": "bch"}, ['"4 KiB"', '"278"', "at most 100", "below 4 KiB"]),
+        ({"ecc.code": "bch"}, ['"4 KiB"', '"302"', "at most 100", "below 4 KiB"]),
         ({"ecc.code": "bch", "ecc.correctable_bits": "72"}, ['"72"', "m = 15", "2 KiB fits"]),
         ({"ecc.code": "bch", "ecc.codeword": "1 KiB", "ecc.correctable_bits": "90", **HARD},
          ["flash.spare", '"2208 B"', "162 check bytes", "138 bytes", "up to 76 fit"]),
