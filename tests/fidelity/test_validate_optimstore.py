@@ -250,10 +250,10 @@ def test_cutting_a_plan_changes_no_time():
 @pytest.mark.timeout(300)
 def test_rows_do_not_depend_on_size(counts):
     """By less than 1.5 %: DeepStore, the speedup and the bytes programmed of 2 B parameters (at
-    small counts of five times the sample) against the sample."""
+    small counts of three times the sample) against the sample."""
     cfg = load_preset("optimstore-r1")
     ratios = []
-    for n in (PARAMS, counts(5 * PARAMS, 2_000_000_000)):
+    for n in (PARAMS, counts(3 * PARAMS, 2_000_000_000)):
         books = {
             path: optimstore._run(path, cfg, model("adam", n))
             for path in ("host_offload", "chip_level", "on_die")

@@ -67,6 +67,10 @@ def modules(root: Path) -> list[tuple[str, Path]]:
     return found
 
 
+BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+"""Where nodes have statements. Imports are statements: no expression is looked through."""
+
+
 @functools.cache
 def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     """(what is imported, whether when the module is loaded), ours without the leading `ondie.`."""
@@ -74,16 +78,15 @@ def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     package = name.removesuffix(".__init__").split(".")
     if not name.endswith(".__init__"):
         package = package[:-1]
-    inside: set[ast.AST] = set()
-    nodes = list(ast.walk(tree))
-    for node in nodes:
-        if node in inside:
-            continue  # what is in a function inside a function is inside already
-        lazy = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        if lazy or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
-            inside |= set(ast.walk(node)) - {node}
     found = []
-    for node in nodes:
+    todo: list[tuple[ast.AST, bool]] = [(tree, True)]
+    while todo:
+        node, loaded = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
+            loaded = False
+        todo += [(below, loaded) for block in BLOCKS for below in getattr(node, block, ())]
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -94,7 +97,7 @@ def imports(name: str, path: Path) -> list[tuple[str, bool]]:
             names = [f"{base}.{alias.name}" for alias in node.names]
         else:
             continue
-        found += [(n.removeprefix("ondie."), node not in inside) for n in names]
+        found += [(n.removeprefix("ondie."), loaded) for n in names]
     return found
 
 
