@@ -468,11 +468,14 @@ def next_event_ps(st, channel):
 
 @cold
 def grant_now(st, channel):
-    """Grant channel ``channel`` before the end of the event, when it may be granted again."""
-    if st.cfg[0].ordered != 0 and st.bus[channel].touched == 0:
-        return  # nothing has been submitted
+    """Grant channel ``channel`` before the end of the event, when it may be granted again.
+
+    A collection that has started is submitted before the writes of the request (event_order.py).
+    """
     if st.cfg[0].ranked == POLLED:
         polling.end_submission(st)
+    if st.cfg[0].ordered != 0 and st.bus[channel].touched == 0:
+        return  # its dies are busy, or nothing has been submitted
     grant(st, channel)
     set_leaf(st, channel, next_event_ps(st, channel))
 

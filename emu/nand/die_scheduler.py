@@ -122,7 +122,7 @@ def select_next(st, die):
         ) >= 0 or die_rec.stripe | die_rec.gradients != 0  # none is -1
         if busy and waiting != 0:
             waiting &= allowed_queues(st, die)
-        if die_rec.collecting > 0:
+        if die_rec.collecting > 0 or (die_rec.erase_first > 0 and st.cfg[0].exclusive != 0):
             waiting &= ~HOST_QUEUES
         if waiting != 0:
             pick = int(st.order[die_rec.urgent, waiting])
@@ -396,5 +396,7 @@ def bar_host_work(st, die, change):
     """Add ``change`` (+1 or -1) to the number of garbage collections that block host operations on
     the die of lane ``die``."""
     die_rec = st.die[st.die[die].first]
+    if st.cfg[0].ranked == POLLED:
+        polling.catch_up(st, st.die[die].first)
     die_rec.collecting += change
     select_next(st, st.die[die].first)

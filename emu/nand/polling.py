@@ -251,7 +251,7 @@ def look_in_vain(st, die, looks):
     mapping = held >> Q_MAP_READ & 1
     moves_in = held >> Q_GC_READ & 1
     moves_out = held >> Q_GC_WRITE & 1
-    erases = held >> Q_GC_ERASE & 1 | int(die_rec.collecting > 0)
+    erases = held >> Q_GC_ERASE & 1 | int(die_rec.collecting + die_rec.erase_first > 0)
     reads = looks
     writes = looks
     if is_urgent(st, die):

@@ -1,6 +1,6 @@
 """Drawn pairs with --quirks, one for each cause that once made their results differ from MQSim's.
 
-MQSim's figures: commit 7ec40e3, one run of each pair of files; none collects garbage. `pairs.json`
+MQSim's figures: commit 7ec40e3, one run of each pair of files; one collects garbage. `pairs.json`
 has the parameters that differ from tests/config/mqsim_files.py, and the mean response times in us.
 """
 

@@ -63,6 +63,17 @@ def on_erase_done(st, tid):
 
 
 @njit
+def check_unit(st, dev, unit):
+    """Make the check of unit ``unit`` that schedule_check has scheduled. If events are ordered,
+    stalled writes are retried only after erases, as in MQSim.
+    """
+    if st.cfg[0].ordered != 0:
+        write_path.retry_internal(st, dev, unit)
+    else:
+        retry_stalled(st, dev, unit)
+
+
+@njit
 def retry_stalled(st, dev, unit):
     """Retry stalled writes, in order of arrival, after a block of unit ``unit`` has become free."""
     write_path.retry_internal(st, dev, unit)

@@ -376,7 +376,7 @@ def drain(st, tid):
             reg.retries -= 1
             other = st.retry[reg.retries]
             st.pool[other].retry = 0
-            completion.retry_stalled(st, other // st.cfg[0].units, other)
+            completion.check_unit(st, other // st.cfg[0].units, other)
         elif reg.ready_head >= 0 or reg.starved != 0:
             before = reg.budget
             start_ready(st)
