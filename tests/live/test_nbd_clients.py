@@ -16,6 +16,7 @@ import pytest
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.serve.control_words import send
 from ondie.emu.units import InputError
+from ondie.emu.validate.speed.servers import modeled_latency
 from tests.live.processes import Live, needs, needs_mounts
 
 UNIT = 4096
@@ -137,6 +138,33 @@ def test_fio_finds_what_it_has_written(small, counts):
     assert not (small.folder / "ctl").exists() and not (small.folder / "nbd").exists()
     with pytest.raises(InputError, match=r"ctl: No such file or directory; is this the --ctl"):
         counters(small)
+
+
+ABOVE_US = 20
+"""What fio may wait at depth 1 beyond the modelled latency and a server without a drive, us."""
+
+
+@pytest.mark.soak
+def test_fio_at_depth_1_on_the_wall_clock(small):
+    """The median of its completion latency is that of a read plus that of the same server without a
+    drive, and at most 20 us: in the best of five rounds, in which both take turns, since other
+    programs may need the processors."""
+    needs("fio")
+    served(small, "--clock", "real")
+    null = ["ondie", "serve", "--nbd", f"unix:{small.folder}/null", "--null", "--device",
+            "small.toml"]  # fmt: skip
+    small.start(null, lambda log: log.read_text().startswith("nbd "))
+    fio(small, "--rw=write", "--size=48m")
+    modelled_us = modeled_latency() * 1e6  # of gen4-tlc, with more dies
+    uri, above = small.uri, []
+    for _ in range(5):
+        medians = []
+        for target in (uri, uri.replace("/nbd", "/null")):
+            job = fio(small, "--rw=randread", "--size=48m", "--iodepth=1", "--time_based",
+                      "--runtime=1", f"--uri={target}")  # fmt: skip
+            medians.append(job["read"]["clat_ns"]["percentile"]["50.000000"] / 1000)
+        above.append(medians[0] - medians[1] - modelled_us)
+    assert any(abs(each) < ABOVE_US for each in above), (above, modelled_us)
 
 
 @pytest.mark.soak

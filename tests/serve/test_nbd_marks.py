@@ -263,16 +263,20 @@ def test_a_write_that_fails_leaves_the_mark(tmp_path, clock):
         assert one.ask(nbd.TRIM, UNIT, UNIT).error == nbd.EIO
         server.service.call(server.drive.power_on).result(nbd.SECONDS)
         assert fails(one, 8) and fails(one, 15) and host.fails(8)
-        completions = server.drive.completions
+        completions, run_single = server.drive.completions, server.drive.run_single
 
         def fail():
             done = completions()
             done["status"] = 0x280
             return done
 
-        server.drive.completions = fail
+        def fail_alone(*given):
+            status = run_single(*given)
+            return 0x280 if status >= 0 else status
+
+        server.drive.completions, server.drive.run_single = fail, fail_alone
         assert one.ask(nbd.WRITE, UNIT, data=bytes(UNIT)).error == nbd.EIO
-        server.drive.completions = completions
+        server.drive.completions, server.drive.run_single = completions, run_single
         assert fails(one, 8) and host.fails(15)
 
 

@@ -102,18 +102,44 @@ def test_a_client_leaves_with_requests_in_flight(tmp_path):
         assert "ondie nbd replies" not in names
 
 
+def recorded(server):
+    """What the calls of run_single of ``server`` return from now on."""
+    found = []
+    run_single = server.service.run_single
+
+    def record(*given):
+        found.append(run_single(*given))
+        return found[-1]
+
+    server.service.run_single = record
+    return found
+
+
+def test_one_request_at_a_time_is_answered_at_its_time(tmp_path):
+    """None before the 70 us of flash have passed; most in one run, each counted in the lag, which
+    is measured from the time at which a request has arrived."""
+    with served.drive(tmp_path, "no cache", {"clock": "real"}, flash__t_read="70 us") as (
+        server, path,
+    ):  # fmt: skip
+        found = recorded(server)
+        with client(path) as one:
+            one.write(0, b"t" * 4096)
+            for number in range(100):
+                begin, before = time.perf_counter_ns(), server.service.lag
+                assert one.read(0, 4096) == b"t" * 4096
+                took = time.perf_counter_ns() - begin
+                after = server.service.lag
+                assert took >= 70_000 and after.completions == 2 + number
+                lag = after.mean_s * after.completions - before.mean_s * before.completions
+                assert lag * 1e9 < took - 70_000 + 1000
+        assert found.count(0) >= 30
+
+
 def test_one_request_at_a_time_that_takes_longer_than_a_turn(tmp_path):
     """Reads of 0.6 ms: the first run of each does not complete it, whoever goes on with it."""
     options = {"clock": "real"}
     with served.drive(tmp_path, "no cache", options, flash__t_read="600 us") as (server, path):
-        found = []
-        run_single = server.service.run_single
-
-        def record(*given):
-            found.append(run_single(*given))
-            return found[-1]
-
-        server.service.run_single = record
+        found = recorded(server)
         with client(path) as one:
             data = np.random.default_rng(5).bytes(64 << 10)
             one.write(0, data)

@@ -82,6 +82,21 @@ def test_a_command_that_takes_longer_is_taken_later():
     drive.check()
 
 
+def test_what_a_completion_promises_is_kept_when_it_is_taken(tmp_path, monkeypatch):
+    """With durability "host", a FLUSH syncs the files first."""
+    drive = a_drive("write back", store=tmp_path / "s", durability="host")
+    alone, synced = Alone(drive), []
+    sync = drive.moved.sync_completed
+    monkeypatch.setattr(drive.moved, "sync_completed", lambda each: (synced.append(1), sync(each)))
+    for number, op in enumerate((WRITE, FLUSH)):
+        assert alone.run(one(op, drive))[0] == IN_FLIGHT
+        assert drive.outstanding == 0 and not drive.takes_single and len(synced) == number
+        assert drive.completions()["status"].tolist() == [0]
+        assert len(synced) == number + 1
+    assert drive.takes_single
+    drive.close()
+
+
 def test_a_command_that_breaks_a_rule_has_no_effect():
     drive = a_drive("no cache")
     alone, wrong = Alone(drive), one(READ, drive)

@@ -238,23 +238,21 @@ class PayloadSystem(CommandSystem):
     @property
     def takes_single(self) -> bool:
         """True if :meth:`run_single` can take a command: the drive has payload, nothing is in
-        flight or left to be taken, no power cut is due, and no completion promises more than that
-        it was executed."""
+        flight or left to be taken, and no power cut is due."""
         done = self.registers[COMPLETED]
         busy = self._accepted - self._ended != done or self._taken != done or self._reports
         if busy or self.defect is not None or self.strict or self.off or self._closed:
             return False
-        if self._bytes is None or self.store is None or self._store_error is not None:
+        if self._bytes is None or self._store_error is not None:
             return False
-        if self.events_left is not None or not self.plan_done:
-            return False
-        return self.store.files is None or not self.store.files.folder.syncs
+        return self.events_left is None and self.plan_done
 
     def run_single(self, single: Single, arrival: int, until: int, tag: int) -> int:
         """Run one command, which arrives at ``arrival`` ps, at the earliest ``earliest_arrival``,
         while :attr:`takes_single`: what submit, run_until and completions do, in a third of the
         time. Return its status, and its end in ``single``; IN_FLIGHT if it has not completed until
-        ``until`` ps, or it has to be taken with :meth:`completions`, as ``tag``; REFUSED, without
+        ``until`` ps, or it has to be taken with :meth:`completions`, as ``tag``: also after an
+        error, and if completions promise that what they say is in the store; REFUSED, without
         effect, if it breaks a rule.
         """
         reg, words, limits = self.registers, single.words, self._memory_limits
@@ -268,19 +266,22 @@ class PayloadSystem(CommandSystem):
         words[TAG] = own
         if loaded < 0:
             return REFUSED
-        self._accepted += 1
+        self._accepted += loaded
         reg[WANTED] = wanted = reg[COMPLETED] + 1
-        if loaded:
-            self._run_once(until)
-        else:
-            self._keep_waiting(_tagged(single.commands, tag), single.address)
-        if reg[COMPLETED] != wanted or self._store_error is not None or self.defect is not None:
+        self._run_once(until)  # nothing is in flight, so the ring had room
+        if reg[COMPLETED] != wanted or self._store_error or self.defect or self._syncs:
             self._in_use.append(single.memory)
             return IN_FLIGHT
         self._entries.take(self.state, self._transfers, self._taken, self._out)
         self._taken += 1
         single.end_ps = self._first_words[END]
         return int(self._first_status[STATUS])
+
+    @property
+    def _syncs(self) -> bool:
+        """True if completions promise that files are synced."""
+        files = None if self.store is None else self.store.files
+        return files is not None and files.folder.syncs
 
     def _run_once(self, until: int) -> None:
         """Handle events up to ``until`` ps, without more commands or rows than have been loaded.
@@ -338,10 +339,3 @@ class PayloadSystem(CommandSystem):
         unit = whole_number("unit", unit, 0, self.units - 1)
         self._check_open()
         return None if self.off else self._bytes.cached(unit)
-
-
-def _tagged(commands: np.ndarray, tag: int) -> np.ndarray:
-    """Return a copy of ``commands``, COMMAND[n], with ``tag``."""
-    copy = commands.copy()
-    copy["tag"] = tag
-    return copy
