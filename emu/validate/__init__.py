@@ -64,7 +64,7 @@ NAMED: dict[str, Named] = {
     "hypertune": Named(hypertune_rows),
     "tunnel": Named(tunnel_rows),
     "drives": Named(drives_rows),
-    "ndpipe": Named(ndpipe_rows),
+    "ndpipe": Named(ndpipe_rows, ("network",)),
 }
 
 

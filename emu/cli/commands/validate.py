@@ -81,6 +81,8 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
 @click.option("--optimizer", help="smart-infinity: adam, momentum or adagrad.")
 @click.option("--compression",
               help="smart-infinity: percentage of the gradient that is sent, or none.")  # fmt: skip
+@click.option("--network", metavar="FILE.py:FUNCTION",
+              help="ndpipe: only the cuts of the torch model that FUNCTION returns.")  # fmt: skip
 @output_options("the rows")
 def run_validate(name: str | None, **values: Any) -> None:
     """Compare the simulation with published numbers and closed forms.
