@@ -202,7 +202,7 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
             f"{key} = {name!r}: no such policy; {f'nearest: {near}; ' if near else ''}"
             f"known: {', '.join(known)}, or FILE.py:FUNCTION"
         )
-    found: Any = getattr(_module(Path(path), key), function, None)
+    found: Any = getattr(import_file(Path(path), key), function, None)
     plain = getattr(found, "py_func", found)
     if not isinstance(plain, FunctionType):
         raise InputError(f"{key} = {name!r}: {path} has no function {function!r}")
@@ -240,7 +240,7 @@ def _compiled(function: FunctionType) -> Any:
 _FORMS = {"ftl.gc_policy": "(st, u)", "ftl.stream_policy": "(st, t)"}
 
 
-def _module(path: Path, key: str) -> Any:
+def import_file(path: Path, key: str) -> Any:
     """Import the user's file as a module and return it; a changed file is imported again."""
     try:
         content = path.read_bytes()

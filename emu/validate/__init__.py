@@ -66,7 +66,7 @@ NAMED: dict[str, Named] = {
     "tunnel": Named(tunnel_rows),
     "drives": Named(drives_rows),
     "ecc": Named(ecc_rows, ("full",)),
-    "ndpipe": Named(ndpipe_rows),
+    "ndpipe": Named(ndpipe_rows, ("network",)),
 }
 
 

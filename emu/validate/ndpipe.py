@@ -13,11 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row
+from ondie.emu.ftl.policies import import_file, one_line
 from ondie.emu.ndpipe import convergence
 from ondie.emu.ndpipe.architectures import NETWORKS, network
+from ondie.emu.ndpipe.layers import Network, Shape
 from ondie.emu.ndpipe.partition import (
     FP16,
     best_cut,
@@ -28,6 +32,8 @@ from ondie.emu.ndpipe.partition import (
     traffic_ratio,
 )
 from ondie.emu.ndpipe.servers import jpeg_bytes, server
+from ondie.emu.ndpipe.torch_layers import from_torch
+from ondie.emu.units import InputError
 from ondie.emu.validate.ndpipe_runs import pipeline_rows, version_rows
 
 SUITE = "ndpipe"
@@ -81,8 +87,17 @@ STORES = 6
 SHOWN_STORES = (1, 4, 20)
 
 
-def ndpipe_rows(progress: Progress) -> list[Row]:
-    """Return all rows of the suite."""
+IMAGE: Shape = (3, 224, 224)
+"""Input of a user's model, unless its function states another one."""
+
+
+def ndpipe_rows(progress: Progress, network: str | None = None) -> list[Row]:
+    """Return all rows of the suite, or with ``network`` the cuts of a torch model.
+
+    ``network``: FILE.py:FUNCTION as of :func:`read_network`.
+    """
+    if network is not None:
+        return [*own_rows(read_network(network))]
     parts: list[Callable[[], Iterator[Row]]] = [
         table_rows, cut_rows, choice_rows, bound_rows, claim_rows, pipeline_rows, version_rows,
     ]  # fmt: skip
@@ -174,20 +189,68 @@ def cut_rows() -> Iterator[Row]:
 
 def choice_rows() -> Iterator[Row]:
     """Yield the best cut and throughput by number of stores, for all networks."""
+    for name in NETWORKS:
+        yield from best_rows(network(name))
+
+
+def best_rows(net: Network) -> Iterator[Row]:
+    """Yield the best cut and throughput of a network by number of stores."""
     row = _rows(
         "our own result: cut with the highest throughput; of equal ones, the least traffic. Stores "
         "with a T4, Tuner with a V100, both at the rate of ResNet50 in mixed precision "
         "(ndpipe/servers.toml)"
     )
-    for name in NETWORKS:
-        net = network(name)
-        for count in SHOWN_STORES:
-            found = best_cut(net, fleet(count))
-            words = f"{count} store" + ("s" if count > 1 else "")
-            title = f"{net.title}, {words}: cut at {found.cut}, limited by {found.limited_by}"
-            yield row(title, SHOWN, None, found.throughput, "photos/s")
-        title = f"{net.title}: stores beyond which the throughput stays"
-        yield row(title, SHOWN, None, enough_stores(net, fleet(1)), "stores")
+    for count in SHOWN_STORES:
+        found = best_cut(net, fleet(count))
+        words = f"{count} store" + ("s" if count > 1 else "")
+        title = f"{net.title}, {words}: cut at {found.cut}, limited by {found.limited_by}"
+        yield row(title, SHOWN, None, found.throughput, "photos/s")
+    title = f"{net.title}: stores beyond which the throughput stays"
+    yield row(title, SHOWN, None, enough_stores(net, fleet(1)), "stores")
+
+
+def read_network(name: str) -> Network:
+    """Return the layer table of a torch model.
+
+    ``name``: FILE.py:FUNCTION. The function has no arguments and returns the model, or the model
+    and the shape of its input (channels, height, width). Raises InputError if it does not, if torch
+    is missing, and as ndpipe/torch_layers.py does.
+    """
+    path, _, function = name.rpartition(":")
+    where = f"--network {name}"
+    if not (path.endswith(".py") and function.isidentifier()):
+        raise InputError(f"{where}: must be FILE.py:FUNCTION")
+    if find_spec("torch") is None:
+        raise InputError(f"{where}: needs torch; pip install 'ondie[train]'")
+    make = getattr(import_file(Path(path), "--network"), function, None)
+    if not callable(make):
+        raise InputError(f"{where}: {path} has no function {function!r}")
+    try:
+        found = make()
+    except Exception as error:  # the user's function may raise any exception
+        raise InputError(f"{where}: {one_line(error)}") from error
+    model, shape = found if isinstance(found, tuple) and len(found) == 2 else (found, IMAGE)
+    if not (
+        isinstance(shape, tuple)
+        and len(shape) == 3
+        and all(isinstance(edge, int) and edge > 0 for edge in shape)
+    ):
+        raise InputError(f"{where}: input shape {shape!r}: must be (channels, height, width)")
+    return from_torch(model, shape, function)
+
+
+def own_rows(net: Network) -> Iterator[Row]:
+    """Yield computation and traffic of every cut of a network, and its best cuts."""
+    row = _rows(
+        "our own result, from a run of the model: what is before the cut, and what crosses it"
+    )
+    for cut in net.cuts[1:]:
+        yield row(
+            f"{net.title}: computation up to {cut}", SHOWN, None, net.macs_before(cut) / 1e9, "GMAC"
+        )
+        title = f"{net.title}: traffic of a cut at {cut}"
+        yield row(title, SHOWN, None, traffic_ratio(net, cut), "of input")
+    yield from best_rows(net)
 
 
 def bound_rows() -> Iterator[Row]:

@@ -67,6 +67,15 @@ def test_a_drive_can_be_the_slowest_stage():
     assert found.bytes_read >= 8 * 5 * 3 * PHOTO
 
 
+@pytest.mark.parametrize("depth", [6, 8])
+def test_all_stages_as_long_as_the_load(depth):
+    """Six batches in memory keep six equal stages busy."""
+    each = load_ps() // 8
+    times = Times(each, each, each, each, each, 1, 1)
+    found = run([Store(8 * 5 * 3)], times, runs=3, depth=depth)
+    assert found.end_ps == pytest.approx(by_hand(times, 1, 5, 3), abs=8 * 6 * 8)
+
+
 def test_the_formula_of_the_paper():
     assert pipelined(10, 4, 1) == 14
     assert pipelined(10, 4, 2) == 12
@@ -134,6 +143,27 @@ def test_a_dead_store(counts):
             assert found.by_store[1] <= 80 or "balance" in more
     early = run([Store(80), Store(80, fails_ps=0), Store(80)], runs=2, copies=True)
     assert early.by_store == [112, 0, 128] and not early.lost  # of five batches a run, 2 and 3
+
+
+def test_batches_of_a_dead_store_belong_to_their_run():
+    """The others handle them before their own batches of later runs."""
+    stores = [Store(160), Store(160, fails_ps=0), Store(160)]
+    found = run(stores, runs=4, copies=True, detect_ps=US)
+    share = np.diff([0, *found.ready_ps]) / found.ready_ps[-1]
+    assert share == pytest.approx([0.25] * 4, abs=0.05)
+
+
+def test_copies_lie_behind_the_own_photos(monkeypatch):
+    reads = []
+    load = PhotoDrive.load
+
+    def noted(self, start, first, count):
+        reads.append((first, count))
+        return load(self, start, first, count)
+
+    monkeypatch.setattr(PhotoDrive, "load", noted)
+    run([Store(80, fails_ps=0), Store(80)], copies=True, detect_ps=0)
+    assert sorted(reads)[-20:] == [(8 * i, 8) for i in range(20)]
 
 
 def test_both_places_of_a_batch_dead():
