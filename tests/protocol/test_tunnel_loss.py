@@ -77,7 +77,7 @@ class Lossy(Wire):
     def settle(self, done) -> None:
         """Lose nothing more; let time pass until ``done``."""
         self.loss = 0.0
-        for _ in range(4000):
+        for _ in range(40_000):
             if done():
                 return
             if not (self.step() and self.rng.random() < 0.9):
