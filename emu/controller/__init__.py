@@ -2,7 +2,7 @@
 
 Owns the data structures of the specification as tables, the state of the controller, and the
 decisions on commands. Does not own sockets or host memory (a transport), the execution of commands
-(ondie.emu.nvme, ondie.emu.drive) or the commands of the tunnel (ondie.emu.nvme.tunnel).
+(ondie.emu.nvme, ondie.emu.drive) or the protocol of the tunnel (ondie.emu.nvme.tunnel).
 Source: NVM Express Base Specification 2.0, NVM Command Set Specification 1.0, NVMe over PCIe
 Transport Specification 1.0.
 
@@ -21,7 +21,8 @@ No module here does I/O, reads a clock or knows a drive. A transport drives them
 4. An admin command goes to ``Controller.execute``, which returns a ``Reply``. The transport
    performs its actions in order, then moves its data to the host and posts its entries. A reply
    without entries is completed later: events go to ``Controller.notify``, which returns entries of
-   Async Event Requests.
+   Async Event Requests, and ``TunnelCommands.completions`` (tunnel.py) returns commands of the
+   tunnel that have ended, with their data.
 5. An I/O command becomes an ``IoPlan``: stages of records of nvme/command.COMMAND. The transport
    submits a stage when all commands of the previous one have completed, and ``finish``
    (io_commands.py) turns their statuses into the status of the NVMe command.

@@ -134,7 +134,8 @@ class Controller:
             raise Refused(Code.INVALID_FIELD, FLAGS_BYTE)
         if sqe.cid in self.events.requests or self._is_held(sqe.cid):
             raise Refused(Code.ID_CONFLICT, CID_BYTE)
-        direction, size = transfer_of(sqe, self.capabilities.transfer_bytes)
+        offered = self.capabilities
+        direction, size = transfer_of(sqe, offered.transfer_bytes, offered.tunnel)
         if len(data) != (size if direction == TO_CONTROLLER else 0):
             raise Refused(Code.DATA_TRANSFER_ERROR)
         self.check_sanitize(
@@ -346,9 +347,10 @@ COMMANDS: dict[int, Callable[[Controller, Sqe, bytes], Reply]] = {
 }
 
 
-def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
+def transfer_of(sqe: Sqe, most: int, with_tunnel: bool = False) -> tuple[int, int]:
     """Return (direction, bytes) of the data of an admin command: TO_CONTROLLER, TO_HOST or 0.
 
+    ``with_tunnel``: the controller has the commands of the tunnel.
     ``most``: largest transfer, bytes; a command that asks for more is refused by
     :meth:`Controller.execute`, and moves none.
     """
@@ -365,4 +367,4 @@ def transfer_of(sqe: Sqe, most: int) -> tuple[int, int]:
         case Admin.NAMESPACE_MANAGEMENT | Admin.NAMESPACE_ATTACHMENT:
             size = namespace_commands.data_bytes(sqe)
             return (TO_CONTROLLER, size) if size else (0, 0)
-    return tunnel.transfer_of(sqe, most)
+    return tunnel.transfer_of(sqe, most) if with_tunnel else (0, 0)

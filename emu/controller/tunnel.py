@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
+from ondie.emu.controller.log_pages import ErrorLog
 from ondie.emu.controller.opcodes import Tunnel
 from ondie.emu.controller.structure import Field, Structure
 from ondie.emu.nvme import wire
@@ -28,18 +29,23 @@ from ondie.emu.nvme.tunnel.protocol import TRANSIENT
 from ondie.emu.nvme.wire import Command, Cqe, Sqe
 from ondie.emu.units import InputError
 
-if TYPE_CHECKING:
-    from ondie.emu.controller.admin import Controller
-
 STATUS = 130
 """CDW10 of the status command."""
 STATUS_BYTES = 256
 
 
+class User(Protocol):
+    """Controller whose host uses the tunnel (admin.Controller)."""
+
+    errors: ErrorLog
+    resets: int
+    """Number of its resets."""
+
+
 class Ended(NamedTuple):
     """Command of a controller that has ended."""
 
-    controller: Controller
+    controller: User
     cqe: Cqe
     data: Data
     issued: int
@@ -65,7 +71,7 @@ class TunnelCommands:
             raise InputError(f"tunnel notify {limits.notify!r}: a controller offers hold")
         self.relay = DeviceRelay(limits, is_ip)
         self.clock = clock
-        self.owner: Controller | None = None
+        self.owner: User | None = None
         """The controller whose host uses the tunnel; None: that of the next command."""
         self.refused: Counter[int] = Counter()
         """Commands that were refused before they reached the relay, by status."""
@@ -74,11 +80,11 @@ class TunnelCommands:
         owner."""
         self._ended: list[Ended] = []
 
-    def holds(self, controller: Controller, cid: int) -> bool:
+    def holds(self, controller: User, cid: int) -> bool:
         """Return True if a command of a controller is not completed."""
         return self.owner is controller and cid in self._issued
 
-    def execute(self, controller: Controller, sqe: Sqe, data: Data) -> None:
+    def execute(self, controller: User, sqe: Sqe, data: Data) -> None:
         """Execute a command of the tunnel; ``completions`` returns its end and those of others."""
         now = self.clock()
         if not self._may_use(controller, sqe):
@@ -93,7 +99,7 @@ class TunnelCommands:
         self.relay.command(Command(sqe.pack(), data), now)
         self._collect()
 
-    def _may_use(self, controller: Controller, sqe: Sqe) -> bool:
+    def _may_use(self, controller: User, sqe: Sqe) -> bool:
         """Return True if the controller is the owner, or becomes it: by an open that takes over or
         that repeats the last one, or if the tunnel has none."""
         if self.owner is controller:
@@ -119,7 +125,7 @@ class TunnelCommands:
         self.relay.reset()
         self.owner = None
 
-    def abort(self, controller: Controller, cid: int) -> bool:
+    def abort(self, controller: User, cid: int) -> bool:
         """Abort a command that waits; return False if there is none."""
         if not self.holds(controller, cid):
             return False
@@ -127,7 +133,7 @@ class TunnelCommands:
         self._collect()
         return found
 
-    def forget(self, controller: Controller) -> None:
+    def forget(self, controller: User) -> None:
         """The controller is reset, or has gone: its commands are not completed."""
         self._ended = [each for each in self._ended if each.controller is not controller]
         if self.owner is controller:

@@ -254,7 +254,7 @@ class Session:
         if not isinstance(controller, Controller):
             return discovery.transfer_of(sqe, most)
         if self.qid == 0:
-            return admin.transfer_of(sqe, most)
+            return admin.transfer_of(sqe, most, controller.capabilities.tunnel)
         with self._drive.lock:
             return io_commands.transfer_of(sqe, controller)
 

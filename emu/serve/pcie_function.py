@@ -275,7 +275,8 @@ class PcieFunction:
         try:
             if sqe.flags & PSDT:  # PRP only
                 raise Refused(Code.INVALID_FIELD, PSDT_BYTE)
-            direction, size = admin_transfer_of(sqe, self.drive.capabilities.transfer_bytes)
+            offered = controller.capabilities
+            direction, size = admin_transfer_of(sqe, offered.transfer_bytes, offered.tunnel)
             to_controller = direction == TO_CONTROLLER
             pieces = pieces_of(sqe, size, to_controller, self.registers.page_bytes, self.memory)
             data = gather(pieces, self.memory) if to_controller else b""

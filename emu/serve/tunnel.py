@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ondie.emu.clock import PS_PER_S
-from ondie.emu.controller.admin import Controller
-from ondie.emu.controller.tunnel import Ended, TunnelCommands
+from ondie.emu.controller.tunnel import Ended, TunnelCommands, User
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import Data, Format
 from ondie.emu.nvme.tunnel.protocol import Event, Packet
@@ -68,7 +67,7 @@ class DriveTunnel:
     ) -> None:
         self.commands = TunnelCommands(limits, clock_ps)
         self._take, self._cost = take, cost
-        self._deliver: dict[Controller, Deliver] = {}
+        self._deliver: dict[User, Deliver] = {}
         self.lock = threading.Lock()
         """Held for every use of ``commands``; it is the lock of the drive, too (nvme_drive.py)."""
         self._changed = threading.Condition(self.lock)
@@ -91,12 +90,12 @@ class DriveTunnel:
 
     # --- controllers
 
-    def add(self, controller: Controller, deliver: Deliver) -> None:
+    def add(self, controller: User, deliver: Deliver) -> None:
         """Let the host of a controller use the tunnel."""
         with self._changed:
             self._deliver[controller] = deliver
 
-    def remove(self, controller: Controller) -> None:
+    def remove(self, controller: User) -> None:
         """The controller has gone; the tunnel stays open for its host."""
         with self._changed:
             self._deliver.pop(controller, None)

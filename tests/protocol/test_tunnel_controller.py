@@ -82,8 +82,8 @@ def test_bits_of_the_opcode_are_the_direction():
     for opcode, direction in ((0xC0, 0), (0xC1, TO_CONTROLLER), (0xC2, TO_HOST)):
         assert opcode & 3 == direction
         sqe = Sqe.unpack(entry(opcode, 7, 64, 0, 4096))
-        assert admin.transfer_of(sqe, 1 << 20) == (direction, 4096 if direction else 0)
-        assert admin.transfer_of(sqe, 4095) == (0, 0)
+        assert admin.transfer_of(sqe, 1 << 20, True) == (direction, 4096 if direction else 0)
+        assert admin.transfer_of(sqe, 4095, True) == admin.transfer_of(sqe, 1 << 20) == (0, 0)
 
 
 def test_packets_go_down_and_up(host):
@@ -140,7 +140,7 @@ BAD = [
 @pytest.mark.parametrize(("raw", "data", "code"), BAD)
 def test_bad_commands_are_answered_counted_and_pass_nothing_on(host, raw, data, code):
     host.tunnel.relay.events()
-    raw_size = admin.transfer_of(Sqe.unpack(raw), host.offered.transfer_bytes)[1]
+    raw_size = admin.transfer_of(Sqe.unpack(raw), host.offered.transfer_bytes, True)[1]
     sent = bytes(raw_size) if raw[0] == 0xC1 and len(data) < raw_size else data
     ((cid, found, _, _, got),) = host.submit(raw, sent)
     assert (cid, found, got) == (7, code, b"")

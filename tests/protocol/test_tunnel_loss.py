@@ -77,7 +77,7 @@ class Lossy(Wire):
     def settle(self, done) -> None:
         """Lose nothing more; let time pass until ``done``."""
         self.loss = 0.0
-        for _ in range(4000):
+        for _ in range(40_000):
             if done():
                 return
             if not (self.step() and self.rng.random() < 0.9):
@@ -283,6 +283,42 @@ def test_a_drive_that_never_takes_a_command_has_failed():
             cid = Sqe.unpack(command.sqe).cid
             wire.host.completed(Completion(Cqe(cid, nvme.INTERRUPTED).pack()))
     assert Failed(nvme.INTERRUPTED, "write of block 0") in wire.host.events()
+
+
+def test_the_end_of_an_earlier_issue_is_no_failure():
+    """The drive has accepted the block at the second issue; the first arrives too late."""
+    wire = Wire(HOLD)
+    wire.host = HostRelay(HOLD, timeout_ps=100 * MS)
+    wire.open()
+    wire.host.send(b"abc")
+    (first,) = wire.host.commands(0)
+    wire.host.tick(200 * MS)
+    repeated = [each for each in wire.host.commands(200 * MS) if each.data]
+    assert [each.data for each in repeated] == [first.data]
+    late = Cqe(Sqe.unpack(first.sqe).cid, nvme.BAD_SEQUENCE)
+    wire.host.completed(Completion(late.pack()))
+    assert wire.host.in_flight("write") == 1 and wire.host.events() == []
+    wire.host.completed(Completion(Cqe(Sqe.unpack(repeated[0].sqe).cid).pack()))
+    assert wire.host.in_flight("write") == 0 and wire.host.state is State.OPEN
+
+
+@pytest.mark.parametrize("notify", ["command", "burst"])
+def test_events_that_a_reset_has_lost_come_again(notify):
+    device = DeviceRelay(dataclasses.replace(HOLD, notify=notify))
+    opening = Sqe(nvme.TUNNEL, cid=1, cdw10=protocol.OPEN, cdw12=64, cdw14=60 | 3 << 16)
+    assert sent(device, opening) == [(1, nvme.SUCCESS)]
+    event = Sqe(nvme.ASYNC_EVENT_REQUEST)
+    device.send(b"abc")
+    device.close()
+    for cid in (10, 20):
+        found = []
+        for at in range(2):
+            device.command(Command(event._replace(cid=cid + at).pack()))
+            found += [Cqe.unpack(each.cqe) for each in device.completions()]
+        assert [(each.cid, each.dw0 >> 8 & 0xFF, each.dw1) for each in found] == [
+            (cid, protocol.DATA, 1), (cid + 1, protocol.CLOSING, 1),
+        ]  # fmt: skip
+        device.reset()
 
 
 # --- back-pressure, packets

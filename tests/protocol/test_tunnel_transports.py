@@ -193,6 +193,41 @@ def test_packets_cross_nvme_tcp_and_resets(drive, server, counts):
     assert drive.tunnel.commands.owner is None
 
 
+def test_a_reset_frees_identifiers(drive, server):
+    host = TcpHost(drive, server)
+    host.relay.open()
+    host.until(lambda: host.relay.in_flight("receive") == 4)
+    host.submit()
+    held = list(host.sent)
+    assert len(held) == 4
+    host.reset()
+    dwords = struct.pack("<6I", 1, 0, 0, 0, 0, 0)
+    for cid in held:
+        host.admin.cid = cid - 1
+        assert host.admin.capsule(6, 0, dwords, descriptor=sgl(TRANSPORT, PAGE)) == cid
+        assert host.admin.answer()[0] == 0  # the relay has sent nothing yet
+    host.admin.close()
+
+
+def test_what_was_under_way_at_a_reset_is_not_completed():
+    cost = TunnelCost.of(load_preset("newport", ("tunnel.command=50 ms",)))
+    drive, found = TunnelDrive(cost), []
+    controller = drive.nvme.controller(lambda entries: None, found.append)
+    opened = entry(0xC0, 1, 128, 1 | 500 << 16, PAGE, 9, 1500 | 4 << 16)
+    for reset in (True, False):
+        assert drive.nvme.execute(controller, opened).entries == ()
+        assert not found
+        if reset:
+            with drive.nvme.lock:
+                controller.disabled()
+            time.sleep(0.08)
+            assert not found
+    wait_for(lambda: found)
+    assert (found[0].cqe.cid, found[0].cqe.status, found[0].cqe.dw0) == (1, 0, 1)
+    drive.nvme.remove(controller)
+    drive.close()
+
+
 def test_the_drive_ends_what_it_holds_by_itself(drive, server):
     form = dataclasses.replace(LIMITS, hold_ps=50 * MS)
     host = TcpHost(drive, server, form)

@@ -187,6 +187,8 @@ class Flight:
             self.strays += 1
             return None
         active = self._active.get(key)
+        if active is None and key[0] == "event" and not cqe.status:
+            return *key, cqe  # taken for lost, but what it says holds
         if active is None or (cqe.status and active.cid != cqe.cid):
             return None
         if cqe.status in TRANSIENT and key[0] != "event" and active.tries < MOST_TRIES:

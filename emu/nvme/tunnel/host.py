@@ -106,7 +106,6 @@ class HostRelay:
         self._ahead: set[int] = set()  # confirmed after one that is not
         self._held: dict[int, tuple[Data, int]] = {}  # received after a missing block
         self._ask: list[int] = []  # blocks to be requested once more
-        self._parked: list[int] = []  # the same, if the drive has sent so many
         self._close_asked = False
         self._asked = False  # open or close of this state has been issued
         self._deaf = False  # the drive takes no more event requests
@@ -312,7 +311,6 @@ class HostRelay:
         if cqe.status and not self._failed:
             self._events.append(Failed(cqe.status, "close"))
         self._announced = cqe.dw0
-        self._ask += self._parked
         self._go("closed")
 
     def _told(self, cqe: Cqe) -> None:
@@ -376,9 +374,7 @@ class HostRelay:
     def _not_received(self, number: int, status: int) -> None:
         """Handle the status of a receive command. After a close, there may be no such block."""
         closing = self.state in (State.CLOSING, State.ENDING) and status == wire.BAD_DESCRIPTOR
-        if closing and self.state is State.CLOSING:
-            self._parked.append(number)
-        elif not closing or behind(number, self._announced):
+        if not closing or behind(number, self._announced):
             self._fail(status, f"receive of block {number}")
 
     def _fail(self, status: int, what: str) -> None:
