@@ -97,14 +97,15 @@ def code_words(
     """Return the mask of the wrong bits of the code words of a page read, uint8[words, bytes]:
     data, then check bytes. Arguments and errors are those of :func:`wrong_bits`."""
     _check_rate(rate)
-    if code.words * code.data_bits != 8 * page_bytes:
+    words, bits, data_bits = (int(code[name]) for name in ("words", "bits", "data_bits"))
+    if words * data_bits != 8 * page_bytes:
         raise InputError(
-            f"page of {page_bytes} bytes: must have the {code.words} code words of "
-            f"{code.data_bits // 8} bytes of its code"
+            f"page of {page_bytes} bytes: must have the {words} code words of "
+            f"{data_bits // 8} bytes of its code"
         )
-    mask = np.zeros(code.words * code.bits // 8, np.uint8)
+    mask = np.zeros(words * bits // 8, np.uint8)
     code_mask(mask, code, np.uint64(key), level, rate)
-    return mask.reshape(code.words, -1)
+    return mask.reshape(words, -1)
 
 
 def _check_rate(rate: float) -> None:

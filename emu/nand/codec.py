@@ -114,6 +114,7 @@ class Decoder:
         self.counts = DecodeCounts()
         self.decode_all = False
         self._data_bytes = cfg.ecc.codeword_bytes
+        self._words = int(self.code["words"])
         self._soft = cfg.ecc.soft_reads > 0
         self._bch: bch.Bch | None = None
         self._ldpc: ldpc.Ldpc | None = None
@@ -127,15 +128,15 @@ class Decoder:
     def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
         """Decode pages. Each word with a wrong bit is encoded, hit and decoded."""
         code, size = self.code, self._data_bytes
-        page_bytes = int(code.words) * size
+        page_bytes = self._words * size
         pages = np.stack([read.data for read in reads]).reshape(-1, size)
         mask = np.concatenate(
             [code_words(page_bytes, read.rate, read.key, code, read.level) for read in reads]
         )
         chosen = np.flatnonzero(mask.any(1) | self.decode_all)
-        own = chosen // int(code.words)
+        own = chosen // self._words
         soft = np.array([self._is_soft(read) for read in reads])[own]
-        number = (chosen % int(code.words)).tolist()
+        number = (chosen % self._words).tolist()
         keys = [ecc.word_key(np.uint64(reads[i].key), reads[i].level, word)
                 for i, word in zip(own.tolist(), number, strict=True)]  # fmt: skip
         rates = np.array([read.rate for read in reads])[own]
@@ -166,6 +167,8 @@ class Decoder:
             return _Result(words.data, np.zeros(0, bool))
         starts = range(0, len(words.data), PIECE)
         pieces = [_Words(*(field[at : at + PIECE] for field in words)) for at in starts]
+        if len(pieces) == 1:  # a change of threads takes longer than a few words
+            return self._decode_piece(pieces[0])
         done = list(self._threads.map(self._decode_piece, pieces))
         return _Result(
             np.concatenate([each.data for each in done]),

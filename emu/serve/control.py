@@ -21,6 +21,7 @@ from ondie.emu.serve.control_words import MOST_BYTES, Result, line_of, parse
 from ondie.emu.serve.defects import show_exception
 from ondie.emu.serve.handshakes import NO_FILES_S
 from ondie.emu.serve.served import ServedDrive
+from ondie.emu.states.drive_states import DriveStates
 from ondie.emu.units import InputError, quoted, whole_number
 
 MOST_CLIENTS = 16
@@ -77,6 +78,20 @@ class Controls:
 
         return self._call(use_up)
 
+    def replace_die(self, die: int) -> Result:
+        """Take a die away and restore what it held of the states from the parities over dies."""
+        drive = self._served.drive
+
+        def replace() -> Result:
+            states = drive.moved.plans
+            if not isinstance(states, DriveStates):
+                raise InputError(
+                    f"die {die}: the drive holds no states, and only they have parities over dies"
+                )
+            return states.replace_die(die)._asdict()
+
+        return self._call(replace)
+
 
 RUN: dict[str, Callable[..., Result]] = {
     "counters": Controls.counters,
@@ -84,6 +99,7 @@ RUN: dict[str, Callable[..., Result]] = {
     "power-on": Controls.power_on,
     "inject-media-error": Controls.inject_media_error,
     "wear-out": Controls.wear_out,
+    "replace-die": Controls.replace_die,
 }
 """Methods of control_words.COMMANDS."""
 

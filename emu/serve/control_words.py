@@ -39,6 +39,7 @@ COMMANDS = {
     "power-on": Arguments({}),
     "inject-media-error": Arguments({"offset": int, "size": int}, ("offset", "size")),
     "wear-out": Arguments({}),
+    "replace-die": Arguments({"die": int}, ("die",)),
 }
 
 

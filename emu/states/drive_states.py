@@ -36,6 +36,7 @@ from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.states import interruption
+from ondie.emu.states.replaced_die import Restored, check_die, replace_die
 from ondie.emu.states.reservoir_scan import ReservoirScan
 from ondie.emu.states.update_trace import checked_hyper, trace_of
 from ondie.emu.units import InputError, known_names, quoted, whole_number
@@ -453,6 +454,17 @@ class DriveStates:
                 f"vector {quoted(repr(name))}: must be one of {', '.join(self._path.vectors)}"
             )
         return self._opened.stored(name)
+
+    def replace_die(self, die: int) -> Restored:
+        """Take die ``die`` away and restore its states from the parities over dies, in zero
+        simulated time. Raises InputError if that is not possible (states/replaced_die.py)."""
+        payload, drive = self._opened, self._drive
+        assert drive is not None
+        check_die(drive, self._path.guarded[0], die)
+        if self.step == 0 or not self.complete:
+            raise InputError(f"die {die}: no parity before the end of update {max(self.step, 1)}")
+        self._unsynced = True
+        return replace_die(drive, payload, self._path.guarded[0], die)
 
     def start_read(self) -> None:
         """Start the read of all weights to the host, beside commands. When the drive has run,

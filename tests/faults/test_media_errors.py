@@ -102,6 +102,7 @@ def test_without_errors_no_read_fails_and_nothing_is_kept_for_them(rng):
 MANAGED = [
     {}, {"ftl__erase": "collected"}, {"ftl__gc_copyback": True}, {"ftl__block_unit": "plane"},
     {"ftl__reclaim_reads": 4}, {"ftl__reclaim_retries": 1, "ftl__erase": "collected"},
+    {"ecc__code": "bch", "flash__spare": "69 B"},
 ]  # fmt: skip
 
 

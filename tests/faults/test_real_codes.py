@@ -196,6 +196,25 @@ def test_a_page_that_cannot_be_corrected_is_not_cached(rng):
     assert (failed != 0).any() and (cached == (failed == 0)).all()
 
 
+@pytest.mark.parametrize("code", [BCH, LDPC])
+def test_the_size_of_steps_makes_no_difference(code, rng):
+    """The same reads in one run, and in runs of a few events: other batches of the decoder."""
+    found = []
+    for events in (None, 7, 150):
+        made = fresh(code, 6e-3)
+        lpns = np.arange(160)
+        data = write(made, np.random.default_rng(5), lpns)
+        made.submit(small.commands([(READ, int(lpn), 1) for lpn in lpns], made.now, slot=0))
+        while made.outstanding:
+            made.run_until(None, max_events=events)
+        done = made.completions()
+        got = made.buffer[: len(lpns)].copy()
+        failed = done["status"][np.argsort(done["tag"])] != 0
+        assert failed.any() and ((got != data).any(axis=1) == failed).all()
+        found.append((done.tobytes(), got.tobytes(), made.decode_counts))
+    assert found[0] == found[1] == found[2]
+
+
 OLD = {
     "ecc__codeword": "1 KiB", "ecc__correctable_bits": 40, "ecc__soft_reads": 0,
     "flash__spare": "552 B", "ecc__code": "bch", "errors__kind": "model", "errors__tlc": 1,

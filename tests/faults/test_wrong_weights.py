@@ -45,6 +45,23 @@ def test_pages_that_cannot_be_corrected_spoil_weights_and_are_told(path):
     assert any("weights are wrong" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("path", ["host_offload", "in_storage"])
+def test_weights_are_what_a_real_code_makes_of_the_pages(path):
+    """BCH fails where the model does; LDPC corrects most pages that the model gives up. At a lower
+    rate both correct all, at a higher one none."""
+    right = {}
+    for code in ("bch", "ldpc"):
+        found = result(path, CERTAIN | {"ecc.code": code})
+        assert found.ledger.totals.counters["uncorrectable_pages"] > 0
+        right[code] = found.weights.equal_bits / found.weights.elements
+        found = result(path, CERTAIN | {"ecc.code": code, "errors.floor": "3e-3"})
+        assert found.weights.equal_bits == found.weights.elements
+        assert found.ledger.totals.counters["corrected_bits"] > 0
+        found = result(path, CERTAIN | {"ecc.code": code, "errors.floor": "2e-2"})
+        assert found.weights.equal_bits < found.weights.elements
+    assert right["bch"] < right["ldpc"]
+
+
 def test_retries_cost_time_and_leave_the_weights_right():
     """Half of the errors go with each retry: 53 expected of 50, then 26."""
     changes = CERTAIN | {

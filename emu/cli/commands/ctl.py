@@ -25,6 +25,7 @@ from ondie.emu.units import InputError, known_names
               help="inject-media-error: bytes; a multiple of the mapping unit.")  # fmt: skip
 @click.option("--after", type=WHOLE, metavar="EVENTS",
               help="power-cut: cut the power after EVENTS events.  [default: 0]")  # fmt: skip
+@click.option("--die", type=WHOLE, metavar="N", help="replace-die: number of the die.")
 @click.option("--restart", is_flag=True, default=None,
               help="power-cut: switch the power on again at once.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Print the result as JSON.")
@@ -34,6 +35,7 @@ def run_ctl(
     offset: int | None,
     size: int | None,
     after: int | None,
+    die: int | None,
     restart: bool | None,
     raw: bool,
 ) -> None:
@@ -42,10 +44,11 @@ def run_ctl(
     counters: condition, requests and counters. power-cut: what has not reached flash is lost, and
     requests fail until power-on, which recovers the tables. inject-media-error: reads of the bytes
     fail until they are written again. wear-out: the drive becomes read-only.
+    replace-die: the die's states are restored from the parities over dies, its other data are lost.
     """
     if command not in COMMANDS:
         raise InputError(f"COMMAND {command}: unknown; {known_names(command, COMMANDS)}")
-    given = {"offset": offset, "size": size, "after": after, "restart": restart}
+    given = {"offset": offset, "size": size, "after": after, "die": die, "restart": restart}
     arguments = {name: value for name, value in given.items() if value is not None}
     known = COMMANDS[command]
     for name in arguments:

@@ -134,6 +134,14 @@ class Reservoir:
             self.flash[device].program(ppn, spare, data, members, self.recorded_erases(device, at))
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
+    def put_again(self, device: int, super_page: int, made: Made) -> None:
+        """Program ``made`` into the present place of a super-page on a die that was replaced. Its
+        pages are erased before."""
+        at = self.at(device, super_page)
+        for spare in made.spares:
+            self.stores[device].erase(self.page(at, spare.slot), 1)
+        self._put(device, at, made)
+
     def recorded_erases(self, device: int, at: At) -> int:
         """Return the erase count of a block as its pages have it in their out-of-band data: 0 if it
         is not recorded."""
@@ -148,6 +156,7 @@ class Reservoir:
         return [Spare(stripe, number, step, slot) for slot in range(self.stripes[device].planes)]
 
     def _number(self, device: int) -> int:
+        """Return the sequence number of the next super-page."""
         return int(self.sequences[device]) + 1
 
     def coming(self, device: int, die: int, super_page: int) -> Made:

@@ -1,0 +1,124 @@
+"""A die that fails and is replaced: its reservoir is restored from the parities over dies.
+
+Owns the loss of the pages of a die, and their contents again. Does not own the parities
+(paths/on_die/parity.py), or who asks for it (drive_states.py, serve/control.py).
+Source: RAID 5 over dies (Patterson, Gibson and Katz, SIGMOD 1988), as paths/on_die/protection.py.
+
+All pages of the die that were programmed read as damaged from then on. A stripe is the exclusive or
+of the others under its parity and of the parity; a parity that was on the die is made again from
+its stripes, and the commit record from the update that it commits. They are programmed at the
+places where they were. Conventional pages have no parity: their reads end with an unrecovered read
+error until they are written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.drive import Drive
+from ondie.emu.nand import parity_records
+from ondie.emu.nand.page_store import OOB, SPARE_BYTES, Spare
+from ondie.emu.paths.on_die.parity import RECORD_PLANES, Made
+from ondie.emu.paths.on_die.protection import Guarded
+from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.emu.units import InputError, whole_number
+
+
+class Restored(NamedTuple):
+    """What has been restored on a die that was replaced."""
+
+    stripes: int
+    parities: int
+    commit_records: int
+    lost_pages: int
+    """Conventional pages (mapping units) whose contents are lost."""
+
+
+def check_die(drive: Drive, guarded: Guarded, die: int) -> None:
+    """Raise InputError for a die that does not exist, without parities (pe.rain), without power, or
+    while a plan is running."""
+    if not guarded.members:
+        raise InputError("pe.rain = 0: without parity no die can be restored; must be at least 2")
+    whole_number("die", die, 0, guarded.dies - 1)
+    drive.check_power()
+    if not drive.plan_done:
+        raise InputError(f"die {die}: a plan is running on the drive; wait until it is done")
+
+
+def replace_die(drive: Drive, payload: Reservoir, guarded: Guarded, die: int) -> Restored:
+    """Take die ``die`` of ``drive`` away and restore the states ``payload`` on another one, in zero
+    simulated time. No plan is running, and the last update has programmed all its parities."""
+    lost = take_away(drive, die)
+    stripes = range(die, guarded.count, guarded.dies)
+    made = [_stripe(payload, stripe) for stripe in stripes]  # no stripe needs another of its die
+    for stripe, contents in zip(stripes, made, strict=True):
+        payload.put_again(0, stripe, contents)
+    beside = guarded.beside(die)
+    for super_page in beside:
+        if guarded.is_record(super_page):
+            payload.put_again(0, super_page, _commit_record(payload, super_page))
+        else:
+            payload.put_again(0, super_page, _parity(payload, guarded, super_page))
+    records = sum(guarded.is_record(super_page) for super_page in beside)
+    return Restored(len(stripes), len(beside) - records, records, lost)
+
+
+def take_away(drive: Drive, die: int) -> int:
+    """Make every programmed page of a die unreadable. Return the number of conventional pages among
+    them that hold data."""
+    geometry, store, moved = drive.geometry, drive.moved.store, drive.moved
+    first, lost = die * geometry.die_pages, 0
+    reservoir = first + geometry.blocks * geometry.pages * geometry.planes * geometry.slots
+    moved.verify_reads()
+    for ppn in _programmed(drive, range(first, first + geometry.die_pages)):
+        lost += ppn < reservoir and store.owner(ppn) >= 0
+        store.spoil(ppn)
+    return lost
+
+
+def _programmed(drive: Drive, pages: range) -> Iterator[int]:
+    """Yield the pages in a range that are not erased."""
+    store = drive.moved.store
+    for number in store.segments_on_disk():
+        first = int(number) * store.segment_pages
+        for at in np.flatnonzero(store.records(int(number))["written"]).tolist():
+            if first + at in pages:
+                yield first + at
+
+
+def _stripe(payload: Reservoir, stripe: int) -> Made:
+    """Return the contents of a stripe from the others under its parity."""
+    planes, records = payload.rebuilt(0, stripe)
+    spares = []
+    for record in records:
+        found = np.zeros(1, OOB)
+        found.view(np.uint8)[:SPARE_BYTES] = record
+        spares.append(Spare(*(int(found[name][0]) for name in Spare._fields)))
+    return Made(spares, planes)
+
+
+def _parity(payload: Reservoir, guarded: Guarded, super_page: int) -> Made:
+    """Return the contents of a parity from its stripes."""
+    store = payload.stores[0]
+    pages = [payload.pages(0, stripe) for stripe in guarded.under(guarded.number(super_page))]
+    planes = np.bitwise_xor.reduce(
+        [np.stack([store.read(ppn) for ppn in of_stripe]) for of_stripe in pages]
+    )
+    records = np.bitwise_xor.reduce(
+        [np.stack([parity_records.covered(store, ppn) for ppn in of_stripe]) for of_stripe in pages]
+    )
+    step = int(store.page_records(np.array(pages[0][:1]))["step"][0])
+    number = int(payload.sequences[0]) + 1
+    spares = [Spare(super_page, number, step, plane) for plane in range(len(planes))]
+    return Made(spares, planes, records)
+
+
+def _commit_record(payload: Reservoir, super_page: int) -> Made:
+    """Return the contents of the commit record of the last update."""
+    number, step = int(payload.sequences[0]) + 1, payload.step
+    made = payload.beside[0].made(super_page, number, step)
+    assert len(made.spares) == RECORD_PLANES
+    return made

@@ -1,0 +1,186 @@
+"""A die that is taken away and restored from the parities over dies: the weights and states are
+those of the kernel bit for bit, go on being updated, and survive the next power cut.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.nand import parity_records
+from ondie.emu.nvme.command import COMMAND, READ, WRITE
+from ondie.emu.serve.address import Address, Listener
+from ondie.emu.serve.control import ControlServer
+from ondie.emu.serve.control_words import send
+from ondie.emu.serve.served import ServedDrive
+from ondie.emu.service import Service
+from ondie.emu.states import replaced_die
+from ondie.emu.units import InputError
+from tests.state.test_drive_states import DRIVES, Both
+
+pytestmark = pytest.mark.usefixtures("few_transactions")
+FORMS = {
+    "parity": DRIVES["parity"],
+    "parity, records": DRIVES["parity, records"],
+    "parity, double buffered": DRIVES["parity"] | {"pe__dispatch": "double_buffered"},
+}
+
+
+def updated(form, updates=3, **options):
+    both = Both(more=FORMS[form], **options)
+    for _ in range(updates):
+        both.begin()
+        both.drive.run()
+    return both
+
+
+def same(both):
+    for name, values in both.wanted.items():
+        np.testing.assert_array_equal(both.states.stored(name), values)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("die", range(4))
+def test_weights_are_equal_to_the_last_bit(form, die):
+    """Each die of four, with its stripes, parities and commit record; then the next update, a power
+    cut, and another die."""
+    both = updated(form)
+    found = both.states.replace_die(die)
+    assert found.stripes == len(range(die, both.states.stripes, 4))
+    assert found.commit_records == (form == "parity, records")
+    assert found.parities == sum(sp % 4 == die for sp in both.states._path.guarded[0].parity)
+    same(both)
+    both.begin()
+    both.drive.run()
+    same(both)
+    both.drive.power_cut(0)
+    both.drive.power_on()
+    both.states.open(both.drive)
+    assert both.states.complete and both.states.step == both.updates
+    same(both)
+    both.states.replace_die((die + 1) % 4)
+    same(both)
+    both.drive.check()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_power_is_cut_right_after(form):
+    """What was restored is found where it is, parities and records included."""
+    both = updated(form)
+    for die in range(4):
+        both.states.replace_die(die)
+        both.drive.power_cut(0)
+        both.drive.power_on()
+        both.states.open(both.drive)
+        assert both.states.complete
+        same(both)
+
+
+def test_pages_and_their_records_are_those_before():
+    """Stripes have the same pages and out-of-band data; parities the same pages."""
+    both = updated("parity, records")
+    payload, store = both.states._payload, both.drive.moved.store
+    guarded = both.states._path.guarded[0]
+
+    def contents(super_page):
+        pages = payload.pages(0, super_page)
+        records = [parity_records.covered(store, ppn).tobytes() for ppn in pages]
+        return [store.read(ppn).tobytes() for ppn in pages], records
+
+    stripes = {stripe: contents(stripe) for stripe in range(both.states.stripes)}
+    parities = {int(sp): contents(int(sp))[0] for sp in guarded.parity}
+    for die in range(4):
+        both.states.replace_die(die)
+        assert stripes == {stripe: contents(stripe) for stripe in stripes}
+        assert parities == {sp: contents(sp)[0] for sp in parities}
+        for stripe in stripes:
+            again, _ = payload.rebuilt(0, stripe)
+            assert (again == np.stack([store.read(ppn) for ppn in payload.pages(0, stripe)])).all()
+
+
+def test_without_the_parities_the_die_is_gone(monkeypatch):
+    """The pages are really taken away: nothing but the other dies brings them back."""
+    both = updated("parity")
+    monkeypatch.setattr(replaced_die.Reservoir, "put_again", lambda *_: None)
+    before = both.states.stored("w")
+    both.states.replace_die(1)
+    after = both.states.stored("w")
+    lost = np.flatnonzero(before != after)
+    params = both.states.stripe_params
+    assert len(lost) and set(lost // params % 4) == {1} and not after[lost].any()
+
+
+def test_conventional_pages_of_the_die_are_lost():
+    both = updated("parity")
+    drive = both.drive
+    unit = drive.unit_bytes
+    drive.buffer = np.arange(64 * unit, dtype=np.int64).astype(np.uint8)
+    command = np.zeros(64, COMMAND)
+    command["op"], command["size"], command["tag"] = WRITE, unit, np.arange(64)
+    command["offset"] = command["data"] = np.arange(64) * unit
+    command["arrival"] = drive.now
+    drive.submit(command)
+    drive.run()
+    drive.completions()
+    place = drive.arrays.l2p[0, :64].astype(np.int64) - 1
+    there = place // drive.geometry.die_pages == 2
+    found = both.states.replace_die(2)
+    assert found.lost_pages == there.sum() > 0
+    command["op"], command["arrival"] = READ, drive.now
+    drive.submit(command)
+    drive.run()
+    done = drive.completions()
+    status = done["status"][np.argsort(done["tag"])]
+    assert ((status != 0) == there).all()
+    assert drive.arrays.count[0, COUNTERS.index("media_errors")] == there.sum()
+    same(both)
+
+
+@pytest.mark.parametrize(
+    ("die", "words"), [(4, ["die = 4", "from 0 to 3"]), (-1, ["die = -1"]), (1.5, ["die"])]
+)
+def test_a_die_that_does_not_exist(die, words):
+    both = updated("parity", 1)
+    with pytest.raises(InputError) as caught:
+        both.states.replace_die(die)
+    assert all(word in str(caught.value) for word in words), caught.value
+    same(both)
+
+
+def test_states_that_cannot_be_restored():
+    with pytest.raises(InputError, match=r"pe\.rain = 0"):
+        Both().states.replace_die(0)
+    both = updated("parity", 0)
+    with pytest.raises(InputError, match="no parity before the end of update 1"):
+        both.states.replace_die(0)
+    both.begin()
+    with pytest.raises(InputError, match="a plan is running"):
+        both.states.replace_die(0)
+    both.drive.run()
+    both.states.replace_die(0)
+    same(both)
+
+
+def test_over_the_control_socket_of_a_served_drive(tmp_path_factory):
+    """`ondie ctl … replace-die`: the answer, and what is refused."""
+    both = updated("parity, records")
+    path = os.path.relpath(tmp_path_factory.mktemp("ctl") / "s")
+    with Service(both.drive) as service:
+        listener = Listener(Address(path=path), "--ctl", private=True)
+        control = ControlServer(ServedDrive(both.drive, service), listener)
+        try:
+            found = send(path, "replace-die", {"die": 2})
+            with pytest.raises(InputError, match="die = 9"):
+                send(path, "replace-die", {"die": 9})
+            send(path, "power-cut", {})
+            with pytest.raises(InputError, match="power"):
+                send(path, "replace-die", {"die": 2})
+            send(path, "power-on", {})
+            with pytest.raises(InputError, match="the drive holds no states"):
+                send(path, "replace-die", {"die": 2})
+        finally:
+            control.close()
+    assert found["stripes"] == 2 and found["commit_records"] == 1 and found["parities"] > 0
+    both.states.open(both.drive)
+    same(both)
