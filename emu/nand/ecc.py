@@ -54,6 +54,8 @@ CODE = record_type(
     hopeless="f8",  # above this rate it succeeds less than once in 2**60 pages
 )
 NEVER_LOG = -60 * math.log(2)
+USUAL = 1e-3
+"""Share of code words that fail at the raw bit error rate that a code's limit stands for."""
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
 """Outcome of a read: corrected by hard decision, with or without retries (CORRECTED), corrected by
 soft decision (SOFT), or media error (UNCORRECTABLE)."""
@@ -174,9 +176,9 @@ def code(cfg: Config) -> np.recarray:
     made.data_bits = 8 * ecc.codeword_bytes
     made.bits = 8 * (ecc.codeword_bytes + check_bytes(cfg))
     made.coded = ecc.code != "capability"
-    made.limit = ecc.correctable_bits
-    soft = ecc.soft_reads > 0
-    made.soft_limit = int(ecc.correctable_bits * ecc.soft_gain) if soft else ecc.correctable_bits
+    made.limit = made.soft_limit = word_limit(cfg, ecc.correctable_bits)
+    if ecc.soft_reads > 0:
+        made.soft_limit = word_limit(cfg, int(ecc.correctable_bits * ecc.soft_gain))
     words = page // ecc.codeword_bytes
     made.words = words
     made.retries = ecc.retries
@@ -184,10 +186,25 @@ def code(cfg: Config) -> np.recarray:
     made.decode_limit = -(-ecc.decode_limit_ps // slots)
     made.soft_decode = -(-ecc.soft_decode_ps // slots)
     made.gain = ecc.retry_gain
-    n, t = 8 * (ecc.codeword_bytes + check_bytes(cfg)), ecc.correctable_bits
+    n, t = int(made.bits[0]), int(made.limit[0])
     made.safe = _turn(lambda p: math.log(words) + log_above(n, t, p) < NEVER_LOG)[0]
     made.hopeless = _turn(lambda p: words * log_up_to(n, t, p) >= NEVER_LOG)[1]
     return made
+
+
+def word_limit(cfg: Config, limit: int) -> int:
+    """Return the wrong bits of a whole code word that are corrected, for ``limit`` of user bits.
+
+    BCH corrects that number wherever the bits are. The limit of an LDPC code says at which raw bit
+    error rate its words fail (`ondie validate ecc`): with check bits it is the least limit with
+    which no more than USUAL of the words fail at the rate at which USUAL of them do without.
+    """
+    if cfg.ecc.code != "ldpc":
+        return limit
+    data, usual = 8 * cfg.ecc.codeword_bytes, math.log(USUAL)
+    bits = data + 8 * check_bytes(cfg)
+    rate = _turn(lambda p: log_above(data, limit, p) < usual)[0]
+    return next(most for most in range(limit, bits + 1) if log_above(bits, most, rate) <= usual)
 
 
 def check_bytes(cfg: Config) -> int:

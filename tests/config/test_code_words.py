@@ -1,6 +1,8 @@
 """Which real codes fit a page and its spare area, and what is said of those that do not."""
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from ondie.emu.config.config import load_preset
 from ondie.emu.config.loader import preset_names
@@ -92,3 +94,25 @@ def test_presets_have_room_for_ldpc(name):
 def test_the_capability_model_has_no_check_bits():
     code = ecc.code(GEN4.replace({"errors.kind": "model"}))[0]
     assert not code.coded and code.bits == code.data_bits == 8 * 4096
+
+
+@pytest.mark.parametrize("name", ["gen4-tlc", "newport"])
+def test_the_limit_of_an_ldpc_word_counts_its_check_bits(name):
+    """Where 1 in 1,000 words fails by its user bits, so does the whole word: errors hit both."""
+    cfg = load_preset(name).replace({"ecc.code": "ldpc", "errors.kind": "model"})
+    code = ecc.code(cfg)[0]
+    for limit, whole in (
+        (cfg.ecc.correctable_bits, code.limit),
+        (int(cfg.ecc.correctable_bits * cfg.ecc.soft_gain), code.soft_limit),
+    ):
+        rates = np.linspace(limit / code.data_bits / 2, limit / code.data_bits, 4000)
+        data = stats.binom.sf(limit, code.data_bits, rates)
+        rate = rates[np.searchsorted(data, 1e-3)]
+        assert stats.binom.sf(whole, code.bits, rate) == pytest.approx(1e-3, rel=0.25)
+        assert stats.binom.sf(limit, code.bits, rate) > 0.1
+
+
+def test_bch_corrects_its_number_wherever_the_bits_are():
+    small = {"ecc.code": "bch", "ecc.codeword": "1 KiB", "ecc.correctable_bits": "40"}
+    code = ecc.code(GEN4.replace({"errors.kind": "model", **small, **HARD}))[0]
+    assert code.limit == code.soft_limit == 40
