@@ -299,6 +299,15 @@ def waits_for_mapping(st, tid):
 
 
 @cold
+def update_newest(st, dev, lpn):
+    """Mark the entry of a logical page as dirty (:func:`update`) and as most recently used."""
+    entry = find(st, dev, lpn)
+    if entry > 0:
+        touch(st, dev, entry)
+    update(st, dev, lpn)
+
+
+@cold
 def count_move(st, dev, lpn):
     """Count the lookup of the mapping of a logical page that collection moves."""
     st.lookup[2, HITS if find(st, dev, lpn) > 0 else OTHER_MISSES] += 1

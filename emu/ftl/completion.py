@@ -141,6 +141,10 @@ def write_collected_page(st, tid):
         gc_victims.release_reservation(st, unit, txn.victim, 1)
         on_moved(st, tid)
         return
+    if cfg.ordered != 0 and cfg.map_entries != 0:  # as in MQSim, not when it has been programmed
+        if cfg.probe != 0:
+            cmt.count_move(st, txn.dev, txn.lpn)
+        cmt.update_newest(st, txn.dev, txn.lpn)
     ppn, got = write_frontier.allocate(
         st, txn.dev, unit, gc_victims.destination_stream(st, txn.victim), 1
     )
@@ -152,7 +156,7 @@ def write_collected_page(st, tid):
     gc_victims.release_reservation(st, unit, txn.victim, 1)
     if st.reg[0].filled != 0 and cfg.gc_stop > 0:
         maybe_start_gc(st, txn.dev, unit)
-    if cfg.probe != 0 and cfg.map_entries != 0:
+    if cfg.probe != 0 and cfg.map_entries != 0 and cfg.ordered == 0:
         cmt.count_move(st, txn.dev, txn.lpn)
     txn.op = timing.PROGRAM
     txn.ppn = ppn
@@ -306,7 +310,7 @@ def on_own_program_done(st, tid, unit):
         page_map.log_move(st, tid)
     if int(st.l2p[dev, txn.lpn]) - 1 == txn.src_ppn:
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
-        if txn.lpn < cfg.lpns and cfg.map_entries != 0:
+        if txn.lpn < cfg.lpns and cfg.map_entries != 0 and cfg.ordered == 0:
             cmt.update(st, dev, txn.lpn)
     if cfg.errors != 0:
         page_health.carry_after_move(st, tid)

@@ -24,6 +24,7 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import take_txn
 from ondie.emu.ftl import (
     block_manager,
+    cached_entries,
     gc_victims,
     page_map,
     policies,
@@ -56,8 +57,24 @@ def maybe_start_gc(st, dev, unit):
         if block < 0:
             return
         st.count[dev, pslc.counter_of_moves(st, block, MOVE_STARTS)] += 1
+        if st.cfg[0].ordered != 0 and st.cfg[0].map_entries != 0:
+            touch_entries(st, dev, block)
         if not start_moving(st, dev, unit, block):
             return
+
+
+@cold
+def touch_entries(st, dev, block):
+    """Make the cached mapping entries of the pages of victim ``block`` the most recently used ones,
+    page after page, as MQSim does when it locks the pages.
+    """
+    first = page_map.first_page(st, dev, block)
+    for ppn in range(first, first + st.cfg[0].block_pages):
+        lpn = int(st.p2l[dev, ppn]) - 1
+        if 0 <= lpn < st.cfg[0].lpns and int(st.l2p[dev, lpn]) - 1 == ppn:
+            entry = cached_entries.find(st, dev, lpn)
+            if entry > 0 and st.entry[entry - 1].dirty != cached_entries.RESERVED:
+                cached_entries.touch(st, dev, entry)
 
 
 @inline
