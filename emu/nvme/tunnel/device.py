@@ -211,7 +211,8 @@ class DeviceRelay:
     def _execute(self, sqe: Sqe, data: Data, now: int) -> int | None:
         """Return the status of a command, or None if it has been completed or is completed later,
         as the handlers below do."""
-        if sqe.cid in self._waiting_cids():
+        waits = self._reads or self._writes or self._listening or self._close_cid >= 0
+        if waits and sqe.cid in self._waiting_cids():
             return wire.ID_CONFLICT
         if sqe.opcode == wire.ASYNC_EVENT_REQUEST:
             return self._listen(sqe)

@@ -35,7 +35,8 @@ Key = tuple[str, int]
 class _Active:
     """Command that is not completed."""
 
-    sqe: Sqe
+    entry: bytes
+    """Submission queue entry, without the identifier."""
     data: Data
     cid: int
     """Identifier of its last issue; -1: it is to be issued again."""
@@ -89,7 +90,7 @@ class Flight:
         ``fields``: of the submission queue entry. There must be an identifier left."""
         if kind == "event":
             number = self._events = self._events + 1
-        active = _Active(Sqe(OPCODES[kind], **fields), data, -1)
+        active = _Active(Sqe(OPCODES[kind], **fields).pack(), data, -1)
         self._active[kind, number] = active
         self._counts[kind] += 1
         return self._submit((kind, number), active, now)
@@ -108,7 +109,8 @@ class Flight:
         active.cid = cid
         under_way[cid] = key, now
         self.issued[key[0]] += 1
-        return Command(active.sqe._replace(cid=cid).pack(), active.data)
+        entry = active.entry
+        return Command(entry[:2] + cid.to_bytes(2, "little") + entry[4:], active.data)
 
     def again(self, now: int) -> list[Command]:
         """Return the commands that are issued again."""
