@@ -1,15 +1,12 @@
 """Bit errors in stored bytes: the positions of the wrong bits of a page read, drawn by seed.
 
-Owns masks of wrong bits, reads of stored pages with wrong bits, and the interface for codecs that
-correct real bytes. Does not own error rates (rber.py) or the number of wrong bits
-(ecc.page_errors).
+Owns masks of wrong bits, and reads of stored pages with wrong bits. Does not own error rates
+(rber.py), the number of wrong bits (ecc.page_errors) or the codes that correct them (codec.py).
 Source: raw bit errors of NAND as independent flips of stored bits, as in the error models of Cai et
 al., Proc. IEEE 105(9), 2017; Floyd, CACM 30(9), 1987 (distinct positions without a list).
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -145,48 +142,3 @@ def copy_back(store: PageStore, source: int, target: int, lpn: int, rate: float,
     store.move(source, target, lpn)
     store.damage(target, mask)
     return int(np.bitwise_count(mask).sum())
-
-
-class Decoded(NamedTuple):
-    """Result of decoding a page."""
-
-    data: np.ndarray
-    """Decoded page, uint8[page bytes]. It is correct if every code word could be corrected."""
-    corrected_bits: int
-    failed_words: int
-
-
-class Codec(Protocol):
-    """Interface of an error-correcting code that works on the bytes of a page."""
-
-    def encode(self, data: np.ndarray) -> np.ndarray:
-        """Return the check bytes, uint8[n] with any n, of a page, uint8[page bytes]."""
-        ...
-
-    def decode(self, raw: np.ndarray, check: np.ndarray) -> Decoded:
-        """Decode a page as read, ``raw``: uint8[page bytes]. ``check``: the check bytes as read.
-        Both may have wrong bits.
-        """
-        ...
-
-
-class Capability:
-    """Codec that corrects up to ``limit`` wrong bits per code word, without a real code.
-
-    The check bytes are a copy of the data. The decoder compares them with the page as read to count
-    wrong bits. A real codec can replace this class.
-    """
-
-    def __init__(self, codeword_bytes: int, limit: int) -> None:
-        self.codeword_bytes = codeword_bytes
-        self.limit = limit
-
-    def encode(self, data: np.ndarray) -> np.ndarray:
-        return data.copy()
-
-    def decode(self, raw: np.ndarray, check: np.ndarray) -> Decoded:
-        words = raw.reshape(-1, self.codeword_bytes)
-        wrong = np.bitwise_count(words ^ check.reshape(words.shape)).sum(axis=1, dtype=np.int64)
-        good = wrong <= self.limit
-        data = np.where(good[:, None], check.reshape(words.shape), words).reshape(raw.shape)
-        return Decoded(data, int(wrong[good].sum()), int((~good).sum()))

@@ -26,6 +26,8 @@ from ondie.emu.units import InputError
 from ondie.kernels.errors import KernelError
 
 CID_BYTE = 2
+CHANGES_MARKS = (Nvm.WRITE, Nvm.WRITE_ZEROES, Nvm.DATASET_MANAGEMENT, Nvm.WRITE_UNCORRECTABLE)
+"""Commands that mark blocks as uncorrectable or take marks away."""
 MOST_AREA = 1 << 24
 """Bytes of the data area of a batch from which it is run in parts."""
 
@@ -180,7 +182,7 @@ class IoRunner:
         marks = self._drive.served.marks
         found, kept = marks.change(lambda: [self._finish(each) for each in part])
         for each, result in zip(part, found, strict=True):
-            if each.plan.opcode == Nvm.WRITE_UNCORRECTABLE and not kept:
+            if each.plan.opcode in CHANGES_MARKS and not kept:
                 result = IoResult(Cqe(each.request.sqe.cid, int(Code.INTERNAL_ERROR)))
             results[each.at] = result._replace(data=result.data.copy()) if several else result
 

@@ -13,6 +13,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import rng as draws
 from ondie.emu.nand import bit_errors as inject
 from ondie.emu.nand import ecc, rber
+from ondie.emu.nand.codec import Decoder, PageRead
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.units import InputError
 
@@ -207,38 +208,25 @@ def test_bad_input_is_named(page):
     assert store.intact(0)
 
 
-# --- the seam for codecs
+# --- what a real code makes of them
 
 
-@pytest.mark.parametrize("limit", [0, 1, 302])
-def test_what_is_within_the_limit_comes_back(page, limit):
-    """Words of limit - 1, limit, limit + 1 and no wrong bits: three come back, one does not."""
-    codec: inject.Codec = inject.Capability(4096, limit)
-    check = codec.encode(page)
-    mask = np.zeros(PAGE, np.uint8)
-    wanted = (max(limit - 1, 0), limit, limit + 1, 0)
-    for word, n in enumerate(wanted):
-        inject.scatter(mask, word * 32768, 32768, key(word), n)
-    data, corrected, failed = codec.decode(page ^ mask, check)
-    assert failed == 1 and corrected == sum(wanted) - wanted[2]
-    right = (data == page).reshape(4, -1).all(axis=1)
-    assert right.tolist() == [True, True, False, True]
-    assert (data[8192:12288] == (page ^ mask)[8192:12288]).all()  # as it was read
-    assert check.tobytes() == page.tobytes()
-
-
-def test_the_codec_agrees_with_the_read(page):
-    """Rates around the limit: media errors by count are media errors by bytes."""
-    codec = inject.Capability(4096, int(CODE.limit))
-    check = codec.encode(page)
+def test_a_real_code_agrees_with_the_read(page):
+    """Rates around the limit of a BCH code: words with more wrong bits than it corrects, check bits
+    included, fail, and no others; they are as they were read."""
+    bch = {"ecc.code": "bch", "ecc.codeword": "1 KiB", "ecc.correctable_bits": "60"}
+    cfg = load_preset("newport").replace({"errors.kind": "model", "ecc.soft_reads": "0"} | bch)
+    code, decoder = ecc.code(cfg)[0], Decoder(cfg)
     outcomes = set()
-    for ppn in range(60):
-        rate = 7e-3 + 2e-3 * ppn / 60
-        raw = page ^ inject.wrong_bits(PAGE, rate, key(ppn), CODE)
-        errors, worst = ecc.page_errors(CODE, key(ppn), 0, rate)
-        decoded = codec.decode(raw, check)
-        assert (decoded.failed_words > 0) == (worst > CODE.limit)
-        if not decoded.failed_words:
-            assert decoded.corrected_bits == errors and (decoded.data == page).all()
-        outcomes.add(decoded.failed_words)
+    for ppn in range(40):
+        rate = 5.5e-3 + 2e-3 * ppn / 40
+        (found,) = decoder.decode([PageRead(page, int(key(ppn)), rate, 0, ecc.CORRECTED)])
+        words = inject.code_words(PAGE, rate, key(ppn), code)
+        wrong = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
+        errors, worst = ecc.page_errors(code, key(ppn), 0, rate)
+        assert (wrong.sum(), wrong.max()) == (errors, worst)
+        assert found.failed == (wrong > 60).sum()
+        mask = np.where((wrong > 60)[:, None], words[:, :1024], 0).reshape(-1)
+        assert (found.data == page ^ mask.astype(np.uint8)).all()
+        outcomes.add(found.failed)
     assert 0 in outcomes and len(outcomes) > 2

@@ -167,6 +167,22 @@ def test_fio_at_depth_1_on_the_wall_clock(small):
     assert any(abs(each) < ABOVE_US for each in above), (above, modelled_us)
 
 
+def test_fio_verifies_a_drive_at_its_end_of_life(small, counts):
+    """3,000 P/E cycles and a month: every page has wrong bits, which the LDPC decoder corrects."""
+    needs("fio")
+    served(small, "--set", "errors.kind=model", "--set", "ecc.code=ldpc", "--set", "cache.mode=off",
+           "--set", "errors.initial_cycles=3000", "--set", "errors.initial_days=30")  # fmt: skip
+    job = fio(small, "--rw=randwrite", f"--size={counts(4, 64)}m", "--verify=crc32c",
+              "--do_verify=1", "--verify_fatal=1")  # fmt: skip
+    assert job["error"] == 0 and job["read"]["total_ios"] >= 1000
+    found = counters(small)
+    decoder = found["decoder"]
+    assert decoder["pages"] >= job["read"]["total_ios"]
+    assert decoder["wrong_bits"] == found["counters"]["corrected_bits"] > 100 * decoder["pages"]
+    assert decoder["failed_pages"] == decoder["miscorrected_words"] == 0
+    assert found["requests"]["errors"] == found["counters"]["media_errors"] == 0
+
+
 @pytest.mark.soak
 def test_media_errors(small, rng):
     """Reads of the damaged units fail, and no others; the drive counts as many; a write heals."""

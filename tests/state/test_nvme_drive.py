@@ -362,6 +362,24 @@ def test_what_cannot_be_kept_ends_with_an_error(served, monkeypatch):
     assert side.admin(FORMAT, nsid=1)[0] == 0
 
 
+@pytest.mark.parametrize("clears", ["write", "zeroes", "deallocate"])
+def test_a_mark_whose_end_cannot_be_kept(served, monkeypatch, clears):
+    """The blocks would be marked again after a restart, so the command has failed; later it has
+    not."""
+    side, block = Side(served), bytes(BLOCK)
+    assert statuses(side.run((UNCORRECTABLE, 4, 1))) == [0]
+
+    def refuse(files: object, durable: bool) -> None:
+        raise InputError("no room")
+
+    request = {"write": io(WRITE, 4, 1, block), "zeroes": (ZEROES, 4, 1),
+               "deallocate": (DEALLOCATE, 4, 1)}[clears]  # fmt: skip
+    monkeypatch.setattr(controller_state, "write_atomically", refuse)
+    assert statuses(side.run(request, (READ, 9, 1))) == [INTERNAL, 0]
+    monkeypatch.undo()
+    assert statuses(side.run(request, (READ, 4, 1))) == [0, 0]
+
+
 def test_a_sanitize_operation_whose_end_cannot_be_kept(served, monkeypatch):
     """It has failed, and runs again at the next start."""
     side, save = Side(served), controller_state.save
