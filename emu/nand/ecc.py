@@ -176,7 +176,7 @@ def code(cfg: Config) -> np.recarray:
     made.data_bits = 8 * ecc.codeword_bytes
     made.bits = 8 * (ecc.codeword_bytes + check_bytes(cfg))
     made.coded = ecc.code != "capability"
-    made.limit = made.soft_limit = word_limit(cfg, ecc.correctable_bits)
+    made.limit = made.soft_limit = limit = word_limit(cfg, ecc.correctable_bits)
     if ecc.soft_reads > 0:
         made.soft_limit = word_limit(cfg, int(ecc.correctable_bits * ecc.soft_gain))
     words = page // ecc.codeword_bytes
@@ -186,7 +186,7 @@ def code(cfg: Config) -> np.recarray:
     made.decode_limit = -(-ecc.decode_limit_ps // slots)
     made.soft_decode = -(-ecc.soft_decode_ps // slots)
     made.gain = ecc.retry_gain
-    n, t = int(made.bits[0]), int(made.limit[0])
+    n, t = 8 * (ecc.codeword_bytes + check_bytes(cfg)), limit
     made.safe = _turn(lambda p: math.log(words) + log_above(n, t, p) < NEVER_LOG)[0]
     made.hopeless = _turn(lambda p: words * log_up_to(n, t, p) >= NEVER_LOG)[1]
     return made
