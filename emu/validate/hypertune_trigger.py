@@ -18,11 +18,13 @@ from ondie.emu.cluster.hypertune.slowdown_detector import Window
 from ondie.emu.cluster.measurement_noise import Noise
 
 SUITE = "hypertune"
+EPOCHS = 1000
+"""Epochs in which false changes are counted."""
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 """Noise of every run with decisions: 5 % of a speed, and 0.02 of a fraction of free cores."""
 QUIET = (
-    "required property, not published: no decline, 5 % noise, 1,000 epochs of 100 steps; a change "
-    "would end an epoch"
+    f"required property, not published: no decline, 5 % noise, {EPOCHS:,} epochs of 100 steps; a "
+    "change would end an epoch"
 )
 DECLINED = (
     "required property, not published: 20 % decline that begins at 0, 25, 50 and 75 % of an epoch "
@@ -89,7 +91,7 @@ def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> n
 
 def trigger_rows() -> Iterator[Row]:
     """Yield the rows of false changes without a decline, and of the delay after a decline."""
-    epochs, steps = 1000, 100
+    epochs, steps = EPOCHS, 100
     quiet = watched("gated", epochs, steps, 10)
     margin = 100 * float(HyperTune(Rule(), np.array([1]), np.ones(1)).margin[0])
     yield _row("changes", IDENTITY, 0, quiet.changes, QUIET, "", 0)

@@ -189,11 +189,11 @@ def test_undoing_takes_no_room(helped, counts):
     check(run, 0, helped)
 
 
-def test_records_say_that_a_step_is_done():
+def test_records_say_that_a_step_is_done(counts):
     """A cut when a record is there: nothing is sent again, what records are missing are made."""
     _, events = plain(0, "undo")
     seen = set()
-    for back in range(1, 420, 20):
+    for back in range(1, 420, counts(40, 20)):
         run = start(0, "undo", seed=back)
         run.step(0)
         if run.step(1, cut_after=int(events[1]) - back):

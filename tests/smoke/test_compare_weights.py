@@ -147,7 +147,8 @@ def test_the_canonical_form_ends_near_the_recorded_weights(name):
 
 
 def test_without_all_steps_there_is_nothing_recorded_to_compare_with():
-    c = compare(traces.load("mlp-fp16"), load_preset("newport"), steps=3, swing=False)
+    trace, paths = traces.load("mlp-fp16"), ["host_offload"]
+    c = compare(trace, load_preset("newport"), steps=3, swing=False, paths=paths)
     w = c.result("host_offload").weights
     assert w.equal_bits == w.elements
     assert (w.recorded_distance, w.recorded_equal_share) == (None, None)
@@ -294,11 +295,12 @@ def test_a_trace_without_initial_weights_is_refused(capsys, tmp_path, monkeypatc
 
 def test_half_precision_on_the_way_up_halves_the_bytes():
     trace, cfg = traces.load("mlp-fp16"), load_preset("optimstore-r1")
+    names = ["in_storage", "on_die"]
     full, half = (
-        compare(trace, cfg, steps=2, options=Options(weights_up=width), swing=False)
+        compare(trace, cfg, steps=2, options=Options(weights_up=width), swing=False, paths=names)
         for width in ("fp32", "fp16")
     )
-    for name in ("in_storage", "on_die"):
+    for name in names:
         a, b = (c.result(name).ledger.totals.bytes_by["link up"] for c in (full, half))
         assert 2 * b == a
         w = half.result(name).weights
