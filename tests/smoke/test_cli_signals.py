@@ -29,6 +29,14 @@ LITTLE = ("flash.channels=1", "flash.dies_per_channel=1", "flash.blocks_per_plan
           "cache.capacity=1 MiB")  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def hang_up_ends():
+    """SIGHUP ends a process, also where the shell of the tests ignores it (nohup)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def ended(folder, signals, *arguments):
     """(exit code, stdout, stderr) after these signals in the middle of a transfer."""
     process = subprocess.Popen(
