@@ -7,6 +7,7 @@ contents of files. Source: none.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from ondie.emu.units import InputError, quoted
 
+STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+"""Numbers of the open files that have names."""
 IMAGES = ("png", "pdf")
 """Image formats of figures."""
 
@@ -33,10 +36,10 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
     """Write all files, or none if one cannot be written. ``files``: contents by path.
 
     Each file is written under a temporary name, then renamed. Missing folders are created. A
-    symbolic link stays, and its target is written; a device or a FIFO (``/dev/null``,
-    ``/dev/stdout``) is written to, since a renamed file would take its place. With ``durable``,
-    files and their names are on the medium at the end, so that they outlive a failure of the host.
-    Raises InputError if a file cannot be written.
+    symbolic link stays, and its target is written. A device or a FIFO (``/dev/null``,
+    ``/dev/stdout``) is written to, before the files are renamed: a renamed file would take its
+    place. With ``durable``, files and their names are on the medium at the end, so that they
+    outlive a failure of the host. Raises InputError if a file cannot be written.
     """
     staged: list[tuple[str, Path]] = []
     made: list[Path] = []
@@ -44,7 +47,7 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
         check_target(path)
     streams = {path: data for path, data in files.items() if _is_stream(path)}
     files = {
-        path.resolve() if path.is_symlink() else path: data
+        Path(os.path.realpath(path)) if path.is_symlink() else path: data
         for path, data in files.items()
         if path not in streams
     }
@@ -60,6 +63,9 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
                     if durable:
                         file.flush()
                         os.fsync(file.fileno())
+        for path, data in streams.items():
+            with writing(path):
+                _write_stream(path, data)
         while staged:
             with writing(staged[0][1]):
                 os.replace(*staged[0])
@@ -67,9 +73,6 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
         for path in files if durable else ():
             with writing(path):
                 _sync_folder(path.parent)
-        for path, data in streams.items():
-            with writing(path):
-                path.write_bytes(data)
     except BaseException:
         for name, _ in staged:
             os.unlink(name)
@@ -80,9 +83,31 @@ def write_atomically(files: Mapping[Path, bytes], durable: bool = False) -> None
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether ``path`` exists and is neither a file nor a folder: a device, a FIFO, a
-    socket."""
+    """Return whether ``path`` is an open file of this process, or exists and is neither a file nor
+    a folder: a device, a FIFO, a socket."""
+    if _descriptor(path) is not None:
+        return True
     return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return the number of the open file that ``path`` stands for, such as /dev/stdout; None if it
+    is another path."""
+    name = STANDARD.get(str(path))
+    if name is None and str(path.parent) in ("/dev/fd", "/proc/self/fd") and path.name.isdecimal():
+        name = int(path.name)
+    return name
+
+
+def _write_stream(path: Path, data: bytes) -> None:
+    """Write ``data`` to a device, a FIFO or an open file of this process, at its position."""
+    number = _descriptor(path)
+    if number is None:
+        path.write_bytes(data)
+        return
+    sys.stdout.flush()
+    with open(os.dup(number), "wb") as file:
+        file.write(data)
 
 
 @contextmanager

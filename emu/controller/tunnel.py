@@ -91,6 +91,7 @@ class TunnelCommands:
             opens = (sqe.opcode, sqe.cdw10) == (Tunnel.CONTROL, protocol.OPEN)
             status = wire.NO_DESCRIPTOR if opens else wire.BAD_DESCRIPTOR
             self.refused[status] += 1
+            controller.errors.add(0, sqe.cid, status, 0, nsid=0)
             self._ended.append(
                 Ended(controller, Cqe(sqe.cid, status), b"", now, len(data), controller.resets)
             )

@@ -61,9 +61,17 @@ def _run(model: Any, shape: Shape, title: str = "") -> Any:
 
     given = torch.zeros(1, *shape, requires_grad=True)
     try:
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels are not counted on every processor
-            return model(given)
-    except (RuntimeError, TypeError, ValueError) as error:
+        with (
+            sdpa_kernel(SDPBackend.MATH),
+            torch.enable_grad(),
+        ):  # the fused kernels are not counted on every processor
+            found = model(given)
+        if not isinstance(found, torch.Tensor):
+            raise InputError(f"{title}: returns {type(found).__name__}; must return a tensor")
+        return found
+    except InputError:
+        raise
+    except Exception as error:  # the code is the user's
         text = " ".join(str(error).split())
         raise InputError(f"{title}: does not run with an input of {shape}: {text}") from error
 

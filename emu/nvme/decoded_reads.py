@@ -10,7 +10,7 @@ of them. A page that it cannot correct fails its command and leaves the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from ondie.emu.engine.core.payload_log import LOG_FILL, LogEntry
 from ondie.emu.nand.codec import DecodedPage, Decoder, PageRead
 from ondie.emu.nand.page_store import PageStore
+from ondie.emu.units import InputError
 
 BATCH_PAGES = 64
 """Pages that are decoded together, at most."""
@@ -42,16 +43,24 @@ class DecodedReads:
         self.decoder = decoder
         self._waiting: list[tuple[LogEntry, PageRead, np.ndarray]] = []
 
-    def add(self, entry: LogEntry, store: PageStore, behind: np.ndarray) -> bool:
+    def add(
+        self, entry: LogEntry, store: PageStore, behind: np.ndarray, damaged: Container[int]
+    ) -> bool:
         """Take ``entry`` of the log, which the entries ``behind`` follow, with a copy of its page.
-        Return True if the batch is full.
+        Return True if the batch is full. A page of ``damaged`` whose segment cannot be read is not
+        taken: its request has failed.
 
         A translation page of the start has no stored bytes, and counts as zeros like those that the
         drive programs.
         """
         data = np.zeros(store.page_bytes, np.uint8)
         if entry.row >= 0 or store.is_written(entry.ppn):
-            data[:] = store.read(entry.ppn)
+            try:
+                data[:] = store.read(entry.ppn)
+            except InputError:
+                if entry.ppn not in damaged:
+                    raise
+                return False
         read = PageRead(data, entry.key, entry.rate, entry.n, entry.old)
         self._waiting.append((entry, read, behind))
         return len(self._waiting) >= BATCH_PAGES

@@ -317,7 +317,8 @@ class MovedBytes:
         """Let the page read of ``entry`` of the log be decoded. Plans use its bytes at once."""
         if self._decoded is None:
             raise Imbalance(f"bytes cannot move as the engine's log says: {entry}")
-        if self._decoded.add(entry, self.stores[entry.dev], behind) or entry.kind == ROW:
+        full = self._decoded.add(entry, self.stores[entry.dev], behind, self.damaged)
+        if full or entry.kind == ROW:
             self._finish_decoding()
 
     def _finish_decoding(self) -> None:

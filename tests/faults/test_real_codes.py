@@ -37,6 +37,29 @@ def wrong_bits(got, data):
     return np.bitwise_count(got ^ data).sum(axis=1, dtype=np.int64)
 
 
+@pytest.mark.parametrize("changes", [BCH, LDPC], ids=["bch", "ldpc"])
+def test_a_segment_that_is_missing_fails_its_reads(tmp_path, rng, changes):
+    """As without a real code: the reads fail, and the drive stays online."""
+    cfg = small.config(**changes, ftl__initial="fresh", errors__floor=1e-3)
+    commands = np.zeros(8, COMMAND)
+    commands["op"], commands["size"] = WRITE, small.PAGE
+    commands["offset"] = commands["data"] = np.arange(8) * small.PAGE
+    with Drive(cfg, payload=True, store=tmp_path / "s") as drive:
+        drive.buffer = rng.integers(0, 256, (8, small.PAGE), np.uint8)
+        drive.submit(commands)
+        drive.run_until(None)
+        assert not drive.completions()["status"].any()
+    with Drive(cfg, payload=True, store=tmp_path / "s") as drive:
+        for path in (tmp_path / "s").glob("segment-*"):
+            path.unlink()
+        drive.buffer = np.zeros((8, small.PAGE), np.uint8)
+        commands["op"], commands["arrival"] = READ, drive.now
+        drive.submit(commands)
+        drive.run_until(None)
+        assert (drive.completions()["status"] == MEDIA_ERROR).all()
+        assert drive.defect is None
+
+
 # --- what the code makes of a read
 
 

@@ -92,6 +92,24 @@ def test_a_model_without_a_cut_is_refused(calls, text):
         from_torch(Bypass(calls), (1, 4, 4), "Own")
 
 
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [(lambda x: {"out": x}, "returns dict; must return a tensor"),
+     (lambda x: x.nothing, "does not run .*no attribute 'nothing'")],
+)  # fmt: skip
+def test_what_a_model_does_is_refused_in_one_line(output, text):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+        def forward(self, image):
+            return output(self.b(self.a(image)))
+
+    with pytest.raises(InputError, match=f"Own: {text}"):
+        from_torch(Own(), (3, 4, 4), "Own")
+
+
 def test_other_models_are_refused():
     with pytest.raises(InputError, match="must be a torch.nn.Module"):
         from_torch(3, (3, 4, 4), "Own")

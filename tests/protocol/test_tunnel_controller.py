@@ -208,6 +208,7 @@ def test_one_controller_at_a_time(host):
     assert host.submit(receive(3, 1), controller=other) == [(3, BAD_DESCRIPTOR, 0, 0, b"")]
     found = host.submit(host.open(5, opening=10), controller=other)
     assert found == [(5, NO_DESCRIPTOR, 0, 0, b"")] and status(host)["REFUSED"] == 2
+    assert other.errors.count == 2  # in the log of the controller that has sent them
     # the host of the tunnel comes by another controller
     assert host.submit(host.open(5), controller=other) == [
         (3, 0x007, 0, 0, b""), (5, 0, 1, 0, b""),
@@ -261,3 +262,13 @@ def test_a_relay_through_the_controller_survives_resets(host, counts):
             for events, found in ((host.tunnel.relay, got[0]), (relay, got[1])):
                 found += [each.data for each in events.events() if isinstance(each, Packet)]
         assert relay.state is State.CLOSED and got == (down, up)
+
+
+def test_a_drive_that_takes_no_packets_takes_none_after_a_reopen():
+    host, packet = TunnelHost(), block(ip(60))
+    host.submit(host.open())
+    host.tunnel.pause(True)
+    host.submit(host.open(3, 10, 3))
+    assert host.submit(send(4, 0, packet, descriptor=2), packet) == []
+    host.tunnel.pause(False)
+    assert [(each.cqe.cid, each.cqe.status) for each in host.tunnel.completions()] == [(4, 0)]

@@ -386,6 +386,16 @@ def test_a_device_is_written_to_and_not_replaced(folder, capsys):
     assert files(folder) == ["pipe"]
 
 
+def test_standard_output_keeps_what_is_in_its_file(folder):
+    """`>> file`: the name leads to a file, which must not be replaced."""
+    words = [sys.executable, "-m", "ondie.emu.cli", *quick("--json", "/dev/stdout")]
+    (folder / "log").write_text("before\n")
+    with open(folder / "log", "ab") as log:
+        done = subprocess.run(words, stdout=log, timeout=60, check=False)
+    text = (folder / "log").read_text()
+    assert done.returncode == 0 and text.startswith("before\n{") and len(text) > 1000
+
+
 def test_a_link_stays_and_its_target_is_written(folder, capsys):
     (folder / "there").mkdir()
     (folder / "link.json").symlink_to("there/real.json")

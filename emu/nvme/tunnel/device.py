@@ -83,6 +83,7 @@ class DeviceRelay:
         self._listening: list[int] = []  # event requests, by command identifier
         self.opening = 0
         """Number that the host has given to the last opening; 0: none."""
+        self._paused = False  # by the drive, for this opening and later ones
         self._reset(limits)
 
     def _reset(self, form: Format) -> None:
@@ -99,7 +100,6 @@ class DeviceRelay:
         self._close_cid = -1
         self._closing = False  # the drive requests to close
         self._told = False
-        self._paused = False
         self._end_status = -1  # of the close of this tunnel, if it is closed
 
     # --- the drive's side
