@@ -1,13 +1,14 @@
 """Does a run of a torch model give its layer table, and is a model without a cut refused?"""
 
 import pytest
-import torch
-from torch import nn
 
 from ondie.emu.ndpipe.layers import Builder
 from ondie.emu.ndpipe.torch_layers import from_torch
 from ondie.emu.units import InputError
 from tests.smoke.commands import here, refused
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+nn = torch.nn
 
 FILE = """
 from torch import nn
