@@ -7,6 +7,7 @@ Source: POSIX shells: 128 plus the number of the signal.
 
 from __future__ import annotations
 
+import atexit
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -89,11 +90,23 @@ def end_in_order() -> None:
         nonlocal ending
         if not ending:  # SIG_IGN instead would let Python report one that is already pending
             ending = True
+            atexit.register(_ignore_further)
             raise Terminated(number)
 
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, terminate)
+
+
+def _ignore_further() -> None:
+    """Ignore the signals ENDING until the process has ended.
+
+    The interpreter takes its handlers away some milliseconds before the process ends: a second
+    signal then would replace the exit code of the first.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # what is pending has run on return
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def interruption(error: BaseException | None) -> tuple[str, int]:

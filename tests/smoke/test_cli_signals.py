@@ -80,6 +80,21 @@ def test_an_export_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["s"]
 
 
+def test_a_signal_while_the_interpreter_ends():
+    """The handlers of Python are gone by then: the first signal still gives the exit code."""
+    code = (
+        "import os, signal, sys; from ondie.emu.cli import ending as cli; cli.end_in_order()\n"
+        "class Late:\n"
+        "    def __del__(self, write=os.write, kill=os.kill, pid=os.getpid()):\n"
+        "        write(1, b'late'); kill(pid, 15); kill(pid, 1)\n"
+        "sys.late = Late()\n"  # collected when the modules are, after the handlers
+        "try:\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "except KeyboardInterrupt as error:\n    sys.exit(cli.interruption(error)[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (129, "late", "")
+
+
 def test_an_ignored_signal_stays_ignored():
     """nohup: SIGHUP is ignored, SIGTERM is not."""
     code = (
