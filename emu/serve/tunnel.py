@@ -17,7 +17,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.controller.tunnel import Ended, TunnelCommands, User
@@ -139,10 +139,10 @@ class DriveTunnel:
                 deliver = dict(self._deliver)
             for each in ready:
                 for packet in each.packets:
-                    self._take(packet)
+                    _guarded(self._take, packet)
                 for ended in each.ended:
                     if ended.controller in deliver and ended.live:
-                        deliver[ended.controller](ended)
+                        _guarded(deliver[ended.controller], ended)
 
     def _schedule(self, ended: Sequence[Ended], events: Sequence[Event]) -> None:
         """Put completions and packets on the schedule."""
@@ -195,6 +195,14 @@ class DriveTunnel:
         if (deadline := self.commands.relay.deadline) is not None:
             times.append(deadline)
         return min(times) - clock_ps() if times else None
+
+
+def _guarded(receiver: Callable[[Any], None], what: Data | Ended) -> None:
+    """Hand ``what`` over. An exception is shown: what follows belongs to others."""
+    try:
+        receiver(what)
+    except Exception:  # noqa: BLE001 - a host that has gone, or a defect
+        show_exception("tunnel")
 
 
 def _crossing(size: int, rate: int) -> int:

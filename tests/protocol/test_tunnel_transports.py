@@ -255,6 +255,28 @@ def test_a_paused_drive_holds_the_host_back(drive, server):
     host.admin.close()
 
 
+def test_a_receiver_that_raises_stops_nothing_else(drive, server, monkeypatch, capfd):
+    taken = []
+
+    def take(packet):
+        taken.append(bytes(packet))
+        if len(taken) == 1:
+            raise OSError("gone")
+        drive.inbox.put(packet)
+
+    monkeypatch.setattr(drive.tunnel, "_take", take)
+    host = TcpHost(drive, server)
+    host.relay.open()
+    host.until(lambda: host.relay.state is State.OPEN)
+    packets = [ip(1500 - i) for i in range(12)]  # several blocks, of several packets each
+    for packet in packets:
+        host.relay.send(packet)
+    host.until(lambda: len(host.packets) == 11 and not host.relay.in_flight("write"))
+    assert taken == packets and [bytes(each) for each in host.packets] == packets[1:]
+    assert "ondie serve: tunnel" in capfd.readouterr().err
+    host.admin.close()
+
+
 # --- the time of commands
 
 
