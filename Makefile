@@ -23,7 +23,7 @@ TESTS := $(VENV)/tests$(if $(TRAIN),-train)
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
-.PHONY: compare test pytest soak docs check clean
+.PHONY: compare test pytest soak docs check clean compiled required
 .DELETE_ON_ERROR:
 
 compare: $(INSTALLED)
@@ -50,19 +50,34 @@ docs: $(TESTS)
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The stamps depend on what is compiled and declared; Python files are used in place.
+# The stamps depend on what is compiled and declared; Python files are used in place. One pip
+# compiles csrc/ while the other installs what is required. Bytecode of a package is stored when
+# it is imported: most modules of most packages never are.
 BUILD := pyproject.toml $(wildcard csrc/*)
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
+# Requirements of the package and of the extras that are named, one a line.
+LIST := import sys, tomllib; \
+    project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+    extras = (project["optional-dependencies"][name] for name in sys.argv[1:]); \
+    print(*project["dependencies"], *sum(extras, []), sep="\n")
 
 $(INSTALLED): $(BUILD) | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@$(MAKE) -j2 --no-print-directory compiled required EXTRAS=
 	@touch $@
 
 $(TESTS): $(BUILD) | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@$(MAKE) -j2 --no-print-directory compiled required
 	@mkdir -p $(VENV)/typing/ondie
 	@for room in kernels traces emu; do ln -sfn ../../../$$room $(VENV)/typing/ondie/$$room; done
 	@for name in __init__.py py.typed; do ln -sfn ../../../emu/api/$$name $(VENV)/typing/ondie/$$name; done
 	@touch $@ $(INSTALLED)
+
+compiled:
+	$(INSTALL) --no-deps -e .
+
+required:
+	$(BIN)/python -c '$(LIST)' $(subst $(comma), ,$(EXTRAS)) >$(VENV)/required.txt
+	$(INSTALL) --no-compile -r $(VENV)/required.txt
 
 clean:
 	rm -rf $(VENV) build dist results *.egg-info kernels/_*.so
