@@ -63,7 +63,7 @@ NAMED: dict[str, Named] = {
     "optimstore": Named(optimstore_rows),
     "stannis": Named(stannis_rows),
     "hypertune": Named(hypertune_rows),
-    "tunnel": Named(tunnel_rows),
+    "tunnel": Named(tunnel_rows, ("live",)),
     "drives": Named(drives_rows),
     "ecc": Named(ecc_rows, ("full",)),
     "ndpipe": Named(ndpipe_rows, ("network",)),

@@ -25,6 +25,7 @@ from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
 from ondie.emu.nvme.tunnel.framing import HEADER
 from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER
 from ondie.emu.paths.base import Options
+from ondie.emu.validate.tunnel_live import live_rows
 from ondie.emu.validate.tunnel_packets import Transfer, run
 from ondie.traces import load
 
@@ -63,15 +64,16 @@ TUNNELS = (1, 6, 12, 24, 36)
 THREADS = (1, 2, 4, 8)
 
 
-def tunnel_rows(progress: Progress) -> list[Row]:
-    """Return all rows of the suite."""
+def tunnel_rows(progress: Progress, live: bool = False) -> list[Row]:
+    """Return all rows of the suite. ``live``: and those of programs that send real bytes
+    (tunnel_live.py), which take minutes."""
     parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
     rows: list[Row] = []
     for i, part in enumerate(parts):
         rows += part()
         if progress is not None:
             progress(SUITE, (i + 1) / len(parts))
-    return rows
+    return rows + live_rows(progress) if live else rows
 
 
 def cost_of(preset: str, *overrides: str) -> TunnelCost:

@@ -83,6 +83,8 @@ def check_options(name: str | None, given: Mapping[str, Any]) -> None:
               help="smart-infinity: percentage of the gradient that is sent, or none.")  # fmt: skip
 @click.option("--full", is_flag=True, default=None,
               help="ecc: measure frame error rates down to 1e-5, in minutes.")  # fmt: skip
+@click.option("--live", is_flag=True, default=None,
+              help="tunnel: send real bytes through live tunnels, too, in minutes.")  # fmt: skip
 @click.option("--network", metavar="FILE.py:FUNCTION",
               help="ndpipe: only the cuts of the torch model that FUNCTION returns.")  # fmt: skip
 @output_options("the rows")
