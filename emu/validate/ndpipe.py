@@ -34,6 +34,7 @@ from ondie.emu.ndpipe.partition import (
 from ondie.emu.ndpipe.servers import jpeg_bytes, server
 from ondie.emu.ndpipe.torch_layers import from_torch
 from ondie.emu.units import InputError
+from ondie.emu.validate.ndpipe_costs import cost_rows, inference_rows
 from ondie.emu.validate.ndpipe_runs import pipeline_rows, version_rows
 
 SUITE = "ndpipe"
@@ -95,7 +96,8 @@ def ndpipe_rows(progress: Progress, network: str | None = None) -> list[Row]:
     if network is not None:
         return [*own_rows(read_network(network))]
     parts: list[Callable[[], Iterator[Row]]] = [
-        table_rows, cut_rows, choice_rows, bound_rows, claim_rows, pipeline_rows, version_rows,
+        table_rows, cut_rows, choice_rows, bound_rows, claim_rows, partial(cost_rows, STORES),
+        pipeline_rows, version_rows, inference_rows,
     ]  # fmt: skip
     return rows_of_parts(SUITE, parts, progress)
 
