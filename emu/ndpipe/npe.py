@@ -142,8 +142,10 @@ def infer(
         for stages in (CORES, (FEATURES, CLASSIFICATION)):
             total = _sum(alone, stages)
             spans |= {name: total if alone[name] else 0.0 for name in stages}
-    stage_ps = [round(US * spans[name]) for name in (*NPE_STAGES[1:], RECEIVE)]
-    times = Times(*stage_ps, 0)  # no training
+    decode, resize, normalize, features, classify, receive = (
+        round(US * spans[name]) for name in (*NPE_STAGES[1:], RECEIVE)
+    )
+    times = Times(decode, resize, normalize, features, classify, receive, 0)  # no training
     plan = Plan(2, batch, size, depth=DEPTH if pipelined else 1)
     found = simulate([Store(photos)] * stores, times, plan, cfg)
     alone = {LOAD: found.busy_ps[LOAD] / photos / US, **alone}
