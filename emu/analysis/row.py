@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +128,19 @@ class Row:
         if self.interval is not None:
             data["interval"] = list(self.interval)
         return data
+
+
+def rows_of_parts(
+    suite: str, parts: Sequence[Callable[[], Iterable[Row]]], progress: Progress
+) -> list[Row]:
+    """Return the rows of all parts of a suite, in order; report the share of finished parts (0 to
+    1) before each part."""
+    rows: list[Row] = []
+    for i, part in enumerate(parts):
+        if progress is not None:
+            progress(suite, i / len(parts))
+        rows += part()
+    return rows
 
 
 def tables(rows: list[Row]) -> list[Table]:

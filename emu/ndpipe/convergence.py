@@ -40,18 +40,6 @@ def generalization_gap(params: int, samples: int, probability: float) -> float:
     return math.sqrt(math.log(2 * params / probability) / (2 * samples))
 
 
-def excess_probability(gap: float, params: int, samples: int) -> float:
-    """Return the bound on the probability that any of ``params`` mean losses differs from its
-    expectation by ``gap`` or more: 2 P exp(-2 m D^2), the inverse of :func:`generalization_gap`.
-
-    Raises InputError for a gap that is not above 0.
-    """
-    whole_number("params", params, 1, MOST)
-    whole_number("samples", samples, 1, MOST)
-    _number("gap", gap, 0, math.inf)
-    return 2 * params * math.exp(-2 * samples * gap * gap)
-
-
 def next_run_loss(loss: float, params: int, samples: int, probability: float) -> float:
     """Return the bound of Lemma 5.2 on the loss at the start of the second run: l1(T1) + D, with
     probability 1 - t.

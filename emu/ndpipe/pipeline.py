@@ -86,7 +86,7 @@ class Plan:
     ``runs``: N, number of sub-datasets. ``batch``: photos per batch. ``photo_bytes``: size of a
     stored photo. ``copies``: every batch has a copy on one other store. ``balance``: assign batches
     to the owner or the holder of the copy, whichever ends first; needs ``copies``. ``depth``:
-    batches of a store in memory, at least the number of its stages. ``detect_ps``: time after
+    batches of a store in memory; 1: the stages do not overlap. ``detect_ps``: time after
     which the failure of a store is noticed.
     """
 
@@ -101,7 +101,7 @@ class Plan:
     def __post_init__(self) -> None:
         whole_number("runs", self.runs, 1, 1 << 20)
         whole_number("batch", self.batch, 1, 1 << 20)
-        whole_number("depth", self.depth, len(STAGES), 1 << 20)
+        whole_number("depth", self.depth, 1, 1 << 20)
         whole_number("detect_ps", self.detect_ps, 0, 1 << 60)
         if self.balance and not self.copies:
             raise InputError("balance = True: needs copies = True; a batch has one place otherwise")

@@ -22,14 +22,27 @@ MEASURED = "resnet50"
 
 @dataclass(frozen=True)
 class Server:
-    """A server. ``price``: US dollars per hour. ``bytes_per_s``: of its network.
-    ``macs_per_s``: multiply-accumulates per second of all its accelerators in a forward pass."""
+    """A server. ``price``: US dollars per hour, on ``date`` (year and month). ``bytes_per_s``: of
+    its network. ``macs_per_s``: multiply-accumulates per second of all its accelerators in a
+    forward pass. ``base_w``: power without accelerators (W). ``busy_w``, ``idle_w``: power of all
+    accelerators while they compute and while they wait (W)."""
 
     name: str
     title: str
     price: float
+    date: str
     bytes_per_s: float
     macs_per_s: float
+    base_w: float
+    busy_w: float
+    idle_w: float
+
+    def watts(self, busy: float) -> float:
+        """Return the mean power (W) if the accelerators compute for the share ``busy`` (0 to 1) of
+        the time. Raises InputError for another share."""
+        if not 0 <= busy <= 1:
+            raise InputError(f"busy = {busy}: must be a share from 0 to 1")
+        return self.base_w + self.idle_w + busy * (self.busy_w - self.idle_w)
 
 
 @cache
@@ -39,8 +52,8 @@ def _tables() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-PHOTO = "photo"
-SERVERS: tuple[str, ...] = tuple(name for name in _tables() if name != PHOTO)
+PHOTO, NPE = "photo", "npe"
+SERVERS: tuple[str, ...] = tuple(name for name in _tables() if name not in (PHOTO, NPE))
 """Names of the servers."""
 
 
@@ -50,10 +63,23 @@ def server(name: str) -> Server:
         raise InputError(f"server {name!r}: {known_names(name, SERVERS)}")
     table = _tables()[name]
     value = {key: leaf["value"] for key, leaf in table.items() if key != "title"}
-    macs = value["accelerators"] * value["forward"] * network(MEASURED).macs
-    return Server(name, table["title"], value["price"], value["network"] / 8, macs)
+    count = value["accelerators"]
+    macs = count * value["forward"] * network(MEASURED).macs
+    return Server(
+        name, table["title"], value["price"], table["price"]["date"], value["network"] / 8, macs,
+        value["base_w"], count * value["busy_w"], count * value["idle_w"],
+    )  # fmt: skip
 
 
 def jpeg_bytes() -> int:
     """Return the size of an average stored photo, bytes [assumed]."""
     return round(_tables()[PHOTO]["jpeg"]["value"])
+
+
+def inference_constant(name: str) -> float:
+    """Return a constant of inference in a store, from the table npe of servers.toml, which states
+    its unit and source. Raises InputError for an unknown name."""
+    table = _tables()[NPE]
+    if name not in table:
+        raise InputError(f"constant {name!r}: {known_names(name, table)}")
+    return float(table[name]["value"])

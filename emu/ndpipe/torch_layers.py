@@ -53,13 +53,18 @@ def from_torch(model: Any, shape: Shape, title: str) -> Network:
     return Network(title, title, math.prod(shape), layers, tuple(stages))
 
 
-def _run(model: Any, shape: Shape, title: str = "") -> Any:
-    """Return the output for one input of zeros that requires a gradient. Raises InputError if the
-    model fails and there is a ``title``."""
+INPUTS = 3
+"""Number of inputs for which the output must not change while the output of a child does not."""
+
+
+def _run(model: Any, shape: Shape, title: str = "", given: Any = None) -> Any:
+    """Return the output for ``given``, or for one input of zeros, which requires a gradient. Raises
+    InputError if the model fails and there is a ``title``."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    given = torch.zeros(1, *shape, requires_grad=True)
+    given = torch.zeros(1, *shape) if given is None else given
+    given.requires_grad_(True)
     try:
         with (
             sdpa_kernel(SDPBackend.MATH),
@@ -129,9 +134,41 @@ def _measured(model: Any, children: dict[str, Any], shape: Shape, title: str) ->
 
 
 def _bypassed(model: Any, child: Any, shape: Shape) -> bool:
-    """Return True if the output depends on the input otherwise than through ``child``."""
+    """Return True if the output depends on the input otherwise than through ``child``.
+
+    A gradient reaches the input around the child, or the output changes with the input although
+    the child's output is always the same; the latter also finds data that bypass it inside
+    torch.no_grad().
+    """
     handle = child.register_forward_hook(lambda module, given, output: output.detach())
     try:
-        return bool(_run(model, shape).requires_grad)
+        if _run(model, shape).requires_grad:
+            return True
     finally:
         handle.remove()
+    return _values_bypass(model, child, shape)
+
+
+def _values_bypass(model: Any, child: Any, shape: Shape) -> bool:
+    """Return True if the output for another input differs although ``child`` returns what it
+    returned for the first one. Both runs draw the same random numbers."""
+    import torch
+
+    kept: list[Any] = []
+
+    def hook(module: Any, given: Any, output: Any) -> Any:
+        if not kept:
+            kept.append(output.detach().clone())
+        return kept[0].clone()
+
+    handle = child.register_forward_hook(hook)
+    try:
+        found = []
+        for seed in range(INPUTS):
+            values = torch.randn(1, *shape, generator=torch.Generator().manual_seed(seed))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                found.append(_run(model, shape, given=values).detach())
+    finally:
+        handle.remove()
+    return not all(torch.equal(found[0], each) for each in found[1:])

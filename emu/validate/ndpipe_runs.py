@@ -18,10 +18,11 @@ from ondie.emu.config.config import Config, load_preset
 from ondie.emu.ndpipe.architectures import network
 from ondie.emu.ndpipe.flash import PhotoDrive
 from ondie.emu.ndpipe.layers import Network
+from ondie.emu.ndpipe.npe import CORES
 from ondie.emu.ndpipe.partition import FP16, fleet
 from ondie.emu.ndpipe.pipeline import STAGES, Outcome, Plan, Store, Times, simulate
 from ondie.emu.ndpipe.pipeline_bound import pipelined, training_ps
-from ondie.emu.ndpipe.servers import jpeg_bytes
+from ondie.emu.ndpipe.servers import inference_constant, jpeg_bytes
 from ondie.emu.ndpipe.versions import StoreModel, Versions, transfer
 
 SUITE = "ndpipe"
@@ -29,9 +30,6 @@ DRIVE = "gen4-tlc"
 STORES, PER_RUN, BATCH = 3, 6, 64
 """Number of stores, batches of a store per run, photos per batch."""
 RUNS = (1, 2, 10)
-PREPROCESSING_US = (300, 100, 60)
-"""Decode, resize and normalize of a photo on all cores of a store, us [assumed]. The closed form
-holds for any times."""
 US = PS_PER_S // 10**6
 UPDATED = "resnet50"
 """Network whose updates are made."""
@@ -41,7 +39,7 @@ def measured_times(net: Network, epochs: int = 1) -> Times:
     """Return the times per photo of a network cut before its head, with NDPipe's servers."""
     servers, cut = fleet(1), net.cuts[-1]
     size = FP16 * net.crossing(cut)
-    decode, resize, normalize = (US * each for each in PREPROCESSING_US)
+    decode, resize, normalize = (round(US * inference_constant(f"{name}_us")) for name in CORES)
     return Times(
         decode,
         resize,

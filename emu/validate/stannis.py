@@ -20,7 +20,7 @@ from itertools import islice
 import numpy as np
 
 from ondie.emu.analysis.compare import run_path
-from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHOWN, Progress, Row, rows_of_parts
 from ondie.emu.cluster.allocation import PAPER, Rules, chosen
 from ondie.emu.cluster.batch_tuner import algorithm_1, tuning
 from ondie.emu.cluster.build import assemble_network
@@ -78,12 +78,7 @@ def stannis_rows(progress: Progress) -> list[Row]:
         partial(_fading, cfg), partial(beyond_rows, [network(name) for name in TABLE_I], DRIVES,
                                        partial(ring_s, cfg)),
     ]  # fmt: skip
-    rows: list[Row] = []
-    for i, part in enumerate(parts):
-        if progress is not None:
-            progress(SUITE, i / len(parts))
-        rows += part()
-    return rows
+    return rows_of_parts(SUITE, parts, progress)
 
 
 def ring_s(cfg: Config, net: Network, nodes: int) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ondie.emu.analysis.compare import run_path
-from ondie.emu.analysis.row import FIT, IDENTITY, SHOWN, Progress, Row
+from ondie.emu.analysis.row import FIT, IDENTITY, SHOWN, Progress, Row, rows_of_parts
 from ondie.emu.cluster.collectives import ring
 from ondie.emu.cluster.collectives.allreduce import ALGORITHMS, Allreduce, exchange
 from ondie.emu.cluster.networks import network
@@ -68,11 +68,7 @@ def tunnel_rows(progress: Progress, live: bool = False) -> list[Row]:
     """Return all rows of the suite. ``live``: and those of programs that send real bytes
     (tunnel_live.py), which take minutes."""
     parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
-    rows: list[Row] = []
-    for i, part in enumerate(parts):
-        rows += part()
-        if progress is not None:
-            progress(SUITE, (i + 1) / len(parts))
+    rows = rows_of_parts(SUITE, parts, progress)
     return rows + live_rows(progress) if live else rows
 
 

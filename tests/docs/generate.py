@@ -115,7 +115,7 @@ def output(arguments: list[str]) -> str:
             check_datasheet(name, load_preset(name)).show(screen)
         case ["calibrate", "--jobs", name]:
             print(fio_jobs.job_file(load_preset("gen4-tlc"), "gen4-tlc", name), file=screen.file)
-        case ["stannis", *_]:
+        case ["stannis" | "ndpipe", *_]:
             words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
             return subprocess.run(words, check=True, capture_output=True, text=True).stdout
         case _:

@@ -72,7 +72,7 @@ def test_claims(rows):
     (fit,) = [row for row in rows.values() if row.kind == FIT]
     assert fit.published == 1.8 and abs(fit.difference) < fit.tolerance
     readings = [row for row in rows.values() if "1.7x" in row.name]
-    assert len(readings) == 3 and {row.kind for row in readings} == {SHOWN}
+    assert len(readings) == 5 and {row.kind for row in readings} == {SHOWN}
     assert readings[0].predicted == pytest.approx((12.24 + 6 * 0.688) / (3.06 + 6 * 1.204))
     assert fitted.faults(lambda: list(ndpipe.claim_rows())) == []
 

@@ -74,6 +74,9 @@ class Bypass(nn.Module):
                 return self.third(self.second(self.second(start)))
             case "never":
                 return self.third(start)
+            case "no gradient":
+                with torch.no_grad():
+                    return self.third(self.second(start.detach()) + start.detach())
             case "outside":
                 return self.third(self.second(start) @ start.transpose(-1, -2))
         return self.third(self.second(start) + start)
@@ -83,6 +86,7 @@ class Bypass(nn.Module):
     ("calls", "text"),
     [
         ("", "data bypass second, so there is no cut behind it"),
+        ("no gradient", "data bypass second, so there is no cut behind it"),
         ("twice", "second runs more than once"),
         ("never", "second never run"),
         ("outside", "64 of 256 multiply-accumulates are outside"),

@@ -193,8 +193,8 @@ def test_bad_input():
         run([])
     with pytest.raises(InputError, match="do not fit on laguna"):
         run([Store(1 << 40)])
-    with pytest.raises(InputError, match="depth = 5: must be from 6"):
-        Plan(depth=5)
+    with pytest.raises(InputError, match="depth = 0: must be from 1"):
+        Plan(depth=0)
     with pytest.raises(InputError, match="needs copies"):
         Plan(balance=True)
     with pytest.raises(InputError, match="decode = -1"):
