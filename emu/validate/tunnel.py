@@ -26,6 +26,7 @@ from ondie.emu.nvme.tunnel.framing import HEADER
 from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER
 from ondie.emu.paths.base import Options
 from ondie.emu.validate.tunnel_live import live_rows
+from ondie.emu.validate.tunnel_paced import paced_rows
 from ondie.emu.validate.tunnel_packets import Transfer, run
 from ondie.traces import load
 
@@ -73,7 +74,9 @@ def tunnel_rows(progress: Progress, live: bool = False) -> list[Row]:
         rows += part()
         if progress is not None:
             progress(SUITE, (i + 1) / len(parts))
-    return rows + live_rows(progress) if live else rows
+    if live:
+        rows += [*live_rows(progress), *paced_rows(tuple(PAPERS))]
+    return rows
 
 
 def cost_of(preset: str, *overrides: str) -> TunnelCost:
