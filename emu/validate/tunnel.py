@@ -26,6 +26,7 @@ from ondie.emu.nvme.tunnel.framing import HEADER
 from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER
 from ondie.emu.paths.base import Options
 from ondie.emu.validate.tunnel_live import live_rows
+from ondie.emu.validate.tunnel_paced import paced_rows
 from ondie.emu.validate.tunnel_packets import Transfer, run
 from ondie.traces import load
 
@@ -69,7 +70,9 @@ def tunnel_rows(progress: Progress, live: bool = False) -> list[Row]:
     (tunnel_live.py), which take minutes."""
     parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
     rows = rows_of_parts(SUITE, parts, progress)
-    return rows + live_rows(progress) if live else rows
+    if live:
+        rows += [*live_rows(progress), *paced_rows(tuple(PAPERS))]
+    return rows
 
 
 def cost_of(preset: str, *overrides: str) -> TunnelCost:

@@ -32,7 +32,7 @@ from ondie.emu.controller.capabilities import capabilities_of
 from ondie.emu.controller.health import Health
 from ondie.emu.controller.namespaces import Namespace, Namespaces
 from ondie.emu.controller.shared import Shared
-from ondie.emu.controller.tunnel import Ended
+from ondie.emu.controller.tunnel import Ended, TunnelCommands
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import READ_HEADER, Data
 from ondie.emu.nvme.tunnel.host import HostRelay, State
@@ -167,12 +167,7 @@ class _Drive(threading.Thread):
         self.commands: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
         self.program = _Program(cluster, at + 1, np.zeros(0, np.uint8))
         self.tunnel = DriveTunnel(limits_of(cost), self.program.inbox.put)
-        offered = capabilities_of(
-            cfg, capacity_bytes=1 << 30, block_bytes=4096, serial=f"LIVE{at}", firmware="live",
-        )  # fmt: skip
-        offered = dataclasses.replace(offered, tunnel=True)
-        shared = Shared(Namespaces(offered), tunnel=self.tunnel.commands)
-        self.controller = Controller(offered, shared, _no_health, _no_use)
+        self.controller = controller_of(cfg, self.tunnel.commands, f"LIVE{at}")
         self.tunnel.add(self.controller, self._deliver)
 
     def _deliver(self, ended: Ended) -> None:
@@ -196,6 +191,15 @@ class _Drive(threading.Thread):
                 if not self.tunnel.commands.send(packet, more=packet is not packets[-1]):
                     raise TunnelStalled(f"tunnel: that of drive {self.at} is not open")
         self.tunnel.flush()
+
+
+def controller_of(cfg: Config, commands: TunnelCommands, serial: str) -> Controller:
+    """Return the NVMe controller of a drive with these commands of the tunnel, and no media."""
+    offered = capabilities_of(
+        cfg, capacity_bytes=1 << 30, block_bytes=4096, serial=serial, firmware="live"
+    )
+    shared = Shared(Namespaces(offered), tunnel=commands)
+    return Controller(dataclasses.replace(offered, tunnel=True), shared, _no_health, _no_use)
 
 
 def _no_health() -> Health:

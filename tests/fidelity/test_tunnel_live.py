@@ -94,6 +94,7 @@ def test_what_a_tunnel_spoils_is_noticed(monkeypatch, spoil, words):
 
 def test_as_an_option(capsys, monkeypatch, rows):
     monkeypatch.setattr(tunnel, "live_rows", lambda progress: list(rows.values()))
+    monkeypatch.setattr(tunnel, "paced_rows", lambda presets: [])
     for part in ("fit_rows", "identity_rows", "command_rows", "time_rows", "shape_rows"):
         monkeypatch.setattr(tunnel, part, lambda: [])
     done = here(capsys, "validate", "tunnel", "--live")
