@@ -70,9 +70,9 @@ INLINE void FN(write_block)(const ldpc_work *work, uint8_t *bits, size_t at, ldp
     memcpy(bits + at, &found, work->bytes < BLOCK ? work->bytes : BLOCK);
 }
 
-/* Bytes of the answers of MESSAGES checks of a row. */
+/* Bytes of the answers of MESSAGES checks of a row, so many that vectors stay aligned. */
 INLINE size_t FN(answer_bytes)(size_t columns) {
-    return 2 * MESSAGES + columns * sizeof(answer);
+    return (2 * MESSAGES + columns * sizeof(answer) + PAD - 1) / PAD * PAD;
 }
 
 static size_t FN(ldpc_memory)(const ondie_ldpc *code) {
@@ -244,46 +244,102 @@ static int FN(flip_bits)(const ldpc_work *work, int failed, int most, int32_t *r
     return 0;
 }
 
-/* Update the totals and answers of one row of checks. The last edge is that of the last data column;
- * keep: mask of its stored bits.
+/* Checks of a row, as many as a vector has lanes: the magnitudes that they have answered with, and what
+ * they receive.
  */
-static __attribute__((noinline)) void FN(update_row)(const ldpc_edge *edges, size_t count,
-                                                     size_t size, const int8_t *keep,
-                                                     uint8_t *answers, int8_t *queue) {
-    const lanes known = lanes_all(ONDIE_LDPC_KNOWN), largest = lanes_all(ONDIE_LDPC_LARGEST);
-    for (size_t at = 0; at < size; at += MESSAGES) {
-        int8_t *const magnitudes = (int8_t *)answers;
+typedef struct {
+    lanes low, high, least, second, sign;
+} ldpc_part;
+
+/* Begin to receive. first: nothing has been answered yet. */
+INLINE void FN(begin)(ldpc_part *part, const uint8_t *answers, int first) {
+    part->low = first ? lanes_all(0) : lanes_load((const int8_t *)answers);
+    part->high = first ? lanes_all(0) : lanes_load((const int8_t *)answers + MESSAGES);
+    part->least = part->second = lanes_all(127);
+    part->sign = lanes_all(0);
+}
+
+/* Receive what a column sends. keep: mask of its stored bits, null if all are. */
+INLINE void FN(receive)(ldpc_part *part, const ldpc_edge *edge, size_t at, size_t size,
+                        const int8_t *keep, const answer *kept, int8_t *queue, int first) {
+    const size_t from = (at + edge->shift) & (size - 1);
+    lanes sent = lanes_load(edge->total + from);
+    if (!first) sent = lanes_sub(sent, answer_of(kept, part->low, part->high));
+    if (keep) sent = lanes_bits(lanes_load(keep + from), sent, lanes_all(ONDIE_LDPC_KNOWN));
+    lanes_store(queue, sent);
+    const lanes magnitude = lanes_abs(sent);
+    part->sign = lanes_xor(part->sign, sent);
+    part->second = lanes_min(part->second, lanes_max(part->least, magnitude));
+    part->least = lanes_min(part->least, magnitude);
+}
+
+/* Keep the magnitudes of the answers. */
+INLINE void FN(conclude)(ldpc_part *part, uint8_t *answers) {
+    const lanes largest = lanes_all(ONDIE_LDPC_LARGEST);
+    part->low = lanes_three_quarters(lanes_min(part->least, largest));
+    part->high = lanes_three_quarters(lanes_min(part->second, largest));
+    lanes_store((int8_t *)answers, part->low);
+    lanes_store((int8_t *)answers + MESSAGES, part->high);
+}
+
+/* Answer a column. */
+INLINE void FN(reply)(const ldpc_part *part, const ldpc_edge *edge, size_t at, size_t size,
+                      answer *kept, const int8_t *queue) {
+    const size_t from = (at + edge->shift) & (size - 1);
+    const lanes sent = lanes_load(queue);
+    const lanes message = answer_to(kept, lanes_abs(sent), part->least,
+                                    lanes_xor(part->sign, sent), part->low, part->high);
+    lanes_store(edge->total + from, lanes_add(sent, message));
+}
+
+/* Update the totals and answers of one row of checks. The last edge is that of the last data column;
+ * keep: mask of its stored bits. While checks answer, the next ones receive: no bit is in both, and
+ * a load need not wait for stores of the vector before it.
+ */
+INLINE void FN(update_row_in)(const ldpc_edge *edges, size_t count, size_t size, const int8_t *keep,
+                              uint8_t *answers, int8_t *queue, int first) {
+    const size_t step = FN(answer_bytes)(count), last = count - 1;
+    ldpc_part now, next;
+    const answer *coming = (const answer *)(const void *)(answers + 2 * MESSAGES);
+    FN(begin)(&next, answers, first);
+    for (size_t i = 0; i < last; i++)
+        FN(receive)(&next, edges + i, 0, size, 0, coming + i, queue + i * MESSAGES, first);
+    FN(receive)(&next, edges + last, 0, size, keep, coming + last, queue + last * MESSAGES, first);
+    for (size_t at = 0; at < size; at += MESSAGES, answers += step) {
         answer *const kept = (answer *)(void *)(answers + 2 * MESSAGES);
-        lanes low = lanes_load(magnitudes), high = lanes_load(magnitudes + MESSAGES);
-        lanes least = lanes_all(127), second = least, sign = lanes_all(0);
-        for (size_t i = 0; i < count; i++) {
-            const size_t from = (at + edges[i].shift) & (size - 1);
-            lanes sent = lanes_sub(lanes_load(edges[i].total + from), answer_of(&kept[i], low, high));
-            if (__builtin_expect(i == count - 1, 0))
-                sent = lanes_bits(lanes_load(keep + from), sent, known);
-            lanes_store(queue + i * MESSAGES, sent);
-            const lanes magnitude = lanes_abs(sent);
-            sign = lanes_xor(sign, sent);
-            second = lanes_min(second, lanes_max(least, magnitude));
-            least = lanes_min(least, magnitude);
+        now = next;
+        FN(conclude)(&now, answers);
+        if (at + MESSAGES == size) {
+            for (size_t i = 0; i < count; i++)
+                FN(reply)(&now, edges + i, at, size, kept + i, queue + i * MESSAGES);
+            break;
         }
-        low = lanes_three_quarters(lanes_min(least, largest));
-        high = lanes_three_quarters(lanes_min(second, largest));
-        lanes_store(magnitudes, low);
-        lanes_store(magnitudes + MESSAGES, high);
-        for (size_t i = 0; i < count; i++) {
-            const size_t from = (at + edges[i].shift) & (size - 1);
-            const lanes sent = lanes_load(queue + i * MESSAGES);
-            const lanes is_least = lanes_xor(lanes_abs(sent), least);
-            const lanes message = answer_to(&kept[i], is_least, lanes_xor(sign, sent), low, high);
-            lanes_store(edges[i].total + from, lanes_add(sent, message));
+        const size_t then = at + MESSAGES;
+        coming = (const answer *)(const void *)(answers + step + 2 * MESSAGES);
+        FN(begin)(&next, answers + step, first);
+        for (size_t i = 0; i < last; i++) {
+            int8_t *const place = queue + i * MESSAGES;
+            FN(reply)(&now, edges + i, at, size, kept + i, place);
+            FN(receive)(&next, edges + i, then, size, 0, coming + i, place, first);
         }
-        answers += 2 * MESSAGES + count * sizeof(answer);
+        FN(reply)(&now, edges + last, at, size, kept + last, queue + last * MESSAGES);
+        FN(receive)(&next, edges + last, then, size, keep, coming + last, queue + last * MESSAGES,
+                    first);
     }
 }
 
-/* Update all rows in turn. */
-static void FN(iterate)(const ldpc_work *work) {
+/* Update a row: in the first iteration, which reads no answers, or in a later one. */
+static __attribute__((noinline)) void FN(update_row)(const ldpc_edge *edges, size_t count,
+                                                     size_t size, const int8_t *keep,
+                                                     uint8_t *answers, int8_t *queue, int first) {
+    if (first)
+        FN(update_row_in)(edges, count, size, keep, answers, queue, 1);
+    else
+        FN(update_row_in)(edges, count, size, keep, answers, queue, 0);
+}
+
+/* Update all rows in turn. first: in the first iteration. */
+static void FN(iterate)(const ldpc_work *work, int first) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
     const size_t partial = columns - ROWS - 1;
     for (size_t row = 0; row < ROWS; row++) {
@@ -297,7 +353,7 @@ static void FN(iterate)(const ldpc_work *work) {
         }
         FN(update_row)(work->edges, count, size, work->keep,
                        work->answers + row * (size / MESSAGES) * FN(answer_bytes)(columns),
-                       work->queue);
+                       work->queue, first);
         for (size_t i = 0; i < count; i++) {
             int8_t *const total = work->edges[i].total;
             const lanes ends = lanes_first(work->edges[i].shift % MESSAGES,
@@ -319,11 +375,8 @@ static void FN(decide)(const ldpc_work *work) {
     }
 }
 
-/* Set the totals before the first iteration, from the bits or from messages, and the answers to 0. */
+/* Set the totals before the first iteration, from the bits or from messages. */
 static void FN(start_totals)(const ldpc_work *work, const int8_t *soft) {
-    memset(work->answers, 0,
-           ROWS * (size_t)work->code->circulant / MESSAGES *
-               FN(answer_bytes)((size_t)work->code->columns));
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
     size_t left = (size_t)work->code->stored_bits;
     for (size_t c = 0; c < columns; c++) {
@@ -383,7 +436,7 @@ static void FN(ldpc_decode)(const ondie_ldpc *code, const uint8_t *words, const 
                 FN(columns_of)(&work, work.read, code->columns);
                 FN(start_totals)(&work, input);
             }
-            FN(iterate)(&work);
+            FN(iterate)(&work, results->iterations == 1);
             FN(decide)(&work);
         }
         FN(word_of)(&work, corrected);

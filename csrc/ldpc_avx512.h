@@ -52,9 +52,9 @@ LANE answer_of(const answer *kept, lanes low, lanes high) {
     return _mm512_mask_sub_epi8(found, kept->negative, _mm512_setzero_si512(), found);
 }
 
-/* Return a new answer and keep it: `high` where `is_high` is 0, -1 times that where sign < 0. */
-LANE answer_to(answer *kept, lanes is_high, lanes sign, lanes low, lanes high) {
-    *kept = (answer){_mm512_movepi8_mask(sign), _mm512_testn_epi8_mask(is_high, is_high)};
+/* Return a new answer and keep it: `high` where magnitude = least, -1 times that where sign < 0. */
+LANE answer_to(answer *kept, lanes magnitude, lanes least, lanes sign, lanes low, lanes high) {
+    *kept = (answer){_mm512_movepi8_mask(sign), _mm512_cmpeq_epi8_mask(magnitude, least)};
     return answer_of(kept, low, high);
 }
 

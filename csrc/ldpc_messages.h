@@ -16,9 +16,9 @@ LANE answer_of(const answer *kept, lanes low, lanes high) {
     return lanes_load((const int8_t *)kept);
 }
 
-/* Return a new answer and keep it: `high` where `is_high` is 0, -1 times that where sign < 0. */
-LANE answer_to(answer *kept, lanes is_high, lanes sign, lanes low, lanes high) {
-    const lanes found = lanes_signed(lanes_equal(is_high, lanes_all(0), high, low), sign);
+/* Return a new answer and keep it: `high` where magnitude = least, -1 times that where sign < 0. */
+LANE answer_to(answer *kept, lanes magnitude, lanes least, lanes sign, lanes low, lanes high) {
+    const lanes found = lanes_signed(lanes_equal(magnitude, least, high, low), sign);
     lanes_store((int8_t *)kept, found);
     return found;
 }
