@@ -20,7 +20,7 @@ import numpy as np
 
 from ondie.emu.analysis import perfetto
 from ondie.emu.analysis.energy import Energy, energy, is_price
-from ondie.emu.analysis.error_notes import damaged, error_notes
+from ondie.emu.analysis.error_notes import damaged, error_notes, uncoded_notes
 from ondie.emu.analysis.extrapolate import Sampled, extend, reduced
 from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.analysis.monte_carlo import Odds, assess
@@ -37,6 +37,7 @@ from ondie.emu.engine.run.system import System
 from ondie.emu.nand.timing import OP_NAMES
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.closed_form import Bound
+from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.paths.pieces import Piece
 from ondie.emu.paths.statement import Share, Work
@@ -229,6 +230,9 @@ def run_path(
         events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.heading)
     dropped = int(system.arrays.reg.line_drop[0])
     notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection))
+    held = path.payload if isinstance(path, UpdatingPath) else None
+    if isinstance(held, Reservoir) and cfg.errors.kind != "none":
+        notes += tuple(uncoded_notes(held.uncoded_counts))
     run.part()
     return Result(
         path.name, path.heading, None, path.updates_weights, notes, book, work, joules, bound,

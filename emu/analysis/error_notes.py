@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ondie.emu.analysis.weight_check import Weights
 from ondie.emu.engine.core.totals import Totals
+from ondie.emu.nand.flash_pages import UncodedCounts
 from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.units import plural
 
@@ -35,6 +36,16 @@ def wrong_words(bits: float, pages: float) -> str:
         if number
     ]
     return f"{' and '.join(found)} per step" if found else ""
+
+
+def uncoded_notes(counts: UncodedCounts) -> list[str]:
+    """Return a note on pages without valid check bytes; none if there are no such pages."""
+    if not counts.unprotected_pages:
+        return []
+    return [
+        f"{counts.unprotected_pages} pages were programmed on the dies without check bytes; the "
+        f"controller has taken {counts.unprotected_taken} pages as they are"
+    ]
 
 
 def error_notes(totals: Totals, weights: Weights | None, protection: str) -> list[str]:
