@@ -221,16 +221,18 @@ def run_path(
             _report_progress(system, name, progress, trace, i, steps, bound)
         run.step(i)
     totals, book, work, joules = run.account()
+    held = path.payload if isinstance(path, UpdatingPath) else None
+    decoder = None if held is None else held.moved.decoder
+    decoded = None if decoder is None else decoder.counts
     weights = None
     if run.arithmetic is not None:
-        weights = compare_weights(path, run.arithmetic, steps, damaged(totals))
+        weights = compare_weights(path, run.arithmetic, steps, damaged(totals, decoded))
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
         events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.heading)
     dropped = int(system.arrays.reg.line_drop[0])
-    notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection))
-    held = path.payload if isinstance(path, UpdatingPath) else None
+    notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection, decoded))
     if isinstance(held, Reservoir) and cfg.errors.kind != "none":
         notes += tuple(uncoded_notes(held.uncoded_counts))
     run.part()
