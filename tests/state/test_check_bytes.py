@@ -13,6 +13,9 @@ from ondie.emu.engine.core.counters import (
 )
 from ondie.emu.nand.page_store import CODED, DIE_CODED, UNCODED
 from ondie.emu.nand.sealed_records import READS_VALID, read_spares
+from ondie.emu.serve.control import report
+from ondie.emu.serve.served import ServedDrive
+from ondie.emu.service import Service
 from tests.state import test_levelling as levelling
 from tests.state.test_drive_states import UNITS, Both
 
@@ -134,3 +137,12 @@ def test_parities_cover_marked_pages():
     both.look()
     dies = both.drive.geometry.dies
     assert marks(both) == {sp: CODED if sp % dies == 1 else UNCODED for sp in marks(both)}
+
+
+def test_the_control_socket_has_the_counts():
+    both = protected("none")
+    ran(both)
+    with Service(both.drive) as service:
+        found = report(ServedDrive(both.drive, service))
+    assert found["reservoir"] == both.states.uncoded_counts._asdict()
+    assert found["reservoir"]["unprotected_pages"] == found["counters"]["bpp_pages"] > 0
