@@ -20,7 +20,7 @@ import numpy as np
 
 from ondie.emu.analysis import perfetto
 from ondie.emu.analysis.energy import Energy, energy, is_price
-from ondie.emu.analysis.error_notes import damaged, error_notes
+from ondie.emu.analysis.error_notes import damaged, error_notes, uncoded_notes
 from ondie.emu.analysis.extrapolate import Sampled, extend, reduced
 from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.analysis.monte_carlo import Odds, assess
@@ -37,6 +37,7 @@ from ondie.emu.engine.run.system import System
 from ondie.emu.nand.timing import OP_NAMES
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.closed_form import Bound
+from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.paths.pieces import Piece
 from ondie.emu.paths.statement import Share, Work
@@ -220,15 +221,20 @@ def run_path(
             _report_progress(system, name, progress, trace, i, steps, bound)
         run.step(i)
     totals, book, work, joules = run.account()
+    held = path.payload if isinstance(path, UpdatingPath) else None
+    decoder = None if held is None else held.moved.decoder
+    decoded = None if decoder is None else decoder.counts
     weights = None
     if run.arithmetic is not None:
-        weights = compare_weights(path, run.arithmetic, steps, damaged(totals))
+        weights = compare_weights(path, run.arithmetic, steps, damaged(totals, decoded))
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
         events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.heading)
     dropped = int(system.arrays.reg.line_drop[0])
-    notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection))
+    notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection, decoded))
+    if isinstance(held, Reservoir) and cfg.errors.kind != "none":
+        notes += tuple(uncoded_notes(held.uncoded_counts))
     run.part()
     return Result(
         path.name, path.heading, None, path.updates_weights, notes, book, work, joules, bound,

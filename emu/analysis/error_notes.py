@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from ondie.emu.analysis.weight_check import Weights
 from ondie.emu.engine.core.totals import Totals
+from ondie.emu.nand.codec import DecodeCounts
+from ondie.emu.nand.flash_pages import UncodedCounts
 from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.units import plural
 
 
-def damaged(totals: Totals) -> bool:
+def damaged(totals: Totals, decoded: DecodeCounts | None = None) -> bool:
     """Return True if a run used wrong data: pages that ECC could not correct, or wrong bits in
-    reservoir pages that were used without correction."""
+    reservoir pages that were used without correction. ``decoded``: of a real code, whose bytes the
+    run used whatever the capability model says of them; None: without one."""
+    if decoded is not None and decoded.failed_pages + decoded.miscorrected_words > 0:
+        return True
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
 
 
@@ -37,20 +42,40 @@ def wrong_words(bits: float, pages: float) -> str:
     return f"{' and '.join(found)} per step" if found else ""
 
 
-def error_notes(totals: Totals, weights: Weights | None, protection: str) -> list[str]:
+def uncoded_notes(counts: UncodedCounts) -> list[str]:
+    """Return a note on pages without valid check bytes; none if there are no such pages."""
+    if not counts.unprotected_pages:
+        return []
+    return [
+        f"{counts.unprotected_pages} pages were programmed on the dies without check bytes; the "
+        f"controller has taken {counts.unprotected_taken} pages as they are"
+    ]
+
+
+def error_notes(
+    totals: Totals, weights: Weights | None, protection: str, decoded: DecodeCounts | None = None
+) -> list[str]:
     """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
     leveling.
 
     ``weights``: result of the weight check, or None. ``protection``: value of pe.protection.
+    ``decoded``: work of the decoder of a real code; None: without one.
     """
     counters = totals.counters
     notes = []
     if counters["retried_pages"]:
         again = counters["retry_read_pages"] + counters["soft_read_pages"]
         notes += [f"{counters['retried_pages']} pages needed {again} additional reads"]
-    if counters["uncorrectable_pages"]:
+    model = counters["uncorrectable_pages"]
+    if decoded is not None and model + decoded.failed_pages:
         notes += [
-            f"{counters['uncorrectable_pages']} pages could not be corrected: "
+            f"{plural(decoded.failed_pages, 'page')} could not be corrected by the decoder, whose "
+            "bytes were used; the capability model, which decides retries and status, gives up "
+            f"{model}"
+        ]
+    elif model:
+        notes += [
+            f"{model} pages could not be corrected: "
             f"{counters['media_errors']} commands ended with an unrecovered read error "
             "(NVMe status 0x281)"
         ]
@@ -66,7 +91,7 @@ def error_notes(totals: Totals, weights: Weights | None, protection: str) -> lis
         notes += [f"{counters['landed_pages']} pages moved between dies for wear leveling"]
     if counters["turned_pages"]:
         notes += [f"{counters['turned_pages']} pages changed planes for wear leveling"]
-    if weights is not None and damaged(totals):
+    if weights is not None and damaged(totals, decoded):
         wrong = weights.elements - weights.equal_bits
         notes += [f"{wrong} of {weights.elements} weights are wrong because of bit errors"]
     return notes

@@ -44,6 +44,9 @@ ERASED, PROGRAMMED, TORN = 0, 0x50A35AC6, 0x2F5CA539
 was lost, or the process killed, during a program or an erase. A torn page may read as valid, blank
 or damaged. It must be erased before the next program. The values differ in every byte, so that a
 damaged byte gives none of them. A hole of a file reads as erased."""
+CODED, UNCODED, DIE_CODED = range(3)
+"""Check bytes of a reservoir page, in ``stream`` of its record: of the controller's code, none that
+are valid, of the code on the die."""
 SPARE_BYTES = 36
 """Bytes of out-of-band data of a reservoir page: the fields of OOB before ``written``, the state of
 the cells."""
@@ -321,15 +324,17 @@ class PageStore:
         state: int = PROGRAMMED,
         members: np.ndarray | None = None,
         erases: int = 0,
+        code: int = CODED,
     ) -> np.record:
         """Program a page of the reservoir with out-of-band data from its controller.
 
         Returns the out-of-band record, for changes. ``erases``: erase count of the block, 0 if it
-        is not recorded. ``members``, for a parity page only: the exclusive or of the out-of-band
-        data of the pages that it protects, uint8[SPARE_BYTES], stored instead of ECC parity, which
-        these pages do not have, and of ``erases``. Raises InputError if the page is not erased.
+        is not recorded. ``code``: CODED, UNCODED or DIE_CODED. ``members``, for a parity page: the
+        exclusive or of the out-of-band data of the pages that it protects, uint8[SPARE_BYTES],
+        stored instead of check bytes, ``erases`` and ``code``. Raises InputError if the page is not
+        erased.
         """
-        last = (0, 0, erases)
+        last = (0, code, erases)
         if members is not None:
             joined = np.zeros(1, OOB)
             joined.view(np.uint8)[:SPARE_BYTES] = members

@@ -5,8 +5,9 @@ Does not own the record (page_store.py) or the choice of the pages (paths/on_die
 Source: this project.
 
 A parity is made before the blocks of its pages are known, so that it covers their out-of-band data
-with an erase count of 0. A parity page holds the exclusive or of their sequence numbers, checksums
-and seals; that of the other fields follows from its place.
+with an erase count and a mark of check bytes of 0. A parity page
+holds the exclusive or of their sequence numbers, checksums and seals; that of the other fields
+follows from its place.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from ondie.emu.nand.page_store import OOB, SPARE_BYTES, PageStore, Spare, record
 
 def covered(store: PageStore, ppn: int) -> np.ndarray:
     """Return the out-of-band data of page ``ppn`` that a parity covers, uint8[SPARE_BYTES]."""
-    record, none = store.page_records(np.array([ppn])), (0,) * 7
-    erases = int(record["erases"][0])
+    record, none = store.page_records(np.array([ppn])), (0,) * 6
+    late = int(record["stream"][0]), int(record["erases"][0])
     # CRCs of records of one length: that of a xor b is that of a xor that of b xor that of zeros
-    record["seal"] ^= np.uint32(record_checksum(*none, erases) ^ record_checksum(*none, 0))
+    record["seal"] ^= np.uint32(record_checksum(*none, *late) ^ record_checksum(*none, 0, 0))
     return record.view(np.uint8)[:SPARE_BYTES]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ondie.emu.nand.page_store import BLANK, PageStore, Spare
+from ondie.emu.nand.page_store import BLANK, CODED, PageStore, Spare
 
 OUTCOMES = ("blank", "garbled", "sealed", "whole")
 """Outcomes of an interrupted program, equally likely. blank: the page reads as erased; garbled:
@@ -38,14 +38,15 @@ def interrupt_program(
     outcome: str | None = None,
     members: np.ndarray | None = None,
     erases: int = 0,
+    code: int = CODED,
 ) -> str:
     """Interrupt the program of a page by a power loss and return the outcome.
 
-    ``spare``, ``data`` (uint8[page_bytes]), ``erases`` and, for a parity page, ``members`` are the
-    arguments of the program (see PageStore.program). If ``outcome`` is None, it is drawn from
-    ``rng``.
+    ``spare``, ``data`` (uint8[page_bytes]), ``erases``, ``code`` and, for a parity page,
+    ``members`` are the arguments of the program (see PageStore.program). If ``outcome`` is None, it
+    is drawn from ``rng``.
     """
-    store.program(ppn, spare, data, members=members, erases=erases)
+    store.program(ppn, spare, data, members=members, erases=erases, code=code)
     return tear(store, ppn, rng, outcome)
 
 

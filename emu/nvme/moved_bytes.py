@@ -48,7 +48,6 @@ IN_FILES = () if native.lib is None else (
 )  # fmt: skip
 """Reasons for which ondie_apply stops that concern the memory of pages."""
 
-
 POISON = 0xFF
 """Byte that fills memory without valid data: two such bytes are a 16-bit NaN, four are
 an FP32 NaN."""
@@ -106,6 +105,8 @@ class MovedBytes:
         self.damaged: set[int] = set()
         """Physical pages that were read, or whose contents came back to the cache, and whose
         checksum in the store is wrong."""
+        self.decoder = decoder
+        """The decoder of a real code; None without one."""
         self._decoded = None if decoder is None else DecodedReads(decoder)
         self.plans: PlanBytes | None = None
         """What the rows of plans mean; None: they move no bytes."""

@@ -108,6 +108,8 @@ def report(served: ServedDrive) -> Result:
     """Return what :meth:`Controls.counters` does; only the thread that owns the drive may call."""
     drive = served.drive
     decoder = drive.decode_counts
+    states = None if drive.store is None else drive.moved.plans
+    held = isinstance(states, DriveStates) and states.uncoded_counts
     return {
         "condition": drive.condition.value,
         "why": drive.why,
@@ -118,6 +120,7 @@ def report(served: ServedDrive) -> Result:
         "requests": served.statistics(),
         "counters": dict(zip(COUNTERS, drive.arrays.count[0].tolist(), strict=True)),
         **({} if decoder is None else {"decoder": decoder._asdict()}),
+        **({"reservoir": held._asdict()} if held else {}),
     }
 
 

@@ -27,6 +27,7 @@ from ondie.emu.engine.core.payload_log import LOG_BPP, LOG_LANDED, LOG_MADE, Log
 from ondie.emu.engine.run.power_system import Start
 from ondie.emu.engine.run.system import ReservoirOptions
 from ondie.emu.ftl import reservoir
+from ondie.emu.nand.flash_pages import UncodedCounts
 from ondie.emu.nand.page_store import Spare
 from ondie.emu.nvme.status import Condition
 from ondie.emu.paths.base import PHASES, UPDATE, Options, Rows
@@ -454,6 +455,12 @@ class DriveStates:
                 f"vector {quoted(repr(name))}: must be one of {', '.join(self._path.vectors)}"
             )
         return self._opened.stored(name)
+
+    @property
+    def uncoded_counts(self) -> UncodedCounts | None:
+        """Pages of the states without valid check bytes that were programmed, and that were taken
+        without decoding, since the states were created or opened; None: they were not."""
+        return None if self._payload is None else self._payload.uncoded_counts
 
     def replace_die(self, die: int) -> Restored:
         """Take die ``die`` away and restore its states from the parities over dies, in zero

@@ -78,8 +78,11 @@ def interrupt_program(
         made = Made(spares, data)
     else:
         made = payload.coming(dev, die, int(txn.lpn))
+    own = payload.check_bytes[dev]
+    of_controller = int(txn.role) in (Role.MOVED, Role.MADE)
+    code = own.of_controller if of_controller else own.of_elements
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(there, spare.slot)
         members = None if made.members is None else made.members[i]
         erases = payload.recorded_erases(dev, there)
-        payload.flash[dev].interrupt_program(page, spare, data, rng, members, erases)
+        payload.flash[dev].interrupt_program(page, spare, data, rng, members, erases, code)

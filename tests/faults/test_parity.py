@@ -12,6 +12,7 @@ import pytest
 from ondie.emu.analysis.compare import Run
 from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.nand.parity_records import covered
 from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError
 from ondie.traces import Memory
@@ -54,9 +55,10 @@ def stripes(run):
 
 
 def held(payload, device, super_page):
-    """Pages and out-of-band data, as they lie in the array."""
+    """Pages as they lie in the array, and out-of-band data as a parity covers them: without the
+    mark of check bytes, which the program gives a page."""
     store, pages = payload.stores[device], payload.pages(device, super_page)
-    return np.stack([store.read(p) for p in pages]), np.stack([store.record(p) for p in pages])
+    return np.stack([store.read(p) for p in pages]), np.stack([covered(store, p) for p in pages])
 
 
 def lose(run, device, die):

@@ -18,7 +18,7 @@ from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import parity_records, pe_protection, timing
-from ondie.emu.nand.flash_pages import FlashPages
+from ondie.emu.nand.flash_pages import CheckBytes, FlashPages, UncodedCounts
 from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.nand.super_page import At, physical_page
 from ondie.emu.nvme.moved_bytes import MovedBytes
@@ -79,6 +79,8 @@ class Reservoir:
         self.flash = tuple(FlashPages(store, slots) for store in self.stores)
         """The same in flash pages."""
         cfg = system.cfg
+        self.check_bytes = tuple(CheckBytes(cfg, store) for store in self.stores)
+        """Which pages of each device have valid check bytes."""
         self.records_erases = moved is not None
         """True if pages have the erase count of their block, which a drive needs after a power
         cut."""
@@ -126,12 +128,25 @@ class Reservoir:
         page is made by its PE, which has read the page."""
         self._put(device, at, Made(spares, planes))
 
-    def _put(self, device: int, at: At, made: Made) -> None:
+    @property
+    def uncoded_counts(self) -> UncodedCounts:
+        """Pages of all devices without valid check bytes, since this object was made."""
+        total = UncodedCounts()
+        for own in self.check_bytes:
+            total = total.plus(own.counts)
+        return total
+
+    def _put(self, device: int, at: At, made: Made, of_elements: bool = False) -> None:
+        """Program ``made``. ``of_elements``: by processing elements, else by the controller."""
+        own = self.check_bytes[device]
+        code = own.of_elements if of_elements else own.of_controller
         for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
             members = None if made.members is None else made.members[i]
             ppn = self.page(at, spare.slot)
             self.moved.reserve(device, ppn, self.system.geometry.slots)
-            self.flash[device].program(ppn, spare, data, members, self.recorded_erases(device, at))
+            erases = self.recorded_erases(device, at)
+            self.flash[device].program(ppn, spare, data, members, erases, code)
+        own.programmed(len(made.spares) * self.system.geometry.slots, code)
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
     def put_again(self, device: int, super_page: int, made: Made) -> None:
@@ -302,7 +317,7 @@ class Reservoir:
             case payload_log.LOG_FETCH:
                 self._join(dev, die, sp)
             case payload_log.LOG_BPP:
-                self._put(dev, at, self.coming(dev, die, sp))
+                self._put(dev, at, self.coming(dev, die, sp), of_elements=True)
                 self.updated[dev, at.die] += 1
                 self.given.pop(die, None)
                 del self.registers[die]
@@ -311,6 +326,7 @@ class Reservoir:
                 self.beside[dev].done(sp)
             case payload_log.LOG_READ_OUT if entry.row in self.again:
                 self.rejoin(*self.again.pop(entry.row))
+                self._take(dev, sp, at, range(stripes.planes))
             case payload_log.LOG_READ_OUT:
                 if sp in self.homes[dev]:
                     for group in range(stripes.groups):
@@ -319,10 +335,15 @@ class Reservoir:
                         self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
                 if self.saved is not None:
                     self.saved[dev, sp] = self._read(dev, at)
+                    self._take(dev, sp, at, range(stripes.planes))
+                else:
+                    roles = [stripes.plane("w", i) for i in range(stripes.groups)]
+                    self._take(dev, sp, at, roles)
             case payload_log.LOG_LIFT:
                 spare = store.spare(self.page(at, 0))
                 assert isinstance(spare, Spare)
                 self.lifted[dev, sp] = spare.step, self._read(dev, at)
+                self._take(dev, sp, at, range(stripes.planes))
             case payload_log.LOG_LANDED:
                 source = entry.n
                 self.program(dev, at, *self.landing(dev, source))
@@ -348,6 +369,12 @@ class Reservoir:
         store = self.flash[device]
         slots = range(self.stripes[device].planes)
         return np.stack([store.read(self.page(at, slot)) for slot in slots])
+
+    def _take(self, device: int, super_page: int, at: At, roles: Sequence[int]) -> None:
+        """Count a read by the controller of the pages with ``roles`` of a super-page."""
+        own, slots = self.check_bytes[device], self.system.geometry.slots
+        pages = [self.page(at, role) for role in roles]
+        own.taken(pages, slots, marked=super_page in self.homes[device])
 
     def _whole(self, device: int, sp: int) -> tuple[int, int]:
         """Return the range of parameters [start, stop) that a super-page holds."""
