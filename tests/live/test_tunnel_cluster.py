@@ -139,8 +139,14 @@ def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
         assert all(cluster.ping(*ends) for ends in ((-1, 0), (-1, 1), (0, 1), (1, -1)))
         for ends in ((-1, 0), (1, -1), (0, 1)):
             cluster.copy(*ends)
-        time.sleep(0.3)  # the last acknowledgements
         found = processes.status(NAME)
+        for _ in range(40):  # until the last acknowledgements have crossed
+            time.sleep(0.5)
+            before, found = found, processes.status(NAME)
+            bytes_of = [[(each["bytes_down"], each["bytes_up"]) for each in one["drives"]]
+                        for one in (before, found)]  # fmt: skip
+            if found["host"] == before["host"] and bytes_of[0] == bytes_of[1]:
+                break
         host, drives = found["host"], found["drives"]
         assert host["kernel"]["tx_packets"] == host["packets_in"]
         assert host["kernel"]["tx_bytes"] == host["bytes_in"]
