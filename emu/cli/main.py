@@ -43,6 +43,7 @@ TABLE = {
     "store": Entry("store:store", "Check, export and import the stored pages of a drive."),
     "study": Entry("study:study", "Train models with number formats and with bit errors."),
     "trace": Entry("trace:trace", "Describe traces, and convert block traces between formats."),
+    "tunnel": Entry("tunnel:tunnel", "Run a cluster of drives that programs reach by TCP/IP."),
     "validate": Entry("validate:run_validate", "Compare the simulation with published numbers."),
     "warmup": Entry("warmup:warmup", "Compile the engine and the kernels into the cache."),
 }

@@ -48,9 +48,12 @@ def gather(pieces: Pieces, memory: GuestMemory) -> bytes:
 
 
 def scatter(pieces: Pieces, data: bytes | np.ndarray, memory: GuestMemory) -> bool:
-    """Write ``data``, bytes or uint8[n], to pieces; return False if some memory has gone."""
+    """Write ``data``, bytes or uint8[n], to the first bytes of pieces; return False if some memory
+    has gone."""
     at = 0
     for each in pieces:
+        if at >= len(data):
+            break
         if not memory.write(each.address, data[at : at + each.size]):
             return False
         at += each.size

@@ -304,10 +304,13 @@ class PcieFunction:
         if sqe is None or not ended.live:
             return ()
         del self._pointers[cqe.cid]
-        size = 0 if cqe.status else len(ended.data)
+        offered = self.controller.capabilities
+        data = b"" if cqe.status else bytes(ended.data)
+        # the host's pointers are for all that it asks for, also if the block is shorter
+        size = admin_transfer_of(sqe, offered.transfer_bytes, True)[1] if data else 0
         try:
             pieces = pieces_of(sqe, size, False, self.registers.page_bytes, self.memory)
-            if scatter(pieces, bytes(ended.data[:size]), self.memory):
+            if scatter(pieces, data, self.memory):
                 return (cqe,)
         except Refused:
             pass  # the memory that was checked when the command came has gone

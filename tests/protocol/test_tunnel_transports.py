@@ -361,3 +361,35 @@ def test_packets_cross_a_pcie_function(drive, driver):
     assert echo == len(block).to_bytes(4, "little") + block
     (ended,) = driver.wait(driver.admin, 1)  # after 0.5 s
     assert (ended.cid, ended.status) == (held[1], 0) and not any(driver.view(up[1], 4))
+
+
+def test_a_short_block_keeps_to_the_pointers_of_all_that_was_asked_for(monkeypatch, tmp_path):
+    """With more than two pages asked for, PRP2 is a list, also if the block has two pages."""
+    size = 4 * PAGE
+    form = dataclasses.replace(LIMITS, payload=size, mtu=6000)
+    monkeypatch.setitem(globals(), "LIMITS", form)
+    drive = TunnelDrive()
+    listener = Listener(Address(path=str(tmp_path / "sock")), "--vfio-user")
+    server = VfioUserServer(drive.nvme, listener)
+    with VfioClient(server.listener.address.path) as client:
+        client.map()
+        driver = Driver(client)
+        driver.enable()
+        opened = driver.command(0xC0, cdw10=128, cdw11=1 | 500 << 16, cdw12=size, cdw13=9,
+                                cdw14=6000 | 4 << 16)  # fmt: skip
+        assert opened.status == 0
+        first, others, where = driver.take(PAGE), driver.take(3 * PAGE), driver.take(PAGE)
+        pages = struct.pack("<3Q", *range(others, others + 3 * PAGE, PAGE))
+        driver.view(where, len(pages))[:] = pages
+        held = Sqe.unpack(receive(0, 0, size))._replace(prp1=first, prp2=where)
+        cid = driver.push(driver.admin, held)
+        driver.ring(driver.admin)
+        packet = ip(6000)
+        assert drive.tunnel.send(packet)
+        (ended,) = driver.wait(driver.admin, 1)
+        assert (ended.cid, ended.status) == (cid, 0)
+        found = bytes(driver.view(first, PAGE)) + bytes(driver.view(others, PAGE))
+        assert found[6 : 6 + 6000] == packet
+        assert bytes(driver.view(where, len(pages))) == pages
+    server.close()
+    drive.close()

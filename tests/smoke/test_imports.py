@@ -11,7 +11,7 @@ import pytest
 
 ROOMS = ("kernels", "traces", "emu")
 EXTRAS = {"torch", "sklearn", "dask", "distributed"}  # imported where used, not when loaded
-SOCKETS = {"socket", "socketserver", "asyncio", "selectors", "ssl"}  # emu/serve only
+SOCKETS = {"socket", "socketserver", "asyncio", "selectors", "ssl"}  # emu/serve and emu/live only
 
 
 REMAINING: list[tuple[str, str]] = []
@@ -189,10 +189,16 @@ def test_the_rule_forbids_what_it_is_for(places):
         ("analysis", "cli"),
         ("paths", "analysis"),
     ]
+    refused += [("live", "validate"), ("serve", "live"), ("validate", "live")]
     refused += [("validate", "studies"), ("config", "ftl"), ("units", "config")]
     for importer, imported in refused:
         assert not allowed(importer, imported, places), (importer, imported)
-    for importer, imported in [("nvme", "ftl"), ("ftl", "nand"), ("cli", "serve")]:
+    for importer, imported in [
+        ("live", "serve"),
+        ("nvme", "ftl"),
+        ("ftl", "nand"),
+        ("cli", "serve"),
+    ]:
         assert allowed(importer, imported, places), (importer, imported)
     assert [room for room in places if allowed(room, "cli", places)] == ["cli"]
 
@@ -206,9 +212,9 @@ def test_extras_are_imported_where_they_are_used(root):
         assert not bad, f"{path.relative_to(root)} imports {bad} when loaded"
 
 
-def test_sockets_are_opened_in_serve_only(root):
+def test_sockets_are_opened_in_serve_and_live_only(root):
     for name, path in modules(root):
-        if not name.startswith("emu.serve"):
+        if not name.startswith(("emu.serve", "emu.live")):
             bad = [i for i, _ in imports(name, path) if i.split(".")[0] in SOCKETS]
             assert not bad, f"{path.relative_to(root)} imports {bad}"
 

@@ -1,0 +1,139 @@
+"""`ondie tunnel up|status|exec|down`: a cluster of emulated drives on this machine.
+
+Owns the options and what is printed. Does not own the cluster (emu/live). Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from ondie.emu.cli.click_helpers import WHOLE, Group
+from ondie.emu.cli.options import drive_options
+from ondie.emu.config.config import configuration
+from ondie.emu.live import processes
+from ondie.emu.live.cluster import Cluster, serve
+from ondie.emu.live.request import DEVICES, Request, way_of
+from ondie.emu.units import InputError
+
+name_option = click.option("--name", default="cluster", show_default=True, metavar="NAME",
+                           help="Name of the cluster.")  # fmt: skip
+
+
+@click.group(cls=Group)
+def tunnel() -> None:
+    """Let programs talk TCP/IP to emulated drives on this machine, through NVMe commands."""
+
+
+@tunnel.command()
+@name_option
+@click.option("--drives", type=WHOLE, default=2, show_default=True, metavar="N",
+              help="Number of drives.")  # fmt: skip
+@drive_options("newport", several=False)
+@click.option("--subnet", default="10.77.0.0/24", show_default=True, metavar="NETWORK",
+              help="IPv4 network: the host gets its first address, the drives the "
+              "next ones.")  # fmt: skip
+@click.option("--mtu", type=WHOLE, metavar="BYTES", help="Largest packet.  [default: tunnel.mtu]")
+@click.option("--payload", type=WHOLE, metavar="BYTES",
+              help="Bytes of a block, which one command carries.  [default: 65536]")  # fmt: skip
+@click.option("--in-flight", type=WHOLE, metavar="N",
+              help="Commands in flight in each direction of a drive.  [default: 8]")  # fmt: skip
+@click.option("--pace", default="model", show_default=True, metavar="model|none|RATE",
+              help="Rate of each direction of a drive: that of the cost model, none, or "
+              "RATE of TCP's data.")  # fmt: skip
+@click.option("--network-device", type=click.Choice(DEVICES), default="auto", show_default=True,
+              help="Kind of the network devices; auto: tun if it can be used.")  # fmt: skip
+@click.option("--pcap", metavar="DIR", help="Write the packets of each end to a file of DIR.")
+@click.option("--foreground", is_flag=True, help="Stay in the foreground until a signal.")
+def up(
+    name: str, drives: int, device: str, settings: tuple[str, ...], subnet: str, mtu: int | None,
+    payload: int | None, in_flight: int | None, pace: str, network_device: str, pcap: str | None,
+    foreground: bool,
+) -> None:  # fmt: skip
+    """Start drives with a network device each, and the host's device and relay.
+
+    Each drive has a network namespace with the device tun0. What a program sends there crosses the
+    tunnel of that drive as NVMe commands of its emulated controller; from drive to drive it
+    crosses the host's relay.
+    """
+    request = Request.of(
+        configuration(device, settings), name=name, drives=drives, subnet=subnet, mtu=mtu,
+        payload=payload, in_flight=in_flight, pace=pace, pcap=pcap,
+    )  # fmt: skip
+    way = way_of(network_device)
+    click.echo(f"{name}: {drives} x {device}, {way}")
+
+    def ready(cluster: Cluster) -> None:
+        processes.write_state(cluster)
+        _show(request, cluster.pid)
+
+    if foreground:
+        serve(request, way, ready)
+        processes.stop(name)
+    else:
+        _show(request, processes.start(request, way))
+
+
+def _show(request: Request, pid: int) -> None:
+    """Print where the ends are."""
+    click.echo(f"host {request.address(-1)}")
+    for number in range(request.drives):
+        click.echo(f"drive {number} {request.address(number)}")
+    click.echo(f"process {pid}")
+
+
+@tunnel.command()
+@name_option
+@click.option("--json", "as_json", is_flag=True, help="Print all counters as JSON.")
+def status(name: str, as_json: bool) -> None:
+    """Print the counters of a cluster: of its network devices, NVMe commands and links."""
+    found = processes.status(name)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    host = found["host"]
+    click.echo(f"{found['name']}: process {found['pid']}, {found['way']}, MTU {found['mtu']}")
+    click.echo(
+        f"host {host['address']} {host['device']}: {host['packets_in']} packets out, "
+        f"{host['packets_out']} in, {host['dropped']} dropped"
+    )
+    for number, drive in enumerate(found["drives"]):
+        for line in _lines(number, drive):
+            click.echo(line)
+
+
+def _lines(number: int, drive: dict[str, Any]) -> list[str]:
+    """Return the lines of one drive."""
+    return [
+        f"drive {number} {drive['address']} {drive['namespace']}: {drive['state']}",
+        f"  to the drive: {drive['packets_down']} packets, {drive['bytes_down']} B; "
+        f"{drive['writes']} write commands; link {drive['link_bytes_down']} B",
+        f"  to the host: {drive['packets_up']} packets, {drive['bytes_up']} B; "
+        f"{drive['receives']} receive commands, {drive['drive_empty']} without a block; "
+        f"link {drive['link_bytes_up']} B",
+        f"  dropped {drive['dropped']}, forwarded to drives {drive['forwarded']}, "
+        f"repeated {drive['repeated']}, refused {drive['drive_refused']}",
+    ]
+
+
+@tunnel.command("exec", context_settings={"ignore_unknown_options": True})
+@name_option
+@click.argument("where", metavar="host|NUMBER")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run_exec(name: str, where: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND at the host's end, or in the namespace of drive NUMBER."""
+    words = processes.enter(name, where, command)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise InputError(f"{words[0]}: {error.strerror}") from error
+
+
+@tunnel.command()
+@name_option
+def down(name: str) -> None:
+    """End a cluster, and remove its namespaces and devices; nothing to do is no error."""
+    click.echo(f"{name}: {'down' if processes.stop(name) else 'was not up'}")

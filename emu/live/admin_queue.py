@@ -1,0 +1,248 @@
+"""Admin queue of an NVMe controller behind vfio-user: the driver's side, for the tunnel.
+
+Owns the queue in shared memory, a data buffer for each command identifier, doorbells and the
+interrupt. Does not own the meaning of commands (nvme/tunnel/), nor the server (serve/vfio_user.py).
+Source: vfio-user Protocol Specification; NVM Express Base Specification 2.0, sections 3.5.1
+(initialisation) and 4.1.1 (PRP).
+
+A host's end (host_end.py) needs no more than the class :class:`AdminQueue` says. The other one is
+the passthrough of a kernel's driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ondie.emu.controller.opcodes import Tunnel
+from ondie.emu.nvme.tunnel.framing import READ_HEADER
+from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Command, Completion
+from ondie.emu.serve import vfio_wire as wire
+from ondie.emu.serve.vfio_wire import Irq, Message, Region
+from ondie.emu.units import InputError
+
+PAGE = 4096
+ENTRIES = 64
+"""Entries of either queue; one identifier less can be used."""
+CIDS = ENTRIES - 1
+STATUS_CID = CIDS - 1
+"""Identifier of a command that is none of the relay's: the status of the tunnel."""
+ENTRY_OF_LIST = 8
+BASE = 1 << 32
+TIMEOUT_S = 10.0
+AQA, ASQ, ACQ, CC, CSTS, DOORBELL = 0x24, 0x28, 0x30, 0x14, 0x1C, 0x1000
+ENABLE = 0x0046_0001
+BUS_MASTER = 0x6
+POINTERS = struct.Struct("<QQ")
+CDW12 = slice(48, 52)
+
+
+class AdminQueue(Protocol):
+    """What a host's end needs of the way to a controller."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there may be completions."""
+
+    def submit(self, commands: list[Command]) -> None:
+        """Submit commands. The data pointers of their entries are set here. Raises OSError if the
+        controller has gone."""
+
+    def completions(self) -> list[Completion]:
+        """Return the completions since the last call; data as in the tunnel's protocol. Raises
+        OSError if the controller has gone."""
+
+
+class VfioAdminQueue:
+    """The admin queue of the controller behind the connected unix socket ``sock``; ``payload``:
+    largest data of a command, bytes. It is ready for commands with identifiers below CIDS.
+
+    Raises InputError if the server does not answer as an NVMe function does.
+    """
+
+    def __init__(self, sock: socket.socket, payload: int) -> None:
+        pages = -(-payload // PAGE)
+        if pages > PAGE // ENTRY_OF_LIST + 1:
+            most = PAGE * (PAGE // ENTRY_OF_LIST + 1)
+            raise InputError(f"--payload {payload}: must be at most {most} bytes")
+        self._span = (pages + 1) * PAGE  # a buffer, and its list of pages
+        size = 2 * PAGE + CIDS * self._span
+        self._socket = sock
+        sock.settimeout(TIMEOUT_S)
+        self._number = 0
+        file = os.memfd_create("ondie tunnel", os.MFD_CLOEXEC)
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            os.ftruncate(file, size)
+            self._map = mmap.mmap(file, size)
+            self._memory = memoryview(self._map)
+            self._call(Message.VERSION, wire.VERSION.pack(wire.MAJOR, wire.MINOR))
+            mapped = wire.MAP.pack(wire.MAP.size, wire.MAP_READ | wire.MAP_WRITE, 0, BASE, size)
+            self._call(Message.DMA_MAP, mapped, file)
+            flags = wire.DATA_EVENTFD | wire.ACTION_TRIGGER
+            given = wire.IRQ_SET.pack(wire.IRQ_SET.size, flags, Irq.MSIX, 0, 1)
+            self._call(Message.SET_IRQS, given, self._event)
+            self._write(Region.CONFIG, 4, BUS_MASTER, 2)
+            self._write_lists(pages)
+            self._enable()
+        except (OSError, struct.error) as error:
+            self.close()
+            raise InputError(f"controller of the tunnel: {error}") from error
+        finally:
+            os.close(file)
+        sock.setblocking(False)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._socket.close()
+        if self._event >= 0:
+            os.close(self._event)
+            self._event = -1
+
+    def fileno(self) -> int:
+        """Return the descriptor of the interrupt."""
+        return self._event
+
+    def reset(self) -> None:
+        """Reset the controller, with all commands that it has. Raises InputError."""
+        self._socket.settimeout(TIMEOUT_S)
+        try:
+            self._write(Region.BAR0, CC, 0)
+            self._await(lambda: self._read(CSTS) & 1 == 0)
+            self._enable()
+        except OSError as error:
+            raise InputError(f"controller of the tunnel: {error}") from error
+        self._socket.setblocking(False)
+
+    # --- messages
+
+    def _call(self, command: Message, payload: bytes, *fds: int) -> bytes:
+        self._number = (self._number + 1) & 0xFFFF
+        size = wire.HEADER_BYTES + len(payload)
+        head = wire.HEADER.pack(self._number, command, size, wire.COMMAND_TYPE, 0)
+        socket.send_fds(self._socket, [head + payload], fds)
+        number, _, size, flags, error = wire.HEADER.unpack(self._take(wire.HEADER_BYTES))
+        if number != self._number or flags & wire.TYPE_MASK != wire.REPLY:
+            raise InputError("the server does not speak vfio-user")
+        found = self._take(size - wire.HEADER_BYTES)
+        if flags & wire.ERROR:
+            raise InputError(f"{command.name}: {os.strerror(error)}")
+        return found
+
+    def _take(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            part = self._socket.recv(size - len(found))
+            if not part:
+                raise ConnectionError("the drive has gone")
+            found += part
+        return found
+
+    def _write(self, region: Region, offset: int, value: int, size: int = 4) -> None:
+        access = wire.ACCESS.pack(offset, region, size)
+        self._call(Message.REGION_WRITE, access + value.to_bytes(size, "little"))
+
+    def _read(self, offset: int) -> int:
+        found = self._call(Message.REGION_READ, wire.ACCESS.pack(offset, Region.BAR0, 4))
+        return int.from_bytes(found[wire.ACCESS.size :], "little")
+
+    def _ring(self, number: int, value: int) -> None:
+        """Write a doorbell without awaiting a reply."""
+        self._socket.send(
+            wire.POST.pack(
+                0, Message.REGION_WRITE, wire.POST_BYTES, wire.NO_REPLY | wire.COMMAND_TYPE, 0,
+                DOORBELL + 4 * number, Region.BAR0, 4, value,
+            )
+        )  # fmt: skip
+
+    # --- the controller
+
+    def _write_lists(self, pages: int) -> None:
+        """Write the list of pages of each identifier's buffer, and keep its two pointers."""
+        self._buffers, self._pointers = [], []
+        for cid in range(CIDS):
+            at = 2 * PAGE + cid * self._span
+            first = BASE + at
+            rest = [first + PAGE * number for number in range(1, pages)]
+            where = at + pages * PAGE
+            self._memory[where : where + ENTRY_OF_LIST * len(rest)] = struct.pack(
+                f"<{len(rest)}Q", *rest
+            )
+            self._buffers.append(at)
+            self._pointers.append((first, rest, BASE + where))
+
+    def _enable(self) -> None:
+        """Set the admin queues, and enable the controller."""
+        self._memory[: 2 * PAGE] = bytes(2 * PAGE)
+        self._tail = self._head = 0
+        self._phase = 1
+        self._sizes: dict[int, int] = {}
+        self._write(Region.BAR0, AQA, (ENTRIES - 1) * 0x1_0001)
+        self._write(Region.BAR0, ASQ, BASE, 8)
+        self._write(Region.BAR0, ACQ, BASE + PAGE, 8)
+        self._write(Region.BAR0, CC, ENABLE)
+        self._await(lambda: self._read(CSTS) & 1 == 1)
+
+    def _await(self, ready: Callable[[], bool]) -> None:
+        end = time.monotonic() + TIMEOUT_S
+        while not ready():
+            if time.monotonic() > end:
+                raise InputError(f"the controller is not ready after {TIMEOUT_S:g} s")
+            time.sleep(0.001)
+
+    # --- commands
+
+    def submit(self, commands: list[Command]) -> None:
+        """Submit commands; see AdminQueue."""
+        memory = self._memory
+        for entry, data in commands:
+            cid = entry[2] | entry[3] << 8
+            size = len(data) or int.from_bytes(entry[CDW12], "little")
+            if entry[0] == Tunnel.CONTROL:
+                size = 0
+            first, rest, where = self._pointers[cid]
+            count = -(-size // PAGE)
+            second = 0 if count < 2 else rest[0] if count == 2 else where
+            if data:
+                at = self._buffers[cid]
+                memory[at : at + size] = data
+            at = self._tail * SQE_BYTES
+            pointers = POINTERS.pack(first if size else 0, second)
+            memory[at : at + SQE_BYTES] = entry[:24] + pointers + entry[40:]
+            self._sizes[cid] = 0 if data else size
+            self._tail = (self._tail + 1) % ENTRIES
+        if commands:
+            self._ring(0, self._tail)
+
+    def completions(self) -> list[Completion]:
+        """Return the completions since the last call; see AdminQueue."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._event, 8)
+        memory, found = self._memory, []
+        while True:
+            at = PAGE + self._head * CQE_BYTES
+            cqe = bytes(memory[at : at + CQE_BYTES])
+            if cqe[14] & 1 != self._phase:
+                break
+            found.append(Completion(cqe, self._data_of(cqe)))
+            self._head = (self._head + 1) % ENTRIES
+            self._phase ^= self._head == 0
+        if found:
+            self._ring(1, self._head)
+        return found
+
+    def _data_of(self, cqe: bytes) -> bytes:
+        """Return the data of a command that has ended: the block of a receive command, or all."""
+        cid = cqe[12] | cqe[13] << 8
+        size, at = self._sizes.pop(cid, 0), self._buffers[cid]
+        if not size or cqe[14] & ~1 or cqe[15]:
+            return b""
+        if cid != STATUS_CID:
+            length = int.from_bytes(self._memory[at : at + READ_HEADER], "little")
+            size = min(size, READ_HEADER + length)
+        return bytes(self._memory[at : at + size])

@@ -1,0 +1,105 @@
+"""The drive's end of a tunnel in a process of its own: an NVMe controller and a network device.
+
+Owns the process and the way of packets between the device and the drive's tunnel. Does not own the
+controller (serve/nvme_drive.py, serve/vfio_user.py), the tunnel (serve/tunnel.py) or the device.
+Source: none.
+
+The drive has memory without a model of flash, since no packet reaches flash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import threading
+import time
+
+from ondie.emu.config.config import Config
+from ondie.emu.live.capture import Capture
+from ondie.emu.live.network_device import Device
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.nvme.tunnel.framing import Data, Format
+from ondie.emu.serve.defects import show_exception
+from ondie.emu.serve.memory_drive import MemoryDrive
+from ondie.emu.serve.nvme_drive import NvmeDrive
+from ondie.emu.serve.tunnel import DriveTunnel
+from ondie.emu.serve.vfio_user import Session
+
+MOST_WAITING = 4 << 20
+"""Bytes that wait for the host at most; after that, packets wait in the device."""
+WAIT_S = 0.0005
+"""Time until it is asked again whether the host has received."""
+POLL_MS = 200
+PR_SET_PDEATHSIG = 1
+
+
+class DriveEnd:
+    """The network device of a drive, between which and ``tunnel`` packets pass."""
+
+    def __init__(self, device: Device, limits: Format, cost: TunnelCost | None,
+                 capture: Capture | None = None) -> None:  # fmt: skip
+        self._device, self._capture, self._limits = device, capture, limits
+        self._closing = False
+        self.tunnel = DriveTunnel(limits, self._give, cost)
+        self._thread = threading.Thread(target=self._run, name="ondie packets", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End."""
+        self._closing = True
+        self._thread.join()
+        self.tunnel.close()
+
+    def _give(self, packet: Data) -> None:
+        """Give a packet of the host to the drive's programs."""
+        if self._device.write(packet) and self._capture is not None:
+            self._capture.add(packet)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._device, select.POLLIN)
+        while not self._closing:
+            try:
+                poll.poll(POLL_MS)
+                self._take()
+            except Exception:  # noqa: BLE001 - a defect, which must not end the others
+                show_exception("tunnel device")
+
+    def _take(self) -> None:
+        """Send the packets of the device to the host."""
+        device, tunnel, most = self._device, self.tunnel, MOST_WAITING // self._limits.up
+        packet = device.read()
+        while packet is not None and not self._closing:
+            while tunnel.waiting > most and not self._closing:
+                time.sleep(WAIT_S)
+            following = device.read()
+            if self._capture is not None:
+                self._capture.add(packet)
+            if len(packet) <= self._limits.mtu:
+                tunnel.send(packet, more=following is not None)
+            packet = following
+
+
+def run_drive(
+    sock: socket.socket,
+    cfg: Config,
+    device: Device,
+    limits: Format,
+    cost: TunnelCost | None,
+    capture: Capture | None,
+) -> None:
+    """Be the drive of the driver at the other end of ``sock``, until that has gone. ``limits``:
+    what it may ask for. ``cost``: the time that commands take; None: none. The process ends with
+    its parent. Raises InputError for a drive that cannot have the tunnel."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        return
+    end = DriveEnd(device, limits, cost, capture)
+    try:
+        session = Session(sock, NvmeDrive(MemoryDrive(cfg), tunnel=end.tunnel))
+        session.run()
+    finally:
+        end.close()

@@ -1,0 +1,254 @@
+"""The host's end of the tunnels of several drives: one relay that routes IP packets.
+
+Owns the way of a packet between the host's device and the tunnels, and from drive to drive, and
+what is counted there. Does not own devices (network_device.py), the way of commands to a controller
+(admin_queue.py), the protocol (nvme/tunnel/host.py), or the drives, which may be anywhere.
+Source: NGD's public patents: a relay per drive; traffic from drive to drive crosses the host.
+
+All of it belongs to one thread, which calls ``take`` when the device is readable and ``Port.work``
+when a queue is.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+from ondie.emu.controller.tunnel import STATUS, STATUS_BYTES, STATUS_DATA
+from ondie.emu.live.admin_queue import STATUS_CID, AdminQueue
+from ondie.emu.live.capture import Capture
+from ondie.emu.live.network_device import Device
+from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel.framing import Data, Format, is_ip
+from ondie.emu.nvme.tunnel.host import HostRelay, State
+from ondie.emu.nvme.tunnel.protocol import Failed, Packet
+from ondie.emu.nvme.wire import CQE_BYTES, SQE_BYTES, Command, Completion, Sqe
+from ondie.emu.units import InputError
+
+MOST_WAITING = 4 << 20
+"""Bytes that wait for a drive at most; after that, packets wait in the device."""
+SILENT_S = 0.5
+"""A drive that is so long behind holds up no others: packets for it are dropped."""
+MOST_PACKETS = 64
+"""Packets that are taken from the device before the drives get their commands."""
+PS_PER_NS = 1000
+
+
+class Port:
+    """One drive's tunnel at the host. ``queue``: the way to its controller. ``form``: what is asked
+    for at the open. ``address``: the drive's address, bytes[4]."""
+
+    def __init__(self, queue: AdminQueue, form: Format, address: bytes) -> None:
+        self.queue, self.address = queue, address
+        opening = random.SystemRandom().randrange(1, 1 << 32)
+        self.relay = HostRelay(form, range(STATUS_CID), opening=opening)
+        self.counts: Counter[str] = Counter()
+        """Packets and bytes "down" and "up"; "dropped" ones, "forwarded" ones to other drives, and
+        "link_down" and "link_up": bytes of entries and data on the link."""
+        self.gone = ""
+        """Why nothing passes any more."""
+        self.drive_status: dict[str, int | bytes] = {}
+        """What the drive says of its end (controller/tunnel.STATUS_DATA), when last asked."""
+        self._asked = self._answered = False
+        self._moved = time.monotonic()
+        self.relay.open()
+        self.pump()
+
+    @property
+    def open(self) -> bool:
+        """Packets may cross."""
+        return self.relay.state is State.OPEN and not self.gone
+
+    @property
+    def full(self) -> bool:
+        """As many bytes wait as may."""
+        return self.relay.waiting * self.relay.form.down >= MOST_WAITING
+
+    @property
+    def blocks_others(self) -> bool:
+        """The device must wait for this drive."""
+        return self.full and not self.gone and time.monotonic() - self._moved < SILENT_S
+
+    def send(self, packet: Data) -> bool:
+        """Send a packet to the drive; return False if it was dropped."""
+        fits = len(packet) <= self.relay.form.mtu
+        if not fits or not self.open or self.full or not self.relay.send(packet):
+            self.counts["dropped"] += 1
+            return False
+        self.counts["packets_down"] += 1
+        self.counts["bytes_down"] += len(packet)
+        return True
+
+    def pump(self) -> None:
+        """Submit the commands that may be submitted now."""
+        if self.gone:
+            return
+        commands = self.relay.commands(time.monotonic_ns() * PS_PER_NS)
+        if self._asked:
+            self._asked = False
+            asked = Sqe(wire.TUNNEL_RECEIVE, cid=STATUS_CID, cdw10=STATUS, cdw12=STATUS_BYTES)
+            commands.append(Command(asked.pack()))
+        for command in commands:
+            self.counts["link_down"] += SQE_BYTES + len(command.data)
+        try:
+            self.queue.submit(commands)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+
+    def work(self) -> list[Data]:
+        """Handle completions, submit what follows, and return the packets from the drive."""
+        if self.gone:
+            return []
+        try:
+            found = self.queue.completions()
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return []
+        for each in found:
+            self.counts["link_up"] += CQE_BYTES + len(each.data)
+            if each.cqe[12] | each.cqe[13] << 8 == STATUS_CID:
+                self._told(each)
+            else:
+                self._moved = time.monotonic()
+                self.relay.completed(each)
+        packets: list[Data] = []
+        for event in self.relay.events():
+            if isinstance(event, Packet):
+                packets.append(event.data)
+                self.counts["packets_up"] += 1
+                self.counts["bytes_up"] += len(event.data)
+            elif isinstance(event, Failed):
+                self._end(f"{event.what}: status 0x{event.status:x}")
+        self.pump()
+        return packets
+
+    def _end(self, why: str) -> None:
+        self.gone = self.gone or why
+
+    # --- status
+
+    def ask(self) -> None:
+        """Ask the drive for its counters: ``answered`` then becomes True, if it answers."""
+        self._asked, self._answered = True, False
+        self.pump()
+
+    @property
+    def answered(self) -> bool:
+        """The drive has answered, or never will."""
+        return self._answered or bool(self.gone)
+
+    def _told(self, completion: Completion) -> None:
+        if len(completion.data) == STATUS_BYTES:
+            self.drive_status = STATUS_DATA.unpack(bytes(completion.data))
+        self._answered = True
+
+    def report(self) -> dict[str, int | str]:
+        """Return what both ends have counted, as plain values."""
+        counts, relay = self.counts, self.relay
+        told = {name.lower(): value for name, value in self.drive_status.items()}
+        found: dict[str, int | str] = {
+            "state": f"ended: {self.gone}" if self.gone else relay.state.value,
+            "packets_down": counts["packets_down"],
+            "packets_up": counts["packets_up"],
+            "bytes_down": counts["bytes_down"],
+            "bytes_up": counts["bytes_up"],
+            "forwarded": counts["forwarded"],
+            "dropped": counts["dropped"],
+            "waiting_blocks": relay.waiting,
+            "writes": relay.issued["write"],
+            "receives": relay.issued["receive"],
+            "repeated": relay.repeated,
+            "link_bytes_down": counts["link_down"],
+            "link_bytes_up": counts["link_up"],
+        }
+        for name in ("blocksdown", "bytesdown", "packetsdown", "blocksup", "bytesup", "packetsup",
+                     "dropped", "empty", "refused"):  # fmt: skip
+            value = told.get(name, 0)
+            assert isinstance(value, int)
+            found[f"drive_{name}"] = value
+        return found
+
+
+class HostEnd:
+    """The relay of a host with ``address`` (bytes[4]) and network device ``device``; None: it has
+    none, and packets to the host are dropped. ``capture``: of all packets of the device."""
+
+    def __init__(
+        self, device: Device | None, address: bytes, capture: Capture | None = None
+    ) -> None:
+        self.device, self.address, self.capture = device, address, capture
+        self.counts: Counter[str] = Counter()
+        """Packets of the device "in" and "out", their "bytes_in" and "bytes_out", "dropped" ones:
+        no IP, no drive with the address, or refused by the kernel."""
+        self.ports: dict[bytes, Port] = {}
+
+    def add(self, port: Port) -> None:
+        """Route packets of the port's address to it. Raises InputError for an address in use."""
+        if port.address in self.ports or port.address == self.address:
+            raise InputError(f"address {dotted(port.address)}: two ends of the tunnel have it")
+        self.ports[port.address] = port
+
+    @property
+    def holds(self) -> bool:
+        """Packets must wait in the device for a drive."""
+        return any(port.blocks_others for port in self.ports.values())
+
+    def take(self) -> None:
+        """Send packets of the device to the drives."""
+        device = self.device
+        if device is None:
+            return
+        touched: set[bytes] = set()
+        for _ in range(MOST_PACKETS):
+            if self.holds or (packet := device.read()) is None:
+                break
+            self.counts["packets_in"] += 1
+            self.counts["bytes_in"] += len(packet)
+            if self.capture is not None:
+                self.capture.add(packet)
+            port = self._port_of(packet)
+            if port is None:
+                self.counts["dropped"] += 1
+            elif port.send(packet):
+                touched.add(port.address)
+        for address in touched:
+            self.ports[address].pump()
+
+    def work(self, port: Port) -> None:
+        """Handle what a drive has completed."""
+        touched: set[bytes] = set()
+        for packet in port.work():
+            other = self._port_of(packet)
+            if other is not None and other is not port:
+                if other.send(packet):
+                    port.counts["forwarded"] += 1
+                    touched.add(other.address)
+            elif is_ip(packet) and bytes(packet[16:20]) == self.address and packet[0] >> 4 == 4:
+                self._give(packet)
+            else:
+                self.counts["dropped"] += 1
+        for address in touched:
+            self.ports[address].pump()
+
+    def _give(self, packet: Data) -> None:
+        """Give a packet to the host."""
+        if self.device is None or not self.device.write(packet):
+            self.counts["dropped"] += 1
+            return
+        self.counts["packets_out"] += 1
+        self.counts["bytes_out"] += len(packet)
+        if self.capture is not None:
+            self.capture.add(packet)
+
+    def _port_of(self, packet: Data) -> Port | None:
+        """Return the port of the destination of a packet; None if it is no IPv4 packet, or of no
+        drive."""
+        if not is_ip(packet) or packet[0] >> 4 != 4:
+            return None
+        return self.ports.get(bytes(packet[16:20]))
+
+
+def dotted(address: bytes) -> str:
+    """Return an IPv4 address (bytes[4]) as text."""
+    return ".".join(map(str, address))

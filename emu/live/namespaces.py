@@ -1,0 +1,135 @@
+"""Network namespaces and the addresses in them, through the program `ip` of iproute2.
+
+Owns names, their sweep, and what `ip` is asked for. Does not own packets or processes (cluster.py).
+Source: Linux, ip-netns(8), user_namespaces(7), proc_pid_stat(5).
+
+Namespaces are called ondie-PID-NUMBER, after the process that has made them. What ended processes
+have left is found by that prefix and removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from ondie.emu.units import InputError
+
+PREFIX = "ondie-"
+OURS = re.compile(rf"{PREFIX}(\d+)-\d+")
+FOLDER = Path("/run/netns")
+PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+RUN_S = 20.0
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+
+
+def tool(name: str) -> str:
+    """Return the path of a program. Raises InputError if it is not installed."""
+    found = shutil.which(name, path=PATH)
+    if found is None:
+        raise InputError(f"{name}: not found; install iproute2 and util-linux")
+    return found
+
+
+def run(*words: str, text: str = "") -> str:
+    """Run `ip` with ``words``, and ``text`` as its input; return its output. Raises InputError."""
+    return run_tool("ip", *words, text=text)
+
+
+def run_tool(name: str, *words: str, text: str = "") -> str:
+    """Run a program to its end; return its output. Raises InputError if it fails."""
+    try:
+        done = subprocess.run([tool(name), *words], input=text, capture_output=True, text=True,
+                              timeout=RUN_S)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{name} {' '.join(words)}: has not ended after {RUN_S:g} s") from None
+    if done.returncode:
+        why = " ".join((done.stderr or done.stdout).split())
+        raise InputError(f"{name} {' '.join(words)}: {why}")
+    return done.stdout
+
+
+def batch(namespace: str, *lines: str) -> None:
+    """Run lines of `ip` in a namespace; "": that of this process. Raises InputError."""
+    where = ("-n", namespace) if namespace else ()
+    run(*where, "-batch", "-", text="\n".join(lines) + "\n")
+
+
+def start_of(pid: int) -> int:
+    """Return the time at which a process has started, in clock ticks; 0: there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    fields = text.rpartition(")")[2].split()
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+def namespaces() -> list[str]:
+    """Return the names of all namespaces of this kind."""
+    if not FOLDER.is_dir():
+        return []
+    return sorted(name for name in os.listdir(FOLDER) if OURS.fullmatch(name))
+
+
+def sweep(pid: int = 0) -> list[str]:
+    """Remove the namespaces of processes that have ended, and those of process ``pid``; return
+    their names."""
+    found = []
+    for name in namespaces():
+        match = OURS.fullmatch(name)
+        assert match is not None
+        owner = int(match[1])
+        if owner == pid or not start_of(owner):
+            run("netns", "del", name)
+            found.append(name)
+    return found
+
+
+def check_free(network: ipaddress.IPv4Network) -> None:
+    """Raise InputError if this host has addresses or routes in ``network``."""
+    for row in json.loads(run("-j", "-4", "route", "show", "table", "all") or "[]"):
+        where = row.get("dst", "default")
+        if where == "default":
+            continue
+        other = ipaddress.ip_network(where, strict=False)
+        if other.overlaps(network):
+            raise InputError(
+                f"--subnet {network}: address in use: {where} is a route of device "
+                f"{row.get('dev', '?')}; must be a network that this host does not use"
+            )
+
+
+def become_root() -> None:
+    """Enter new user, network and mount namespaces, in which this user is root and /run is empty.
+    The process must have one thread. Raises InputError if the kernel does not allow it."""
+    user, group = os.geteuid(), os.getegid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS):
+        raise InputError(f"user namespace: {os.strerror(ctypes.get_errno())}")
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    except OSError as error:
+        raise InputError(f"user namespace: {error.strerror}") from error
+    run_tool("mount", "--make-rprivate", "/")
+    run_tool("mount", "-t", "tmpfs", "none", "/run")
+    batch("", "link set lo up")
+
+
+def counters(namespace: str, device: str) -> dict[str, int]:
+    """Return the kernel's packets and bytes of a device, as programs see them. Raises
+    InputError."""
+    where = ("-n", namespace) if namespace else ()
+    (row,) = json.loads(run(*where, "-j", "-s", "link", "show", "dev", device))
+    found = {}
+    for way in ("tx", "rx"):
+        for what in ("packets", "bytes", "dropped"):
+            found[f"{way}_{what}"] = int(row["stats64"][way][what])
+    return found

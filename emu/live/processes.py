@@ -1,0 +1,157 @@
+"""Clusters as background processes: their start, the way to them, and their end.
+
+Owns the file that says which process a cluster is. Does not own what it does (cluster.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ondie.emu.live import namespaces
+from ondie.emu.live.cluster import Cluster, serve
+from ondie.emu.live.request import Request, Way, folder
+from ondie.emu.units import InputError
+
+END_S, ANSWER_S = 15.0, 10.0
+
+
+def state_file(name: str) -> Path:
+    """Return the file of cluster ``name``: {"pid": its process, "start": when that started,
+    "own_user": whether it has a user namespace}."""
+    return folder() / f"{name}.json"
+
+
+def write_state(cluster: Cluster) -> None:
+    """Say which process the cluster is."""
+    state = {"pid": cluster.pid, "start": namespaces.start_of(cluster.pid),
+             "own_user": cluster.way.own_user}  # fmt: skip
+    state_file(cluster.request.name).write_text(json.dumps(state))
+
+
+def read_state(name: str) -> dict[str, Any] | None:
+    """Return the state of a cluster that runs; None: none does."""
+    try:
+        found: dict[str, Any] = json.loads(state_file(name).read_text())
+        return found if namespaces.start_of(found["pid"]) == found["start"] != 0 else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def start(request: Request, way: Way) -> int:
+    """Start a cluster in the background; return its process when packets may pass. The file
+    NAME.log has what it prints. Raises InputError."""
+    log = folder() / f"{request.name}.log"
+    told, telling = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(told)
+        _background(request, way, log, telling)
+    os.close(telling)
+    with open(told, encoding="utf-8") as file:
+        answer = file.readline().rstrip("\n")  # drives have this pipe, too
+    if answer != "ready":
+        os.waitpid(pid, 0)
+        raise InputError(answer or f"tunnel up: has ended; see {log}")
+    return pid
+
+
+def _background(request: Request, way: Way, log: Path, telling: int) -> None:
+    """Be the cluster. Does not return."""
+    code = 1
+    try:
+        os.setsid()
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for target, source in ((0, null), (1, file), (2, file)):
+            os.dup2(source, target)
+
+        def ready(cluster: Cluster) -> None:
+            write_state(cluster)
+            os.write(telling, b"ready\n")
+            os.close(telling)
+
+        serve(request, way, ready)
+        code = 0
+    except InputError as error:
+        os.write(telling, f"{error}\n".encode())
+    except BaseException:  # noqa: BLE001 - the fork must not go on in the caller's frames
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
+
+
+def status(name: str) -> dict[str, Any]:
+    """Return what a cluster reports (Cluster.report). Raises InputError if none runs."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(ANSWER_S)
+            client.connect(str(folder() / f"{name}.sock"))
+            text = b""
+            while part := client.recv(1 << 16):
+                text += part
+        found: dict[str, Any] = json.loads(text)
+    except TimeoutError:
+        raise InputError(f"--name {name}: has not answered for {ANSWER_S:g} s") from None
+    except (OSError, ValueError):
+        raise InputError(
+            f"--name {name}: no cluster of this name is up; `ondie tunnel up` starts one"
+        ) from None
+    return found
+
+
+def stop(name: str) -> bool:
+    """End a cluster and remove what it has left; return False if none was up. Raises InputError
+    if it does not end."""
+    state = read_state(name)
+    if state is not None:
+        pid = state["pid"]
+        os.kill(pid, signal.SIGTERM)
+        if not _ended(pid, END_S):
+            os.kill(pid, signal.SIGKILL)
+            if not _ended(pid, END_S):
+                raise InputError(f"--name {name}: process {pid} does not end")
+    if os.geteuid() == 0:
+        namespaces.sweep()
+    for each in (state_file(name), folder() / f"{name}.sock"):
+        each.unlink(missing_ok=True)
+    return state is not None
+
+
+def _ended(pid: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while namespaces.start_of(pid):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # if this process has started it
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def enter(name: str, where: str, command: tuple[str, ...]) -> list[str]:
+    """Return the command line that runs ``command`` at ``where``: "host", or the number of a drive.
+    Raises InputError."""
+    found = status(name)
+    words: list[str] = []
+    if found["own_user"]:
+        tool = namespaces.tool("nsenter")
+        words = [tool, "-t", str(found["pid"]), "-U", "-n", "-m", "--preserve-credentials"]
+    if where == "host":
+        return [*words, *command]
+    if not where.isdecimal() or int(where) >= len(found["drives"]):
+        most = len(found["drives"]) - 1
+        raise InputError(f"{where}: no such end of the tunnel; must be host, or 0 to {most}")
+    space = found["drives"][int(where)]["namespace"]
+    return [*words, namespaces.tool("ip"), "netns", "exec", space, *command]

@@ -1,0 +1,186 @@
+"""What a cluster of drives on one machine shall be: sizes, addresses, pace, and where it can run.
+
+Owns the checks of `ondie tunnel up`. Does not own processes (cluster.py). Source: none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ondie.emu.config.config import Config
+from ondie.emu.live import namespaces
+from ondie.emu.live.network_device import TUN_FILE
+from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
+from ondie.emu.nvme.tunnel.framing import HEADER, LONGEST, Format
+from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER
+from ondie.emu.serve.tunnel import MOST_HOLD_PS
+from ondie.emu.units import KINDS, InputError, parse
+
+LEAST_MTU = 68
+"""Smallest MTU of IPv4, bytes."""
+MOST_DRIVES = 64
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
+"""Of the host's end, whatever the preset has: the pace is the model's, or there is none."""
+DEVICES = ("auto", "tun", "veth")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A cluster that shall be. Made by :meth:`of`, which checks it."""
+
+    name: str
+    cfg: Config
+    drives: int
+    network: ipaddress.IPv4Network
+    form: Format
+    cost: TunnelCost | None
+    """Time that commands take; None: none."""
+    pcap: Path | None
+    """Folder of the captured packets; None: none are captured."""
+
+    @classmethod
+    def of(
+        cls, cfg: Config, *, name: str = "cluster", drives: int = 2, subnet: str = "10.77.0.0/24",
+        mtu: int | None = None, payload: int | None = None, in_flight: int | None = None,
+        pace: str = "model", pcap: str | None = None,
+    ) -> Request:  # fmt: skip
+        """Return the request. ``subnet``: network whose first address the host gets, and the
+        next ones the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate.
+        Raises InputError that names the option."""
+        if NAME.fullmatch(name) is None:
+            raise InputError(f"--name {name}: must be 1 to 32 letters, digits, - and _")
+        if not 1 <= drives <= MOST_DRIVES:
+            raise InputError(f"--drives {drives}: must be from 1 to {MOST_DRIVES}")
+        model = TunnelCost.of(cfg)
+        mtu = model.form.mtu if mtu is None else mtu
+        if not LEAST_MTU <= mtu <= LONGEST:
+            raise InputError(f"--mtu {mtu}: must be from {LEAST_MTU} to {LONGEST} bytes")
+        in_flight = DEFAULT_IN_FLIGHT if in_flight is None else in_flight
+        if not 1 <= in_flight <= MOST_IN_FLIGHT:
+            raise InputError(f"--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}")
+        try:
+            form = Format(
+                DEFAULT_PAYLOAD if payload is None else payload, in_flight, mtu,
+                model.form.concatenate, "hold", MOST_HOLD_PS,
+            )  # fmt: skip
+        except InputError as error:
+            raise InputError(f"--payload {payload}: {error}") from error
+        most = cfg.frontend.max_transfer_bytes
+        if form.payload > most:
+            raise InputError(
+                f"--payload {payload}: must be at most {most}, the largest transfer of the "
+                "controller (frontend.max_transfer)"
+            )
+        network = network_of(subnet, drives)
+        folder = None if pcap is None else Path(pcap).absolute()
+        if folder is not None and not folder.is_dir():
+            raise InputError(f"--pcap {pcap}: must be an existing folder")
+        return cls(
+            name=name, cfg=cfg, drives=drives, network=network, form=form,
+            cost=cost_of(model, pace, mtu), pcap=folder,
+        )  # fmt: skip
+
+    def address(self, number: int) -> ipaddress.IPv4Address:
+        """Return the address of drive ``number``, or of the host for -1."""
+        return self.network[number + 2]
+
+
+def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
+    """Return the network ``subnet``. Raises InputError unless it has room for host and drives."""
+    try:
+        network = ipaddress.IPv4Network(subnet)
+    except ValueError as error:
+        raise InputError(f"--subnet {subnet}: {error}; write for example 10.77.0.0/24") from error
+    if network.num_addresses < drives + 3:
+        raise InputError(
+            f"--subnet {subnet}: has {network.num_addresses} addresses; must have {drives + 3} for "
+            f"{drives} drives, the host, and two that are reserved"
+        )
+    return network
+
+
+def cost_of(model: TunnelCost, pace: str, mtu: int) -> TunnelCost | None:
+    """Return the time of commands that gives TCP the rate ``pace``, one of a kind for each
+    direction. The model's rate is that of a long message, whatever the size of blocks here."""
+    if pace == "none":
+        return None
+    if pace == "model":
+        rates = {way: model.rate(1, (way,))[1] for way in (UP, DOWN)}
+    else:
+        rate = parse(pace, KINDS["bytes_per_s"], "--pace")
+        if rate < 1:
+            raise InputError(f"--pace {pace}: must be model, none, or a rate above 0")
+        rates = {UP: float(rate), DOWN: float(rate)}
+    stream = (mtu + HEADER) / (mtu - SEGMENT_HEADER)
+    return dataclasses.replace(
+        model,
+        up=model.up._replace(command=0, link=round(rates[UP] * stream)),
+        down=model.down._replace(command=0, link=round(rates[DOWN] * stream)),
+    )
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a cluster runs here. ``why``: what is missing for the better way; "": nothing."""
+
+    own_user: bool
+    """In a user namespace."""
+    device: str
+    """Kind of the network devices: "tun" or "veth"."""
+    why: str = ""
+
+    def __str__(self) -> str:
+        place = "user namespace" if self.own_user else "root"
+        kind = "TUN" if self.device == "tun" else "veth and packet sockets"
+        return f"{place}, {kind}" + (f" ({self.why})" if self.why else "")
+
+
+def way_of(device: str) -> Way:
+    """Return how a cluster runs on this machine. ``device``: of DEVICES. Raises InputError for
+    ``device`` "tun" where there is none."""
+    reasons = []
+    own_user = os.geteuid() != 0
+    if own_user:
+        reasons.append("not root")
+    if device == "veth":
+        return Way(own_user, "veth", ", ".join(reasons))
+    try:
+        os.close(os.open(TUN_FILE, os.O_RDWR | os.O_CLOEXEC))
+        return Way(own_user, "tun", ", ".join(reasons))
+    except OSError as error:
+        missing = f"{TUN_FILE}: {error.strerror}"
+    if device == "tun":
+        raise InputError(f"--network-device tun: {missing}; veth needs none")
+    return Way(own_user, "veth", ", ".join([*reasons, missing]))
+
+
+def folder() -> Path:
+    """Return the folder of the state of running clusters of this user; it exists. Raises
+    InputError."""
+    user = os.geteuid()
+    found = Path("/run/ondie-tunnel") if user == 0 else Path(f"/tmp/ondie-tunnel-{user}")
+    try:
+        found.mkdir(mode=0o700, exist_ok=True)
+        owner = found.lstat().st_uid
+    except OSError as error:
+        raise InputError(f"{found}: {error.strerror}") from error
+    if owner != user or found.is_symlink():
+        raise InputError(f"{found}: belongs to another user; remove it")
+    return found
+
+
+def device_name(number: int, pid: int) -> str:
+    """Return the name of the device of drive ``number`` before it is in its namespace, or of the
+    host for -1."""
+    return f"ondie{pid}" if number < 0 else f"ondie{pid}d{number}"
+
+
+def namespace_name(number: int, pid: int) -> str:
+    """Return the name of the namespace of drive ``number``."""
+    return f"{namespaces.PREFIX}{pid}-{number}"

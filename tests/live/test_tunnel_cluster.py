@@ -1,0 +1,270 @@
+"""Do programs reach the drives of `ondie tunnel` by TCP/IP, through NVMe commands and nothing else?
+
+Each cluster has a name and a network of this process. Programs talk by plain sockets inside the
+namespaces; a helper process holds them.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ondie.emu.cli.commands.tunnel import tunnel
+from ondie.emu.config.config import load_preset
+from ondie.emu.live import namespaces, processes, request
+from ondie.emu.live.request import Request, way_of
+from ondie.emu.units import InputError
+from tests.live.processes import wait_for
+
+NAME = f"test{os.getpid()}"
+NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 256}"
+SINK = """
+import hashlib, socket, sys, time
+listener = socket.create_server((sys.argv[1], 5001))
+print("ready", flush=True)
+client, _ = listener.accept()
+digest, size, began = hashlib.sha256(), 0, None
+while data := client.recv(1 << 20):
+    began = began or time.monotonic()
+    digest.update(data)
+    size += len(data)
+print(size, time.monotonic() - began, digest.hexdigest(), flush=True)
+"""
+SOURCE = """
+import random, socket, sys, time
+client = socket.create_connection((sys.argv[1], 5001), 20)
+data, seconds = random.Random(int(sys.argv[2])).randbytes(1 << 20), float(sys.argv[3])
+began, count = time.monotonic(), 0
+while count < 8 or time.monotonic() - began < seconds:
+    client.sendall(data)
+    count += 1
+print(count)
+"""
+PING = """
+import os, socket, struct, sys
+icmp = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+icmp.settimeout(float(sys.argv[2]))
+def checksum(data):
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+body = struct.pack(">HH", os.getpid() & 0xFFFF, 1) + bytes(56)
+icmp.sendto(struct.pack(">BBH", 8, 0, checksum(b"\\x08\\0\\0\\0" + body)) + body, (sys.argv[1], 0))
+try:
+    while True:
+        data, (sender, _) = icmp.recvfrom(2048)
+        if data[20] == 0 and data[24:28] == body[:4] and sender == sys.argv[1]:
+            print("reply")
+            break
+except TimeoutError:
+    print("none")
+"""
+
+
+def available() -> None:
+    """Skip where no namespaces can be made."""
+    if os.geteuid() != 0 or not Path(request.TUN_FILE).exists():
+        pytest.skip("needs root and /dev/net/tun")
+    try:
+        namespaces.tool("ip")
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+class Running:
+    """A cluster of the test in the background."""
+
+    def __init__(self, **options) -> None:
+        available()
+        cfg = load_preset("newport")
+        asked = Request.of(cfg, name=NAME, subnet=f"{NET}.0/24", **options)
+        words = [sys.executable, "-m", "ondie.emu.cli", "tunnel", "up", "--name", NAME, "--subnet",
+                 f"{NET}.0/24", "--drives", str(asked.drives)]  # fmt: skip
+        for key in ("pace", "mtu", "pcap"):
+            if key in options:
+                words += [f"--{key}", str(options[key])]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.printed = done.stdout
+        self.pid = processes.read_state(NAME)["pid"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error) -> None:
+        processes.stop(NAME)
+
+    def start(self, where: int, program: str, *words: str) -> subprocess.Popen:
+        """Run a program at the host (-1) or a drive."""
+        inside = ["ip", "netns", "exec", f"ondie-{self.pid}-{where}"] if where >= 0 else []
+        return subprocess.Popen([*inside, sys.executable, "-c", program, *words],
+                                stdout=subprocess.PIPE, text=True)  # fmt: skip
+
+    def ping(self, where: int, other: int, seconds: float = 10.0) -> bool:
+        asked = self.start(where, PING, address(other), str(seconds))
+        return asked.communicate(timeout=seconds + 20)[0] == "reply\n"
+
+    def copy(self, source: int, sink: int, seconds: float = 0.0, seed: int = 1) -> float:
+        """Copy by TCP, compare the checksums, and return bytes/s."""
+        taker = self.start(sink, SINK, address(sink))
+        try:
+            assert taker.stdout.readline() == "ready\n"
+            giver = self.start(source, SOURCE, address(sink), str(seed), str(seconds))
+            count = int(giver.communicate(timeout=seconds + 40)[0])
+            size, took, digest = taker.communicate(timeout=20)[0].split()
+        finally:
+            taker.kill()
+        data = random.Random(seed).randbytes(1 << 20)
+        expected = hashlib.sha256()
+        for _ in range(count):
+            expected.update(data)
+        assert int(size) == count << 20 and digest == expected.hexdigest()
+        return int(size) / float(took)
+
+
+def address(number: int) -> str:
+    return f"{NET}.{number + 2}"
+
+
+def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
+    with Running(mtu=9000, pace="none", pcap=tmp_path) as cluster:
+        assert all(cluster.ping(*ends) for ends in ((-1, 0), (-1, 1), (0, 1), (1, -1)))
+        for ends in ((-1, 0), (1, -1), (0, 1)):
+            cluster.copy(*ends)
+        found = processes.status(NAME)
+        for _ in range(40):  # until the last acknowledgements have crossed
+            time.sleep(0.5)
+            before, found = found, processes.status(NAME)
+            bytes_of = [[(each["bytes_down"], each["bytes_up"]) for each in one["drives"]]
+                        for one in (before, found)]  # fmt: skip
+            if found["host"] == before["host"] and bytes_of[0] == bytes_of[1]:
+                break
+        host, drives = found["host"], found["drives"]
+        assert host["kernel"]["tx_packets"] == host["packets_in"]
+        assert host["kernel"]["tx_bytes"] == host["bytes_in"]
+        assert host["kernel"]["rx_bytes"] == host["bytes_out"] > 8 << 20
+        for drive in drives:
+            assert drive["dropped"] == drive["drive_dropped"] == drive["repeated"] == 0
+            for way, kernel in (("down", "rx"), ("up", "tx")):
+                packets, size = drive[f"packets_{way}"], drive[f"bytes_{way}"]
+                assert drive["kernel"][f"{kernel}_packets"] == packets > 0
+                assert drive["kernel"][f"{kernel}_bytes"] == size
+                assert drive[f"drive_packets{way}"] == packets
+                assert drive[f"drive_bytes{way}"] == size + 2 * packets
+                assert drive[f"link_bytes_{way}"] > size + 2 * packets
+            assert drive["drive_blocksdown"] == drive["writes"]
+            ended = drive["drive_blocksup"] + drive["drive_empty"]
+            assert 0 <= drive["receives"] - ended <= found["in_flight"]
+        assert drives[0]["forwarded"] > 0 and drives[1]["forwarded"] > 0
+        printed = CliRunner().invoke(tunnel, ["status", "--name", NAME]).output
+        assert f"{drives[0]['packets_down']} packets" in printed
+        raw = CliRunner().invoke(tunnel, ["status", "--name", NAME, "--json"]).output
+        assert json.loads(raw)["drives"][0]["bytes_down"] == drives[0]["bytes_down"]
+    ends = {"host": host["packets_in"] + host["packets_out"]}
+    ends |= {
+        f"drive{n}": each["packets_down"] + each["packets_up"] for n, each in enumerate(drives)
+    }
+    for name, count in ends.items():
+        data, at, packets = (tmp_path / f"{name}.pcap").read_bytes(), 24, 0
+        while at < len(data):
+            at += 16 + int.from_bytes(data[at + 8 : at + 12], "little")
+            packets += 1
+        assert (at, packets) == (len(data), count)
+    assert not [each for each in namespaces.namespaces() if f"-{cluster.pid}-" in each]
+    assert processes.stop(NAME) is False  # again
+
+
+def test_with_the_emulator_stopped_nothing_passes_and_a_kill_is_swept():
+    with Running(drives=1, pace="none") as cluster:
+        assert cluster.ping(-1, 0)
+        children = Path(f"/proc/{cluster.pid}/task/{cluster.pid}/children").read_text().split()
+        (drive,) = map(int, children)
+        os.kill(drive, signal.SIGSTOP)
+        assert not cluster.ping(-1, 0, 1.0)
+        assert "does not answer" in processes.status(NAME)["drives"][0]["state"]
+        os.kill(drive, signal.SIGCONT)
+        assert cluster.ping(-1, 0)
+        os.kill(drive, signal.SIGKILL)
+        wait_for("the end", lambda: "gone" in processes.status(NAME)["drives"][0]["state"])
+        assert not cluster.ping(-1, 0, 0.5)
+        os.kill(cluster.pid, signal.SIGKILL)
+        wait_for("the end of the process", lambda: not namespaces.start_of(cluster.pid))
+        left = f"ondie-{cluster.pid}-0"
+        assert left in namespaces.namespaces()
+        with pytest.raises(InputError, match="no cluster of this name is up"):
+            processes.status(NAME)
+        processes.stop(NAME)
+        assert left not in namespaces.namespaces()
+
+
+@pytest.mark.soak
+def test_the_pace_is_that_of_the_model():
+    for pace, rate in (("36MB/s", 36e6), ("14.5MB/s", 14.5e6)):
+        with Running(drives=1, mtu=9000, pace=pace) as cluster:
+            assert cluster.copy(-1, 0, 6.0) == pytest.approx(rate, rel=0.05)
+            assert cluster.copy(0, -1, 6.0) == pytest.approx(rate, rel=0.05)
+
+
+@pytest.mark.soak
+def test_ups_and_downs_leave_nothing():
+    available()
+    before = (
+        namespaces.run("-j", "route"),
+        namespaces.run("-j", "link"),
+        os.listdir("/proc/self/fd"),
+    )
+    for _ in range(20):
+        with Running(drives=2, pace="none") as cluster:
+            assert cluster.ping(-1, 1)
+        assert f"ondie-{cluster.pid}-0" not in namespaces.namespaces()
+    after = namespaces.run("-j", "route"), namespaces.run("-j", "link"), os.listdir("/proc/self/fd")
+    assert after == before
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mtu": 65536}, "--mtu 65536: must be from 68 to 65535 bytes"),
+        ({"payload": 6}, "--payload 6: tunnel payload 6 B: must be from 7 B"),
+        ({"payload": 2 << 20}, "--payload 2097152: must be at most 1048576"),
+        ({"drives": 0}, "--drives 0: must be from 1 to 64"),
+        ({"subnet": "10.1.2.3/24"}, "--subnet 10.1.2.3/24: .*has host bits set"),
+        ({"subnet": "10.1.2.0/30"}, "--subnet 10.1.2.0/30: has 4 addresses; must have 5"),
+        ({"pace": "fast"}, '--pace: "fast" is not a rate'),
+        ({"pcap": "/nowhere"}, "--pcap /nowhere: must be an existing folder"),
+        ({"name": "a/b"}, "--name a/b: must be 1 to 32 letters"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(options, why):
+    with pytest.raises(InputError, match=why):
+        Request.of(load_preset("newport"), **options)
+
+
+def test_a_drive_without_a_tunnel_and_a_machine_without_tun(monkeypatch):
+    with pytest.raises(InputError, match="no tunnel between host and drives"):
+        Request.of(load_preset("gen4-tlc"))
+    monkeypatch.setattr(request, "TUN_FILE", "/dev/net/none")
+    assert way_of("auto").device == "veth"
+    assert "/dev/net/none: No such file" in str(way_of("auto"))
+    with pytest.raises(InputError, match="--network-device tun: /dev/net/none: No such file"):
+        way_of("tun")
+
+
+def test_a_network_in_use_is_refused():
+    available()
+    words = ["up", "--name", NAME, "--subnet", "127.0.0.0/8"]
+    done = subprocess.run([sys.executable, "-m", "ondie.emu.cli", "tunnel", *words],
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 2 and "--subnet 127.0.0.0/8: address in use" in done.stderr
+    assert processes.read_state(NAME) is None
