@@ -64,7 +64,7 @@ def train(folder: Path, kill: str | None, **values: Any) -> None:
     trained = found.pop("trained")
     compared = central(folder, job, trained)
     found |= {"photos": len(trained), "central": compared}
-    files = given.write([found])
+    files = given.write(found)
     if (screen := given.console) is not None:
         for line in trained_lines(found):
             screen.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -168,7 +168,7 @@ def _print(given: OutputOptions, found: dict[str, Any], lines: list[str]) -> Non
     """Write the result and print it with the labels of new photos."""
     from ondie.emu.live.ndpipe.pictures import CLASSES
 
-    files = given.write([found])
+    files = given.write(found)
     lines = lines + [
         f"{Path(name).name}: photo {number}, {CLASSES[label]}"
         for name, number, label in found["labels"]
