@@ -34,7 +34,7 @@ TABLE = {
     "compare": Entry("compare:compare", "Replay a trace through the update paths."),
     "ctl": Entry("ctl:run_ctl", "Control a served drive: power, faults, counters."),
     "mqsim": Entry("mqsim:run_mqsim", "Run MQSim's own files."),
-    "ndpipe": Entry("ndpipe:ndpipe", "Model fine-tuning and inference where photos are stored."),
+    "ndpipe": Entry("ndpipe:ndpipe", "Fine-tuning and inference where the photos are stored."),
     "preset": Entry("preset:preset", "List, show and compare configurations."),
     "record": Entry("record:record", "Record a training run as a trace."),
     "replay": Entry("replay:run_replay", "Replay a block trace through a drive."),

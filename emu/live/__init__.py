@@ -1,6 +1,7 @@
-"""Programs of this machine on emulated drives, in wall time: network devices, namespaces, relays.
+"""Programs and processes of this machine that use emulated drives, in wall time.
 
-Owns the cluster of `ondie tunnel`: its processes, network namespaces and devices. Does not own the
-drives or their controllers (emu/serve, emu/controller), the tunnel's protocol (emu/nvme/tunnel) or
-what is printed (emu/cli). Source: see each module.
+Owns the stores and the Tuner of `ondie ndpipe`, and the cluster of `ondie tunnel`: processes,
+network namespaces, devices and relays. Does not own the drives or their controllers (drive.py,
+emu/serve, emu/controller), the models in virtual time (emu/ndpipe, emu/nvme) or what is printed
+(emu/cli). Source: see each module.
 """

@@ -1,7 +1,7 @@
-"""`ondie ndpipe npe|scale`: the options.
+"""`ondie ndpipe`: the group, and the options of npe and scale.
 
-Owns the options. Does not own the results (ndpipe_models.py) or any model (emu/ndpipe).
-Source: NDPipe (ASPLOS 2024).
+Owns the options. Does not own train, infer and relabel (ndpipe_live.py), the results
+(ndpipe_models.py) or any model (emu/ndpipe). Source: NDPipe (ASPLOS 2024).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from ondie.emu.cli.click_helpers import WHOLE, Group
+from ondie.emu.cli.commands.ndpipe_live import infer, relabel, train
 from ondie.emu.cli.output import output_options
 
 
 @click.group(cls=Group)
 def ndpipe() -> None:
-    """Model fine-tuning and inference where the photos are stored."""
+    """Fine-tuning and inference where the photos are stored."""
 
 
 network_argument = click.argument("network", default="resnet50")
@@ -68,3 +69,7 @@ def scale(**values: Any) -> None:
     from ondie.emu.cli.commands.ndpipe_models import ScaleOptions, run_scale
 
     run_scale(ScaleOptions(**values))
+
+
+for command in (train, infer, relabel):
+    ndpipe.add_command(command)

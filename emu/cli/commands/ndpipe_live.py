@@ -1,0 +1,179 @@
+"""`ondie ndpipe train|infer|relabel`: stores and a Tuner as processes on this machine.
+
+Owns the options and the output. Does not own the processes (emu/live/ndpipe). Source: NDPipe
+(ASPLOS 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ondie.emu.cli.click_helpers import WHOLE
+from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.units import InputError, digits, plural
+
+folder_argument = click.argument("folder", type=click.Path(path_type=Path))
+photos_argument = click.argument("photos", nargs=-1, required=True)
+
+
+@click.command()
+@folder_argument
+@click.option("--stores", type=WHOLE, default=3, show_default=True, metavar="N",
+              help="Stores of a new system.")  # fmt: skip
+@click.option("--photos", type=WHOLE, default=600, show_default=True, metavar="N",
+              help="Photos of a new system.")  # fmt: skip
+@click.option("--runs", type=WHOLE, default=1, show_default=True, metavar="N",
+              help="Pipelined runs, 1 to 10.")  # fmt: skip
+@click.option("--cut", default="avgpool", show_default=True, metavar="LAYER",
+              help="Last layer that the stores run: stem, layer1, layer2 or avgpool.")  # fmt: skip
+@click.option("--format", default="fp32", show_default=True, metavar="fp32|fp16",
+              help="Format of the features on the network.")  # fmt: skip
+@click.option("--epochs", type=WHOLE, default=5, show_default=True, metavar="N",
+              help="Epochs of pretraining and of each run.")  # fmt: skip
+@click.option("--pretrain", type=WHOLE, default=600, show_default=True, metavar="N",
+              help="Crops on which the network of a new system is pretrained.")  # fmt: skip
+@click.option("--held-out", type=WHOLE, default=2000, show_default=True, metavar="N",
+              help="Crops of other photographs for the test.")  # fmt: skip
+@click.option("--base", type=WHOLE, metavar="VERSION",
+              help="Version from which training starts.  [default: the latest]")  # fmt: skip
+@click.option("--seed", type=WHOLE, default=1, show_default=True, metavar="N",
+              help="Determines crops, weights and order.")  # fmt: skip
+@click.option("--kill", metavar="STORE:PHOTOS",
+              help="Kill a store when it has sent the features of so many photos.")  # fmt: skip
+@output_options("the result")
+def train(folder: Path, kill: str | None, **values: Any) -> None:
+    """Fine-tune the head of a network on the photos of the system in FOLDER.
+
+    A new system has crops of photographs in the drives of its stores. The stores compute features,
+    the Tuner trains and distributes the new version. The losses are compared with those of central
+    fine-tuning on the same photos in the same order.
+    """
+    from ondie.emu.live.ndpipe.jobs import Train
+    from ondie.emu.live.ndpipe.system import central, run_job
+
+    given = OutputOptions(**{key: values.pop(key) for key in ("json_path", "out", "quiet")})
+    given.check()
+    known = {each.name for each in fields(Train)}
+    options = {name: value for name, value in values.items() if name in known}
+    job = Train(**options, kill=_killed(kill, values["stores"]))
+    found = run_job(folder, job)
+    trained = found.pop("trained")
+    compared = central(folder, job, trained)
+    found |= {"photos": len(trained), "central": compared}
+    files = given.write(found)
+    if (screen := given.console) is not None:
+        for line in trained_lines(found):
+            screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    given.list_files(files)
+
+
+def trained_lines(found: dict[str, Any]) -> list[str]:
+    """Return what `ondie ndpipe train` prints."""
+    last, compared = found["losses"][-1][-1], found["central"]["losses"][-1]
+    lines = [f"version {found['versions'] - 1}, from version {found['base']}"]
+    lines += [
+        f"run {number}: loss {losses[0]:.6f} to {losses[-1]:.6f}"
+        for number, losses in enumerate(found["losses"])
+    ]
+    lines += [
+        f"loss {last:.6f}, central fine-tuning {compared:.6f}, difference "
+        f"{abs(last - compared) / compared:.1e}",
+        "held out: loss {:.6f}, accuracy {:.3f}".format(*found["tested"])
+        + "; central: loss {:.6f}, accuracy {:.3f}".format(*found["central"]["tested"]),
+        f"{plural(found['photos'], 'photo')} trained, each at most "
+        f"{plural(found['most_often'], 'time')}",
+        f"features: {found['feature_bytes']:,} bytes on the network, {found['model_bytes']:,} by "
+        f"the layer table; headers, fields and photo numbers: {found['overhead_bytes']:,} bytes",
+        "updates: " + ", ".join(f"{count} x {form}" for form, count in found["updates"].items()),
+    ]
+    return lines + _losses(found)
+
+
+def _losses(found: dict[str, Any]) -> list[str]:
+    """Return lines about dead stores and photos that could not be used."""
+    lines = [f"store {number} died" for number in found["deaths"]]
+    if found["lost"]:
+        lines.append(f"{plural(len(found['lost']), 'photo')} skipped")
+        lines += [found["lost"][photo] for photo in sorted(found["lost"])]
+    return lines
+
+
+def _killed(text: str | None, stores: int) -> tuple[int, int] | None:
+    """Return store and photos of --kill. Raises InputError."""
+    if text is None:
+        return None
+    try:
+        store, photos = (digits(part) for part in text.split(":"))
+    except ValueError:
+        raise InputError(f"--kill {text!r}: write STORE:PHOTOS, such as 1:100") from None
+    if not 0 <= store < stores:
+        raise InputError(f"--kill {text}: there are stores 0 to {stores - 1}")
+    return store, photos
+
+
+@click.command()
+@folder_argument
+@photos_argument
+@output_options("the labels")
+def infer(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
+    """Store PHOTOS (JPEG files) in the system in FOLDER and label them.
+
+    Each photo gets a place in two stores. If one of the files is no JPEG file, none is stored.
+    """
+    from ondie.emu.live.ndpipe.jobs import Infer
+    from ondie.emu.live.ndpipe.system import run_job
+
+    given = OutputOptions(**values)
+    given.check(*photos)
+    found = run_job(folder, Infer(_files(photos)))
+    _print(given, found, [])
+
+
+@click.command()
+@folder_argument
+@click.option("--insert", "photos", multiple=True, metavar="PHOTO",
+              help="JPEG file that is stored meanwhile; may be given several times.")  # fmt: skip
+@output_options("the result")
+def relabel(folder: Path, photos: tuple[str, ...], **values: Any) -> None:
+    """Replace the labels of earlier versions in the system in FOLDER.
+
+    The stores run the latest version on their photos; only labels cross the network.
+    """
+    from ondie.emu.live.ndpipe.jobs import Relabel
+    from ondie.emu.live.ndpipe.system import run_job
+
+    given = OutputOptions(**values)
+    given.check(*photos)
+    found = run_job(folder, Relabel(_files(photos)))
+    count = found["wire"].get("LABELS", {"body": 0})["body"]
+    _print(given, found, [
+        f"{plural(found['outdated'], 'label')} outdated, {found['replaced']:,} replaced, "
+        f"{found['left']:,} left; {count:,} bytes of labels on the network",
+    ])  # fmt: skip
+
+
+def _files(photos: tuple[str, ...]) -> tuple[str, ...]:
+    """Return absolute names of files. Raises InputError if one is missing."""
+    for photo in photos:
+        if not Path(photo).is_file():
+            raise InputError(f"{photo}: no such file")
+    return tuple(str(Path(photo).resolve()) for photo in photos)
+
+
+def _print(given: OutputOptions, found: dict[str, Any], lines: list[str]) -> None:
+    """Write the result and print it with the labels of new photos."""
+    from ondie.emu.live.ndpipe.pictures import CLASSES
+
+    files = given.write(found)
+    lines = lines + [
+        f"{Path(name).name}: photo {number}, {CLASSES[label]}"
+        for name, number, label in found["labels"]
+    ]
+    if (screen := given.console) is not None:
+        for line in lines + _losses(found):
+            screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    given.list_files(files)

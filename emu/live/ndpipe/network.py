@@ -1,0 +1,160 @@
+"""The network of the live system: a small backbone, its cut, its bytes, and the training of its
+head.
+
+Owns the torch model, pretraining, and fine-tuning of the head on given features. Does not own who
+computes features (store_process.py) or in which runs (tuner.py). Source: this project; the damping
+of the learning rate over runs, (N - r/2)/N, is that of NDPipe's repository.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.live.ndpipe.pictures import CLASSES, PRETRAINED, TRAINED, crops
+from ondie.emu.live.ndpipe.shelf import EDGE, decoded
+from ondie.emu.ndpipe.layers import Network
+from ondie.emu.ndpipe.torch_layers import from_torch
+from ondie.emu.units import InputError, quoted
+
+SHAPE = (3, EDGE, EDGE)
+TITLE = "small network"
+RATE, MOMENTUM, BATCH = 0.05, 0.9, 32
+"""Of the stochastic gradient descent of the head; BATCH also of pretraining."""
+ADAM_RATE = 3e-3
+"""Learning rate of pretraining."""
+FORMATS = {"fp32": np.float32, "fp16": np.float16}
+"""Formats of the features on the wire."""
+
+
+def torch() -> Any:
+    """Return the module torch, with one thread. Raises InputError if it is not installed."""
+    try:
+        import torch as module
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed; install it with: pip install 'ondie[train]'"
+        ) from error
+    module.set_num_threads(1)
+    return module
+
+
+def network(seed: int) -> Any:
+    """Return the torch model with random weights."""
+    nn = torch().nn
+    torch().manual_seed(seed)
+    sizes = (3, 16, 32, 64)
+    stages = OrderedDict()
+    for number, name in enumerate(("stem", "layer1", "layer2")):
+        conv = nn.Conv2d(sizes[number], sizes[number + 1], 3, 1 if number == 0 else 2, 1)
+        stages[name] = nn.Sequential(conv, nn.ReLU())
+    stages["avgpool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    stages["head"] = nn.Linear(sizes[-1], len(CLASSES))
+    return nn.Sequential(stages)
+
+
+def table(model: Any) -> Network:
+    """Return the layer table of the model."""
+    return from_torch(model, SHAPE, TITLE)
+
+
+def check_cut(model: Any, cut: str) -> None:
+    """Raise InputError unless ``cut`` is a frozen layer of the model."""
+    names = [name for name, _ in model.named_children()][:-1]
+    if cut not in names:
+        raise InputError(f"cut {quoted(cut)}: is no frozen layer; use one of {', '.join(names)}")
+
+
+def model_bytes(model: Any) -> np.ndarray:
+    """Return all parameters of the model, uint8[n], FP32 in the order of its layers."""
+    flat = [value.detach().numpy().reshape(-1) for value in model.parameters()]
+    return np.concatenate(flat).view(np.uint8).copy()
+
+
+def load_bytes(model: Any, data: np.ndarray) -> None:
+    """Set all parameters to those of :func:`model_bytes`. Raises InputError for another size."""
+    values, at = data.copy().view(np.float32), 0
+    if len(values) != sum(each.numel() for each in model.parameters()):
+        raise InputError(f"model of {len(data)} bytes: has another size than this network")
+    with torch().no_grad():
+        for each in model.parameters():
+            part = values[at : at + each.numel()].reshape(tuple(each.shape))
+            each.copy_(torch().from_numpy(part))
+            at += each.numel()
+
+
+def layers(model: Any, cut: str, inputs: np.ndarray, behind: bool = False) -> np.ndarray:
+    """Return what the layers up to ``cut`` make of ``inputs`` (float32[n, ...]); with ``behind``,
+    what the frozen layers behind it make of features. float32[n, ...]."""
+    last = [name for name, _ in model.named_children()].index(cut) + 1
+    part = model[last:-1] if behind else model[:last]
+    with torch().no_grad():
+        return part(torch().from_numpy(np.ascontiguousarray(inputs))).numpy()
+
+
+def labels_of(model: Any, inputs: np.ndarray) -> np.ndarray:
+    """Return the most probable class of each input, int64[n]."""
+    with torch().no_grad():
+        return model(torch().from_numpy(inputs)).argmax(1).numpy()
+
+
+def pretrain(model: Any, count: int, epochs: int, seed: int) -> None:
+    """Train the whole model on ``count`` crops of the first PRETRAINED classes."""
+    photos = crops(TRAINED, count, PRETRAINED, seed + 1_000_000)
+    inputs = np.stack([decoded(number, photo.jpeg) for number, photo in enumerate(photos)])
+    labels = np.array([photo.label for photo in photos])
+    descent = torch().optim.Adam(model.parameters(), lr=ADAM_RATE)
+    descend(model, inputs, labels, epochs, descent, seed)
+
+
+def descend(
+    model: Any, inputs: np.ndarray, labels: np.ndarray, epochs: int, descent: Any, seed: int
+) -> list[float]:
+    """Train ``model`` with the torch optimizer ``descent``; return the mean loss of each epoch.
+
+    ``inputs``: float32[n, ...]. ``labels``: int64[n]. ``seed`` determines the order of batches.
+    """
+    nn = torch().nn
+    given, wanted = torch().from_numpy(inputs), torch().from_numpy(labels)
+    rng, losses = np.random.default_rng(seed), []
+    for _ in range(epochs):
+        order, total = rng.permutation(len(labels)), 0.0
+        for at in range(0, len(order), BATCH):
+            chosen = torch().from_numpy(order[at : at + BATCH])
+            descent.zero_grad()
+            loss = nn.functional.cross_entropy(model(given[chosen]), wanted[chosen])
+            loss.backward()
+            descent.step()
+            total += loss.item() * len(chosen)
+        losses.append(total / len(labels))
+    return losses
+
+
+def damped(run: int, runs: int) -> float:
+    """Return the learning rate of run ``run`` of ``runs``, from 0 on."""
+    return RATE * (runs - run / 2) / runs
+
+
+def tune(
+    model: Any, cut: str, features: np.ndarray, labels: Sequence[int], run: int, runs: int,
+    epochs: int, seed: int,
+) -> list[float]:  # fmt: skip
+    """Train the head of ``model`` on features of one run; return the mean loss of each epoch."""
+    inputs = layers(model, cut, features.astype(np.float32), behind=True)
+    head, rate = model[-1], damped(run, runs)
+    descent = torch().optim.SGD(head.parameters(), lr=rate, momentum=MOMENTUM)
+    return descend(head, inputs, np.asarray(labels, np.int64), epochs, descent, seed + run)
+
+
+def tested(model: Any, count: int, seed: int, sources: tuple[str, ...]) -> tuple[float, float]:
+    """Return mean loss and accuracy on ``count`` crops of photographs for tests."""
+    photos = crops(sources, count, len(CLASSES), seed + 2_000_000)
+    inputs = np.stack([decoded(number, photo.jpeg) for number, photo in enumerate(photos)])
+    wanted = torch().tensor([photo.label for photo in photos])
+    with torch().no_grad():
+        found = model(torch().from_numpy(inputs))
+        loss = torch().nn.functional.cross_entropy(found, wanted).item()
+        return loss, (found.argmax(1) == wanted).float().mean().item()

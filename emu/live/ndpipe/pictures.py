@@ -1,0 +1,109 @@
+"""Crops of photographs that ship with scikit-learn and scikit-image, as JPEG files with classes.
+
+Owns the photographs, their split, and the classes. Does not own where the files are stored
+(shelf.py). A class is what was done to a crop, so that it can be learned on some photographs and
+tested on others. Source: this project; the photographs are those of the two wheels, nothing is
+downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ondie.emu.live.ndpipe.shelf import EDGE
+from ondie.emu.units import InputError
+
+TRAINED = ("china.jpg", "astronaut.png", "rocket.jpg", "gravel.png", "coins.png", "ihc.png")
+"""Photographs for pretraining and for the photos of the stores."""
+HELD_OUT = ("flower.jpg", "chelsea.png", "coffee.png", "camera.png", "brick.png", "retina.jpg")
+"""Photographs for tests only."""
+CLASSES = ("as it is", "blurred", "moved sideways", "moved upwards", "noisy", "few levels")
+PRETRAINED = 4
+"""The backbone is pretrained on the first so many classes."""
+QUALITY = 90
+"""Quality of the JPEG files."""
+BORDER = 4
+"""Pixels around a crop that blurring takes into account."""
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A JPEG file with its class and the photograph that it was cut out of."""
+
+    jpeg: bytes
+    label: int
+    source: str
+
+
+def crops(sources: tuple[str, ...], count: int, classes: int, seed: int) -> list[Photo]:
+    """Return ``count`` crops of ``sources``, equally many of each class but for one, at random
+    places. Raises InputError if a package is missing."""
+    rng = np.random.default_rng(seed)
+    pictures = [_picture(name) for name in sources]
+    found = []
+    for number in range(count):
+        which = int(rng.integers(len(sources)))
+        label = number % classes
+        pixels = _treated(_cut(pictures[which], rng), label, rng)
+        found.append(Photo(jpeg_file(pixels), label, sources[which]))
+    return found
+
+
+def jpeg_file(pixels: np.ndarray) -> bytes:
+    """Return the JPEG file of uint8[height, width, 3]."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=QUALITY)
+    return out.getvalue()
+
+
+def _picture(name: str) -> np.ndarray:
+    """Return a photograph, uint8[height, width, 3]."""
+    from PIL import Image
+
+    for package, folder in (("sklearn", "datasets/images"), ("skimage", "data")):
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise InputError(
+                f"{package} is not installed, whose photographs are used; install it with: "
+                "pip install 'ondie[train]'"
+            )
+        path = Path(spec.submodule_search_locations[0]) / folder / name
+        if path.is_file():
+            with Image.open(path) as picture:
+                return np.asarray(picture.convert("RGB"))
+    raise InputError(f"{name}: not in the installed versions of scikit-learn and scikit-image")
+
+
+def _cut(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return a random crop with its border, float64[EDGE + 2 BORDER, EDGE + 2 BORDER, 3]."""
+    size = EDGE + 2 * BORDER
+    top, left = (int(rng.integers(edge - size + 1)) for edge in picture.shape[:2])
+    return picture[top : top + size, left : left + size].astype(np.float64)
+
+
+def _treated(crop: np.ndarray, label: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the crop of class ``label`` without border, uint8[EDGE, EDGE, 3]."""
+    low, high = BORDER, BORDER + EDGE
+    match label:
+        case 1:
+            shifts = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
+        case 2:
+            shifts = [(0, right) for right in range(-BORDER, BORDER + 1)]
+        case 3:
+            shifts = [(down, 0) for down in range(-BORDER, BORDER + 1)]
+        case _:
+            shifts = [(0, 0)]
+    parts = [crop[low + down : high + down, low + right : high + right] for down, right in shifts]
+    out = np.mean(parts, axis=0)
+    if label == 4:
+        out = out + rng.normal(0, 20, out.shape)
+    elif label == 5:
+        out = np.floor(out / 64) * 64 + 32
+    return np.clip(np.rint(out), 0, 255).astype(np.uint8)

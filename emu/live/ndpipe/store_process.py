@@ -1,0 +1,141 @@
+"""A store as a process: features, labels and new photos on request, from its emulated drive.
+
+Owns the loop of a store and its model. Does not own the frames (wire.py), the drive and the photos
+(shelf.py) or what is requested (tuner.py). Source: NDPipe (ASPLOS 2024), PipeStore.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.files import write_atomically
+from ondie.emu.live.ndpipe import network
+from ondie.emu.live.ndpipe.distribute import take_update
+from ondie.emu.live.ndpipe.shelf import Shelf, decoded
+from ondie.emu.live.ndpipe.wire import Frame, Kind, Link, LinkLost
+from ondie.emu.ndpipe.versions import StoreModel
+from ondie.emu.units import InputError
+
+BATCH = 32
+"""Most photos per frame."""
+LABEL = np.dtype([("photo", "<u8"), ("label", "<u4")])
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a store is started with. ``die_after``: it kills itself with SIGKILL when it has sent
+    the features of so many photos; None: never."""
+
+    folder: Path
+    number: int
+    port: int
+    token: str
+    die_after: int | None = None
+
+
+def run_store(place: Place) -> None:
+    """Serve the Tuner on ``place.port`` until its end marker or the end of the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
+    with Shelf(place.folder) as shelf:
+        sock = socket.create_connection(("127.0.0.1", place.port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = Link(sock)
+        try:
+            _Store(place, shelf, link).serve()
+        except LinkLost:
+            pass  # the Tuner is gone, so there is nothing to do
+        finally:
+            link.close()
+
+
+class _Store:
+    """One store with its connection."""
+
+    def __init__(self, place: Place, shelf: Shelf, link: Link) -> None:
+        self.place, self.shelf, self.link = place, shelf, link
+        self.model = StoreModel()
+        self.net: Any = network.network(0)
+        self.sent = 0
+        self.path = place.folder / "model"
+        if self.path.is_file():
+            data = self.path.read_bytes()
+            self.model.version = int.from_bytes(data[:8], "little")
+            self.model.model = np.frombuffer(data, np.uint8, offset=8)
+            network.load_bytes(self.net, self.model.model)
+
+    def serve(self) -> None:
+        """Say who this is; answer requests up to the end marker."""
+        self.link.send(
+            Kind.HELLO, token=self.place.token, store=self.place.number, photos=len(self.shelf),
+            version=self.model.version, checksum=self.model.checksum.hex(),
+        )  # fmt: skip
+        actions = {
+            Kind.UPDATE: self.update, Kind.EXTRACT: self.extract, Kind.RELABEL: self.relabel,
+            Kind.INSERT: self.insert,
+        }  # fmt: skip
+        while (asked := self.link.receive()).kind != Kind.STOP:
+            try:
+                actions[asked.kind](asked)
+            except InputError as error:
+                self.link.send(Kind.REFUSED, why=f"store {self.place.number}: {error}")
+
+    def update(self, asked: Frame) -> None:
+        """Receive a new version and keep it."""
+        take_update(self.link, self.model, asked)
+        if self.model.version is not None:
+            network.load_bytes(self.net, self.model.model)
+            head = self.model.version.to_bytes(8, "little")
+            write_atomically({self.path: head + self.model.model.tobytes()})
+
+    def batches(self, asked: Frame) -> Any:
+        """Yield numbers and inputs of the photos of a request, in batches; at the end send END with
+        those that cannot be used."""
+        numbers = np.frombuffer(asked.body, "<u8").tolist()
+        skipped = []
+        for at in range(0, len(numbers), BATCH):
+            good, inputs = [], []
+            for number in numbers[at : at + BATCH]:
+                try:
+                    inputs.append(decoded(number, self.shelf.jpeg(number)))
+                    good.append(number)
+                except InputError as error:
+                    skipped.append([number, str(error)])
+            if good:
+                yield good, np.stack(inputs)
+        self.link.send(Kind.END, request=asked.fields["request"], skipped=skipped)
+
+    def extract(self, asked: Frame) -> None:
+        """Send the features of photos at a cut."""
+        cut, form = asked.fields["cut"], network.FORMATS[asked.fields["format"]]
+        network.check_cut(self.net, cut)
+        for good, inputs in self.batches(asked):
+            features = network.layers(self.net, cut, inputs).astype(form)
+            body = np.array(good, "<u8").tobytes() + features.tobytes()
+            self.link.send(Kind.FEATURES, body, request=asked.fields["request"])
+            self.sent += len(good)
+            if self.place.die_after is not None and self.sent >= self.place.die_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def relabel(self, asked: Frame) -> None:
+        """Send the labels of photos, by the model that the store has."""
+        for good, inputs in self.batches(asked):
+            found = np.zeros(len(good), LABEL)
+            found["photo"], found["label"] = good, network.labels_of(self.net, inputs)
+            self.link.send(Kind.LABELS, found.tobytes(), request=asked.fields["request"])
+
+    def insert(self, asked: Frame) -> None:
+        """Store a new photo, unless it is corrupt, and send its label."""
+        number = int(asked.fields["photo"])
+        inputs = decoded(number, asked.body)
+        self.shelf.add([(number, asked.body)])
+        found = np.zeros(1, LABEL)
+        found["photo"], found["label"] = number, network.labels_of(self.net, inputs[None])
+        self.link.send(Kind.LABELS, found.tobytes())
+        self.link.send(Kind.END, skipped=[])

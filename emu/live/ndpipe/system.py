@@ -1,0 +1,153 @@
+"""The live system in a folder: its photos, and the processes of one job.
+
+Owns the creation of a system, the start and the end of stores and Tuner, and central fine-tuning as
+the comparison. Does not own what the processes do (store_process.py, tuner.py). Source: this
+project.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.live.ndpipe import network
+from ondie.emu.live.ndpipe.jobs import Job, Train
+from ondie.emu.live.ndpipe.labels import Labels
+from ondie.emu.live.ndpipe.pictures import CLASSES, HELD_OUT, TRAINED, crops
+from ondie.emu.live.ndpipe.shelf import Shelf, decoded
+from ondie.emu.live.ndpipe.store_process import BATCH, Place, run_store
+from ondie.emu.live.ndpipe.tuner import run_tuner
+from ondie.emu.units import InputError, plural
+
+JOB_S = 3600.0
+"""Longest time of a job."""
+
+
+def create(folder: Path, job: Train) -> None:
+    """Create a system with photos in all of its stores, each photo with a copy in the next store.
+
+    Raises InputError if the folder exists and is not empty; then, or after an error, nothing is
+    left.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is not empty and holds no system; use another folder")
+    network.check_cut(network.network(job.seed), job.cut)
+    photos = crops(TRAINED, job.photos, len(CLASSES), job.seed)
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        part.mkdir(parents=True)
+        count = job.stores
+        for store in range(count):
+            own = [n for n in range(job.photos) if store in (n % count, (n + 1) % count)]
+            with Shelf(part / f"store-{store}") as shelf:
+                shelf.add((number, photos[number].jpeg) for number in own)
+        labels = Labels(part / "labels.sqlite", create=True)
+        labels.insert(
+            (number, number % count, (number + 1) % count, photo.label)
+            for number, photo in enumerate(photos)
+        )
+        labels.close()
+        if folder.exists():
+            folder.rmdir()
+        part.rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be created: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def run_job(folder: Path, job: Job) -> dict[str, Any]:
+    """Do a job with a process per store and one for the Tuner; return the result.
+
+    Train creates the system if there is none. Raises InputError for what the Tuner refuses, and if
+    a process ends without a result. All processes have ended on return.
+    """
+    network.torch()
+    if isinstance(job, Train) and not (folder / "labels.sqlite").is_file():
+        create(folder, job)
+    Labels(folder / "labels.sqlite").close()
+    stores = sorted(folder.glob("store-*"), key=lambda each: int(each.name.removeprefix("store-")))
+    if not stores:
+        raise InputError(f"{folder}: has no stores")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", run_store.__module__])
+    token = secrets.token_hex(16)
+    ours, theirs = context.Pipe()
+    tuner = context.Process(target=run_tuner, args=(theirs, folder, len(stores), token, job))
+    processes = [tuner]
+    try:
+        tuner.start()
+        theirs.close()
+        port = _received(ours, "the Tuner")
+        for store in stores:
+            number = int(store.name.removeprefix("store-"))
+            kill = job.kill if isinstance(job, Train) else None
+            dies = kill[1] if kill is not None and kill[0] == number else None
+            place = Place(store, number, port, token, dies)
+            processes.append(context.Process(target=run_store, args=(place,)))
+            processes[-1].start()
+        kind, found = _received(ours, "the Tuner")
+        if kind == "error":
+            raise InputError(found)
+        for process in processes:
+            process.join(30)
+        result: dict[str, Any] = found
+        return result
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+
+def _received(pipe: Any, name: str) -> Any:
+    """Return what a process sends. Raises InputError if it ends without sending."""
+    try:
+        if pipe.poll(JOB_S):
+            return pipe.recv()
+    except EOFError:
+        pass
+    raise InputError(f"{name} ended without a result")
+
+
+def central(folder: Path, job: Train, trained: list[int]) -> dict[str, Any]:
+    """Fine-tune centrally, in one run, on the same photos in the same order as the live system;
+    return the losses and the result of the test.
+
+    The features are computed here in FP32, from the JPEG files of all stores, by the same model.
+    """
+    net = network.network(job.seed)
+    models = np.load(folder / "versions.npy")
+    network.load_bytes(net, models[-2 if job.base is None else job.base])
+    labels = Labels(folder / "labels.sqlite")
+    truth = {photo: label for photo, _, _, label in labels.places()}
+    labels.close()
+    inputs: dict[int, np.ndarray] = {}
+    for store in sorted(folder.glob("store-*")):
+        with Shelf(store) as shelf:
+            for photo in set(trained) - set(inputs):
+                try:
+                    inputs[photo] = decoded(photo, shelf.jpeg(photo))
+                except InputError:
+                    continue  # the other place has it
+    given = np.stack([inputs[photo] for photo in trained])
+    features = [
+        network.layers(net, job.cut, given[at : at + BATCH]) for at in range(0, len(given), BATCH)
+    ]
+    wanted = [truth[photo] for photo in trained]
+    one = replace(job, runs=1)
+    losses = network.tune(
+        net, job.cut, np.concatenate(features), [int(each or 0) for each in wanted], 0, 1,
+        one.epochs, one.seed,
+    )  # fmt: skip
+    return {
+        "losses": losses, "tested": network.tested(net, job.held_out, job.seed, HELD_OUT),
+        "photos": plural(len(trained), "photo"),
+    }  # fmt: skip

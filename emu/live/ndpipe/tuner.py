@@ -1,0 +1,303 @@
+"""The Tuner as a process: trains the head on features of the stores, distributes versions, and
+replaces labels.
+
+Owns its three jobs. Does not own the processes (system.py), requests (requests.py), frames, the
+network or the label database. Source: NDPipe (ASPLOS 2024), FT-DMP.
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.files import write_atomically
+from ondie.emu.live.ndpipe import network
+from ondie.emu.live.ndpipe.distribute import answer, send_update
+from ondie.emu.live.ndpipe.jobs import Infer, Job, Relabel, Train
+from ondie.emu.live.ndpipe.labels import Labels
+from ondie.emu.live.ndpipe.pictures import HELD_OUT
+from ondie.emu.live.ndpipe.requests import Requests
+from ondie.emu.live.ndpipe.shelf import decoded
+from ondie.emu.live.ndpipe.store_process import LABEL
+from ondie.emu.live.ndpipe.wire import Count, Frame, Kind, Link, LinkLost
+from ondie.emu.ndpipe.delta import digest
+from ondie.emu.ndpipe.versions import Versions
+from ondie.emu.units import InputError
+
+KEPT = 1 << 20
+"""Versions that the Tuner keeps: all of them, since they are numbered from the first one on."""
+START_S = 120.0
+"""Longest time until a store has connected."""
+
+
+def run_tuner(pipe: Any, folder: Path, stores: int, token: str, job: Job) -> None:
+    """Do ``job`` with the stores that connect; send the port, then ("result", dict) or ("error",
+    text) through ``pipe``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends it
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        pipe.send(server.getsockname()[1])
+        try:
+            pipe.send(("result", Tuner(folder, server, stores, token).run(job)))
+        except (InputError, LinkLost) as error:
+            pipe.send(("error", str(error)))
+
+
+class Tuner:
+    """The Tuner of the system in ``folder``."""
+
+    def __init__(self, folder: Path, server: socket.socket, stores: int, token: str) -> None:
+        self.folder = folder
+        self.labels = Labels(folder / "labels.sqlite")
+        self.net: Any = network.network(0)
+        self.places: dict[int, tuple[int, ...]] = {
+            photo: (store,) if copy == store else (store, copy)
+            for photo, store, copy, _ in self.labels.places()
+        }
+        self.truth = {photo: truth for photo, _, _, truth in self.labels.places()}
+        self.links: dict[int, Link] = {}
+        self.states: dict[int, tuple[int | None, bytes]] = {}
+        self.all_links: list[Link] = []
+        for _ in range(stores):
+            self.connect(server, token)
+        self.requests = Requests(self.links, self.places)
+        self.forms: Counter[str] = Counter()
+
+    def connect(self, server: socket.socket, token: str) -> None:
+        """Wait for one store. Raises InputError if none comes, or if it has no photos."""
+        server.settimeout(START_S)
+        try:
+            sock, _ = server.accept()
+        except TimeoutError:
+            raise InputError(f"a store did not start within {START_S:g} s") from None
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = Link(sock)
+        hello = link.receive()
+        if hello.kind != Kind.HELLO or hello.fields["token"] != token:
+            raise InputError("another program than a store has connected")
+        number = int(hello.fields["store"])
+        if not hello.fields["photos"]:
+            raise InputError(f"store {number}: has no photos; each store needs at least one")
+        self.links[number] = link
+        self.all_links.append(link)
+        self.states[number] = hello.fields["version"], bytes.fromhex(hello.fields["checksum"])
+
+    def run(self, job: Job) -> dict[str, Any]:
+        """Do the job; return its result."""
+        self.versions = self._kept(job)
+        match job:
+            case Train():
+                found = self.train(job)
+            case Infer():
+                self.distribute()
+                found = {"labels": self.insert(list(job.photos))}
+            case Relabel():
+                found = self.relabel(job)
+        for link in self.links.values():
+            link.send(Kind.STOP)
+        found |= {
+            "versions": self.versions.latest + 1, "deaths": self.requests.deaths,
+            "lost": self.requests.lost, "updates": dict(self.forms), "wire": self._counts(),
+        }  # fmt: skip
+        self.labels.close()
+        return found
+
+    # --- versions
+
+    def _kept(self, job: Job) -> Versions:
+        """Return the versions of the system; for a new one, the pretrained model."""
+        path = self.folder / "versions.npy"
+        if not path.is_file():
+            if not isinstance(job, Train):
+                raise InputError(f"{path}: there is no model; run `ondie ndpipe train` first")
+            self.net = network.network(job.seed)
+            network.check_cut(self.net, job.cut)
+            network.pretrain(self.net, job.pretrain, job.epochs, job.seed)
+            versions = Versions(network.model_bytes(self.net), keep=KEPT)
+            self._save(versions)
+            return versions
+        models = np.load(path)
+        versions = Versions(models[0], keep=KEPT)
+        for model in models[1:]:
+            versions.publish(model)
+        return versions
+
+    def _save(self, versions: Versions) -> None:
+        """Write all versions to the folder, complete or not at all."""
+        out = io.BytesIO()
+        np.save(out, np.stack([versions.model(each) for each in range(versions.latest + 1)]))
+        write_atomically({self.folder / "versions.npy": out.getvalue()})
+
+    def distribute(self) -> None:
+        """Bring every live store to the latest version."""
+        for number in list(self.links):
+            version, checksum = self.states[number]
+            if version is not None and version > self.versions.latest:
+                version, checksum = None, b""  # of a Tuner that is gone: its base is unknown
+            try:
+                update = send_update(self.links[number], self.versions, version, checksum)
+            except LinkLost:
+                self.links.pop(number).close()
+                self.requests.deaths.append(number)
+                continue
+            self.forms[update.form] += 1
+            model = self.versions.model(self.versions.latest)
+            self.states[number] = self.versions.latest, digest(model)
+
+    # --- jobs
+
+    def train(self, job: Train) -> dict[str, Any]:
+        """Fine-tune the head in runs; publish and distribute the new version."""
+        base = self.versions.latest if job.base is None else job.base
+        network.load_bytes(self.net, self.versions.model(base))
+        network.check_cut(self.net, job.cut)
+        self.distribute()
+        order = np.random.default_rng(job.seed).permutation(
+            sorted(photo for photo, truth in self.truth.items() if truth is not None)
+        )
+        runs = [part.tolist() for part in np.array_split(order, job.runs)]
+        features: list[dict[int, np.ndarray]] = [{} for _ in runs]
+        take = {run: self._taker(job, features[run]) for run in range(job.runs)}
+        more = {"cut": job.cut, "format": job.format}
+        losses, trained = [], []
+        begun = time.perf_counter()
+        self.requests.ask(Kind.EXTRACT, 0, runs[0], **more)
+        for run, photos in enumerate(runs):
+            self.requests.collect(Kind.EXTRACT, run, take, **more)
+            if run + 1 < len(runs):  # while the Tuner trains on this one
+                self.requests.ask(Kind.EXTRACT, run + 1, runs[run + 1], **more)
+            here = [photo for photo in photos if photo in features[run]]
+            if not here:
+                raise InputError(f"run {run}: no photo could be read; nothing was published")
+            trained += here
+            losses.append(
+                network.tune(
+                    self.net,
+                    job.cut,
+                    np.stack([features[run].pop(photo) for photo in here]),
+                    [int(self.truth[photo] or 0) for photo in here],
+                    run,
+                    job.runs,
+                    job.epochs,
+                    job.seed,
+                )  # fmt: skip
+            )
+        seconds = time.perf_counter() - begun
+        counts = self._counts()["FEATURES"]
+        crossing = network.table(self.net).crossing(job.cut) * self._type(job).itemsize
+        self.versions.publish(network.model_bytes(self.net))
+        self._save(self.versions)
+        self.distribute()
+        return {
+            "losses": losses, "trained": trained, "most_often": max(Counter(trained).values()),
+            "seconds": seconds, "feature_bytes": counts["body"] - 8 * len(trained),
+            "model_bytes": crossing * len(trained),
+            "overhead_bytes": counts["headers"] + counts["fields"] + 8 * len(trained),
+            "tested": network.tested(self.net, job.held_out, job.seed, HELD_OUT), "base": base,
+        }  # fmt: skip
+
+    @staticmethod
+    def _type(job: Train) -> np.dtype[Any]:
+        return np.dtype(network.FORMATS[job.format])
+
+    def _taker(self, job: Train, into: dict[int, np.ndarray]) -> Any:
+        """Return what takes frames with features. It raises InputError for a photo that came
+        before."""
+        shape = network.layers(self.net, job.cut, np.zeros((1, *network.SHAPE), np.float32)).shape[
+            1:
+        ]
+        size = 8 + int(np.prod(shape)) * self._type(job).itemsize
+
+        def take(frame: Frame) -> list[int]:
+            count, rest = divmod(len(frame.body), size)
+            if frame.kind != Kind.FEATURES or rest:
+                raise InputError(f"frame {frame.kind.name} of {len(frame.body)} bytes: no features")
+            photos = np.frombuffer(frame.body, "<u8", count).tolist()
+            values = np.frombuffer(frame.body, self._type(job), offset=8 * count)
+            for photo, each in zip(photos, values.reshape(count, *shape), strict=True):
+                if photo in into:
+                    raise InputError(f"photo {photo}: its features came twice")
+                into[photo] = each
+            return photos
+
+        return take
+
+    def relabel(self, job: Relabel) -> dict[str, Any]:
+        """Replace outdated labels; photos of ``job.photos`` are inserted meanwhile."""
+        self.distribute()
+        latest = self.versions.latest
+        asked = [photo for photo, *_ in self.labels.outdated(latest)]
+        found: dict[int, int] = {}
+
+        def take(frame: Frame) -> list[int]:
+            if frame.kind != Kind.LABELS or len(frame.body) % LABEL.itemsize:
+                raise InputError(f"frame {frame.kind.name} of {len(frame.body)} bytes: no labels")
+            pairs = np.frombuffer(frame.body, LABEL).tolist()
+            found.update(pairs)
+            return [photo for photo, _ in pairs]
+
+        half = len(asked) // 2  # new photos arrive between the halves
+        self.requests.ask(Kind.RELABEL, 0, asked[:half])
+        self.requests.collect(Kind.RELABEL, 0, {0: take})
+        inserted = self.insert(list(job.photos))
+        self.requests.ask(Kind.RELABEL, 1, asked[half:])
+        self.requests.collect(Kind.RELABEL, 1, {1: take})
+        replaced = self.labels.replace(latest, found.items())
+        return {
+            "outdated": len(asked), "replaced": replaced, "labels": inserted,
+            "left": len(self.labels.outdated(latest)),
+        }  # fmt: skip
+
+    def insert(self, paths: list[str]) -> list[tuple[str, int, int]]:
+        """Store new photos and their labels; return file, number and label of each. Raises
+        InputError for a file that is no photo; then none is stored."""
+        files = []
+        for path in paths:
+            data = Path(path).read_bytes()
+            try:
+                decoded(0, data)
+            except InputError as error:
+                raise InputError(f"{path}: {str(error).removeprefix('photo 0: ')}") from error
+            files.append(data)
+        found = []
+        for path, data in zip(paths, files, strict=True):
+            number = max(self.places) + 1
+            held = Counter(store for place in self.places.values() for store in place)
+            chosen = tuple(sorted(self.links, key=lambda each: held[each])[:2])
+            if not chosen:
+                raise InputError(f"{path}: no store is alive; it was not stored")
+            labels = []
+            for store in chosen:
+                link = self.links[store]
+                link.send(Kind.INSERT, data, photo=number)
+                body = answer(link, Kind.LABELS).body
+                answer(link, Kind.END)
+                labels.append(int(np.frombuffer(body, LABEL)["label"][0]))
+            self.labels.insert([(number, chosen[0], chosen[-1], None)])
+            self.labels.replace(self.versions.latest, [(number, labels[0])])
+            self.places[number] = chosen
+            found.append((path, number, labels[0]))
+        return found
+
+    def _counts(self) -> dict[str, dict[str, int]]:
+        """Return what the Tuner has received, by kind of frame."""
+        total: dict[str, dict[str, int]] = {}
+        for link in self.all_links:
+            for kind, count in link.received.items():
+                sums = total.setdefault(kind.name, dict.fromkeys(_COUNTED, 0))
+                for name, value in zip(_COUNTED, _values(count), strict=True):
+                    sums[name] += value
+        return total
+
+
+_COUNTED = ("frames", "headers", "fields", "body")
+
+
+def _values(count: Count) -> tuple[int, int, int, int]:
+    return count.frames, count.header_bytes, count.field_bytes, count.body_bytes

@@ -1,0 +1,150 @@
+"""Frames between stores and Tuner, and what is counted of them.
+
+Owns the format of a frame, its checksum, and the counts of bytes by kind. Does not own what the
+frames mean (store_process.py, tuner.py). Source: this project.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import zlib
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+MAGIC = b"NDPW"
+HEADER = struct.Struct("<4sHHIQI")
+"""magic, kind, 0, bytes of the fields, bytes of the body, CRC-32 of all of these and both."""
+MOST_FIELDS, MOST_BODY = 1 << 24, 1 << 32
+"""Most bytes of the fields and of the body of a frame."""
+
+
+class Kind(IntEnum):
+    """Kinds of frames; S: from a store, T: from the Tuner."""
+
+    HELLO = 1
+    """S: token, number, version and checksum of the model, photos."""
+    EXTRACT = 2
+    """T: photos whose features are wanted."""
+    FEATURES = 3
+    """S: numbers of photos, then their features."""
+    END = 4
+    """S: the end marker of a request; photos that were skipped."""
+    UPDATE = 5
+    """T: form, version, checksum and size of a message that updates the model."""
+    RESUME = 6
+    """S: bytes of the message that it has already."""
+    CHUNK = 7
+    """T: bytes of the message."""
+    APPLIED = 8
+    """S: version and checksum of its model."""
+    RELABEL = 9
+    """T: photos whose labels are wanted."""
+    LABELS = 10
+    """S: numbers of photos and their labels."""
+    INSERT = 11
+    """T: number of a photo, then the JPEG file."""
+    REFUSED = 12
+    """S: what is wrong with the request."""
+    STOP = 13
+    """T: the end marker of a connection."""
+
+
+class LinkLost(ConnectionError):
+    """Error: the other end is gone or sent what is no frame."""
+
+
+@dataclass
+class Count:
+    """Frames of one kind, and their bytes: headers, fields, bodies."""
+
+    frames: int = 0
+    header_bytes: int = 0
+    field_bytes: int = 0
+    body_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All bytes."""
+        return self.header_bytes + self.field_bytes + self.body_bytes
+
+    def add(self, fields: int, body: int) -> None:
+        """Count one frame."""
+        self.frames += 1
+        self.header_bytes += HEADER.size
+        self.field_bytes += fields
+        self.body_bytes += body
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame. ``fields``: a JSON object. ``body``: bytes."""
+
+    kind: Kind
+    fields: dict[str, Any] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Link:
+    """A connection that carries frames and counts them in ``sent`` and ``received``, by kind."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sent: dict[Kind, Count] = {}
+        self.received: dict[Kind, Count] = {}
+
+    def send(self, kind: Kind, body: bytes = b"", **fields: Any) -> None:
+        """Send a frame. Raises LinkLost if the other end is gone."""
+        text = json.dumps(fields, separators=(",", ":")).encode() if fields else b""
+        data = encoded(kind, text, body)
+        try:
+            self.sock.sendall(data)
+        except OSError as error:
+            raise LinkLost(str(error)) from error
+        self.sent.setdefault(kind, Count()).add(len(text), len(body))
+
+    def receive(self) -> Frame:
+        """Return the next frame. Raises LinkLost at the end of the connection, and for bytes that
+        are no frame or have another checksum."""
+        head = self._bytes(HEADER.size)
+        magic, kind, zero, fields, size, checksum = HEADER.unpack(head)
+        if magic != MAGIC or zero or fields > MOST_FIELDS or size > MOST_BODY:
+            raise LinkLost("these bytes begin no frame")
+        text, body = self._bytes(fields), self._bytes(size)
+        if _checksum(head[: -struct.calcsize("<I")], text, body) != checksum:
+            raise LinkLost("a frame has another checksum than stated")
+        try:
+            found = Frame(Kind(kind), json.loads(text) if text else {}, body)
+        except ValueError as error:
+            raise LinkLost(f"frame of kind {kind}: {error}") from error
+        self.received.setdefault(found.kind, Count()).add(fields, size)
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.sock.close()
+
+    def _bytes(self, size: int) -> bytes:
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            try:
+                count = self.sock.recv_into(view[at:])
+            except OSError as error:
+                raise LinkLost(str(error)) from error
+            if not count:
+                raise LinkLost("the connection has ended")
+            at += count
+        return bytes(data)
+
+
+def encoded(kind: Kind, text: bytes, body: bytes) -> bytes:
+    """Return the bytes of a frame."""
+    start = HEADER.pack(MAGIC, kind, 0, len(text), len(body), 0)[: -struct.calcsize("<I")]
+    return start + struct.pack("<I", _checksum(start, text, body)) + text + body
+
+
+def _checksum(start: bytes, text: bytes, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(text, zlib.crc32(start)))

@@ -1,0 +1,202 @@
+"""Do stores and Tuner as processes train, distribute and relabel as one machine would?"""
+
+import json
+import socket
+import sqlite3
+import threading
+
+import numpy as np
+import pytest
+
+from ondie.emu.live.ndpipe.distribute import send_update, take_update
+from ondie.emu.live.ndpipe.labels import Labels
+from ondie.emu.live.ndpipe.wire import HEADER, Kind, Link, LinkLost
+from ondie.emu.ndpipe.versions import NOTHING, StoreModel, Versions
+from ondie.emu.units import InputError
+from tests.smoke.commands import here, refused
+
+SMALL = ("--photos", "120", "--pretrain", "64", "--epochs", "2", "--held-out", "64", "--quiet")
+
+
+def needs_extra():
+    for name in ("torch", "sklearn", "skimage", "PIL"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+
+
+def trained(capsys, tmp_path, *words: str, code: int = 0) -> dict:
+    """The result of `ondie ndpipe train`."""
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", *SMALL, "--json", "-", *words)
+    assert outcome.code == code, outcome.err
+    return json.loads(outcome.out)
+
+
+def links() -> tuple[Link, Link]:
+    """The two ends of a connection."""
+    ours, theirs = socket.socketpair()
+    return Link(ours), Link(theirs)
+
+
+def transferred(versions: Versions, store: StoreModel, cut_after: int | None, chunk: int) -> str:
+    """The form of one live update; the connection ends after ``cut_after`` bytes, if given."""
+    ours, theirs = links()
+
+    def serve() -> None:
+        try:
+            while (asked := theirs.receive()).kind == Kind.UPDATE:
+                take_update(theirs, store, asked)
+        except LinkLost:
+            pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        if cut_after is not None:
+            send = ours.send
+
+            def stops(kind: Kind, body: bytes = b"", **fields) -> None:
+                if kind == Kind.CHUNK and fields["at"] >= cut_after:
+                    raise LinkLost("cut")
+                send(kind, body, **fields)
+
+            ours.send = stops
+        return send_update(ours, versions, store.version, store.checksum, chunk).form
+    except LinkLost:
+        return "cut"
+    finally:
+        ours.close()
+        thread.join()
+        theirs.close()
+
+
+def test_random_histories_are_exact_through_the_live_transfer(counts):
+    rng = np.random.default_rng(26)
+    forms = set()
+    for _ in range(counts(20, 1000)):
+        model = rng.integers(0, 256, rng.integers(4, 3000), np.uint8)
+        versions, store = Versions(model, keep=int(rng.integers(1, 5))), StoreModel()
+        for _ in range(rng.integers(2, 8)):
+            if rng.random() < 0.6:
+                model = model.copy()
+                model[-int(rng.integers(1, len(model) + 1)) :] = rng.integers(256)
+                versions.publish(model)
+            before = store.version, store.model.copy()
+            cut = int(rng.integers(800)) if rng.random() < 0.4 else None
+            forms.add(form := transferred(versions, store, cut, int(rng.integers(1, 500))))
+            if form == "cut":  # nothing half-applied
+                assert store.version == before[0] and np.array_equal(store.model, before[1])
+            else:
+                assert store.version == versions.latest and np.array_equal(store.model, model)
+    assert {"cut", NOTHING, "full model", "one delta"} <= forms
+
+
+def test_a_delta_on_the_wrong_base_is_refused_and_nothing_changes():
+    versions = Versions(np.arange(64, dtype=np.uint8))
+    versions.publish(np.arange(1, 65, dtype=np.uint8))
+    store = StoreModel()
+    store.version, store.model = 0, np.zeros(64, np.uint8)
+    ours, theirs = links()
+    thread = threading.Thread(target=lambda: take_update(theirs, store, theirs.receive()))
+    thread.start()
+    with pytest.raises(InputError, match="the base is wrong, version 0 of this store has other"):
+        send_update(ours, versions, 0, b"")
+    thread.join()
+    assert store.version == 0 and not store.model.any()
+    ours.close(), theirs.close()
+
+
+def test_a_damaged_frame_is_noticed_at_every_byte():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Link(ours).send(Kind.CHUNK, b"some bytes", at=3)
+        data = theirs.recv(1000)
+    assert len(data) == HEADER.size + len('{"at":3}') + 10
+    for at in range(len(data)):
+        ours, theirs = socket.socketpair()
+        ours.sendall(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        ours.close()
+        with pytest.raises(LinkLost):
+            Link(theirs).receive()
+        theirs.close()
+
+
+def test_labels_are_replaced_where_they_are_outdated_only(tmp_path):
+    labels = Labels(tmp_path / "labels.sqlite", create=True)
+    labels.insert([(0, 0, 1, 2), (1, 1, 0, None)])
+    assert [row[0] for row in labels.outdated(1)] == [0, 1]
+    labels.insert([(2, 0, 1, None)])
+    labels.replace(2, [(2, 5)])
+    assert labels.replace(1, [(0, 3), (1, 4), (2, 0)]) == 2
+    assert labels.all() == {0: (3, 1), 1: (4, 1), 2: (5, 2)}
+    labels.close()
+
+
+def test_a_database_of_another_schema_is_refused(tmp_path):
+    path = tmp_path / "labels.sqlite"
+    with sqlite3.connect(path) as base:
+        base.execute("CREATE TABLE labels (photo INTEGER)")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="schema 0; must have schema 1"):
+        Labels(path)
+    assert path.read_bytes() == before
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(InputError, match="cannot be used as a label database"):
+        Labels(path)
+    with pytest.raises(InputError, match="no such label database"):
+        Labels(tmp_path / "none")
+
+
+def test_three_stores_one_of_which_is_killed(capsys, tmp_path):
+    """Train, new photos, relabel, and what is refused, in one system: each start takes seconds."""
+    needs_extra()
+    found = trained(capsys, tmp_path, "--kill", "1:32", "--seed", "3")
+    assert found["deaths"] == [1] and not found["lost"]
+    assert found["photos"] == 120 and found["most_often"] == 1
+    np.testing.assert_allclose(found["losses"][0], found["central"]["losses"], rtol=1e-6)
+    assert found["feature_bytes"] == found["model_bytes"] == 120 * 64 * 4
+    wire = found["wire"]["FEATURES"]
+    assert wire["headers"] == wire["frames"] * HEADER.size
+    assert found["updates"] == {"full model": 3, "one delta": 2}
+    damaged = tmp_path / "damaged.jpg"
+    damaged.write_bytes(b"\xff\xd8 no picture")
+    outcome = here(capsys, "ndpipe", "infer", tmp_path / "system", damaged)
+    refused(outcome, "damaged.jpg", "corrupt JPEG")
+    labels = Labels(tmp_path / "system" / "labels.sqlite")
+    assert len(labels.all()) == 120
+    from PIL import Image
+
+    Image.new("RGB", (40, 50), (200, 30, 10)).save(tmp_path / "new.jpg")
+    new = tmp_path / "new.jpg"
+    words = ("relabel", tmp_path / "system", "--insert", new, "--json", "-", "--quiet")
+    outcome = here(capsys, "ndpipe", *words)
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert (found["outdated"], found["replaced"], found["left"]) == (120, 120, 0)
+    assert set(found["wire"]) == {"HELLO", "LABELS", "END"}
+    assert found["wire"]["LABELS"]["body"] == 12 * (120 + 2)
+    every = labels.all()
+    assert len(every) == 121 and {version for _, version in every.values()} == {1}
+    labels.close()
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", *SMALL, "--base", "7")
+    refused(outcome, "version 7: unknown", "versions 0 to 1")
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", *SMALL, "--cut", "fc")
+    refused(outcome, 'cut "fc": is no frozen layer', "avgpool")
+
+
+def test_half_precision_and_runs(capsys, tmp_path):
+    needs_extra()
+    found = trained(capsys, tmp_path, "--format", "fp16")
+    np.testing.assert_allclose(found["losses"][0], found["central"]["losses"], rtol=5e-3)
+    assert found["feature_bytes"] == found["model_bytes"] == 120 * 64 * 2
+    found = trained(capsys, tmp_path, "--runs", "3")
+    assert len(found["losses"]) == 3 and found["photos"] == 120 and found["most_often"] == 1
+
+
+def test_what_is_refused_before_anything_starts(capsys, tmp_path):
+    needs_extra()
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--photos", "2")
+    refused(outcome, "photos = 2", "3 stores need at least one photo each")
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--cut", "layer9")
+    refused(outcome, 'cut "layer9": is no frozen layer')
+    outcome = here(capsys, "ndpipe", "relabel", tmp_path / "system")
+    refused(outcome, "no such label database")
+    assert not (tmp_path / "system").exists()
