@@ -139,7 +139,7 @@ class NearData(Stannis):
         own, _ = self._device_samples(step)
         pages, _, steps = self._places
         arrived = []
-        for dev in np.flatnonzero(own).tolist():
+        for dev in np.flatnonzero(own):
             count, lpn = int(own[dev]), int(step % steps * pages[dev])
             read = out.join(self._read(out, plan_rows.ISP_IO, dev, lpn, count, start), SAMPLES)
             made = out.one(
