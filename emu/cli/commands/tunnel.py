@@ -5,7 +5,6 @@ Owns the options and what is printed. Does not own the cluster (emu/live). Sourc
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -13,6 +12,7 @@ import click
 
 from ondie.emu.cli.click_helpers import WHOLE, Group
 from ondie.emu.cli.options import drive_options
+from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
 from ondie.emu.live import processes
 from ondie.emu.live.cluster import Cluster, serve
@@ -87,22 +87,25 @@ def _show(request: Request, pid: int) -> None:
 
 @tunnel.command()
 @name_option
-@click.option("--json", "as_json", is_flag=True, help="Print all counters as JSON.")
-def status(name: str, as_json: bool) -> None:
+@output_options("all counters")
+def status(name: str, **values: Any) -> None:
     """Print the counters of a cluster: of its network devices, NVMe commands and links."""
+    given = OutputOptions(**values)
+    given.check()
     found = processes.status(name)
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-        return
-    host = found["host"]
-    click.echo(f"{found['name']}: process {found['pid']}, {found['way']}, MTU {found['mtu']}")
-    click.echo(
-        f"host {host['address']} {host['device']}: {host['packets_in']} packets out, "
-        f"{host['packets_out']} in, {host['dropped']} dropped"
-    )
-    for number, drive in enumerate(found["drives"]):
-        for line in _lines(number, drive):
-            click.echo(line)
+    files = given.write(found)
+    if (screen := given.console) is not None:
+        host = found["host"]
+        lines = [
+            f"{found['name']}: process {found['pid']}, {found['way']}, MTU {found['mtu']}",
+            f"host {host['address']} {host['device']}: {host['packets_in']} packets out, "
+            f"{host['packets_out']} in, {host['dropped']} dropped",
+        ]
+        for number, drive in enumerate(found["drives"]):
+            lines += _lines(number, drive)
+        for line in lines:
+            screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    given.list_files(files)
 
 
 def _lines(number: int, drive: dict[str, Any]) -> list[str]:
