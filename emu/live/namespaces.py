@@ -86,15 +86,25 @@ def sweep(pid: int = 0) -> list[str]:
     for row in json.loads(run("-j", "link", "show", "type", "veth") or "[]"):
         match = LINK.fullmatch(row.get("ifname", ""))
         if match is not None and (int(match[1]) == pid or not start_of(int(match[1]))):
-            run("link", "del", match[0])
+            _remove("link", "del", match[0])
     for name in namespaces():
         match = OURS.fullmatch(name)
         assert match is not None
         owner = int(match[1])
         if owner == pid or not start_of(owner):
-            run("netns", "del", name)
+            _remove("netns", "del", name)
             found.append(name)
     return found
+
+
+def _remove(kind: str, *words: str) -> None:
+    """Remove a device or namespace, unless another process has done so. Raises InputError."""
+    try:
+        run(kind, *words)
+    except InputError:
+        listed = namespaces() if kind == "netns" else os.listdir("/sys/class/net")
+        if words[-1] in listed:
+            raise
 
 
 def check_free(network: ipaddress.IPv4Network) -> None:

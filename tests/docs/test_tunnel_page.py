@@ -1,14 +1,11 @@
 """Do the commands of docs/tunnel.md do what the page says, in its order?"""
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
-from ondie.emu.live import request
 from tests.docs.generate import ROOT
-from tests.live.processes import Live, needs
+from tests.live.processes import Live, alone, needs_tunnels
 
 PAGE = (ROOT / "docs" / "tunnel.md").read_text("utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
@@ -17,13 +14,11 @@ COMMANDS = [line.removeprefix("$ ") for block in BLOCKS for line in block.splitl
 
 @pytest.mark.soak
 def test_the_commands():
-    needs("ip")
-    if os.geteuid() != 0 or not Path(request.TUN_FILE).exists():
-        pytest.skip("needs root and /dev/net/tun")
+    needs_tunnels()
     up, server, client, status, down = COMMANDS
-    with Live() as live:
+    with alone("tunnel"), Live() as live:
+        printed = live.run(up)
         try:
-            printed = live.run(up)
             assert "drive 1 10.77.0.3" in printed and "root, TUN" in printed
             words = live.split(server.removesuffix(" &"))
             live.start(words, lambda log: "Serving HTTP" in log.read_text())

@@ -8,6 +8,7 @@ end. Ready is a condition that is asked for again and again, never a time.
 """
 
 import contextlib
+import fcntl
 import itertools
 import os
 import re
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -48,6 +49,25 @@ def needs_mounts() -> None:
     for device in ("/dev/fuse", "/dev/loop-control"):
         if not os.path.exists(device):
             pytest.skip(f"{device} does not exist")
+
+
+def needs_tunnels() -> None:
+    """Skip the test that needs network namespaces and TUN devices where this user has none."""
+    needs("ip", "unshare")
+    if os.geteuid() != 0:
+        pytest.skip("only root may make network devices")
+    if not os.path.exists("/dev/net/tun"):
+        pytest.skip("/dev/net/tun does not exist")
+    if subprocess.run(["unshare", "-nm", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("/proc/self/ns/net cannot be left")
+
+
+@contextlib.contextmanager
+def alone(what: str) -> Iterator[None]:
+    """Wait until no other process of this machine tests ``what``, which all of it shares."""
+    with open(os.path.join(tempfile.gettempdir(), f"{PREFIX}{what}.lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def wait_for(what: str, ready: Callable[[], object], seconds: float = READY_S) -> None:

@@ -22,7 +22,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.live import namespaces, processes, request
 from ondie.emu.live.request import Request, way_of
 from ondie.emu.units import InputError
-from tests.live.processes import wait_for
+from tests.live.processes import alone, needs_tunnels, wait_for
 
 NAME = f"test{os.getpid()}"
 NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 256}"
@@ -69,21 +69,18 @@ except TimeoutError:
 """
 
 
-def available() -> None:
-    """Skip where no namespaces can be made."""
-    if os.geteuid() != 0 or not Path(request.TUN_FILE).exists():
-        pytest.skip("needs root and /dev/net/tun")
-    try:
-        namespaces.tool("ip")
-    except InputError as error:
-        pytest.skip(str(error))
+@pytest.fixture(autouse=True)
+def only_clusters():
+    """Every start and end of a cluster sweeps what ended ones have left on the machine."""
+    with alone("tunnel"):
+        yield
 
 
 class Running:
     """A cluster of the test in the background."""
 
     def __init__(self, **options) -> None:
-        available()
+        needs_tunnels()
         cfg = load_preset("newport")
         asked = Request.of(cfg, name=NAME, subnet=f"{NET}.0/24", **options)
         words = [sys.executable, "-m", "ondie.emu.cli", "tunnel", "up", "--name", NAME, "--subnet",
@@ -91,8 +88,12 @@ class Running:
         for key in ("pace", "mtu", "pcap"):
             if key in options:
                 words += [f"--{key}", str(options[key])]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stdout + done.stderr
+        except BaseException:
+            processes.stop(NAME)
+            raise
         self.printed = done.stdout
         self.pid = processes.read_state(NAME)["pid"]
 
@@ -114,14 +115,16 @@ class Running:
 
     def copy(self, source: int, sink: int, seconds: float = 0.0, seed: int = 1) -> float:
         """Copy by TCP, compare the checksums, and return bytes/s."""
-        taker = self.start(sink, SINK, address(sink))
+        taker, giver = self.start(sink, SINK, address(sink)), None
         try:
             assert taker.stdout.readline() == "ready\n"
             giver = self.start(source, SOURCE, address(sink), str(seed), str(seconds))
             count = int(giver.communicate(timeout=seconds + 40)[0])
             size, took, digest = taker.communicate(timeout=20)[0].split()
         finally:
-            taker.kill()
+            for each in (taker, giver):
+                if each is not None:
+                    each.kill()
         data = random.Random(seed).randbytes(1 << 20)
         expected = hashlib.sha256()
         for _ in range(count):
@@ -143,8 +146,8 @@ def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
         for _ in range(40):  # until the last acknowledgements have crossed
             time.sleep(0.5)
             before, found = found, processes.status(NAME)
-            bytes_of = [[(each["bytes_down"], each["bytes_up"]) for each in one["drives"]]
-                        for one in (before, found)]  # fmt: skip
+            bytes_of = [[{key: value for key, value in each.items() if "bytes" in key}
+                         for each in one["drives"]] for one in (before, found)]  # fmt: skip
             if found["host"] == before["host"] and bytes_of[0] == bytes_of[1]:
                 break
         host, drives = found["host"], found["drives"]
@@ -162,13 +165,12 @@ def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
                 assert drive[f"link_bytes_{way}"] > size + 2 * packets
             assert drive["drive_blocksdown"] == drive["writes"]
             ended = drive["drive_blocksup"] + drive["drive_empty"]
-            assert 0 <= drive["receives"] - ended <= found["in_flight"]
+            assert 0 <= drive["receives"] - ended <= 2 * found["in_flight"]  # two moments
         assert drives[0]["forwarded"] > 0 and drives[1]["forwarded"] > 0
         printed = CliRunner().invoke(commands, ["tunnel", "status", "--name", NAME]).output
         assert f"{drives[0]['packets_down']} packets" in printed
-        raw = (
-            CliRunner().invoke(commands, ["tunnel", "status", "--name", NAME, "--json", "-"]).output
-        )
+        words = ["tunnel", "status", "--name", NAME, "--json", "-"]
+        raw = CliRunner().invoke(commands, words).output
         assert json.loads(raw)["drives"][0]["bytes_down"] == drives[0]["bytes_down"]
     ends = {"host": host["packets_in"] + host["packets_out"]}
     ends |= {
@@ -208,27 +210,35 @@ def test_with_the_emulator_stopped_nothing_passes_and_a_kill_is_swept():
 
 
 @pytest.mark.soak
-def test_the_pace_is_that_of_the_model():
-    for pace, rate in (("36MB/s", 36e6), ("14.5MB/s", 14.5e6)):
-        with Running(drives=1, mtu=9000, pace=pace) as cluster:
-            assert cluster.copy(-1, 0, 6.0) == pytest.approx(rate, rel=0.05)
-            assert cluster.copy(0, -1, 6.0) == pytest.approx(rate, rel=0.05)
+@pytest.mark.parametrize(("pace", "rate"), [("36MB/s", 36e6), ("14.5MB/s", 14.5e6)])
+@pytest.mark.parametrize("ends", [(-1, 0), (0, -1)], ids=["down", "up"])
+def test_the_pace_is_that_of_the_model(pace, rate, ends):
+    """A busy machine may be too slow for some seconds, but no pace is ever too fast."""
+    with Running(drives=1, mtu=9000, pace=pace) as cluster:
+        for _ in range(5):
+            found = cluster.copy(*ends, 6.0)
+            assert found <= 1.05 * rate
+            if found >= 0.95 * rate:
+                return
+        pytest.fail(f"{found / 1e6:.1f} MB/s at a pace of {pace}")
+
+
+def present(pid: int) -> list[str]:
+    """What this machine has of a cluster: namespaces, devices and routes."""
+    found = [each for each in namespaces.namespaces() if f"-{pid}-" in each]
+    words = [word for kind in ("link", "route") for word in namespaces.run(kind).split()]
+    return found + [word for word in words if word.startswith((f"ondie{pid}", NET))]
 
 
 @pytest.mark.soak
 def test_ups_and_downs_leave_nothing():
-    available()
-    before = (
-        namespaces.run("-j", "route"),
-        namespaces.run("-j", "link"),
-        os.listdir("/proc/self/fd"),
-    )
+    before = os.listdir("/proc/self/fd")
     for _ in range(20):
         with Running(drives=2, pace="none") as cluster:
             assert cluster.ping(-1, 1)
-        assert f"ondie-{cluster.pid}-0" not in namespaces.namespaces()
-    after = namespaces.run("-j", "route"), namespaces.run("-j", "link"), os.listdir("/proc/self/fd")
-    assert after == before
+            assert len(present(cluster.pid)) >= 4
+        assert not present(cluster.pid)
+    assert os.listdir("/proc/self/fd") == before
 
 
 # --- bad input
@@ -264,7 +274,7 @@ def test_a_drive_without_a_tunnel_and_a_machine_without_tun(monkeypatch):
 
 
 def test_a_network_in_use_is_refused():
-    available()
+    needs_tunnels()
     words = ["up", "--name", NAME, "--subnet", "127.0.0.0/8"]
     done = subprocess.run([sys.executable, "-m", "ondie.emu.cli", "tunnel", *words],
                           capture_output=True, text=True, timeout=60)  # fmt: skip
