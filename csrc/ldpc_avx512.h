@@ -68,4 +68,9 @@ static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bit
     memcpy(bits, &word, sizeof word);
 }
 
+/* Is a bit set? */
+static inline __attribute__((always_inline)) int bits_any(ldpc_bits some) {
+    return _mm512_test_epi64_mask((__m512i)some, (__m512i)some) != 0;
+}
+
 #endif

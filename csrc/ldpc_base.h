@@ -72,6 +72,13 @@ static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bit
     for (int i = 0; i < MESSAGES; i++) bits[i / 8] |= (uint8_t)((a[i] < 0) << i % 8);
 }
 
+/* Is a bit set? */
+static inline __attribute__((always_inline)) int bits_any(ldpc_bits some) {
+    uint64_t any = 0;
+    for (int i = 0; i < 8; i++) any |= some[i];
+    return any != 0;
+}
+
 #include "ldpc_messages.h"
 
 #endif
