@@ -1,7 +1,7 @@
 /* Quasi-cyclic LDPC code: layered min-sum, and decoding of words.
  *
  * This file owns the messages of ondie_ldpc in ondie.h and the order of decoding. It does not own
- * checks, encoding and bit flipping (ldpc_bits.h), and does not choose the matrix (kernels/ldpc.py).
+ * checks, encoding and bit flipping (ldpc_bits.h), or the choice of the matrix (kernels/ldpc.py).
  * Source: the papers that kernels/ldpc.py names, which also has the definition.
  *
  * Totals of a column are followed by a copy of those of one vector.
@@ -19,8 +19,8 @@ enum { CRC_ISA = ONDIE_BASE };
 #endif
 #include "ldpc_bits.h"
 
-/* Checks of a row, as many as a vector has lanes: the magnitudes that they have answered with, and what
- * they receive.
+/* Checks of a row, as many as a vector has lanes: the magnitudes that they have answered with, and
+ * what they receive.
  */
 typedef struct {
     lanes low, high, least, second, sign;
@@ -113,22 +113,33 @@ static __attribute__((noinline)) void FN(update_row)(const ldpc_edge *edges, siz
         FN(update_row_in)(edges, count, size, keep, answers, queue, 0);
 }
 
-/* Update all rows in turn. first: in the first iteration. */
-static void FN(iterate)(const ldpc_work *work, int first) {
+/* Set the edges of a row, the last data column last. Return their number. */
+static size_t FN(set_edges)(const ldpc_work *work, size_t row) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
-    const size_t partial = columns - ROWS - 1;
-    for (size_t row = 0; row < ROWS; row++) {
-        const int32_t *const shifts = work->code->shifts + row * columns;
-        size_t count = 0;
-        for (size_t i = 0; i < columns; i++) {
-            const size_t c = (i + partial + 1) % columns;
-            if (shifts[c] >= 0)
-                work->edges[count++] =
-                    (ldpc_edge){work->total + c * (size + PAD), (size_t)shifts[c]};
-        }
-        FN(update_row)(work->edges, count, size, work->keep,
-                       work->answers + row * (size / MESSAGES) * FN(answer_bytes)(columns),
-                       work->queue, first);
+    const int32_t *const shifts = work->code->shifts + row * columns;
+    size_t count = 0;
+    for (size_t i = 0; i < columns; i++) {
+        const size_t c = i + columns - ROWS < columns ? i + columns - ROWS : i - ROWS;
+        if (shifts[c] >= 0)
+            work->edges[count++] =
+                (ldpc_edge){work->total + c * (size + PAD), (size_t)shifts[c], c};
+    }
+    return count;
+}
+
+/* Where the answers of a row begin. */
+INLINE uint8_t *FN(answers_of)(const ldpc_work *work, size_t row) {
+    const size_t vectors = (size_t)work->code->circulant / MESSAGES;
+    return work->answers + row * vectors * FN(answer_bytes)((size_t)work->code->columns);
+}
+
+/* Update the rows from `row` on in turn. first: in the first iteration. */
+static void FN(iterate)(const ldpc_work *work, size_t row, int first) {
+    const size_t size = (size_t)work->code->circulant;
+    for (; row < ROWS; row++) {
+        const size_t count = FN(set_edges)(work, row);
+        FN(update_row)(work->edges, count, size, work->keep, FN(answers_of)(work, row), work->queue,
+                       first);
         for (size_t i = 0; i < count; i++) {
             int8_t *const total = work->edges[i].total;
             const lanes ends = lanes_first(work->edges[i].shift % MESSAGES,
@@ -150,27 +161,90 @@ static void FN(decide)(const ldpc_work *work) {
     }
 }
 
+/* Set the totals of a column from its bits, and from bits that say where they are small. */
+INLINE void FN(set_totals)(const ldpc_work *work, size_t c, const uint8_t *small, int8_t large,
+                           int8_t least) {
+    const size_t size = (size_t)work->code->circulant;
+    int8_t *const total = work->total + c * (size + PAD);
+    const uint8_t *const bits = work->bits + c * work->stride;
+    for (size_t at = 0; at < size; at += MESSAGES) {
+        const uint8_t *const here = small + at / 8;
+        const lanes zero = lanes_of_bits(here, lanes_all(large), lanes_all(least));
+        const lanes one = lanes_of_bits(here, lanes_all(-large), lanes_all(-least));
+        lanes_store(total + at, lanes_of_bits(bits + at / 8, zero, one));
+    }
+    memcpy(total + size, total, PAD);
+}
+
+/* Make row 0 of the first iteration with hard input. The checks are known, and the code has two data
+ * columns or more: every check receives HARD or -HARD from two bits or more, and its answers are 3/4
+ * of that. Totals are the sum where it is satisfied, else the difference. Those of bits that are not
+ * stored are read by nobody, except that they must be positive.
+ */
+static __attribute__((noinline)) void FN(start_hard)(const ldpc_work *work) {
+    enum { ANSWER = 3 * ONDIE_LDPC_HARD / 4 };
+    const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
+    const size_t count = FN(set_edges)(work, 0), step = FN(answer_bytes)(count);
+    uint8_t *const answers = FN(answers_of)(work, 0);
+    uint8_t *const negative = work->turned; /* answers of a column */
+    uint8_t *const failed = negative + work->stride; /* checks by bit of a column */
+    for (size_t at = 0, v = 0; at < size; at += MESSAGES, v++)
+        for (int i = 0; i < 2; i++)
+            lanes_store((int8_t *)answers + v * step + i * MESSAGES, lanes_all(ANSWER));
+    for (size_t i = 0; i < count; i++) {
+        const size_t c = work->edges[i].column, shift = work->edges[i].shift;
+        const uint32_t back = (uint32_t)((size - shift) % size);
+        for (size_t at = 0; at < work->bytes; at += BLOCK) {
+            const uint8_t *const bits = work->bits + c * work->stride + at;
+            const uint8_t *const checks = work->checks + at;
+            FN(write_block)(work, negative, at,
+                            FN(turned)(bits, (uint32_t)shift) ^ FN(bits_load)(checks));
+            FN(write_block)(work, failed, at, FN(turned)(checks, back));
+        }
+        answer *kept = (answer *)(void *)(answers + 2 * MESSAGES) + i;
+        for (size_t at = 0; at < work->bytes; at += MESSAGES / 8) {
+            answer_equal(kept, negative + at, ANSWER);
+            kept = (answer *)(void *)((uint8_t *)kept + step);
+        }
+        FN(set_totals)(work, c, failed, ONDIE_LDPC_HARD + ANSWER, ONDIE_LDPC_HARD - ANSWER);
+    }
+    memset(failed, 0, work->bytes);
+    for (size_t c = 0; c < columns; c++)
+        if (work->code->shifts[c] < 0)
+            FN(set_totals)(work, c, failed, ONDIE_LDPC_HARD, ONDIE_LDPC_HARD);
+}
+
 /* Set the totals before the first iteration, from the bits or from messages. */
 static void FN(start_totals)(const ldpc_work *work, const int8_t *soft) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
     size_t left = (size_t)work->code->stored_bits;
+    if (!soft) memset(work->turned, 0, work->bytes);
     for (size_t c = 0; c < columns; c++) {
+        if (!soft) {
+            FN(set_totals)(work, c, work->turned, ONDIE_LDPC_HARD, ONDIE_LDPC_HARD);
+            continue;
+        }
         int8_t *const total = work->total + c * (size + PAD);
         if (c == columns - ROWS) left = ROWS * size;
         const size_t some = left < size ? left : size;
         left -= some;
-        if (soft) {
-            memcpy(total, soft, some);
-            memset(total + some, ONDIE_LDPC_KNOWN, size - some);
-            soft += some;
-        } else {
-            const lanes zero = lanes_all(ONDIE_LDPC_HARD), one = lanes_all(-ONDIE_LDPC_HARD);
-            const uint8_t *const bits = work->bits + c * work->stride;
-            for (size_t at = 0; at < size; at += MESSAGES)
-                lanes_store(total + at, lanes_of_bits(bits + at / 8, zero, one));
-        }
+        memcpy(total, soft, some);
+        memset(total + some, ONDIE_LDPC_KNOWN, size - some);
+        soft += some;
         memcpy(total + size, total, PAD);
     }
+}
+
+/* Make the first iteration. checked: the checks are those of the word. */
+static void FN(begin_min_sum)(const ldpc_work *work, const int8_t *soft, int checked) {
+    FN(columns_of)(work, work->read, work->code->columns);
+    const int known = !soft && work->code->columns >= ROWS + 2;
+    if (known) {
+        if (!checked) FN(failed_checks)(work);
+        FN(start_hard)(work);
+    } else
+        FN(start_totals)(work, soft);
+    FN(iterate)(work, known, 1);
 }
 
 /* Set the bits to the signs of messages. */
@@ -200,24 +274,25 @@ static void FN(ldpc_decode)(const ondie_ldpc *code, const uint8_t *words, const 
         *results = (ondie_ldpc_result){0, 0, ONDIE_LDPC_FAILED};
         for (;;) {
             const int failed = FN(failed_checks)(&work);
-            const int most = results->iterations && flips > ONDIE_LDPC_AFTER ? ONDIE_LDPC_AFTER : flips;
+            const int after = flips < ONDIE_LDPC_AFTER ? flips : ONDIE_LDPC_AFTER;
+            const int most = results->iterations ? after : flips;
             if (failed == 0 ||
                 (failed <= few && FN(flip_bits)(&work, failed, most, &results->flips))) {
                 results->outcome = ONDIE_LDPC_CORRECT;
                 break;
             }
             if (results->iterations == iterations) break;
-            if (results->iterations++ == 0) {
-                FN(columns_of)(&work, work.read, code->columns);
-                FN(start_totals)(&work, input);
-            }
-            FN(iterate)(&work, results->iterations == 1);
+            if (results->iterations++ == 0)
+                FN(begin_min_sum)(&work, input, results->flips == 0);
+            else
+                FN(iterate)(&work, 0, 0);
             FN(decide)(&work);
         }
         FN(word_of)(&work, corrected);
         uint32_t crc;
         memcpy(&crc, corrected + data, sizeof crc);
-        if (results->outcome == ONDIE_LDPC_CORRECT && crc != ondie_crc32c(CRC_ISA, 0, corrected, data))
+        if (results->outcome == ONDIE_LDPC_CORRECT &&
+            crc != ondie_crc32c(CRC_ISA, 0, corrected, data))
             results->outcome = ONDIE_LDPC_WRONG_CRC;
     }
 }

@@ -1,7 +1,7 @@
 /* Quasi-cyclic LDPC code: words as columns of bits, checks, encoding and bit flipping.
  *
- * This file owns the memory of a call and what is done with whole bits, for little-endian processors.
- * It does not own messages (ldpc.c, which includes it), the choice of the matrix (kernels/ldpc.py,
+ * This file owns the memory of a call and what is done with bits, for little-endian processors. It
+ * does not own messages (ldpc.c, which includes it), the choice of the matrix (kernels/ldpc.py,
  * which has the definition), or the CRC (crc.c).
  * Source: the papers that kernels/ldpc.py names.
  *
@@ -12,10 +12,10 @@
 
 enum { ROWS = ONDIE_LDPC_ROWS, BLOCK = sizeof(ldpc_bits), PAD = 64, TURNS = 8 };
 
-/* A column in a row: where its totals are, and its shift. */
+/* A column in a row: where its totals are, its shift, and its number. */
 typedef struct {
     int8_t *total;
-    size_t shift;
+    size_t shift, column;
 } ldpc_edge;
 
 /* Memory of a call. */
@@ -249,7 +249,7 @@ static void FN(ldpc_encode)(const ondie_ldpc *code, const uint8_t *data, uint8_t
     }
 }
 
-/* Write each row's failed checks turned by 1 to TURNS - 1, so that any turn of them begins at a byte. */
+/* Write the failed checks turned by 1 to TURNS - 1, so that any turn of them begins at a byte. */
 INLINE void FN(turn_checks)(const ldpc_work *work) {
     for (int row = 0; row < ROWS; row++) {
         const uint8_t *const checks = work->checks + (size_t)row * work->stride;
@@ -300,7 +300,7 @@ INLINE int FN(flip_where)(const ldpc_work *work, int fewer) {
     return flipped;
 }
 
-/* Flip the bits all of whose checks fail or, if there is none, three. Return whether there is one. */
+/* Flip the bits all of whose checks fail or, if there is none, three. Return whether one was. */
 static __attribute__((noinline)) int FN(flip)(const ldpc_work *work) {
     FN(turn_checks)(work);
     return FN(flip_where)(work, 0) || FN(flip_where)(work, 1);
