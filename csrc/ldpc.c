@@ -1,16 +1,15 @@
-/* Quasi-cyclic LDPC code: encoding, bit flipping and layered min-sum.
+/* Quasi-cyclic LDPC code: layered min-sum, and decoding of words.
  *
- * This file owns the code words of ondie_ldpc in ondie.h, for little-endian processors. It does not
- * choose the matrix and does not invert it (kernels/ldpc.py), and takes the CRC from crc.c.
+ * This file owns the messages of ondie_ldpc in ondie.h and the order of decoding. It does not own
+ * checks, encoding and bit flipping (ldpc_bits.h), or the choice of the matrix (kernels/ldpc.py).
  * Source: the papers that kernels/ldpc.py names, which also has the definition.
  *
- * Bits of a column are followed by copies of themselves, so that any rotation of them is one range.
- * So are its totals, by those of one vector.
+ * Totals of a column are followed by a copy of those of one vector.
  */
 #include "isa.h"
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are passed between inlined functions only */
-#endif
+
+typedef uint64_t ldpc_bits __attribute__((vector_size(64))); /* 512 bits of a column */
+
 #ifdef ONDIE_LDPC_WIDE
 #include ONDIE_LDPC_WIDE
 enum { CRC_ISA = ONDIE_AVX2 }; /* of all that are wider */
@@ -18,234 +17,10 @@ enum { CRC_ISA = ONDIE_AVX2 }; /* of all that are wider */
 #include "ldpc_base.h"
 enum { CRC_ISA = ONDIE_BASE };
 #endif
+#include "ldpc_bits.h"
 
-typedef uint64_t ldpc_bits __attribute__((vector_size(64))); /* 512 bits of a column */
-
-enum { ROWS = ONDIE_LDPC_ROWS, BLOCK = sizeof(ldpc_bits), PAD = 64 };
-
-/* A column in a row: where its totals are, and its shift. */
-typedef struct {
-    int8_t *total;
-    size_t shift;
-} ldpc_edge;
-
-/* Memory of a call. */
-typedef struct {
-    const ondie_ldpc *code;
-    size_t bytes;  /* of a column */
-    size_t stride; /* from a column of bits to the next */
-    uint8_t *bits, *checks, *read; /* read: the word */
-    uint8_t *stored; /* mask of the bits of the last data column that are stored, */
-    int8_t *keep;    /* the same in bytes */
-    int8_t *total, *queue;
-    uint8_t *answers; /* of each row, 64 or fewer checks at a time */
-    ldpc_edge *edges; /* of a row */
-} ldpc_work;
-
-static size_t ldpc_stride(size_t bytes) { return 2 * (bytes < BLOCK ? BLOCK : bytes) + PAD; }
-
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE ldpc_bits FN(bits_load)(const uint8_t *at) {
-    ldpc_bits found;
-    memcpy(&found, at, sizeof found);
-    return found;
-}
-
-/* Return bits `shift` and following. Both words have the bits in the middle. */
-INLINE ldpc_bits FN(turned)(const uint8_t *bits, uint32_t shift) {
-    const uint8_t *const at = bits + shift / 8;
-    return FN(bits_load)(at) >> (shift & 7) | FN(bits_load)(at + 1) << (8 - (shift & 7));
-}
-
-/* Complete a column whose first bytes are written. */
-INLINE void FN(repeat)(const ldpc_work *work, uint8_t *bits) {
-    for (size_t have = work->bytes; have < work->stride; have += work->bytes) {
-        const size_t left = work->stride - have;
-        memcpy(bits + have, bits, left < work->bytes ? left : work->bytes);
-    }
-}
-
-INLINE void FN(write_block)(const ldpc_work *work, uint8_t *bits, size_t at, ldpc_bits found) {
-    memcpy(bits + at, &found, work->bytes < BLOCK ? work->bytes : BLOCK);
-}
-
-/* Bytes of the answers of MESSAGES checks of a row, so many that vectors stay aligned. */
-INLINE size_t FN(answer_bytes)(size_t columns) {
-    return (2 * MESSAGES + columns * sizeof(answer) + PAD - 1) / PAD * PAD;
-}
-
-static size_t FN(ldpc_memory)(const ondie_ldpc *code) {
-    const size_t size = (size_t)code->circulant, columns = (size_t)code->columns;
-    return columns * (sizeof(ldpc_edge) + size + PAD) +
-           ROWS * size / MESSAGES * FN(answer_bytes)(columns) + columns * PAD + size + PAD +
-           (columns + ROWS) * ldpc_stride(size / 8) + size / 8 + PAD + (size_t)code->word_bytes;
-}
-
-/* Divide `memory` and set what all words have in common. */
-static void FN(ldpc_prepare)(ldpc_work *work, const ondie_ldpc *code, uint8_t *memory) {
-    const size_t size = (size_t)code->circulant, columns = (size_t)code->columns;
-    work->code = code;
-    work->bytes = size / 8;
-    work->stride = ldpc_stride(work->bytes);
-    work->total = (int8_t *)memory;
-    work->answers = memory + columns * (size + PAD);
-    work->queue = (int8_t *)work->answers + ROWS * size / MESSAGES * FN(answer_bytes)(columns);
-    work->keep = work->queue + columns * PAD;
-    work->edges = (ldpc_edge *)(void *)(work->keep + size + PAD);
-    work->bits = (uint8_t *)(work->edges + columns);
-    work->checks = work->bits + columns * work->stride;
-    work->stored = work->checks + ROWS * work->stride;
-    work->read = work->stored + work->bytes + PAD;
-    const size_t known = (columns - ROWS) * size - (size_t)code->stored_bits;
-    memset(work->keep, -1, size - known);
-    memset(work->keep + size - known, 0, known);
-    memcpy(work->keep + size, work->keep, PAD);
-    memset(work->stored, 0, work->bytes + PAD);
-    memset(work->stored, -1, (size - known) / 8);
-}
-
-/* Take the stored bytes of a word apart into columns. */
-static void FN(columns_of)(const ldpc_work *work, const uint8_t *word, int count) {
-    size_t left = (size_t)work->code->stored_bits / 8;
-    const int data = work->code->columns - ROWS;
-    for (int c = 0; c < count; c++) {
-        if (c == data) left = ROWS * work->bytes;
-        const size_t some = left < work->bytes ? left : work->bytes;
-        uint8_t *const bits = work->bits + (size_t)c * work->stride;
-        memcpy(bits, word, some);
-        memset(bits + some, 0, work->bytes - some);
-        FN(repeat)(work, bits);
-        word += some;
-        left -= some;
-    }
-}
-
-static void FN(word_of)(const ldpc_work *work, uint8_t *word) {
-    size_t left = (size_t)work->code->stored_bits / 8;
-    const int data = work->code->columns - ROWS;
-    for (int c = 0; c < work->code->columns; c++) {
-        if (c == data) left = ROWS * work->bytes;
-        const size_t some = left < work->bytes ? left : work->bytes;
-        memcpy(word, work->bits + (size_t)c * work->stride, some);
-        word += some;
-        left -= some;
-    }
-}
-
-/* Return the sums of a row's first `count` columns from byte `at` on. */
-INLINE ldpc_bits FN(row_sum)(const ldpc_work *work, int row, int count, size_t at) {
-    const int32_t *const shifts = work->code->shifts + row * work->code->columns;
-    ldpc_bits sum = {0};
-    for (int c = 0; c < count; c++)
-        if (shifts[c] >= 0)
-            sum ^= FN(turned)(work->bits + (size_t)c * work->stride + at, (uint32_t)shifts[c]);
-    return sum;
-}
-
-/* Return the number of set bits of a column's block. */
-INLINE int FN(set_bits)(const ldpc_work *work, ldpc_bits some) {
-    const size_t words = work->bytes < BLOCK ? work->bytes / 8 : BLOCK / 8;
-    int count = 0;
-    for (size_t i = 0; i < words; i++) count += __builtin_popcountll(some[i]);
-    return count;
-}
-
-static void FN(ldpc_encode)(const ondie_ldpc *code, const uint8_t *data, uint8_t *words,
-                            size_t count, uint8_t *memory) {
-    ldpc_work work;
-    FN(ldpc_prepare)(&work, code, memory);
-    const size_t size = (size_t)code->stored_bits / 8 - 4;
-    const int columns = code->columns - ROWS;
-    for (size_t w = 0; w < count; w++, data += size, words += code->word_bytes) {
-        memcpy(words, data, size);
-        const uint32_t crc = ondie_crc32c(CRC_ISA, 0, data, size);
-        memcpy(words + size, &crc, sizeof crc);
-        FN(columns_of)(&work, words, columns);
-        for (int row = 0; row < ROWS; row++) {
-            uint8_t *const sums = work.checks + (size_t)row * work.stride;
-            for (size_t at = 0; at < work.bytes; at += BLOCK)
-                FN(write_block)(&work, sums, at, FN(row_sum)(&work, row, columns, at));
-            FN(repeat)(&work, sums);
-        }
-        const int32_t *power = code->inverse, *start = code->inverse_start;
-        uint8_t *parity = words + size + 4;
-        for (int p = 0; p < ROWS; p++, parity += work.bytes, start += ROWS)
-            for (size_t at = 0; at < work.bytes; at += BLOCK) {
-                ldpc_bits sum = {0};
-                for (int row = 0; row < ROWS; row++)
-                    for (int32_t i = start[row]; i < start[row + 1]; i++)
-                        sum ^= FN(turned)(work.checks + (size_t)row * work.stride + at,
-                                          (uint32_t)power[i]);
-                FN(write_block)(&work, parity, at, sum);
-            }
-    }
-}
-
-/* Write the failed checks of the bits. Return their number. */
-static __attribute__((noinline)) int FN(failed_checks)(const ldpc_work *work) {
-    int failed = 0;
-    for (int row = 0; row < ROWS; row++) {
-        uint8_t *const checks = work->checks + (size_t)row * work->stride;
-        for (size_t at = 0; at < work->bytes; at += BLOCK) {
-            const ldpc_bits sum = FN(row_sum)(work, row, work->code->columns, at);
-            failed += FN(set_bits)(work, sum);
-            FN(write_block)(work, checks, at, sum);
-        }
-        FN(repeat)(work, checks);
-    }
-    return failed;
-}
-
-/* Flip the bits all of whose checks fail or, with `fewer`, three. Return whether there is one. */
-static __attribute__((noinline)) int FN(flip)(const ldpc_work *work, int fewer) {
-    const size_t data = (size_t)work->code->columns - ROWS;
-    const int32_t *const shifts = work->code->shifts;
-    int flipped = 0;
-    for (size_t c = 0; c < data + ROWS; c++) {
-        uint8_t *const bits = work->bits + c * work->stride;
-        int changed = 0;
-        for (size_t at = 0; at < work->bytes; at += BLOCK) {
-            ldpc_bits any = ~(ldpc_bits){0}, all = any; /* at most one is satisfied; none is */
-            for (size_t row = 0; row < ROWS; row++) {
-                const int32_t shift = shifts[row * (data + ROWS) + c];
-                if (shift < 0) continue;
-                const uint32_t back = (uint32_t)(work->code->circulant - shift);
-                const ldpc_bits failed =
-                    FN(turned)(work->checks + row * work->stride + at, back);
-                any &= all | failed;
-                all &= failed;
-            }
-            if (fewer && shifts[c] >= 0 && shifts[data + ROWS + c] >= 0 &&
-                shifts[2 * (data + ROWS) + c] >= 0 && shifts[3 * (data + ROWS) + c] >= 0)
-                all = any;
-            if (c + 1 == data) all &= FN(bits_load)(work->stored + at);
-            if (!FN(set_bits)(work, all)) continue;
-            changed = 1;
-            FN(write_block)(work, bits, at, FN(bits_load)(bits + at) ^ all);
-        }
-        if (changed) FN(repeat)(work, bits);
-        flipped |= changed;
-    }
-    return flipped;
-}
-
-/* Correct the bits by flipping while the number of failed checks falls. failed: their number; most:
- * of rounds, which are added to `rounds`. Return whether all checks are satisfied.
- */
-static int FN(flip_bits)(const ldpc_work *work, int failed, int most, int32_t *rounds) {
-    while (most-- > 0 && (FN(flip)(work, 0) || FN(flip)(work, 1))) {
-        const int before = failed;
-        failed = FN(failed_checks)(work);
-        ++*rounds;
-        if (failed == 0) return 1;
-        if (failed >= before) break;
-    }
-    return 0;
-}
-
-/* Checks of a row, as many as a vector has lanes: the magnitudes that they have answered with, and what
- * they receive.
+/* Checks of a row, as many as a vector has lanes: the magnitudes that they have answered with, and
+ * what they receive.
  */
 typedef struct {
     lanes low, high, least, second, sign;
@@ -338,22 +113,33 @@ static __attribute__((noinline)) void FN(update_row)(const ldpc_edge *edges, siz
         FN(update_row_in)(edges, count, size, keep, answers, queue, 0);
 }
 
-/* Update all rows in turn. first: in the first iteration. */
-static void FN(iterate)(const ldpc_work *work, int first) {
+/* Set the edges of a row, the last data column last. Return their number. */
+static size_t FN(set_edges)(const ldpc_work *work, size_t row) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
-    const size_t partial = columns - ROWS - 1;
-    for (size_t row = 0; row < ROWS; row++) {
-        const int32_t *const shifts = work->code->shifts + row * columns;
-        size_t count = 0;
-        for (size_t i = 0; i < columns; i++) {
-            const size_t c = (i + partial + 1) % columns;
-            if (shifts[c] >= 0)
-                work->edges[count++] =
-                    (ldpc_edge){work->total + c * (size + PAD), (size_t)shifts[c]};
-        }
-        FN(update_row)(work->edges, count, size, work->keep,
-                       work->answers + row * (size / MESSAGES) * FN(answer_bytes)(columns),
-                       work->queue, first);
+    const int32_t *const shifts = work->code->shifts + row * columns;
+    size_t count = 0;
+    for (size_t i = 0; i < columns; i++) {
+        const size_t c = i + columns - ROWS < columns ? i + columns - ROWS : i - ROWS;
+        if (shifts[c] >= 0)
+            work->edges[count++] =
+                (ldpc_edge){work->total + c * (size + PAD), (size_t)shifts[c], c};
+    }
+    return count;
+}
+
+/* Where the answers of a row begin. */
+INLINE uint8_t *FN(answers_of)(const ldpc_work *work, size_t row) {
+    const size_t vectors = (size_t)work->code->circulant / MESSAGES;
+    return work->answers + row * vectors * FN(answer_bytes)((size_t)work->code->columns);
+}
+
+/* Update the rows from `row` on in turn. first: in the first iteration. */
+static void FN(iterate)(const ldpc_work *work, size_t row, int first) {
+    const size_t size = (size_t)work->code->circulant;
+    for (; row < ROWS; row++) {
+        const size_t count = FN(set_edges)(work, row);
+        FN(update_row)(work->edges, count, size, work->keep, FN(answers_of)(work, row), work->queue,
+                       first);
         for (size_t i = 0; i < count; i++) {
             int8_t *const total = work->edges[i].total;
             const lanes ends = lanes_first(work->edges[i].shift % MESSAGES,
@@ -375,27 +161,90 @@ static void FN(decide)(const ldpc_work *work) {
     }
 }
 
+/* Set the totals of a column from its bits, and from bits that say where they are small. */
+INLINE void FN(set_totals)(const ldpc_work *work, size_t c, const uint8_t *small, int8_t large,
+                           int8_t least) {
+    const size_t size = (size_t)work->code->circulant;
+    int8_t *const total = work->total + c * (size + PAD);
+    const uint8_t *const bits = work->bits + c * work->stride;
+    for (size_t at = 0; at < size; at += MESSAGES) {
+        const uint8_t *const here = small + at / 8;
+        const lanes zero = lanes_of_bits(here, lanes_all(large), lanes_all(least));
+        const lanes one = lanes_of_bits(here, lanes_all(-large), lanes_all(-least));
+        lanes_store(total + at, lanes_of_bits(bits + at / 8, zero, one));
+    }
+    memcpy(total + size, total, PAD);
+}
+
+/* Make row 0 of the first iteration with hard input. The checks are known, and the code has two data
+ * columns or more: every check receives HARD or -HARD from two bits or more, and its answers are 3/4
+ * of that. Totals are the sum where it is satisfied, else the difference. Those of bits that are not
+ * stored are read by nobody, except that they must be positive.
+ */
+static __attribute__((noinline)) void FN(start_hard)(const ldpc_work *work) {
+    enum { ANSWER = 3 * ONDIE_LDPC_HARD / 4 };
+    const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
+    const size_t count = FN(set_edges)(work, 0), step = FN(answer_bytes)(count);
+    uint8_t *const answers = FN(answers_of)(work, 0);
+    uint8_t *const negative = work->turned; /* answers of a column */
+    uint8_t *const failed = negative + work->stride; /* checks by bit of a column */
+    for (size_t at = 0, v = 0; at < size; at += MESSAGES, v++)
+        for (int i = 0; i < 2; i++)
+            lanes_store((int8_t *)answers + v * step + i * MESSAGES, lanes_all(ANSWER));
+    for (size_t i = 0; i < count; i++) {
+        const size_t c = work->edges[i].column, shift = work->edges[i].shift;
+        const uint32_t back = (uint32_t)((size - shift) % size);
+        for (size_t at = 0; at < work->bytes; at += BLOCK) {
+            const uint8_t *const bits = work->bits + c * work->stride + at;
+            const uint8_t *const checks = work->checks + at;
+            FN(write_block)(work, negative, at,
+                            FN(turned)(bits, (uint32_t)shift) ^ FN(bits_load)(checks));
+            FN(write_block)(work, failed, at, FN(turned)(checks, back));
+        }
+        answer *kept = (answer *)(void *)(answers + 2 * MESSAGES) + i;
+        for (size_t at = 0; at < work->bytes; at += MESSAGES / 8) {
+            answer_equal(kept, negative + at, ANSWER);
+            kept = (answer *)(void *)((uint8_t *)kept + step);
+        }
+        FN(set_totals)(work, c, failed, ONDIE_LDPC_HARD + ANSWER, ONDIE_LDPC_HARD - ANSWER);
+    }
+    memset(failed, 0, work->bytes);
+    for (size_t c = 0; c < columns; c++)
+        if (work->code->shifts[c] < 0)
+            FN(set_totals)(work, c, failed, ONDIE_LDPC_HARD, ONDIE_LDPC_HARD);
+}
+
 /* Set the totals before the first iteration, from the bits or from messages. */
 static void FN(start_totals)(const ldpc_work *work, const int8_t *soft) {
     const size_t size = (size_t)work->code->circulant, columns = (size_t)work->code->columns;
     size_t left = (size_t)work->code->stored_bits;
+    if (!soft) memset(work->turned, 0, work->bytes);
     for (size_t c = 0; c < columns; c++) {
+        if (!soft) {
+            FN(set_totals)(work, c, work->turned, ONDIE_LDPC_HARD, ONDIE_LDPC_HARD);
+            continue;
+        }
         int8_t *const total = work->total + c * (size + PAD);
         if (c == columns - ROWS) left = ROWS * size;
         const size_t some = left < size ? left : size;
         left -= some;
-        if (soft) {
-            memcpy(total, soft, some);
-            memset(total + some, ONDIE_LDPC_KNOWN, size - some);
-            soft += some;
-        } else {
-            const lanes zero = lanes_all(ONDIE_LDPC_HARD), one = lanes_all(-ONDIE_LDPC_HARD);
-            const uint8_t *const bits = work->bits + c * work->stride;
-            for (size_t at = 0; at < size; at += MESSAGES)
-                lanes_store(total + at, lanes_of_bits(bits + at / 8, zero, one));
-        }
+        memcpy(total, soft, some);
+        memset(total + some, ONDIE_LDPC_KNOWN, size - some);
+        soft += some;
         memcpy(total + size, total, PAD);
     }
+}
+
+/* Make the first iteration. checked: the checks are those of the word. */
+static void FN(begin_min_sum)(const ldpc_work *work, const int8_t *soft, int checked) {
+    FN(columns_of)(work, work->read, work->code->columns);
+    const int known = !soft && work->code->columns >= ROWS + 2;
+    if (known) {
+        if (!checked) FN(failed_checks)(work);
+        FN(start_hard)(work);
+    } else
+        FN(start_totals)(work, soft);
+    FN(iterate)(work, known, 1);
 }
 
 /* Set the bits to the signs of messages. */
@@ -425,24 +274,25 @@ static void FN(ldpc_decode)(const ondie_ldpc *code, const uint8_t *words, const 
         *results = (ondie_ldpc_result){0, 0, ONDIE_LDPC_FAILED};
         for (;;) {
             const int failed = FN(failed_checks)(&work);
-            const int most = results->iterations && flips > ONDIE_LDPC_AFTER ? ONDIE_LDPC_AFTER : flips;
+            const int after = flips < ONDIE_LDPC_AFTER ? flips : ONDIE_LDPC_AFTER;
+            const int most = results->iterations ? after : flips;
             if (failed == 0 ||
                 (failed <= few && FN(flip_bits)(&work, failed, most, &results->flips))) {
                 results->outcome = ONDIE_LDPC_CORRECT;
                 break;
             }
             if (results->iterations == iterations) break;
-            if (results->iterations++ == 0) {
-                FN(columns_of)(&work, work.read, code->columns);
-                FN(start_totals)(&work, input);
-            }
-            FN(iterate)(&work, results->iterations == 1);
+            if (results->iterations++ == 0)
+                FN(begin_min_sum)(&work, input, results->flips == 0);
+            else
+                FN(iterate)(&work, 0, 0);
             FN(decide)(&work);
         }
         FN(word_of)(&work, corrected);
         uint32_t crc;
         memcpy(&crc, corrected + data, sizeof crc);
-        if (results->outcome == ONDIE_LDPC_CORRECT && crc != ondie_crc32c(CRC_ISA, 0, corrected, data))
+        if (results->outcome == ONDIE_LDPC_CORRECT &&
+            crc != ondie_crc32c(CRC_ISA, 0, corrected, data))
             results->outcome = ONDIE_LDPC_WRONG_CRC;
     }
 }

@@ -68,6 +68,14 @@ static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bit
     memcpy(bits, &word, sizeof word);
 }
 
+/* Is a bit set? */
+static inline __attribute__((always_inline)) int bits_any(ldpc_bits some) {
+    __m256i half[2];
+    memcpy(half, &some, sizeof some);
+    const __m256i either = _mm256_or_si256(half[0], half[1]);
+    return !_mm256_testz_si256(either, either);
+}
+
 #include "ldpc_messages.h"
 
 #endif

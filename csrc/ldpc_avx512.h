@@ -58,6 +58,14 @@ LANE answer_to(answer *kept, lanes magnitude, lanes least, lanes sign, lanes low
     return answer_of(kept, low, high);
 }
 
+/* Keep answers of the same magnitude, negative where bits are 1. */
+static inline __attribute__((always_inline)) void answer_equal(answer *kept, const uint8_t *bits,
+                                                               int8_t magnitude) {
+    (void)magnitude;
+    memcpy(&kept->negative, bits, sizeof kept->negative);
+    kept->high = 0;
+}
+
 static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes a) {
     _mm512_storeu_si512(at, a);
 }
@@ -66,6 +74,11 @@ static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes 
 static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bits, lanes a) {
     const uint64_t word = _mm512_movepi8_mask(a);
     memcpy(bits, &word, sizeof word);
+}
+
+/* Is a bit set? */
+static inline __attribute__((always_inline)) int bits_any(ldpc_bits some) {
+    return _mm512_test_epi64_mask((__m512i)some, (__m512i)some) != 0;
 }
 
 #endif

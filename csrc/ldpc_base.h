@@ -8,6 +8,7 @@
 enum { MESSAGES = 16 };
 typedef int8_t lanes __attribute__((vector_size(MESSAGES)));
 typedef uint8_t magnitudes __attribute__((vector_size(MESSAGES)));
+typedef uint64_t pair __attribute__((vector_size(MESSAGES)));
 
 #define LANE static inline __attribute__((always_inline)) lanes
 
@@ -50,9 +51,9 @@ LANE lanes_three_quarters(lanes a) { return a - ((a + 3) >> 2); }
 /* Values for bits of 0 and 1, one for each bit. */
 LANE lanes_of_bits(const uint8_t *bits, lanes zero, lanes one) {
     const lanes each = {1, 2, 4, 8, 16, 32, 64, -128, 1, 2, 4, 8, 16, 32, 64, -128};
-    lanes copies;
-    memset(&copies, bits[0], 8);
-    memset((char *)&copies + 8, bits[1], 8);
+    const uint64_t eight = 0x0101010101010101;
+    const pair both = {bits[0] * eight, bits[1] * eight}; /* not by way of memory */
+    const lanes copies = (lanes)both;
     return lanes_bits((lanes)((copies & each) == each), one, zero);
 }
 
@@ -68,8 +69,17 @@ static inline __attribute__((always_inline)) void lanes_store(int8_t *at, lanes 
 
 /* Store the signs, one bit for each lane. */
 static inline __attribute__((always_inline)) void lanes_store_signs(uint8_t *bits, lanes a) {
-    bits[0] = bits[1] = 0;
-    for (int i = 0; i < MESSAGES; i++) bits[i / 8] |= (uint8_t)((a[i] < 0) << i % 8);
+    const pair half = (pair)a;
+    /* each sign to the highest byte of a product */
+    for (int i = 0; i < 2; i++)
+        bits[i] = (uint8_t)((half[i] >> 7 & 0x0101010101010101) * 0x0102040810204080 >> 56);
+}
+
+/* Is a bit set? */
+static inline __attribute__((always_inline)) int bits_any(ldpc_bits some) {
+    uint64_t any = 0;
+    for (int i = 0; i < 8; i++) any |= some[i];
+    return any != 0;
 }
 
 #include "ldpc_messages.h"

@@ -23,4 +23,10 @@ LANE answer_to(answer *kept, lanes magnitude, lanes least, lanes sign, lanes low
     return found;
 }
 
+/* Keep answers of the same magnitude, negative where bits are 1. */
+static inline __attribute__((always_inline)) void answer_equal(answer *kept, const uint8_t *bits,
+                                                               int8_t magnitude) {
+    lanes_store((int8_t *)kept, lanes_of_bits(bits, lanes_all(magnitude), lanes_all(-magnitude)));
+}
+
 #endif

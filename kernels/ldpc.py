@@ -261,7 +261,7 @@ def numba_iterate(shifts, total, known, answers):
 # --- kernel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # not frozen, since that takes 0.5 us of a word's 25
 class Decoded:
     """Result of decoding n words.
 
@@ -293,6 +293,8 @@ class Ldpc:
         self._inverse = inverse_of(self.code)
         if self.backend == "c":
             self._record, self._kept = _record(self.code, *self._inverse)
+            self._decode_words = native.function("ldpc_decode", self.isa)
+            self._results_of = native.pointer("ondie_ldpc_result[]")
 
     def __repr__(self) -> str:
         of = self.code
@@ -367,17 +369,15 @@ class Ldpc:
             raise KernelError(f"iterations: {iterations!r}; must be from 1 to {ITERATIONS}")
         if type(flips) is not int or not 0 <= flips <= ITERATIONS:
             raise KernelError(f"flips: {flips!r}; must be from 0 to {ITERATIONS}")
-        count = len(messages) if words is None else len(words)  # type: ignore[arg-type]
+        count = len(messages) if words is None else words.shape[0]  # type: ignore[arg-type]
         results = np.empty((count, 3), np.int32)
         found = np.empty((count, self.code.word_bytes), np.uint8)
         if self.backend == "c":
-            hard, soft = (
-                native.ffi.NULL if given is None else native.ffi.from_buffer(kind, given)
-                for kind, given in (("uint8_t[]", words), ("int8_t[]", messages))
-            )
-            native.function("ldpc_decode", self.isa)(
-                self._record, hard, soft, iterations, flips, native.ffi.from_buffer(found),
-                native.ffi.from_buffer("ondie_ldpc_result[]", results), count, self._memory(),
+            buffer, null = native.ffi.from_buffer, native.ffi.NULL
+            self._decode_words(
+                self._record, null if words is None else buffer(words),
+                null if messages is None else native.ffi.from_buffer("int8_t[]", messages),
+                iterations, flips, buffer(found), self._results_of(results), count, self._memory(),
             )  # fmt: skip
         else:
             for i in range(count):
@@ -388,7 +388,7 @@ class Ldpc:
                     iterations,
                     flips,
                 )
-        return Decoded(found, results[:, 0], results[:, 1], results[:, 2])
+        return Decoded(found, *results.T)
 
     def _decode(
         self,
@@ -438,10 +438,12 @@ class Ldpc:
 
     def _memory(self) -> Any:
         """Return the memory of this thread's calls of C as a pointer."""
-        if not hasattr(self._thread, "memory"):
+        try:
+            return self._thread.memory
+        except AttributeError:
             size = native.lib.ondie_ldpc_memory(self._record)
             self._thread.memory = native.ffi.from_buffer(aligned_empty(size, np.uint8))
-        return self._thread.memory
+            return self._thread.memory
 
 
 def get(
@@ -472,6 +474,8 @@ def _checked(name: str, given: np.ndarray, dtype: Any, size: int) -> np.ndarray:
         raise KernelError(f"{name}: {what}; must be {np.dtype(dtype)} (n, {size}) or ({size},)")
     if given.shape[-1] != size:
         raise KernelError(f"{name}: {given.shape}; must be (n, {size}) or ({size},)")
+    if given.ndim == 2 and given.flags.c_contiguous:
+        return given
     return np.ascontiguousarray(given).reshape(-1, size)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from ondie.kernels import backends, isas
 from ondie.kernels.bch import Bch, get
+from ondie.kernels.crc import crc32c
 from ondie.kernels.ldpc import MOST, Ldpc
 from ondie.kernels.ldpc_code import code
 
@@ -32,6 +33,8 @@ WORDS = 256
 """Words of a call: their data and tables fit into the second-level cache."""
 LDPC_WORDS = 32
 """The same of LDPC codes, whose words are longer."""
+CHECKSUM = "crc-32c"
+"""Contender that computes the CRC-32C of the data of all words."""
 Call = Callable[[], object]
 
 
@@ -176,6 +179,8 @@ class LdpcCase:
     soft: tuple[float, ...]
     """Raw bit error rates of words of messages, from three reads."""
     words_per_call: int = LDPC_WORDS
+    alone: tuple[float, ...] = ()
+    """Raw bit error rates of words of bits, each decoded by a call of its own."""
 
     @property
     def name(self) -> str:
@@ -220,7 +225,8 @@ class LdpcCase:
     def operations(self) -> Iterator[tuple[str, dict[str, Call]]]:
         """Yield each operation and its contenders by name; a call processes words_per_call words.
 
-        Calls return the code words, or a `kernels.ldpc.Decoded`.
+        Calls return the code words, or a `kernels.ldpc.Decoded`; of words alone, a list of them.
+        The time of these is relative to that of CHECKSUM, which depends on nothing in the code.
         """
         codes, data = self.codes(), np.ascontiguousarray(self.words[:, : self.data_bytes])
 
@@ -233,6 +239,9 @@ class LdpcCase:
         def soft(kernel: Ldpc, messages: np.ndarray) -> Call:
             return lambda: kernel.decode_soft(messages)
 
+        def alone(kernel: Ldpc, words: np.ndarray) -> Call:
+            return lambda: [kernel.decode(word) for word in words]
+
         yield "encode", {name: encode(kernel) for name, kernel in codes.items()}
         for rate in self.hard:
             read = self.damaged(rate)
@@ -244,11 +253,16 @@ class LdpcCase:
                 f"decode three reads at RBER {rate:g}",
                 {name: soft(kernel, messages) for name, kernel in codes.items()},
             )
+        for rate in self.alone:
+            read = self.damaged(rate)
+            calls = {name: alone(kernel, read) for name, kernel in codes.items()}
+            anchor: dict[str, Call] = {CHECKSUM: lambda: crc32c(data.reshape(-1))}
+            yield f"decode alone at RBER {rate:g}", anchor | calls
 
 
 CASES: dict[str, tuple[CodeCase, ...]] = {
     "bch": (BchCase(14, 40, 1024), BchCase(14, 60, 1024), BchCase(13, 8, 512)),
-    "ldpc": (LdpcCase(4096, 1024, (0.0, 1e-3, 4e-3, 7e-3), (1e-2,)),),
+    "ldpc": (LdpcCase(4096, 1024, (0.0, 1e-3, 4e-3, 7e-3), (1e-2,), alone=(4e-3,)),),
 }
 """Cases of each code."""
 UNIT = "us/word"

@@ -12,10 +12,11 @@ from ondie.kernels import bch, isas, native
 from ondie.kernels.bench import codecs
 from ondie.kernels.bench import run as bench
 from ondie.kernels.bench.codecs import BchCase, LdpcCase
+from ondie.kernels.crc import crc32c
 from ondie.kernels.ldpc import CORRECT
 
 SMALL = BchCase(10, 3, 40)
-PLAIN = LdpcCase(100, 256, (0.0, 4e-3), (1e-2,), 8)
+PLAIN = LdpcCase(100, 256, (0.0, 4e-3), (1e-2,), 8, (4e-3,))
 
 
 class BCH:
@@ -82,8 +83,10 @@ def test_every_contender_decodes_the_ldpc_words():
     work. Messages are those of three reads."""
     operations = dict(PLAIN.operations())
     assert list(operations) == [
-        "encode", "clean check", "decode at RBER 0.004", "decode three reads at RBER 0.01"
+        "encode", "clean check", "decode at RBER 0.004", "decode three reads at RBER 0.01",
+        "decode alone at RBER 0.004",
     ]  # fmt: skip
+    alone = operations.pop("decode alone at RBER 0.004")
     for contenders in operations.values():
         assert list(contenders) == [*(f"c, {isa}" for isa in reversed(isas())), "numba"]
     for what, contenders in operations.items():
@@ -94,6 +97,12 @@ def test_every_contender_decodes_the_ldpc_words():
             done = call()
             assert (done.outcome == CORRECT).all() and (done.words == PLAIN.words).all()
             assert ((done.iterations + done.flips) > 0).any() == (what != "clean check")
+    names = [codecs.CHECKSUM, *operations["encode"]]
+    assert list(alone) == names  # the first is the anchor
+    assert alone.pop(codecs.CHECKSUM)() == crc32c(PLAIN.words[:, :100].reshape(-1))
+    for call in alone.values():
+        for word, done in zip(PLAIN.words, call(), strict=True):
+            assert (done.words == word).all() and done.outcome.tolist() == [CORRECT]
 
 
 def test_messages_of_three_reads():
