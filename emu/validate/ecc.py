@@ -49,11 +49,12 @@ NEAR = {1: 7.7e-3, 3: 16.5e-3}
 """Raw bit error rates near a frame error rate of TARGET, by reads: one read is hard decision, and
 three are soft decision with the two additional reads of the presets."""
 FEWER = 20
-"""Without ``full`` a point has this part of its frames, but at least LEAST and at most MOST."""
+"""Without ``full`` a point has this part of its frames, but at least LEAST and at most MOST; those
+of NEAR, from which the limits of the presets follow, have up to MOST."""
 LEAST, MOST = 200, 10_000
 TOLERANCE = 0.03
 """Of a preset's correctable bits. About six of 5,000 frames fail, which determines the limit of the
-code to about 2 %; within 3 % the rate of the model changes fourfold."""
+code to about 2 %; within 3 % the rate of the model changes fourfold. The rows have the interval."""
 
 
 def ecc_rows(progress: Progress = None, full: bool | None = None) -> list[Row]:
@@ -80,8 +81,12 @@ def ecc_rows(progress: Progress = None, full: bool | None = None) -> list[Row]:
 
 def frames_of(point: tuple[int, float, int], full: bool) -> int:
     """Return the frames of one of POINTS."""
-    frames = point[2]
-    return frames if full else min(max(frames // FEWER, LEAST), MOST)
+    reads, raw_ber, frames = point
+    if full:
+        return frames
+    if NEAR.get(reads) == raw_ber:
+        return min(frames, MOST)
+    return min(max(frames // FEWER, LEAST), MOST)
 
 
 # --- BCH
@@ -222,7 +227,8 @@ def crossing(points: list[FramePoint]) -> float | None:
 
 
 def limit_rows(points: list[FramePoint]) -> list[Row]:
-    """Return the rows of the presets' limits, and of the published one."""
+    """Return the rows of the presets' limits, and of the published one. If no frame of a point
+    fails, its row has the least limit within the interval."""
     limit, bits = limits(), 8 * get("ldpc").code.data_bytes
     source = (
         f"bits of 4 KiB that presets correct, and with which the capability model would have the "
@@ -231,17 +237,21 @@ def limit_rows(points: list[FramePoint]) -> list[Row]:
     rows = []
     for reads, name in ((1, "ecc.correctable_bits"), (3, "ecc.correctable_bits x ecc.soft_gain")):
         point = next(p for p in points if (p.reads, p.raw_ber) == (reads, NEAR[reads]))
-        if point.failed:
-            most, found, least = (
-                equivalent_bits(rate, point.raw_ber, bits)
-                for rate in (point.low, point.rate, point.high)
+        most, found, least = (
+            equivalent_bits(rate, point.raw_ber, bits)
+            for rate in (point.low, point.rate, point.high)
+        )
+        what = f"{name}, {_where(point)}"
+        tolerance: float | None = TOLERANCE
+        if not point.failed:  # a bound: it misses only if the code surely corrects more
+            what, found, most = f"{what}: no frame fails, at least", least, bits
+            tolerance = TOLERANCE if least > limit[reads] else None
+        rows.append(
+            Row(
+                SUITE, what, IDENTITY, limit[reads], found, "bits", tolerance, source,
+                trials=point.frames, interval=(least, most),
             )
-            rows.append(
-                Row(
-                    SUITE, f"{name}, {_where(point)}", IDENTITY, limit[reads], found, "bits",
-                    TOLERANCE, source, trials=point.frames, interval=(least, most),
-                )
-            )  # fmt: skip
+        )  # fmt: skip
     if (reached := crossing(points)) is not None:
         rows.append(
             Row(

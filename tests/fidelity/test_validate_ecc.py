@@ -81,6 +81,29 @@ def test_the_presets_have_the_limit_that_was_measured(monkeypatch):
     assert all(row.misses for row in ecc.limit_rows(points))
 
 
+def test_without_a_failure_a_limit_is_a_bound(monkeypatch):
+    """3 of 1,000 is what none of 1,000 leaves possible: the row has that bound and no tolerance,
+    unless the code surely corrects more than the preset says."""
+    points = [point(7.7e-3, 0, 1_000), point(16.5e-3, 0, 1_000, reads=3)]
+    for row, limit in zip(ecc.limit_rows(points), (302, 619), strict=True):
+        assert (row.kind, row.published, row.trials) == (IDENTITY, limit, 1_000)
+        assert row.name.endswith("no frame fails, at least")
+        assert 0.9 * limit < row.predicted < limit and row.interval == (row.predicted, BITS)
+        assert row.tolerance is None and not row.misses
+    monkeypatch.setattr(ecc, "limits", lambda: {1: 278, 3: 417})
+    rows = ecc.limit_rows(points)
+    assert all(row.predicted > row.published and row.misses for row in rows)
+
+
+def test_the_limits_rest_on_enough_frames():
+    """Some frames of both points are expected to fail also without full counts."""
+    for reads, raw_ber in ecc.NEAR.items():
+        at = next(point for point in ecc.POINTS if point[:2] == (reads, raw_ber))
+        assert ecc.frames_of(at, False) == ecc.MOST
+        expected = ecc.MOST * capability.codeword_failure(BITS, ecc.limits()[reads], raw_ber)
+        assert expected > 3
+
+
 @pytest.mark.parametrize("raw_ber", [5e-3, 7.7e-3, 1.65e-2])
 @pytest.mark.parametrize("rate", [1e-5, 1e-3, 0.3])
 def test_equivalent_bits_invert_the_model(raw_ber, rate):
@@ -95,7 +118,8 @@ def test_the_crossing_is_between_measured_points():
     assert ecc.crossing(points) == pytest.approx(7.5e-3)
     assert ecc.crossing(points[1:]) is None
     assert ecc.crossing([point(7e-3, 0, 10_000), points[1]]) is None
-    (row,) = ecc.limit_rows([*points[:2], point(7.7e-3, 0, 9), point(16.5e-3, 0, 9, reads=3)])
+    none = [point(7.7e-3, 0, 9), point(16.5e-3, 0, 9, reads=3)]
+    row = ecc.limit_rows([*points[:2], *none])[-1]
     assert (row.published, row.place, row.tolerance) == (8.5e-3, "RiF, HPCA 2024", None)
 
 
