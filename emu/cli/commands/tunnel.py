@@ -108,10 +108,10 @@ def host(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
     take_over: bool, stats: bool,
 ) -> None:  # fmt: skip
-    """Be the host's end in a virtual machine, behind the NVMe driver of Linux.
+    """Be the host's end in a virtual machine.
 
-    Makes a TUN device. Packets for the drives cross as commands that the driver passes through,
-    such as --dev /dev/nvme0=10.78.0.2. It needs root, and ends with a signal.
+    Makes a TUN device. Packets for the drives cross as commands that the NVMe driver of Linux
+    passes through, such as --dev /dev/nvme0=10.78.0.2. It needs root, and ends with a signal.
     """
     tunnel_host.run(devs, address, mtu, payload, in_flight, name, take_over, stats)
 
