@@ -22,6 +22,8 @@ from ondie.emu.units import InputError
 
 PREFIX = "ondie-"
 OURS = re.compile(rf"{PREFIX}(\d+)-\d+")
+LINK = re.compile(r"ondie(\d+)")
+"""Device of the host's end, as a veth; a TUN ends with its process."""
 FOLDER = Path("/run/netns")
 PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 RUN_S = 20.0
@@ -78,9 +80,13 @@ def namespaces() -> list[str]:
 
 
 def sweep(pid: int = 0) -> list[str]:
-    """Remove the namespaces of processes that have ended, and those of process ``pid``; return
-    their names."""
+    """Remove the namespaces and devices of processes that have ended, and those of process
+    ``pid``; return the names of the namespaces."""
     found = []
+    for row in json.loads(run("-j", "link", "show", "type", "veth") or "[]"):
+        match = LINK.fullmatch(row.get("ifname", ""))
+        if match is not None and (int(match[1]) == pid or not start_of(int(match[1]))):
+            run("link", "del", match[0])
     for name in namespaces():
         match = OURS.fullmatch(name)
         assert match is not None

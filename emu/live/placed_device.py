@@ -26,10 +26,10 @@ def make_device(
         device = TunDevice(name)
     else:
         peer = f"{name}p"
-        pair = f"{name} mtu {mtu} addrgenmode none type veth peer name {peer}"
         namespaces.batch(
-            "", f"link add {pair} mtu {mtu} addrgenmode none", f"link set dev {peer} arp off up"
-        )
+            "", f"link add {name} mtu {mtu} type veth peer name {peer} mtu {mtu}",
+            f"link set dev {peer} addrgenmode none", f"link set dev {peer} arp off up",
+        )  # fmt: skip
         without_offloads(peer)
         device = VethDevice(peer, without_offloads(name))
         up += " arp off"

@@ -6,6 +6,7 @@ Owns the checks of `ondie tunnel up`. Does not own processes (cluster.py). Sourc
 from __future__ import annotations
 
 import dataclasses
+import functools
 import ipaddress
 import os
 import re
@@ -162,9 +163,10 @@ def way_of(device: str) -> Way:
     return Way(own_user, "veth", ", ".join([*reasons, missing]))
 
 
+@functools.cache
 def folder() -> Path:
-    """Return the folder of the state of running clusters of this user; it exists. Raises
-    InputError."""
+    """Return the folder of the state of running clusters of this user; it exists. A process that
+    enters a user namespace keeps the one that it had before. Raises InputError."""
     user = os.geteuid()
     found = Path("/run/ondie-tunnel") if user == 0 else Path(f"/tmp/ondie-tunnel-{user}")
     try:

@@ -6,9 +6,9 @@ of hosts (the transports) or what the drive does with packets (``take``).
 Source: none.
 
 With a cost model, a command takes at least its command time from its arrival to its completion,
-and the blocks of one direction follow each other at the rate of the link. A block reaches the
-drive with the completion of its command. The CPU time of the host's relay is not added: the host
-is real.
+and the blocks of one direction follow each other at the rate of the link, on average. A block
+reaches the drive with the completion of its command. The CPU time of the host's relay is not
+added: the host is real.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ Deliver = Callable[[Ended], None]
 PS_PER_NS = 1000
 MOST_HOLD_PS = 10 * PS_PER_S
 """Longest hold time that a host may ask for: Linux takes an admin command for lost after 60 s."""
+
+CATCH_UP_PS = 50 * 10**9
+"""Time of the link that is not lost if blocks come late, ps: some turns of a scheduler."""
 
 
 class _Due(NamedTuple):
@@ -163,11 +166,11 @@ class DriveTunnel:
         """Return when a command that has ended now completes, ps."""
         due = max(ended.issued + cost.up.command, clock_ps())
         if len(ended.data) and cost.up.link:
-            due = max(due, self._crossed_up + _crossing(len(ended.data), cost.up.link))
-            self._crossed_up = due
+            self._crossed_up = _crossed(self._crossed_up, len(ended.data), cost.up.link)
+            due = max(due, self._crossed_up)
         if ended.down_bytes and cost.down.link:
-            due = max(due, self._crossed_down + _crossing(ended.down_bytes, cost.down.link))
-            self._crossed_down = due
+            self._crossed_down = _crossed(self._crossed_down, ended.down_bytes, cost.down.link)
+            due = max(due, self._crossed_down)
         return due
 
     def _add(self, due: int, ended: Sequence[Ended], packets: Sequence[Data]) -> None:
@@ -205,9 +208,10 @@ def _guarded(receiver: Callable[[Any], None], what: Data | Ended) -> None:
         show_exception("tunnel")
 
 
-def _crossing(size: int, rate: int) -> int:
-    """Return the time in which ``size`` bytes cross a link of ``rate`` bytes/s, ps."""
-    return -(-size * PS_PER_S // rate)
+def _crossed(last: int, size: int, rate: int) -> int:
+    """Return when ``size`` bytes have crossed a link of ``rate`` bytes/s, if the bytes before them
+    have at ``last``, ps. A link that waited for a busy processor catches up on CATCH_UP_PS."""
+    return max(last, clock_ps() - CATCH_UP_PS) - (-size * PS_PER_S // rate)
 
 
 def check_transfer(limits: Format, most: int) -> None:

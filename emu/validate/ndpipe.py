@@ -34,8 +34,7 @@ from ondie.emu.ndpipe.partition import (
 from ondie.emu.ndpipe.servers import jpeg_bytes, server
 from ondie.emu.ndpipe.torch_layers import from_torch
 from ondie.emu.units import InputError
-from ondie.emu.validate.ndpipe_costs import cost_rows, inference_rows
-from ondie.emu.validate.ndpipe_runs import pipeline_rows, version_rows
+from ondie.emu.validate.ndpipe_runs import cost_rows, inference_rows, pipeline_rows, version_rows
 
 SUITE = "ndpipe"
 PAPER = "NDPipe, ASPLOS 2024"

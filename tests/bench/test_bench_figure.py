@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.cli.commands.bench_run import KernelBenchOptions, kernels_command
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures import saved
 from ondie.emu.units import InputError
 from ondie.kernels.bench import roofline as bench_figure
 from ondie.kernels.bench import run as bench

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures import saved
 from ondie.emu.nand.ecc import log_above, log_up_to
 from ondie.emu.units import InputError
 from ondie.emu.validate import CHECK, SHOWN

@@ -15,12 +15,12 @@ from tests.live import guest_packages as packages
 from tests.live.guest import Archive
 
 PLACE = "opt/ondie"
-MODULE = "ondie.emu.cli.tunnel_host"
+MODULE = "ondie.emu.live.host_program"
 ABSENT = ("numpy", "numba", "click", "rich")
 """Packages that the host's end does without."""
 WITH_LIBRARIES = ("_ctypes", "_decimal")
 """Modules in C with libraries that others do not need."""
-LEFT_OUT = {"test", "idlelib", "lib2to3", "pydoc_data", "distutils", "tkinter", "config-3"}
+LEFT_OUT = {"test", "idlelib", "lib2to3", "pydoc_data", "distutils", "tkinter"}
 LOADED = f"""
 import sys
 for name in {ABSENT}:
@@ -41,6 +41,7 @@ def loaded() -> dict[str, Path]:
     return {name: Path(file) for name, file in (line.split() for line in done.stdout.splitlines())}
 
 
+@functools.cache
 def name_of_python() -> str:
     """Name of Python's program in this distribution, such as python3.11."""
     found = re.search(
@@ -51,23 +52,35 @@ def name_of_python() -> str:
 
 
 @functools.cache
+def unpacked() -> tuple[Path, ...]:
+    """Folders of the packages of Python and iperf3, and of what they need that is not here."""
+    python = name_of_python()
+    names = (f"{python}-minimal", f"lib{python}-minimal", f"lib{python}-stdlib", "iperf3")
+    return packages.closure(*names)
+
+
+def file_of(name: str) -> Path:
+    """A program of these packages."""
+    (found,) = (each for folder in unpacked() for each in folder.glob(f"usr/bin/{name}"))
+    return found
+
+
 def iperf3() -> tuple[Path, str]:
     """Path of iperf3, and the LD_LIBRARY_PATH that it needs."""
-    return packages.program("iperf3", "iperf3")
+    return file_of("iperf3"), packages.libraries(unpacked())
 
 
 def add_python(out: Archive) -> None:
     """Add Python, iperf3 and the host's end to an initrd."""
-    python = name_of_python()
-    folders = packages.unpack(f"{python}-minimal", f"lib{python}-minimal", f"lib{python}-stdlib")
-    paths = packages.libraries(
-        (*packages.closure(f"{python}-minimal"), *packages.closure(f"lib{python}-stdlib"))
-    )
-    (program,) = (each for folder in folders for each in folder.glob(f"usr/bin/{python}"))
-    out.program(f"usr/bin/{python}", program)
+    python, paths = name_of_python(), packages.libraries(unpacked())
+    out.program(f"usr/bin/{python}", file_of(python))
     out.link("bin/python3", f"/usr/bin/{python}")
-    needed = packages.needed(program, paths)
-    for folder in folders:
+    out.program("sbin/iperf3", file_of("iperf3"))
+    needed = packages.needed(file_of(python), paths) | packages.needed(file_of("iperf3"), paths)
+    library = tuple(f"lib{python}-{part}_" for part in ("minimal", "stdlib"))
+    for folder in unpacked():
+        if not folder.name.startswith(library):
+            continue
         above = folder / "usr/lib" / python
         for file in sorted(above.rglob("*")):
             if not file.is_file() or LEFT_OUT & set(file.relative_to(above).parts):
@@ -75,9 +88,7 @@ def add_python(out: Archive) -> None:
             out.add(str(file.relative_to(folder)), stat.S_IFREG | 0o644, file.read_bytes())
             if file.name.partition(".")[0] in WITH_LIBRARIES and file.suffix == ".so":
                 needed |= packages.needed(file, paths)
-    tool, paths = iperf3()
-    out.program("sbin/iperf3", tool)
-    for name, file in (needed | packages.needed(tool, paths)).items():
+    for name, file in needed.items():
         out.program(name, file)
     for name, file in loaded().items():
         place = name.replace(".", "/") + ("/__init__.py" if file.stem == "__init__" else ".py")

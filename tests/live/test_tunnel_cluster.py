@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ondie.emu.cli.commands.tunnel import tunnel
+from ondie.emu.cli.main import commands
 from ondie.emu.config.config import load_preset
 from ondie.emu.live import namespaces, processes, request
 from ondie.emu.live.request import Request, way_of
@@ -164,9 +164,11 @@ def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
             ended = drive["drive_blocksup"] + drive["drive_empty"]
             assert 0 <= drive["receives"] - ended <= found["in_flight"]
         assert drives[0]["forwarded"] > 0 and drives[1]["forwarded"] > 0
-        printed = CliRunner().invoke(tunnel, ["status", "--name", NAME]).output
+        printed = CliRunner().invoke(commands, ["tunnel", "status", "--name", NAME]).output
         assert f"{drives[0]['packets_down']} packets" in printed
-        raw = CliRunner().invoke(tunnel, ["status", "--name", NAME, "--json"]).output
+        raw = (
+            CliRunner().invoke(commands, ["tunnel", "status", "--name", NAME, "--json", "-"]).output
+        )
         assert json.loads(raw)["drives"][0]["bytes_down"] == drives[0]["bytes_down"]
     ends = {"host": host["packets_in"] + host["packets_out"]}
     ends |= {

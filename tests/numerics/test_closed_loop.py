@@ -11,7 +11,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures import saved
 from ondie.emu.validate import CHECK, SHOWN
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ondie.emu.analysis.workers import pool
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures import saved
 from ondie.emu.cli.main import main
 from ondie.emu.validate import SUITES
 from tests.smoke.commands import Outcome, apart, files, here, refused

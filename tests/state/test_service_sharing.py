@@ -110,6 +110,9 @@ def test_clients_that_run_their_batches_themselves_and_others(counts):
             commands = writes(drive, turn % 5 + 1, number * 8)
             commands["tag"] += number * 100
             found = service.try_run(commands) if number % 2 else None
+            while number == 1 and turn == 0 and found is None:  # until the drive is free for once
+                time.sleep(0.0001)
+                found = service.try_run(commands)
             itself[number] += found is not None
             if found is None:
                 found = connection.run(commands, timeout=SECONDS)
@@ -122,7 +125,7 @@ def test_clients_that_run_their_batches_themselves_and_others(counts):
             each.start()
         for each in threads:
             each.join(SECONDS)
-    assert len(set(done)) == 1 and done[0] and sum(itself)
+    assert len(set(done)) == 1 and done[0] and itself[1]
     drive.check()
     drive.close()
 

@@ -81,7 +81,7 @@ def kernels_command(given: KernelBenchOptions) -> None:
         )
 
     def draw() -> Mapping[str, bytes]:
-        from ondie.emu.cli.figures.save import saved
+        from ondie.emu.cli.figures import saved
         from ondie.kernels.bench import roofline  # matplotlib takes a second to import
 
         return roofline.draw(bench, saved)

@@ -1,18 +1,58 @@
-"""`ondie ndpipe`: the group, and the options of npe and scale.
+"""`ondie ndpipe`: the group, and inference in the stores and three systems by number of stores.
 
-Owns the options. Does not own train, infer and relabel (ndpipe_live.py), the results
-(ndpipe_models.py) or any model (emu/ndpipe). Source: NDPipe (ASPLOS 2024).
+Owns the options, tables, JSON and figure of npe and scale. Does not own train, infer and relabel
+(ndpipe_live.py) or the models (emu/ndpipe). Source: NDPipe (ASPLOS 2024).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
+from rich.table import Table
 
 from ondie.emu.cli.click_helpers import WHOLE, Group
 from ondie.emu.cli.commands.ndpipe_live import infer, relabel, train
-from ondie.emu.cli.output import output_options
+from ondie.emu.cli.output import FigureOptions, OutputOptions, output_options
+from ondie.emu.config.config import load_preset
+from ondie.emu.ndpipe import cost
+from ondie.emu.ndpipe import npe as inference
+from ondie.emu.ndpipe.architectures import network
+from ondie.emu.ndpipe.pipeline import RECEIVE
+from ondie.emu.ndpipe.servers import server
+from ondie.emu.units import InputError, fmt_count, whole_number
+
+NONE = "none"
+MOST_POINTS = 4096
+PRINTED = (1, 2, 4, 6, 8, 10, 12, 16, 20)
+"""Numbers of stores in the printed table, with the largest one; JSON, CSV and the figure have
+all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(OutputOptions):
+    """Options of `ondie ndpipe npe`."""
+
+    network: str
+    device: str
+    stores: int
+    photos: int
+    batch: int
+    large_batch: int
+    optimizations: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOptions(FigureOptions):
+    """Options of `ondie ndpipe scale`."""
+
+    network: str
+    stores: int
+    task: str
+    sent: str
+    cut: str | None
 
 
 @click.group(cls=Group)
@@ -44,8 +84,6 @@ def npe(**values: Any) -> None:
 
     NETWORK is resnet50, inceptionv3, resnext101-32x4d or vit-b-16.
     """
-    from ondie.emu.cli.commands.ndpipe_models import InferenceOptions, run_npe
-
     run_npe(InferenceOptions(**values))
 
 
@@ -66,10 +104,131 @@ def scale(**values: Any) -> None:
 
     NETWORK is resnet50, inceptionv3, resnext101-32x4d or vit-b-16.
     """
-    from ondie.emu.cli.commands.ndpipe_models import ScaleOptions, run_scale
-
     run_scale(ScaleOptions(**values))
 
 
 for command in (train, infer, relabel):
     ndpipe.add_command(command)
+
+
+def run_npe(given: InferenceOptions) -> None:
+    """Run `ondie ndpipe npe`."""
+    given.check()
+    net, names = network(given.network), _names(given.optimizations)
+    if given.large_batch < given.batch:
+        raise InputError(
+            f"--large-batch {given.large_batch}: must be at least --batch {given.batch}"
+        )
+    largest = given.large_batch if inference.BATCH in names else given.batch
+    whole_number("--photos", given.photos, 2 * largest, 1 << 30)
+    rows = list(
+        inference.ladder(
+            net, load_preset(given.device), names, given.stores, given.photos,
+            (given.batch, given.large_batch),
+        )
+    )  # fmt: skip
+    document = {
+        "network": net.name, "device": given.device, "stores": given.stores,
+        "photos": given.photos, "rows": [asdict(row) for row in rows],
+    }  # fmt: skip
+    files = given.write(document)
+    if (screen := given.console) is not None:
+        screen.print(
+            _npe_table(rows, f"{net.title} in {_stores(given.stores)} with {given.device}")
+        )
+    given.list_files(files)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the optimizations of --with. Raises InputError as inference.chosen does."""
+    try:
+        return inference.chosen([] if text == NONE else text.split(","))
+    except InputError as error:
+        raise InputError(f"--with {text}: {error}") from None
+
+
+def _npe_table(rows: Sequence[inference.Inference], title: str) -> Table:
+    """Return a table with a line for each optimization: speed, times and bottleneck."""
+    table = _table(f"Inference, {title}; times of the stages in us per photo")
+    for column in (
+        "optimization",
+        "photos/s",
+        "KB read",
+        "batch",
+        *inference.NPE_STAGES,
+        "bottleneck",
+    ):
+        table.add_column(column, justify="left" if column in ("optimization", "bottleneck") else
+                         "right")  # fmt: skip
+    for row in rows:
+        name = f"+ {row.optimizations[-1]}" if row.optimizations else "none"
+        times = (f"{row.work_us[stage]:,.4g}" for stage in inference.NPE_STAGES)
+        table.add_row(name, fmt_count(row.photos_per_s), f"{row.read_bytes / 1e3:,.4g}",
+                      str(row.batch), *times, row.bottleneck)  # fmt: skip
+    receive = rows[0].work_us[RECEIVE]
+    table.caption = (
+        f"Network of the Tuner: {receive:.4g} us per label. Each line adds one optimization."
+    )
+    return table
+
+
+def run_scale(given: ScaleOptions) -> None:
+    """Run `ondie ndpipe scale`."""
+    given.check()
+    net = network(given.network)
+    whole_number("--stores", given.stores, 1, MOST_POINTS)
+    if given.cut is not None and given.task == cost.INFERENCE:
+        raise InputError(f"--cut {given.cut}: inference runs all layers in the stores; remove it")
+    points = [
+        cost.point(system, net, count, given.task, given.sent, given.cut)
+        for count in range(1, given.stores + 1)
+        for system in cost.SYSTEMS
+    ]
+    servers = {name: asdict(server(name)) for name in ("host", "plain-store", "tuner", "store")}
+    document = {
+        "network": net.name, "task": given.task, "sent": given.sent, "servers": servers,
+        "rows": [asdict(each) | {"dollars": each.dollars} for each in points],
+    }  # fmt: skip
+    words = {cost.INPUTS: "FP16 inputs", cost.JPEG: "JPEG files"}[given.sent]
+    title = f"{given.task} with {net.title}; the typical system sends {words}"
+
+    def draw() -> dict[str, bytes]:
+        from ondie.emu.cli.figures.ndpipe import over_stores
+
+        return over_stores(points, f"{title[0].upper()}{title[1:]}")
+
+    files = given.write(document, draw)
+    if (screen := given.console) is not None:
+        screen.print(_scale_table(points, title, {*PRINTED, given.stores}))
+    given.list_files(files)
+
+
+def _scale_table(points: Sequence[cost.Point], title: str, counts: set[int]) -> Table:
+    """Return a table of the points whose number of stores is in ``counts``."""
+    table = _table(f"{title[0].upper()}{title[1:]}")
+    for column in (
+        "stores", "system", "photos/s", "KB/photo", "J/photo", "$/hour", "$/million photos",
+        "limited by",
+    ):  # fmt: skip
+        table.add_column(column, justify="left" if column in ("system", "limited by") else "right")
+    for each in points:
+        if each.stores in counts:
+            at = f", cut at {each.cut}" if each.cut else ""
+            table.add_row(
+                str(each.stores), each.system, fmt_count(each.photos_per_s),
+                f"{each.traffic_bytes / 1e3:,.4g}", f"{each.joules:.4g}",
+                f"{each.dollars_per_hour:.4g}", f"{1e6 * each.dollars:.4g}", each.limited_by + at,
+            )  # fmt: skip
+    date = server("host").date
+    table.caption = f"Prices: on demand, {date}. Powers of the servers are assumed."
+    return table
+
+
+def _table(title: str) -> Table:
+    """Return an empty table with a title."""
+    return Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
+
+
+def _stores(count: int) -> str:
+    """Return a number of stores in words."""
+    return f"{count} store{'s' if count > 1 else ''}"

@@ -16,7 +16,7 @@ import click
 
 from ondie.emu.analysis.row import CHECK, Row, show
 from ondie.emu.cli.click_helpers import WHOLE, Group, progress_bar
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures import saved
 from ondie.emu.cli.output import FigureOptions, output_options
 from ondie.emu.units import InputError, digits
 

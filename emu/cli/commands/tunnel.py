@@ -6,18 +6,17 @@ Owns the options and what is printed. Does not own the cluster (emu/live). Sourc
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from ondie.emu.cli import tunnel_host
 from ondie.emu.cli.click_helpers import WHOLE, Group
 from ondie.emu.cli.options import drive_options
+from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
-from ondie.emu.live import processes
+from ondie.emu.live import host_program, processes
 from ondie.emu.live.cluster import Cluster, serve
 from ondie.emu.live.request import DEVICES, Request, way_of
 from ondie.emu.units import InputError
@@ -89,8 +88,8 @@ def _show(request: Request, pid: int) -> None:
 
 
 def sizes(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of tunnel_host.SIZES to a command."""
-    for size in reversed(tunnel_host.SIZES):
+    """Add the options of host_program.SIZES to a command."""
+    for size in reversed(host_program.SIZES):
         command = click.option(f"--{size.name}", type=WHOLE, default=size.default,
                                show_default=True, metavar=size.metavar,
                                help=size.help)(command)  # fmt: skip
@@ -98,12 +97,12 @@ def sizes(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @tunnel.command()
-@click.option("--dev", "devs", multiple=True, metavar="DEVICE=ADDRESS", help=tunnel_host.DEV)
-@click.option("--address", required=True, metavar="ADDRESS/PREFIX", help=tunnel_host.ADDRESS)
+@click.option("--dev", "devs", multiple=True, metavar="DEVICE=ADDRESS", help=host_program.DEV)
+@click.option("--address", required=True, metavar="ADDRESS/PREFIX", help=host_program.ADDRESS)
 @sizes
-@click.option("--name", default="tun0", show_default=True, metavar="NAME", help=tunnel_host.NAME)
-@click.option("--take-over", is_flag=True, help=tunnel_host.TAKE_OVER)
-@click.option("--stats", is_flag=True, help=tunnel_host.STATS)
+@click.option("--name", default="tun0", show_default=True, metavar="NAME", help=host_program.NAME)
+@click.option("--take-over", is_flag=True, help=host_program.TAKE_OVER)
+@click.option("--stats", is_flag=True, help=host_program.STATS)
 def host(
     devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
     take_over: bool, stats: bool,
@@ -113,27 +112,30 @@ def host(
     Makes a TUN device. Packets for the drives cross as commands that the NVMe driver of Linux
     passes through, such as --dev /dev/nvme0=10.78.0.2. It needs root, and ends with a signal.
     """
-    tunnel_host.run(devs, address, mtu, payload, in_flight, name, take_over, stats)
+    host_program.run(devs, address, mtu, payload, in_flight, name, take_over, stats)
 
 
 @tunnel.command()
 @name_option
-@click.option("--json", "as_json", is_flag=True, help="Print all counters as JSON.")
-def status(name: str, as_json: bool) -> None:
+@output_options("all counters")
+def status(name: str, **values: Any) -> None:
     """Print the counters of a cluster: of its network devices, NVMe commands and links."""
+    given = OutputOptions(**values)
+    given.check()
     found = processes.status(name)
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-        return
-    host = found["host"]
-    click.echo(f"{found['name']}: process {found['pid']}, {found['way']}, MTU {found['mtu']}")
-    click.echo(
-        f"host {host['address']} {host['device']}: {host['packets_in']} packets out, "
-        f"{host['packets_out']} in, {host['dropped']} dropped"
-    )
-    for number, drive in enumerate(found["drives"]):
-        for line in _lines(number, drive):
-            click.echo(line)
+    files = given.write(found)
+    if (screen := given.console) is not None:
+        host = found["host"]
+        lines = [
+            f"{found['name']}: process {found['pid']}, {found['way']}, MTU {found['mtu']}",
+            f"host {host['address']} {host['device']}: {host['packets_in']} packets out, "
+            f"{host['packets_out']} in, {host['dropped']} dropped",
+        ]
+        for number, drive in enumerate(found["drives"]):
+            lines += _lines(number, drive)
+        for line in lines:
+            screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    given.list_files(files)
 
 
 def _lines(number: int, drive: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from ondie.emu.analysis.answer import Strategy, answer
 from ondie.emu.analysis.compare import Comparison
-from ondie.emu.cli.figures.save import color, saved, tint
+from ondie.emu.cli.figures import color, saved, tint
 from ondie.emu.units import si_prefix
 
 PHASES = (

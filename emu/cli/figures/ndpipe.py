@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import matplotlib
 from matplotlib.figure import Figure
 
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures import saved
 from ondie.emu.ndpipe.cost import IDEAL, NDPIPE, TYPICAL, Point
 
 STYLES = {

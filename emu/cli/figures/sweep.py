@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ondie.emu.cli.figures.save import OTHER, STYLES, saved
+from ondie.emu.cli.figures import OTHER, STYLES, saved
 from ondie.emu.units import fmt_energy, fmt_time
 
 if TYPE_CHECKING:

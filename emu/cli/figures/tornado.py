@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from ondie.emu.analysis.compare import Comparison
 from ondie.emu.analysis.monte_carlo import Bar, Ends, Odds, width
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.figures import saved
 
 SHOWN = 12
 LEAST_WIDTH = 1.005

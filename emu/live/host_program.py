@@ -1,7 +1,7 @@
-"""`ondie tunnel host` without click and NumPy: `python3 -m ondie.emu.cli.tunnel_host`.
+"""`ondie tunnel host` without click and NumPy: `python3 -m ondie.emu.live.host_program`.
 
 Owns the options of the host's end in a virtual machine, and what it prints. Does not own the end
-(emu/live/passthru_host.py). Source: none.
+(passthru_host.py). Source: none.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Parse the command line, and be a host's end; exit code 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python3 -m ondie.emu.cli.tunnel_host")
+    parser = argparse.ArgumentParser(prog="python3 -m ondie.emu.live.host_program")
     parser.add_argument("--dev", action="append", default=[], metavar="DEVICE=ADDRESS", help=DEV)
     parser.add_argument("--address", required=True, metavar="ADDRESS/PREFIX", help=ADDRESS)
     for size in SIZES:
