@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ondie.emu.controller.log_pages import ErrorLog
 from ondie.emu.controller.opcodes import Tunnel
 from ondie.emu.controller.structure import Field, Structure
 from ondie.emu.nvme import wire
@@ -28,6 +27,9 @@ from ondie.emu.nvme.tunnel.framing import Data, Format, is_ip
 from ondie.emu.nvme.tunnel.protocol import TRANSIENT
 from ondie.emu.nvme.wire import Command, Cqe, Sqe
 from ondie.emu.units import InputError
+
+if TYPE_CHECKING:  # a host's end loads this file without NumPy
+    from ondie.emu.controller.log_pages import ErrorLog
 
 STATUS = 130
 """CDW10 of the status command."""

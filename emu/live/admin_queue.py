@@ -6,7 +6,7 @@ Source: vfio-user Protocol Specification; NVM Express Base Specification 2.0, se
 (initialisation) and 4.1.1 (PRP).
 
 A host's end (host_end.py) needs no more than the class :class:`AdminQueue` says. The other one is
-the passthrough of a kernel's driver.
+the passthrough of a kernel's driver (passthru_queue.py).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ ENABLE = 0x0046_0001
 BUS_MASTER = 0x6
 POINTERS = struct.Struct("<QQ")
 CDW12 = slice(48, 52)
+Buffer = memoryview | mmap.mmap
 
 
 class AdminQueue(Protocol):
@@ -56,6 +57,21 @@ class AdminQueue(Protocol):
     def completions(self) -> list[Completion]:
         """Return the completions since the last call; data as in the tunnel's protocol. Raises
         OSError if the controller has gone."""
+
+
+def data_bytes(command: Command) -> int:
+    """Return the bytes that a command of the tunnel moves, in either direction."""
+    if command.sqe[0] == Tunnel.CONTROL:
+        return 0
+    return len(command.data) or int.from_bytes(command.sqe[CDW12], "little")
+
+
+def received_bytes(cid: int, buffer: Buffer, size: int) -> int:
+    """Return how many of the ``size`` bytes in ``buffer`` a command to the host has received: the
+    block of a receive command, or all."""
+    if cid == STATUS_CID:
+        return size
+    return min(size, READ_HEADER + int.from_bytes(buffer[:READ_HEADER], "little"))
 
 
 class VfioAdminQueue:
@@ -202,9 +218,7 @@ class VfioAdminQueue:
         memory = self._memory
         for entry, data in commands:
             cid = entry[2] | entry[3] << 8
-            size = len(data) or int.from_bytes(entry[CDW12], "little")
-            if entry[0] == Tunnel.CONTROL:
-                size = 0
+            size = data_bytes(Command(entry, data))
             first, rest, where = self._pointers[cid]
             count = -(-size // PAGE)
             second = 0 if count < 2 else rest[0] if count == 2 else where
@@ -242,7 +256,5 @@ class VfioAdminQueue:
         size, at = self._sizes.pop(cid, 0), self._buffers[cid]
         if not size or cqe[14] & ~1 or cqe[15]:
             return b""
-        if cid != STATUS_CID:
-            length = int.from_bytes(self._memory[at : at + READ_HEADER], "little")
-            size = min(size, READ_HEADER + length)
+        size = received_bytes(cid, self._memory[at : at + size], size)
         return bytes(self._memory[at : at + size])

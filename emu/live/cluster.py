@@ -8,6 +8,7 @@ Source: none.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import select
@@ -23,7 +24,8 @@ from ondie.emu.live.admin_queue import VfioAdminQueue
 from ondie.emu.live.capture import Capture
 from ondie.emu.live.drive_end import run_drive
 from ondie.emu.live.host_end import HostEnd, Port
-from ondie.emu.live.network_device import Device, TunDevice, VethDevice, without_offloads
+from ondie.emu.live.network_device import Device
+from ondie.emu.live.placed_device import INSIDE, make_device
 from ondie.emu.live.request import Request, Way, device_name, folder, namespace_name
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.units import InputError
@@ -32,8 +34,6 @@ OPEN_S, ANSWER_S, END_S = 30.0, 0.5, 10.0
 """Time in which all tunnels must be open, a drive must say its counters, and end."""
 HOLD_MS, ASK_MS = 2, 20
 """Time after which the loop looks again while packets wait for a drive, or a status is awaited."""
-INSIDE = "tun0"
-"""Name of the device in the namespace of a drive."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -130,29 +130,11 @@ class Cluster:
         return self._make_device(space, device_name(number, self.pid), INSIDE, number)
 
     def _make_device(self, space: str, name: str, final: str, number: int) -> Device:
-        """Make a device, name it ``final`` in namespace ``space``, and give it its address."""
-        device: Device
-        up = f"link set dev {final} mtu {self.request.form.mtu}"
-        if self.way.device == "tun":
-            device = TunDevice(name)
-        else:
-            peer = f"{name}p"
-            mtu = self.request.form.mtu
-            namespaces.batch(
-                "", f"link add {name} mtu {mtu} type veth peer name {peer} mtu {mtu}",
-                f"link set dev {peer} addrgenmode none", f"link set dev {peer} arp off up",
-            )  # fmt: skip
-            without_offloads(peer)
-            device = VethDevice(peer, without_offloads(name))
-            up += " arp off"
-        if space:
-            namespaces.batch("", f"link set dev {name} netns {space}")
-            namespaces.batch(space, "link set dev lo up", f"link set dev {name} name {final}")
-        length = self.request.network.prefixlen
-        address = f"addr add {self.request.address(number)}/{length} dev {final}"
-        quiet = f"link set dev {final} addrgenmode none"
-        namespaces.batch(space, quiet, f"{up} up", address)
-        return device
+        """Make the device of drive ``number``, or of the host for -1."""
+        address = ipaddress.IPv4Interface(
+            f"{self.request.address(number)}/{self.request.network.prefixlen}"
+        )
+        return make_device(self.way.device, space, name, final, address, self.request.form.mtu)
 
     def _capture(self, name: str) -> Capture | None:
         if self.request.pcap is None:

@@ -37,12 +37,15 @@ PS_PER_NS = 1000
 
 class Port:
     """One drive's tunnel at the host. ``queue``: the way to its controller. ``form``: what is asked
-    for at the open. ``address``: the drive's address, bytes[4]."""
+    for at the open. ``address``: the drive's address, bytes[4]. ``take_over``: close a tunnel that
+    another host has left open."""
 
-    def __init__(self, queue: AdminQueue, form: Format, address: bytes) -> None:
+    def __init__(
+        self, queue: AdminQueue, form: Format, address: bytes, take_over: bool = False
+    ) -> None:
         self.queue, self.address = queue, address
         opening = random.SystemRandom().randrange(1, 1 << 32)
-        self.relay = HostRelay(form, range(STATUS_CID), opening=opening)
+        self.relay = HostRelay(form, range(STATUS_CID), opening=opening, take_over=take_over)
         self.counts: Counter[str] = Counter()
         """Packets and bytes "down" and "up"; "dropped" ones, "forwarded" ones to other drives, and
         "link_down" and "link_up": bytes of entries and data on the link."""
@@ -122,6 +125,17 @@ class Port:
                 self._end(f"{event.what}: status 0x{event.status:x}")
         self.pump()
         return packets
+
+    def close(self) -> None:
+        """Close the tunnel after the packets that wait at both ends: ``closed`` then becomes
+        True, if the drive answers."""
+        self.relay.close()
+        self.pump()
+
+    @property
+    def closed(self) -> bool:
+        """The tunnel is closed, or its drive has gone."""
+        return self.relay.state is State.CLOSED or bool(self.gone)
 
     def _end(self, why: str) -> None:
         self.gone = self.gone or why

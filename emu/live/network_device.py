@@ -2,7 +2,8 @@
 
 Owns the descriptors and what the kernel must be told about them. Does not own names, addresses and
 namespaces (namespaces.py) or what happens to packets.
-Source: Linux, Documentation/networking/tuntap.rst, packet(7), include/uapi/linux/ethtool.h.
+Source: Linux, Documentation/networking/tuntap.rst, packet(7), netdevice(7),
+include/uapi/linux/ethtool.h.
 
 Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``
 returns an IP packet, or None; ``write`` returns False for a packet that the kernel refuses. A
@@ -14,9 +15,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
+from pathlib import Path
 
 from ondie.emu.nvme.tunnel.framing import LONGEST, Data
 from ondie.emu.units import InputError
@@ -28,6 +31,9 @@ IFREQ = struct.Struct("16sH22x")
 NAME_BYTES = 15
 """Longest name of a network device."""
 SIOCETHTOOL, SIOCGIFHWADDR = 0x8946, 0x8927
+SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFMTU = 0x8913, 0x8914, 0x8922
+SIOCSIFADDR, SIOCSIFNETMASK = 0x8916, 0x891C
+IFF_UP = 0x1
 OFFLOADS = (0x17, 0x1F, 0x2C, 0x24)
 """Set: transmit checksums, TSO, GRO, GSO."""
 ETHERNET_IP = 0x0800
@@ -158,3 +164,24 @@ def without_offloads(name: str) -> bytes:
         except OSError as error:
             raise InputError(f"device {name}: {error.strerror}") from error
     return found[18:24]
+
+
+def bring_up(name: str, address: ipaddress.IPv4Interface, mtu: int) -> None:
+    """Give device ``name`` of this namespace an address and a mtu (bytes), and bring it up, without
+    the program `ip`. Raises InputError."""
+    path = Path(f"/proc/sys/net/ipv6/conf/{name}/addr_gen_mode")
+    plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    named = name.encode()
+    with plain:
+        try:
+            if path.exists():
+                path.write_text("1")  # no IPv6 address, whose packets nobody would take
+            fcntl.ioctl(plain, SIOCSIFMTU, struct.pack("16si20x", named, mtu))
+            for request, each in ((SIOCSIFADDR, address.ip), (SIOCSIFNETMASK, address.netmask)):
+                asked = struct.pack("16sHH4s16x", named, socket.AF_INET, 0, each.packed)
+                fcntl.ioctl(plain, request, asked)
+            found = fcntl.ioctl(plain, SIOCGIFFLAGS, IFREQ.pack(named, 0))
+            flags = IFREQ.unpack(found)[1] | IFF_UP
+            fcntl.ioctl(plain, SIOCSIFFLAGS, IFREQ.pack(named, flags))
+        except OSError as error:
+            raise InputError(f"device {name}: {error.strerror}") from error

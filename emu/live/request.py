@@ -106,17 +106,19 @@ def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
     return network
 
 
-def cost_of(model: TunnelCost, pace: str, mtu: int) -> TunnelCost | None:
-    """Return the time of commands that gives TCP the rate ``pace``, one of a kind for each
-    direction. The model's rate is that of a long message, whatever the size of blocks here."""
+def cost_of(
+    model: TunnelCost, pace: str, mtu: int, option: str = "--pace"
+) -> TunnelCost | None:  # fmt: skip
+    """Return the time of commands that gives TCP the rate ``pace`` of ``option``, one of a kind for
+    each direction. The model's rate is that of a long message, whatever the size of blocks here."""
     if pace == "none":
         return None
     if pace == "model":
         rates = {way: model.rate(1, (way,))[1] for way in (UP, DOWN)}
     else:
-        rate = parse(pace, KINDS["bytes_per_s"], "--pace")
+        rate = parse(pace, KINDS["bytes_per_s"], option)
         if rate < 1:
-            raise InputError(f"--pace {pace}: must be model, none, or a rate above 0")
+            raise InputError(f"{option} {pace}: must be model, none, or a rate above 0")
         rates = {UP: float(rate), DOWN: float(rate)}
     stream = (mtu + HEADER) / (mtu - SEGMENT_HEADER)
     return dataclasses.replace(

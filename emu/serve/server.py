@@ -25,6 +25,7 @@ from ondie.emu.serve.nvme_drive import NvmeDrive
 from ondie.emu.serve.nvme_tcp import NvmeTcpServer
 from ondie.emu.serve.served import Served, ServedDrive
 from ondie.emu.serve.served_states import StatesOptions, check_without_states
+from ondie.emu.serve.tunnel import DriveTunnel
 from ondie.emu.serve.vfio_user import VfioUserServer
 from ondie.emu.service import Service
 from ondie.emu.states.resident import ResidentStates
@@ -56,10 +57,12 @@ class ServeOptions:
     read_only: bool = False
     states: StatesOptions | None = None
     """States that the drive holds; None: none."""
+    tunnel: DriveTunnel | None = None
+    """The drive's end of a tunnel, which outlives the server; None: it has none."""
 
 
 OF_MEMORY = frozenset(
-    {"nbd", "vfio_user", "doorbell_buffers", "nvme_tcp", "nvme_hosts", "block_bytes"}
+    {"nbd", "vfio_user", "doorbell_buffers", "nvme_tcp", "nvme_hosts", "block_bytes", "tunnel"}
 )
 """Options that a server without a drive takes."""
 
@@ -80,6 +83,9 @@ class Protocols:
             raise InputError("serve: give at least one of --nbd, --vfio-user and --nvme-tcp")
         if options.vfio_user is None and not options.doorbell_buffers:
             raise InputError("--no-doorbell-buffers requires --vfio-user SOCK")
+        if options.vfio_user is options.nvme_tcp is None and options.tunnel is not None:
+            raise InputError("--tunnel requires --vfio-user or --nvme-tcp, whose hosts use it")
+        self._tunnel = options.tunnel
         self._hosts, self._shadow_doorbells = options.nvme_hosts, options.doorbell_buffers
         self._listeners: dict[str, Listener] = {}
         tcp = listener_of_nvme_tcp(options)
@@ -110,6 +116,7 @@ class Protocols:
                 several_controllers=over_tcp,
                 states=states,
                 shadow_doorbells=self._shadow_doorbells,
+                tunnel=self._tunnel,
             )
         else:
             follow_marks(served)

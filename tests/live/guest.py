@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +27,7 @@ that waits uses none, so IDLE times as much wall time is a bound, too."""
 IDLE = 5
 LOOK_S = 1.0
 """Time between two looks at the processor time."""
-MODULES = ["virtio_pci", "virtio_net", "nvme_tcp", "crc32c_intel"]
+MODULES = ["virtio_pci", "virtio_net", "nvme_tcp", "crc32c_intel", "tun"]
 PROGRAMS = {"nvme": "nvme-cli", "mkfs.ext4": "e2fsprogs", "e2fsck": "e2fsprogs", "fio": "fio"}
 INIT = """#!/bin/sh
 export PATH=/bin:/sbin HOME=/ TERM=dumb
@@ -76,8 +77,8 @@ class Archive:
         return b"".join(self._parts)
 
 
-def initrd(modules: Path) -> bytes:
-    """The initrd of the guest."""
+def initrd(modules: Path, more: Callable[[Archive], None] | None = None) -> bytes:
+    """The initrd of the guest. ``more``: adds further files."""
     out = Archive()
     for folder in ("proc", "sys", "dev", "bin", "sbin", "lib/x86_64-linux-gnu", "lib64", "modules"):
         out.folder(folder)
@@ -95,6 +96,8 @@ def initrd(modules: Path) -> bytes:
         out.program(name, file)
     for at, file in enumerate(packages.with_dependencies(modules, MODULES)):
         out.add(f"modules/{at:02}-{file.name}", stat.S_IFREG | 0o644, file.read_bytes())
+    if more is not None:
+        more(out)
     out.program("init", INIT.encode())
     return out.pack()
 
@@ -134,16 +137,17 @@ class Guest:
 
     ``qemu``: the program; None: this machine's or that of its distribution. ``network``: it reaches
     servers on this machine. Without, its memory is a file that a server of vfio-user may map.
-    ``log`` gets all that the console has said.
+    ``log`` gets all that the console has said. ``more``: adds files to the initrd.
     """
 
     def __init__(
         self, folder: Path, *options: str, memory: str = "512M", cores: int = 2,
         qemu: Qemu | None = None, network: bool = True, boot: str = "",
+        more: Callable[[Archive], None] | None = None,
     ) -> None:  # fmt: skip
         image, modules = packages.kernel()
         packed = folder / "initrd"
-        packed.write_bytes(initrd(modules))
+        packed.write_bytes(initrd(modules, more))
         program = distributed() if qemu is None else qemu
         machine = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
         if not network:

@@ -72,11 +72,11 @@ def _unpack(archive: str) -> Path:
 
 
 @functools.cache
-def closure(package: str) -> tuple[Path, ...]:
-    """Folders of a package and of all that it needs and that are not installed here."""
-    text = run("apt-get", "install", "-s", "--no-install-recommends", package)
+def closure(*names: str) -> tuple[Path, ...]:
+    """Folders of packages and of all that they need and that are not installed here."""
+    text = run("apt-get", "install", "-s", "--no-install-recommends", *names)
     missing = re.findall(r"^Inst (\S+)", text, re.MULTILINE)
-    return unpack(*dict.fromkeys((*missing, package)))
+    return unpack(*dict.fromkeys((*missing, *names)))
 
 
 def libraries(folders: tuple[Path, ...]) -> str:

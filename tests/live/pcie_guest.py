@@ -12,13 +12,13 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ondie.emu.serve.control_words import send
 from tests.live import guest_qemu
-from tests.live.guest import Guest
+from tests.live.guest import Archive, Guest
 from tests.live.processes import PREFIX, Live, of_ended_runs
 
 SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
@@ -149,10 +149,11 @@ def machine(
     second: Sequence[str] | None = None,
     cores: int = QUEUES,
     boot: str = "",
+    more: Callable[[Archive], None] | None = None,
 ) -> Iterator[Machine]:
     """A booted machine with a served drive and QEMU's own device. ``reference``: folder of the file
     behind that one. ``options``: of the server; ``second``: those of a second one, if there is to
-    be one."""
+    be one. ``more``: adds files to the initrd."""
     with Live() as live:
         server = serve(live, "sock", *options)
         for left in reference.glob(f"{PREFIX}*.img"):
@@ -167,7 +168,7 @@ def machine(
             words += device_words(live.folder / "second", "second", 2)
         try:
             with Guest(live.folder, *words, cores=cores, qemu=guest_qemu.find(),
-                       network=False, boot=boot) as guest:  # fmt: skip
+                       network=False, boot=boot, more=more) as guest:  # fmt: skip
                 name_in_order(guest, 2 if second is None else 3)
                 yield Machine(live, server, other, guest)
         finally:

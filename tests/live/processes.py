@@ -212,9 +212,15 @@ class Live:
     def stop(self, process: "subprocess.Popen[bytes]") -> str:
         """End a process cleanly; return what it printed. It must end with 0."""
         process.send_signal(signal.SIGTERM)
+        code = process.wait(END_S)
+        text = self.log_of(process)
+        assert code == 0, text[-TAIL:]
+        return text
+
+    def log_of(self, process: "subprocess.Popen[bytes]") -> str:
+        """What a process has printed."""
         log = next(log for _, each, log in self._running if each is process)
-        assert process.wait(END_S) == 0, self.tail(log)
-        return log.read_text("utf-8")
+        return log.read_text("utf-8", "replace")
 
     def run(self, command: str | list[str], code: int | None = 0, seconds: float = RUN_S) -> str:
         """Run a command to its end; return what it printed, errors too. Its exit code must be

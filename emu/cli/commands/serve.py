@@ -5,6 +5,7 @@ Owns the options and what is printed. Does not own the server (emu/serve). Sourc
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 
@@ -14,8 +15,9 @@ from ondie.emu.cli.click_helpers import WHOLE
 from ondie.emu.cli.console import announce_compilation
 from ondie.emu.cli.ending import EndOfServing
 from ondie.emu.cli.options import drive_options, seed_option
-from ondie.emu.config.config import configuration
+from ondie.emu.config.config import Config, configuration
 from ondie.emu.drive import CommandError
+from ondie.emu.live.served_end import ServedEnd
 from ondie.emu.nand.superblock import DURABILITIES
 from ondie.emu.serve.control import report
 from ondie.emu.serve.control_words import Result, flat
@@ -69,6 +71,11 @@ def with_options(text: str) -> str:
               "beta2=0.999 eps=1e-8 momentum=0.9, others 0]")  # fmt: skip
 @click.option("--weights", metavar="FILE", help="Initial weights of --states, float32 in a .npy "
               "file.  [default: zeros]")  # fmt: skip
+@click.option("--tunnel", metavar="ADDRESS/PREFIX", help="Let hosts talk TCP/IP to programs of the "
+              "drive, which run in a network namespace where it has this address "
+              "(docs/tunnel.md).")  # fmt: skip
+@click.option("--tunnel-pace", metavar="model|none|RATE", help="Rate of each direction of "
+              "--tunnel.  [default: model]")  # fmt: skip
 @click.option("--read-only", is_flag=True, help="Refuse writes, and leave the store as it is.")
 @click.option("--null", is_flag=True, help="Serve memory of the same size without a model of "
               "flash, for comparison.")  # fmt: skip
@@ -91,6 +98,8 @@ def run_serve(
     optimizer: str | None,
     hyper: tuple[str, ...],
     weights: str | None,
+    tunnel: str | None,
+    tunnel_pace: str | None,
     read_only: bool,
     null: bool,
     seed: int,
@@ -98,17 +107,21 @@ def run_serve(
 ) -> None:
     """Serve a drive until SIGINT, SIGTERM or SIGHUP; then flush it and close its store.
 
-    The first lines of output are the addresses, when the drive is ready, and the name (NQN) of the
-    subsystem that NVMe/TCP serves.
+    The first lines of output are the addresses, when the drive is ready, the name (NQN) of the
+    subsystem that NVMe/TCP serves, and the address and the namespace of --tunnel.
     """
     cfg = configuration(device, settings)
     announce_compilation()
-    with EndOfServing("the drive was not served") as end:
+    with EndOfServing("the drive was not served") as end, contextlib.ExitStack() as undo:
+        served_end = served_end_of(cfg, tunnel, tunnel_pace)
+        if served_end is not None:
+            undo.enter_context(served_end)
         options = ServeOptions(
             nbd=nbd, vfio_user=vfio_user, doorbell_buffers=not no_doorbell_buffers,
             nvme_tcp=nvme_tcp, nvme_hosts=nvme_hosts, ctl=ctl, store=store,
             durability=durability, block_bytes=block, seed=seed, clock=clock,
             read_only=read_only, states=states_options(states, optimizer, hyper, weights),
+            tunnel=None if served_end is None else served_end.tunnel,
         )  # fmt: skip
         kind = MemoryServer if null else Server
         try:
@@ -119,6 +132,8 @@ def run_serve(
             click.echo(f"{name} {address}")
         if server.nvme_tcp is not None:
             click.echo(f"subsystem {server.nvme_tcp.subsystem.name}")
+        if served_end is not None:
+            click.echo(f"tunnel {served_end}")
         while not end.came:
             time.sleep(LOOK_S)
         try:
@@ -145,3 +160,13 @@ def states_options(
                 raise InputError(f"--{name} requires --states COUNT")
         return None
     return StatesOptions(count=count, optimizer=optimizer or "adam", hyper=hyper, weights=weights)
+
+
+def served_end_of(cfg: Config, address: str | None, pace: str | None) -> ServedEnd | None:
+    """Return the drive's end of the tunnel; None without --tunnel. Raises InputError for a pace
+    that requires it."""
+    if address is None:
+        if pace is not None:
+            raise InputError("--tunnel-pace requires --tunnel ADDRESS/PREFIX")
+        return None
+    return ServedEnd(cfg, address, pace or "model")

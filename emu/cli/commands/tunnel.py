@@ -1,4 +1,5 @@
-"""`ondie tunnel up|status|exec|down`: a cluster of emulated drives on this machine.
+"""`ondie tunnel up|status|exec|down|host`: a cluster of emulated drives on this machine, or the
+host's end in a virtual machine.
 
 Owns the options and what is printed. Does not own the cluster (emu/live). Source: none.
 """
@@ -6,6 +7,7 @@ Owns the options and what is printed. Does not own the cluster (emu/live). Sourc
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -14,7 +16,7 @@ from ondie.emu.cli.click_helpers import WHOLE, Group
 from ondie.emu.cli.options import drive_options
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
-from ondie.emu.live import processes
+from ondie.emu.live import host_program, processes
 from ondie.emu.live.cluster import Cluster, serve
 from ondie.emu.live.request import DEVICES, Request, way_of
 from ondie.emu.units import InputError
@@ -83,6 +85,34 @@ def _show(request: Request, pid: int) -> None:
     for number in range(request.drives):
         click.echo(f"drive {number} {request.address(number)}")
     click.echo(f"process {pid}")
+
+
+def sizes(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of host_program.SIZES to a command."""
+    for size in reversed(host_program.SIZES):
+        command = click.option(f"--{size.name}", type=WHOLE, default=size.default,
+                               show_default=True, metavar=size.metavar,
+                               help=size.help)(command)  # fmt: skip
+    return command
+
+
+@tunnel.command()
+@click.option("--dev", "devs", multiple=True, metavar="DEVICE=ADDRESS", help=host_program.DEV)
+@click.option("--address", required=True, metavar="ADDRESS/PREFIX", help=host_program.ADDRESS)
+@sizes
+@click.option("--name", default="tun0", show_default=True, metavar="NAME", help=host_program.NAME)
+@click.option("--take-over", is_flag=True, help=host_program.TAKE_OVER)
+@click.option("--stats", is_flag=True, help=host_program.STATS)
+def host(
+    devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
+    take_over: bool, stats: bool,
+) -> None:  # fmt: skip
+    """Be the host's end in a virtual machine.
+
+    Makes a TUN device. Packets for the drives cross as commands that the NVMe driver of Linux
+    passes through, such as --dev /dev/nvme0=10.78.0.2. It needs root, and ends with a signal.
+    """
+    host_program.run(devs, address, mtu, payload, in_flight, name, take_over, stats)
 
 
 @tunnel.command()

@@ -1,0 +1,97 @@
+"""`ondie tunnel host` without click and NumPy: `python3 -m ondie.emu.live.host_program`.
+
+Owns the options of the host's end in a virtual machine, and what it prints. Does not own the end
+(passthru_host.py). Source: none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import NamedTuple
+
+from ondie.emu.live.passthru_host import (
+    DEFAULT_IN_FLIGHT,
+    DEFAULT_MTU,
+    DEFAULT_PAYLOAD,
+    HostRequest,
+    PassthruHost,
+    serve,
+)
+from ondie.emu.units import InputError, digits
+
+
+class Size(NamedTuple):
+    """An option with a whole number."""
+
+    name: str
+    default: int
+    metavar: str
+    help: str
+
+
+SIZES = (
+    Size("mtu", DEFAULT_MTU, "BYTES", "Largest packet; the drive's tunnel.mtu at most."),
+    Size("payload", DEFAULT_PAYLOAD, "BYTES", "Bytes of a block, which one command carries."),
+    Size("in-flight", DEFAULT_IN_FLIGHT, "N", "Commands in flight in each direction of a drive."),
+)
+DEV = "Controller of a drive, and the drive's address; may be repeated."
+ADDRESS = "Address of this host and its network."
+NAME = "Name of the TUN device."
+TAKE_OVER = "Close a tunnel that another host has left open."
+STATS = "Print the counters at the end, as JSON."
+
+
+def run(
+    devs: tuple[str, ...], address: str, mtu: int, payload: int, in_flight: int, name: str,
+    take_over: bool, stats: bool,
+) -> None:  # fmt: skip
+    """Be a host's end until a signal. Raises InputError."""
+    request = HostRequest.of(
+        devs, address, mtu=mtu, payload=payload, in_flight=in_flight, name=name,
+        take_over=take_over,
+    )  # fmt: skip
+
+    def ready(host: PassthruHost) -> None:
+        say(f"host {request.address.ip} {request.name}")
+        for each, path in request.drives.items():
+            say(f"drive {each} {path}")
+
+    counts = serve(request, ready)
+    if stats:
+        say(json.dumps(counts, indent=2))
+    gone = [f"--dev {path}: {port['state']}" for path, port in counts["drives"].items()
+            if port["state"].startswith("ended")]  # fmt: skip
+    if len(gone) == len(request.drives):
+        raise InputError("; ".join(gone))
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Parse the command line, and be a host's end; exit code 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python3 -m ondie.emu.live.host_program")
+    parser.add_argument("--dev", action="append", default=[], metavar="DEVICE=ADDRESS", help=DEV)
+    parser.add_argument("--address", required=True, metavar="ADDRESS/PREFIX", help=ADDRESS)
+    for size in SIZES:
+        parser.add_argument(f"--{size.name}", type=digits, default=size.default,
+                            metavar=size.metavar, help=size.help)  # fmt: skip
+    parser.add_argument("--name", default="tun0", metavar="NAME", help=NAME)
+    parser.add_argument("--take-over", action="store_true", help=TAKE_OVER)
+    parser.add_argument("--stats", action="store_true", help=STATS)
+    found = parser.parse_args()
+    try:
+        run(tuple(found.dev), found.address, found.mtu, found.payload, found.in_flight, found.name,
+            found.take_over, found.stats)  # fmt: skip
+    except InputError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

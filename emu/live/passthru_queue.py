@@ -1,0 +1,150 @@
+"""Admin queue of an NVMe controller behind the driver of Linux: its passthrough of commands.
+
+Owns the threads that wait in the driver, and a data buffer of each. Does not own the meaning of
+commands (nvme/tunnel/) or the way through vfio-user (admin_queue.py).
+Source: Linux 6.1, include/uapi/linux/nvme_ioctl.h, drivers/nvme/host/ioctl.c and nvme.h.
+
+The driver gives each command an identifier of its own, and returns when it has completed; so every
+command in flight needs a thread. A receive command that the drive holds is such a one: its hold
+time must be below the 60 s after which the driver takes a command for lost. The driver's admin
+queue has room for 30 commands, among which its own must find a place. This file runs without NumPy,
+in a virtual machine with little more than Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import queue
+import signal
+import stat
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from ondie.emu.live.admin_queue import PAGE, data_bytes, received_bytes
+from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel.framing import Data
+from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
+from ondie.emu.units import InputError
+
+PASSTHRU = struct.Struct("<BBHIIIQQII6IIIQ")
+"""struct nvme_passthru_cmd64: opcode, flags, reserved, nsid, cdw2, cdw3, metadata, address,
+metadata bytes, data bytes, cdw10 to cdw15, timeout ms, reserved, result (dw0, dw1)."""
+ADMIN64_CMD = 0xC0504E47
+"""NVME_IOCTL_ADMIN64_CMD: _IOWR('N', 0x47, struct nvme_passthru_cmd64)."""
+RESULT = slice(72, 80)
+STATUS_BITS = 0x7FF
+MOST_THREADS = 28
+"""Commands in the driver at most."""
+Ioctl = Callable[[int, int, bytearray, bool], int]
+"""fcntl.ioctl, or what stands for it."""
+
+
+class PassthruQueue:
+    """The admin queue of the controller whose character device is ``path``, such as /dev/nvme0.
+
+    ``payload``: largest data of a command, bytes. ``end_s``: time in which commands end when the
+    queue is closed. ``ioctl``: the call of the driver. Raises InputError if the file cannot be
+    opened, or is none of a device.
+    """
+
+    def __init__(
+        self, path: str, payload: int, end_s: float = 1.0, ioctl: Ioctl = fcntl.ioctl
+    ) -> None:
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise InputError(f"--dev {path}: {error.strerror}") from error
+        if not stat.S_ISCHR(os.fstat(self._file).st_mode):
+            os.close(self._file)
+            raise InputError(f"--dev {path}: must be the character device of a controller, such "
+                             "as /dev/nvme0")  # fmt: skip
+        self._payload, self._end_s, self._ioctl = payload, end_s, ioctl
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._todo: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._done: deque[Completion] = deque()
+        self._threads: list[threading.Thread] = []
+        self._under_way = 0
+        """Commands that were submitted and whose completions were not taken."""
+        self._broken: OSError | None = None
+
+    def close(self) -> None:
+        """End the threads. One whose command has not ended after ``end_s`` is left behind, with
+        its files."""
+        for _ in self._threads:
+            self._todo.put(None)
+        for each in self._threads:
+            each.join(self._end_s)
+        if not any(each.is_alive() for each in self._threads):
+            os.close(self._file)
+            os.close(self._event)
+        self._threads.clear()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when commands have ended."""
+        return self._event
+
+    def submit(self, commands: list[Command]) -> None:
+        """Submit commands; see admin_queue.AdminQueue."""
+        if self._broken is not None:
+            raise self._broken
+        for command in commands:
+            self._under_way += 1
+            self._todo.put(command)
+            if len(self._threads) < min(self._under_way, MOST_THREADS):
+                thread = threading.Thread(target=self._run, name="ondie passthru", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def completions(self) -> list[Completion]:
+        """Return the completions since the last call; see admin_queue.AdminQueue."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        found = []
+        while self._done:
+            found.append(self._done.popleft())
+        self._under_way -= len(found)
+        if self._broken is not None and not found:
+            raise self._broken
+        return found
+
+    # --- threads
+
+    def _run(self) -> None:
+        """Execute commands, one after the other."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread's
+        buffer = mmap.mmap(-1, max(self._payload, PAGE))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        while (command := self._todo.get()) is not None:
+            try:
+                self._done.append(self._execute(command, buffer, address))
+            except OSError as error:
+                self._broken = error
+            os.eventfd_write(self._event, 1)
+
+    def _execute(self, command: Command, buffer: mmap.mmap, address: int) -> Completion:
+        """Let the driver execute a command; return its completion. Raises OSError if the driver
+        cannot."""
+        sqe, size = Sqe.unpack(command.sqe), data_bytes(command)
+        if command.data:
+            buffer[:size] = bytes(command.data)
+        asked = bytearray(
+            PASSTHRU.pack(
+                sqe.opcode, 0, 0, sqe.nsid, sqe.cdw2, sqe.cdw3, 0, address if size else 0, 0, size,
+                *sqe[9:15], 0, 0, 0,
+            )
+        )  # fmt: skip
+        try:
+            status = self._ioctl(self._file, ADMIN64_CMD, asked, True) & STATUS_BITS
+        except InterruptedError:  # a reset of the controller has cancelled it
+            status = wire.ABORTED_BY_HOST
+        dw0, dw1 = struct.unpack("<II", asked[RESULT])
+        data: Data = b""
+        if size and not command.data and not status:
+            data = buffer[: received_bytes(sqe.cid, buffer, size)]
+        return Completion(Cqe(sqe.cid, status, dw0, dw1).pack(), data)

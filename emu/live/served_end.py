@@ -1,0 +1,94 @@
+"""The tunnel of a served drive: a network namespace of its own, whose device the drive's programs
+use.
+
+Owns the checks of `ondie serve --tunnel`, the namespace, and its end. Does not own packets
+(drive_end.py), the tunnel (serve/tunnel.py) or the server. Source: none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+from typing import Self
+
+from ondie.emu.config.config import Config
+from ondie.emu.live import namespaces
+from ondie.emu.live.drive_end import DriveEnd
+from ondie.emu.live.placed_device import INSIDE, make_device
+from ondie.emu.live.request import (
+    DEFAULT_PAYLOAD,
+    LEAST_MTU,
+    MOST_IN_FLIGHT,
+    cost_of,
+    device_name,
+    namespace_name,
+    way_of,
+)
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.nvme.tunnel.framing import LONGEST, Format
+from ondie.emu.serve.tunnel import MOST_HOLD_PS, DriveTunnel
+from ondie.emu.units import InputError
+
+
+class ServedEnd:
+    """The drive's end of the tunnel of a drive that this process serves; leaving the context ends
+    it.
+
+    ``address``: ADDRESS/PREFIX of the drive. ``pace``: "model", "none", or a rate of TCP's data. A
+    host may ask for packets of tunnel.mtu, blocks of 64 KiB and 16 commands in flight at most.
+    Raises InputError, and then leaves nothing.
+    """
+
+    def __init__(self, cfg: Config, address: str, pace: str = "model") -> None:
+        self.address = interface_of(address)
+        model = TunnelCost.of(cfg)
+        mtu = model.form.mtu
+        if not LEAST_MTU <= mtu <= LONGEST:
+            raise InputError(
+                f"tunnel.mtu = {mtu}: must be from {LEAST_MTU} to {LONGEST} bytes for --tunnel"
+            )
+        payload = min(DEFAULT_PAYLOAD, cfg.frontend.max_transfer_bytes)
+        form = Format(payload, MOST_IN_FLIGHT, mtu, model.form.concatenate, "hold", MOST_HOLD_PS)
+        cost = cost_of(model, pace, mtu, "--tunnel-pace")
+        if os.geteuid():
+            raise InputError("--tunnel: must be root, who may make a network namespace; `ondie "
+                             "tunnel up` needs none")  # fmt: skip
+        pid = os.getpid()
+        self.namespace = namespace_name(0, pid)
+        with contextlib.ExitStack() as undo:
+            namespaces.sweep()
+            undo.callback(namespaces.sweep, pid)
+            namespaces.run("netns", "add", self.namespace)
+            name = device_name(0, pid)
+            device = make_device(
+                way_of("auto").device, self.namespace, name, INSIDE, self.address, mtu
+            )
+            undo.callback(device.close)
+            end = DriveEnd(device, form, cost)
+            undo.callback(end.close)
+            self.tunnel: DriveTunnel = end.tunnel
+            self._undo = undo.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._undo.close()
+
+    def __str__(self) -> str:
+        return f"{self.address.ip} {self.namespace}"
+
+
+def interface_of(text: str) -> ipaddress.IPv4Interface:
+    """Return the address of a drive with its network. Raises InputError."""
+    try:
+        found = ipaddress.IPv4Interface(text)
+    except ValueError as error:
+        raise InputError(f"--tunnel {text}: {error}; write 10.78.0.2/24") from error
+    network = found.network
+    ends = (network.network_address, network.broadcast_address)
+    if network.prefixlen > 30 or found.ip in ends:
+        raise InputError(f"--tunnel {text}: must be an address of a drive in a network of at least "
+                         "4 addresses, as 10.78.0.2/24")  # fmt: skip
+    return found
