@@ -230,6 +230,7 @@ TOGETHER = (
     "tests/fidelity/test_validate_hypertune.py",
     "tests/live/test_guest_nvme_tcp.py",
     "tests/live/test_guest_pcie.py",
+    "tests/live/test_guest_tunnel.py",
     "tests/live/test_nbd_clients.py",
     "tests/live/test_power_cuts.py",
 )

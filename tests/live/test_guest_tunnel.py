@@ -22,8 +22,8 @@ from tests.docs.generate import ROOT
 from tests.live import guest_qemu
 from tests.live.guest_python import MODULE, PLACE, add_python, iperf3
 from tests.live.pcie_guest import OURS, VERIFIED, Machine, machine
-from tests.live.processes import wait_for
-from tests.live.test_tunnel_cluster import SINK, available
+from tests.live.processes import needs_tunnels, wait_for
+from tests.live.test_tunnel_cluster import SINK
 
 pytestmark = pytest.mark.soak
 PAGE = (ROOT / "docs" / "tunnel.md").read_text("utf-8")
@@ -92,7 +92,7 @@ class Tunnels:
 def tunnels(tmp_path_factory) -> Iterator[Tunnels]:
     if why := guest_qemu.why_not():
         pytest.skip(why)
-    available()
+    needs_tunnels()
     with machine(tmp_path_factory.mktemp("reference"), *options(DRIVE), second=options(SECOND),
                  more=add_python) as pc:  # fmt: skip
         found = Tunnels(pc)

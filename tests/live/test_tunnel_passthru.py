@@ -46,8 +46,8 @@ from ondie.emu.serve.tunnel import DriveTunnel
 from ondie.emu.units import InputError
 from tests.live import guest_python
 from tests.live.pcie_guest import SMALL
-from tests.live.processes import wait_for
-from tests.live.test_tunnel_cluster import PING, SINK, SOURCE, available
+from tests.live.processes import needs_tunnels, wait_for
+from tests.live.test_tunnel_cluster import PING, SINK, SOURCE
 
 CFG = load_preset("newport", SMALL)
 FORM = Format(4096, 3, 1500, notify="hold", hold_ps=100 * PS_PER_MS)
@@ -252,7 +252,7 @@ def address(number: int) -> str:
 @pytest.fixture
 def served():
     """A drive with its end in a namespace, behind the stand-in for the driver."""
-    available()
+    needs_tunnels()
     with ServedEnd(CFG, f"{address(2)}/24", "none") as end:
         driver = Driver(end.tunnel)
         yield end, driver
