@@ -26,7 +26,7 @@ from ondie.emu.live.drive_end import run_drive
 from ondie.emu.live.host_end import HostEnd, Port
 from ondie.emu.live.network_device import Device
 from ondie.emu.live.placed_device import INSIDE, make_device
-from ondie.emu.live.request import Request, Way, device_name, folder, namespace_name
+from ondie.emu.live.request import Request, Way, device_name, file_of, namespace_name
 from ondie.emu.serve.address import Address, Listener
 from ondie.emu.units import InputError
 
@@ -80,7 +80,7 @@ class Cluster:
     # --- start
 
     def _start(self) -> None:
-        place = folder() / f"{self.request.name}.sock"
+        place = file_of(self.request.name, "sock")
         try:
             self._control = Listener(Address(path=str(place)), "--name", private=True)
         except InputError as error:

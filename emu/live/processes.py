@@ -19,7 +19,7 @@ from typing import Any
 
 from ondie.emu.live import namespaces
 from ondie.emu.live.cluster import Cluster, serve
-from ondie.emu.live.request import Request, Way, folder
+from ondie.emu.live.request import Request, Way, file_of
 from ondie.emu.units import InputError
 
 END_S, ANSWER_S = 15.0, 10.0
@@ -27,8 +27,8 @@ END_S, ANSWER_S = 15.0, 10.0
 
 def state_file(name: str) -> Path:
     """Return the file of cluster ``name``: {"pid": its process, "start": when that started,
-    "own_user": whether it has a user namespace}."""
-    return folder() / f"{name}.json"
+    "own_user": whether it has a user namespace}. Raises InputError for a wrong name."""
+    return file_of(name, "json")
 
 
 def write_state(cluster: Cluster) -> None:
@@ -40,8 +40,9 @@ def write_state(cluster: Cluster) -> None:
 
 def read_state(name: str) -> dict[str, Any] | None:
     """Return the state of a cluster that runs; None: none does."""
+    file = state_file(name)
     try:
-        found: dict[str, Any] = json.loads(state_file(name).read_text())
+        found: dict[str, Any] = json.loads(file.read_text())
         return found if namespaces.start_of(found["pid"]) == found["start"] != 0 else None
     except (OSError, ValueError, KeyError):
         return None
@@ -50,7 +51,7 @@ def read_state(name: str) -> dict[str, Any] | None:
 def start(request: Request, way: Way) -> int:
     """Start a cluster in the background; return its process when packets may pass. The file
     NAME.log has what it prints. Raises InputError."""
-    log = folder() / f"{request.name}.log"
+    log = file_of(request.name, "log")
     told, telling = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -94,10 +95,11 @@ def _background(request: Request, way: Way, log: Path, telling: int) -> None:
 
 def status(name: str) -> dict[str, Any]:
     """Return what a cluster reports (Cluster.report). Raises InputError if none runs."""
+    place = file_of(name, "sock")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(ANSWER_S)
-            client.connect(str(folder() / f"{name}.sock"))
+            client.connect(str(place))
             text = b""
             while part := client.recv(1 << 16):
                 text += part
@@ -124,7 +126,7 @@ def stop(name: str) -> bool:
                 raise InputError(f"--name {name}: process {pid} does not end")
     if os.geteuid() == 0:
         namespaces.sweep()
-    for each in (state_file(name), folder() / f"{name}.sock"):
+    for each in (state_file(name), file_of(name, "sock")):
         each.unlink(missing_ok=True)
     return state is not None
 

@@ -26,6 +26,8 @@ LEAST_MTU = 68
 """Smallest MTU of IPv4, bytes."""
 MOST_DRIVES = 64
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+LONGEST_SHOWN = 60
+"""Characters of a wrong name that an error shows."""
 DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
 """Of the host's end, whatever the preset has: the pace is the model's, or there is none."""
 DEVICES = ("auto", "tun", "veth")
@@ -54,8 +56,7 @@ class Request:
         """Return the request. ``subnet``: network whose first address the host gets, and the
         next ones the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate.
         Raises InputError that names the option."""
-        if NAME.fullmatch(name) is None:
-            raise InputError(f"--name {name}: must be 1 to 32 letters, digits, - and _")
+        check_name(name)
         if not 1 <= drives <= MOST_DRIVES:
             raise InputError(f"--drives {drives}: must be from 1 to {MOST_DRIVES}")
         model = TunnelCost.of(cfg)
@@ -90,6 +91,14 @@ class Request:
     def address(self, number: int) -> ipaddress.IPv4Address:
         """Return the address of drive ``number``, or of the host for -1."""
         return self.network[number + 2]
+
+
+def check_name(name: str) -> None:
+    """Raise InputError unless ``name`` can be that of a cluster."""
+    if NAME.fullmatch(name) is None:
+        shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}..."
+        shown = shown if shown.isprintable() else ascii(shown)
+        raise InputError(f"--name {shown}: must be 1 to 32 letters, digits, - and _")
 
 
 def network_of(subnet: str, drives: int) -> ipaddress.IPv4Network:
@@ -177,6 +186,13 @@ def folder() -> Path:
     if owner != user or found.is_symlink():
         raise InputError(f"{found}: belongs to another user; remove it")
     return found
+
+
+def file_of(name: str, kind: str) -> Path:
+    """Return the file of cluster ``name`` that ends with ``kind``: "json" (its state), "sock" or
+    "log". Raises InputError for a name that no cluster can have."""
+    check_name(name)
+    return folder() / f"{name}.{kind}"
 
 
 def device_name(number: int, pid: int) -> str:

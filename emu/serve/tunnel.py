@@ -6,9 +6,11 @@ of hosts (the transports) or what the drive does with packets (``take``).
 Source: none.
 
 With a cost model, a command takes at least its command time from its arrival to its completion,
-and the blocks of one direction follow each other at the rate of the link, on average. A block
-reaches the drive with the completion of its command. The CPU time of the host's relay is not
-added: the host is real.
+and the blocks of one direction cross one after the other at the rate of the link
+(nvme/tunnel/pace.py). A block reaches the drive with the completion of its command. The CPU time of
+the host's relay is not added: the host is real. A block to the drive can cross since its command
+has arrived. One to the host has waited since the block before it if packets were left then; else it
+can cross from now on.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.controller.tunnel import Ended, TunnelCommands, User
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import Data, Format
+from ondie.emu.nvme.tunnel.pace import Pace
 from ondie.emu.nvme.tunnel.protocol import Event, Packet
 from ondie.emu.serve.defects import show_exception
 from ondie.emu.units import InputError
@@ -32,9 +35,6 @@ Deliver = Callable[[Ended], None]
 PS_PER_NS = 1000
 MOST_HOLD_PS = 10 * PS_PER_S
 """Longest hold time that a host may ask for: Linux takes an admin command for lost after 60 s."""
-
-CATCH_UP_PS = 50 * 10**9
-"""Time of the link that is not lost if blocks come late, ps: some turns of a scheduler."""
 
 
 class _Due(NamedTuple):
@@ -78,8 +78,9 @@ class DriveTunnel:
         """Held while completions and packets leave, so that they keep their order."""
         self._due: list[_Due] = []
         self._order = 0
-        self._crossed_up = self._crossed_down = 0
-        """Times at which the last block of a direction has crossed the link, ps."""
+        self._pace = None if cost is None else Pace(cost, host=False)
+        self._queued = False
+        """Packets for the host have waited since the last block to it."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ondie tunnel", daemon=True)
         self._thread.start()
@@ -150,28 +151,25 @@ class DriveTunnel:
     def _schedule(self, ended: Sequence[Ended], events: Sequence[Event]) -> None:
         """Put completions and packets on the schedule."""
         packets = [event.data for event in events if isinstance(event, Packet)]
-        if self._cost is None:
+        if self._cost is None or self._pace is None:
             if ended or packets:
                 self._add(0, ended, packets)
             return
         arrived = 0
         for each in ended:
-            due = self._due_time(each, self._cost)
+            due = self._due_time(each, self._cost, self._pace)
             arrived = max(arrived, due) if each.down_bytes else arrived
             self._add(due, [each], ())
+        self._queued = self.waiting > 0
         if packets:
             self._add(arrived, (), packets)
 
-    def _due_time(self, ended: Ended, cost: TunnelCost) -> int:
+    def _due_time(self, ended: Ended, cost: TunnelCost, pace: Pace) -> int:
         """Return when a command that has ended now completes, ps."""
-        due = max(ended.issued + cost.up.command, clock_ps())
-        if len(ended.data) and cost.up.link:
-            self._crossed_up = _crossed(self._crossed_up, len(ended.data), cost.up.link)
-            due = max(due, self._crossed_up)
-        if ended.down_bytes and cost.down.link:
-            self._crossed_down = _crossed(self._crossed_down, ended.down_bytes, cost.down.link)
-            due = max(due, self._crossed_down)
-        return due
+        now = clock_ps()
+        ready = ended.issued if ended.down_bytes else None if self._queued else now
+        crossed = pace.due(len(ended.data), ended.down_bytes, now, ready)
+        return max(ended.issued + cost.up.command, crossed)
 
     def _add(self, due: int, ended: Sequence[Ended], packets: Sequence[Data]) -> None:
         self._order += 1
@@ -206,12 +204,6 @@ def _guarded(receiver: Callable[[Any], None], what: Data | Ended) -> None:
         receiver(what)
     except Exception:  # noqa: BLE001 - a host that has gone, or a defect
         show_exception("tunnel")
-
-
-def _crossed(last: int, size: int, rate: int) -> int:
-    """Return when ``size`` bytes have crossed a link of ``rate`` bytes/s, if the bytes before them
-    have at ``last``, ps. A link that waited for a busy processor catches up on CATCH_UP_PS."""
-    return max(last, clock_ps() - CATCH_UP_PS) - (-size * PS_PER_S // rate)
 
 
 def check_transfer(limits: Format, most: int) -> None:

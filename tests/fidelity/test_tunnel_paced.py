@@ -62,6 +62,20 @@ def test_directions_are_apart_and_empty_commands_take_no_time():
     assert pace.due(READ_HEADER, 0, 10**12) == pace.due(0, 0, 10**12) == 10**12
 
 
+def test_a_block_that_has_not_waited_gets_no_credit_and_a_real_host_takes_its_own_time():
+    cost = cost_of("laguna")
+    pace, now = Pace(cost, host=False), 10**12
+    crossing = -(-4096 * 10**12 // cost.down.link)
+    assert pace.period(DOWN, 4096) == crossing < Pace(cost).period(DOWN, 4096)
+    assert pace.due(0, 4096, now, ready=now) == now + crossing
+    soon = now + 3 * crossing  # the link was idle for two blocks
+    assert pace.due(0, 4096, soon, ready=soon) == soon + crossing
+    assert pace.due(0, 4096, soon, ready=soon) == soon + 2 * crossing
+    late = soon + 9 * crossing  # one that has arrived in time, and is handled late
+    assert pace.due(0, 4096, late, ready=soon + 4 * crossing) == late
+    assert pace.due(0, 4096, late, ready=late) == late + crossing
+
+
 @pytest.fixture
 def processor_time(monkeypatch):
     """Time goes on as long as this thread has a processor: other programs do not disturb."""

@@ -12,6 +12,7 @@ import pytest
 
 from ondie.emu.config.config import load_preset
 from ondie.emu.drive import Drive
+from ondie.emu.live.request import cost_of
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import Format
 from ondie.emu.nvme.tunnel.host import HostRelay, State
@@ -305,6 +306,45 @@ def test_commands_take_the_time_of_the_model():
         host.until(lambda: len(host.packets) == 30)
         # the first two commands were held for longer than their time; ten others follow
         assert time.monotonic() - began >= 0.020 * 5 - 0.001
+        host.admin.close()
+    finally:
+        server.close()
+        drive.close()
+
+
+@pytest.mark.parametrize("way", ["down", "up"])
+def test_no_message_is_faster_than_the_link_also_after_an_idle_time(way, monkeypatch, counts):
+    """A direction that was idle has no credit: 600 KB take their time from the first byte on."""
+    form = dataclasses.replace(LIMITS, outstanding=8)
+    monkeypatch.setitem(globals(), "LIMITS", form)
+    cost = cost_of(TunnelCost.of(load_preset("laguna")), "model", form.mtu)
+    drive = TunnelDrive(cost, echo=False)
+    server = NvmeTcpServer(drive.nvme, Listener(Address.parse(":0", "--nvme-tcp"), "--nvme-tcp"))
+    try:
+        host = TcpHost(drive, server, form)
+        host.relay.open()
+        host.until(lambda: host.relay.in_flight("receive") == 8)
+        packets = [ip(1500)] * 400
+        least = 400 * 1502 / (cost.down.link if way == "down" else cost.up.link)
+        assert least == pytest.approx(0.04, rel=0.1)
+        for number in (1, 2, 3):
+            time.sleep(counts(0.1, 1.0))
+            began = time.monotonic()
+            if way == "down":
+                for packet in packets:
+                    host.relay.send(packet)
+                host.submit()
+                host.until(lambda: drive.inbox.qsize() == 400)
+                took = time.monotonic() - began
+                for _ in packets:
+                    drive.inbox.get()
+            else:
+                for packet in packets[1:]:
+                    assert drive.tunnel.send(packet, more=True)
+                assert drive.tunnel.send(packets[0])
+                host.until(lambda wanted=400 * number: len(host.packets) == wanted)
+                took = time.monotonic() - began
+            assert took >= least
         host.admin.close()
     finally:
         server.close()

@@ -1,0 +1,28 @@
+"""Are wrong names of clusters refused before any file is touched?"""
+
+import pytest
+from click.testing import CliRunner
+
+from ondie.emu.cli.main import commands
+from ondie.emu.live import request
+from ondie.emu.units import InputError
+
+
+@pytest.mark.parametrize("words", [["down"], ["status"], ["exec", "host", "true"], ["up"]])
+@pytest.mark.parametrize("name", ["../victim/x", "a.json/b", "n" * 300, "", ".", "a\nb"])
+def test_a_wrong_name_is_one_line_and_touches_no_file(name, words, tmp_path, monkeypatch):
+    place, victim = tmp_path / "state", tmp_path / "victim"
+    place.mkdir()
+    victim.mkdir()
+    (place / "a.json").write_text("{}")
+    for kind in ("json", "sock", "log"):
+        (victim / f"x.{kind}").write_text("of others")
+    monkeypatch.setattr(request, "folder", lambda: place)
+    command, *others = words
+    done = CliRunner().invoke(commands, ["tunnel", command, "--name", name, *others])
+    assert isinstance(done.exception, InputError)  # exit code 2
+    why = str(done.exception)
+    assert why.startswith("--name ") and why.endswith(": must be 1 to 32 letters, digits, - and _")
+    assert why.count("\n") == 0 and len(why) < 120
+    assert sorted(each.read_text() for each in victim.iterdir()) == ["of others"] * 3
+    assert [each.name for each in place.iterdir()] == ["a.json"]
