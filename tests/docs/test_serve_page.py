@@ -5,6 +5,7 @@ Needs root, FUSE, loop devices and the packages that the page names.
 
 import json
 import re
+import time
 
 import pytest
 
@@ -33,10 +34,23 @@ def run_page(live: Live) -> list[tuple[str, str]]:
                 live.start(words, lambda log, disk=live.folder / words[1]: disk.is_file())
         elif command == "kill %1":
             output = live.stop(served)
+        elif command.startswith("umount "):
+            output = unmounted(live, command)
         else:
             output = live.run(command)
         printed.append((command, output))
     return printed
+
+
+def unmounted(live: Live, command: str) -> str:
+    """Run `umount`, again while the kernel still ends what the command before had open."""
+    for _ in range(50):
+        done = live.run(f"sh -c '{command} 2>&1 || true'")
+        if "target is busy" not in done:
+            assert done == "", done
+            return done
+        time.sleep(0.2)
+    return live.run(command)
 
 
 @pytest.mark.soak

@@ -178,6 +178,7 @@ def test_packets_cross_nvme_tcp_and_resets(drive, server, counts):
                 host.reset()
             else:
                 host.admin.close()
+                wait_for(lambda: not server.subsystem.associations)  # the tunnel's owner, till then
                 host.connect()
                 host.relay.reset()
     host.until(lambda: len(host.packets) == len(packets))
