@@ -21,6 +21,8 @@ from typing import Any
 from ondie.emu.units import InputError
 
 Runner = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[tuple[Any, Any]]]
+JOIN_S = 10.0
+"""Seconds until the thread that manages the workers is left to Python."""
 
 
 @contextmanager
@@ -31,7 +33,7 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
     ``suite``: name of the work, for messages. Raises InputError if a process was killed. All
     workers are terminated on an error or interrupt.
     """
-    others = set(multiprocessing.active_children())
+    others, threads = set(multiprocessing.active_children()), set(threading.enumerate())
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _follow) as processes:
 
@@ -49,6 +51,9 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
             processes.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
+            for thread in set(threading.enumerate()) - threads:
+                if not thread.daemon:  # at its end, Python would write to a pipe that this closes
+                    thread.join(JOIN_S)
             if isinstance(error, BrokenProcessPool):
                 raise InputError(
                     f"{suite}: a worker process was killed, probably because memory is short"
