@@ -4,6 +4,7 @@ import json
 import socket
 import sqlite3
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -116,6 +117,21 @@ def test_a_damaged_frame_is_noticed_at_every_byte():
         ours.close()
         with pytest.raises(LinkLost):
             Link(theirs).receive()
+        theirs.close()
+
+
+def test_a_header_alone_takes_no_memory():
+    """What a program announces and does not send is not allocated."""
+    ours, theirs = socket.socketpair()
+    ours.sendall(HEADER.pack(b"NDPW", Kind.FEATURES, 0, 0, 1 << 31, 0) + bytes(1000))
+    ours.close()
+    tracemalloc.start()
+    try:
+        with pytest.raises(LinkLost, match="the connection has ended"):
+            Link(theirs).receive()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
         theirs.close()
 
 

@@ -78,7 +78,12 @@ class Tuner:
             raise InputError(f"a store did not start within {START_S:g} s") from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(sock)
-        hello = link.receive()
+        sock.settimeout(START_S)  # a program that says nothing must not stop the job
+        try:
+            hello = link.receive()
+        except LinkLost as error:
+            raise InputError(f"another program than a store has connected: {error}") from None
+        sock.settimeout(None)
         if hello.kind != Kind.HELLO or hello.fields["token"] != token:
             raise InputError("another program than a store has connected")
         number = int(hello.fields["store"])

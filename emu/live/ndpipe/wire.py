@@ -127,16 +127,15 @@ class Link:
         self.sock.close()
 
     def _bytes(self, size: int) -> bytes:
-        data = bytearray(size)
-        view, at = memoryview(data), 0
-        while at < size:
+        data = bytearray()  # memory for what has come, not for what a header announces
+        while len(data) < size:
             try:
-                count = self.sock.recv_into(view[at:])
+                part = self.sock.recv(min(size - len(data), 1 << 20))
             except OSError as error:
                 raise LinkLost(str(error)) from error
-            if not count:
+            if not part:
                 raise LinkLost("the connection has ended")
-            at += count
+            data += part
         return bytes(data)
 
 
