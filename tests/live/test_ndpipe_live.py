@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from ondie.emu.live.ndpipe.distribute import send_update, take_update
+from ondie.emu.live.ndpipe.jobs import Train
 from ondie.emu.live.ndpipe.labels import Labels
+from ondie.emu.live.ndpipe.shelf import Shelf
+from ondie.emu.live.ndpipe.system import create
 from ondie.emu.live.ndpipe.wire import HEADER, Kind, Link, LinkLost
 from ondie.emu.ndpipe.versions import NOTHING, StoreModel, Versions
 from ondie.emu.units import InputError
@@ -172,6 +175,11 @@ def test_three_stores_one_of_which_is_killed(capsys, tmp_path):
     wire = found["wire"]["FEATURES"]
     assert wire["headers"] == wire["frames"] * HEADER.size
     assert found["updates"] == {"full model": 3, "one delta": 2}
+    models = np.load(tmp_path / "system" / "versions.npy")
+    versions = Versions(models[0], keep=2)
+    whole = len(versions.update(None).message)
+    versions.publish(models[1])
+    assert found["update_bytes_sent"] == 3 * whole + 2 * len(versions.update(0).message)
     damaged = tmp_path / "damaged.jpg"
     damaged.write_bytes(b"\xff\xd8 no picture")
     outcome = here(capsys, "ndpipe", "infer", tmp_path / "system", damaged)
@@ -207,6 +215,27 @@ def test_half_precision_and_runs(capsys, tmp_path):
     assert len(found["losses"]) == 3 and found["photos"] == 120 and found["most_often"] == 1
 
 
+def test_a_corrupt_photo_and_a_store_without_photos(capsys, tmp_path):
+    """Photo 0 is damaged in both of its stores, photo 3 in the first one; store 2 dies in the
+    second of three runs. Then a store loses its index."""
+    needs_extra()
+    folder = tmp_path / "system"
+    create(folder, Train(photos=120))
+    for store, photos in ((0, (0, 3)), (1, (0,))):
+        with Shelf(folder / f"store-{store}") as shelf:
+            shelf.add([(photo, shelf.jpeg(photo)[:150]) for photo in photos])
+    found = trained(capsys, tmp_path, "--runs", "3", "--kill", "2:16")
+    assert found["deaths"] == [2] and list(found["lost"]) == ["0"]
+    assert "photo 0: corrupt JPEG" in found["lost"]["0"]
+    assert found["photos"] == 119 and found["most_often"] == 1 and len(found["losses"]) == 3
+    with sqlite3.connect(folder / "store-1" / "index.sqlite") as base:
+        base.execute("DELETE FROM photos")
+    before = (folder / "versions.npy").read_bytes()
+    outcome = here(capsys, "ndpipe", "train", folder, *SMALL)
+    refused(outcome, "store 1: has no photos; each store needs at least one")
+    assert (folder / "versions.npy").read_bytes() == before
+
+
 def test_what_is_refused_before_anything_starts(capsys, tmp_path):
     needs_extra()
     outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--photos", "2")
@@ -215,4 +244,27 @@ def test_what_is_refused_before_anything_starts(capsys, tmp_path):
     refused(outcome, 'cut "layer9": is no frozen layer')
     outcome = here(capsys, "ndpipe", "relabel", tmp_path / "system")
     refused(outcome, "no such label database")
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--runs", "2,2")
+    refused(outcome, "--runs 2,2: has a number twice")
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--runs", "2,x")
+    refused(outcome, "--runs '2,x': write numbers")
     assert not (tmp_path / "system").exists()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_fine_tuning_brings_the_new_classes(capsys, tmp_path, seed):
+    """Six classes on 2,000 crops of photographs that were never trained; chance is 0.167, and the
+    pretrained head knows four of them."""
+    needs_extra()
+    outcome = here(capsys, "ndpipe", "train", tmp_path / "system", "--seed", str(seed),
+                   "--runs", "1,2,5,10", "--json", "-", "--quiet")  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)["trainings"]
+    assert [each["runs"] for each in found] == [1, 2, 5, 10]
+    np.testing.assert_allclose(found[0]["losses"][0], found[0]["central"]["losses"], rtol=1e-6)
+    for each in found:
+        assert each["base"] == 0 and each["tested_before"] == found[0]["tested_before"]
+        assert each["photos"] == 600 and each["most_often"] == 1
+        (loss, accuracy), (loss_before, accuracy_before) = each["tested"], each["tested_before"]
+        assert loss < loss_before / 2 and accuracy > accuracy_before > 1 / 4

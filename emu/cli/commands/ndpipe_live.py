@@ -6,7 +6,7 @@ Owns the options and the output. Does not own the processes (emu/live/ndpipe). S
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,16 @@ photos_argument = click.argument("photos", nargs=-1, required=True)
               help="Stores of a new system.")  # fmt: skip
 @click.option("--photos", type=WHOLE, default=600, show_default=True, metavar="N",
               help="Photos of a new system.")  # fmt: skip
-@click.option("--runs", type=WHOLE, default=1, show_default=True, metavar="N",
-              help="Pipelined runs, 1 to 10.")  # fmt: skip
+@click.option("--runs", default="1", show_default=True, metavar="N,N,...",
+              help="Pipelined runs, 1 to 10. With several values, train once for each, all from "
+                   "the same version, and print a table.")  # fmt: skip
 @click.option("--cut", default="avgpool", show_default=True, metavar="LAYER",
               help="Last layer that the stores run: stem, layer1, layer2 or avgpool.")  # fmt: skip
 @click.option("--format", default="fp32", show_default=True, metavar="fp32|fp16",
               help="Format of the features on the network.")  # fmt: skip
-@click.option("--epochs", type=WHOLE, default=5, show_default=True, metavar="N",
+@click.option("--epochs", type=WHOLE, default=10, show_default=True, metavar="N",
               help="Epochs of pretraining and of each run.")  # fmt: skip
-@click.option("--pretrain", type=WHOLE, default=600, show_default=True, metavar="N",
+@click.option("--pretrain", type=WHOLE, default=2400, show_default=True, metavar="N",
               help="Crops on which the network of a new system is pretrained.")  # fmt: skip
 @click.option("--held-out", type=WHOLE, default=2000, show_default=True, metavar="N",
               help="Crops of other photographs for the test.")  # fmt: skip
@@ -45,7 +46,7 @@ photos_argument = click.argument("photos", nargs=-1, required=True)
 @click.option("--kill", metavar="STORE:PHOTOS",
               help="Kill a store when it has sent the features of so many photos.")  # fmt: skip
 @output_options("the result")
-def train(folder: Path, kill: str | None, **values: Any) -> None:
+def train(folder: Path, runs: str, kill: str | None, **values: Any) -> None:
     """Fine-tune the head of a network on the photos of the system in FOLDER.
 
     A new system has crops of photographs in the drives of its stores. The stores compute features,
@@ -59,16 +60,52 @@ def train(folder: Path, kill: str | None, **values: Any) -> None:
     given.check()
     known = {each.name for each in fields(Train)}
     options = {name: value for name, value in values.items() if name in known}
-    job = Train(**options, kill=_killed(kill, values["stores"]))
-    found = run_job(folder, job)
-    trained = found.pop("trained")
-    compared = central(folder, job, trained)
-    found |= {"photos": len(trained), "central": compared}
-    files = given.write(found)
+    killed = _killed(kill, values["stores"])
+    jobs = [Train(**options, kill=killed, runs=each) for each in _runs(runs)]
+    results: list[dict[str, Any]] = []
+    for job in jobs:
+        if results:  # all start from the same version
+            job = replace(job, base=results[0]["base"])
+        found = run_job(folder, job)
+        trained = found.pop("trained")
+        if not results:
+            compared = central(folder, job, trained)
+        results.append({"runs": job.runs, **found, "photos": len(trained), "central": compared})
+    files = given.write(results[0] if len(results) == 1 else {"trainings": results})
     if (screen := given.console) is not None:
-        for line in trained_lines(found):
+        for line in trained_lines(results[0]) if len(results) == 1 else runs_lines(results):
             screen.print(line, highlight=False, markup=False, soft_wrap=True)
     given.list_files(files)
+
+
+def _runs(text: str) -> list[int]:
+    """Return the numbers of --runs. Raises InputError."""
+    try:
+        found = [digits(part.strip()) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--runs {text!r}: write numbers, such as 1 or 1,2,5,10") from None
+    if len(set(found)) < len(found):
+        raise InputError(f"--runs {text}: has a number twice; write each once")
+    return found
+
+
+def runs_lines(results: list[dict[str, Any]]) -> list[str]:
+    """Return the table that `ondie ndpipe train` prints for several numbers of runs."""
+    first = results[0]
+    lines = [
+        f"from version {first['base']}: held-out loss {{:.4f}}, accuracy {{:.3f}}".format(
+            *first["tested_before"]
+        ),
+        "runs  version  loss of the last run  held-out loss  accuracy",
+    ]
+    rows = [(f"{each['runs']:4}", f"{each['versions'] - 1:7}", each) for each in results]
+    for name, version, each in [*rows, ("central", " " * 4, first["central"])]:
+        losses = each["losses"] if name == "central" else each["losses"][-1]
+        loss, accuracy = each["tested"]
+        lines.append(f"{name}  {version}  {losses[-1]:20.4f}  {loss:13.4f}  {accuracy:8.3f}")
+    for each in results:
+        lines += [f"{plural(each['runs'], 'run')}: {line}" for line in _losses(each)]
+    return lines
 
 
 def trained_lines(found: dict[str, Any]) -> list[str]:
@@ -82,13 +119,17 @@ def trained_lines(found: dict[str, Any]) -> list[str]:
     lines += [
         f"loss {last:.6f}, central fine-tuning {compared:.6f}, difference "
         f"{abs(last - compared) / compared:.1e}",
+        "held out, before: loss {:.6f}, accuracy {:.3f}".format(*found["tested_before"]),
         "held out: loss {:.6f}, accuracy {:.3f}".format(*found["tested"])
         + "; central: loss {:.6f}, accuracy {:.3f}".format(*found["central"]["tested"]),
         f"{plural(found['photos'], 'photo')} trained, each at most "
         f"{plural(found['most_often'], 'time')}",
         f"features: {found['feature_bytes']:,} bytes on the network, {found['model_bytes']:,} by "
         f"the layer table; headers, fields and photo numbers: {found['overhead_bytes']:,} bytes",
-        "updates: " + ", ".join(f"{count} x {form}" for form, count in found["updates"].items()),
+        "updates: "
+        + ", ".join(f"{count} x {form}" for form, count in found["updates"].items())
+        + f"; {found['update_bytes_sent']:,} bytes on the network, {found['update_bytes']:,} by "
+        "their messages",
     ]
     return lines + _losses(found)
 

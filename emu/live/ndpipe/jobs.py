@@ -27,8 +27,8 @@ class Train:
     runs: int = 1
     cut: str = "avgpool"
     format: str = "fp32"
-    epochs: int = 5
-    pretrain: int = 600
+    epochs: int = 10
+    pretrain: int = 2400
     held_out: int = 2000
     seed: int = 1
     base: int | None = None

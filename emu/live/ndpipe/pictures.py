@@ -18,7 +18,10 @@ import numpy as np
 from ondie.emu.live.ndpipe.shelf import EDGE
 from ondie.emu.units import InputError
 
-TRAINED = ("china.jpg", "astronaut.png", "rocket.jpg", "gravel.png", "coins.png", "ihc.png")
+TRAINED = (
+    "china.jpg", "astronaut.png", "rocket.jpg", "gravel.png", "coins.png", "ihc.png", "grass.png",
+    "motorcycle_left.png", "hubble_deep_field.jpg",
+)  # fmt: skip
 """Photographs for pretraining and for the photos of the stores."""
 HELD_OUT = ("flower.jpg", "chelsea.png", "coffee.png", "camera.png", "brick.png", "retina.jpg")
 """Photographs for tests only."""

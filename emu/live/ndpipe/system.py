@@ -148,6 +148,7 @@ def central(folder: Path, job: Train, trained: list[int]) -> dict[str, Any]:
         one.epochs, one.seed,
     )  # fmt: skip
     return {
-        "losses": losses, "tested": network.tested(net, job.held_out, job.seed, HELD_OUT),
+        "losses": losses,
+        "tested": network.tested(net, *network.held_out(job.held_out, job.seed, HELD_OUT)),
         "photos": plural(len(trained), "photo"),
     }  # fmt: skip

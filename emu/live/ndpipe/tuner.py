@@ -68,6 +68,7 @@ class Tuner:
             self.connect(server, token)
         self.requests = Requests(self.links, self.places)
         self.forms: Counter[str] = Counter()
+        self.update_bytes = 0
 
     def connect(self, server: socket.socket, token: str) -> None:
         """Wait for one store. Raises InputError if none comes, or if it has no photos."""
@@ -109,6 +110,10 @@ class Tuner:
         found |= {
             "versions": self.versions.latest + 1, "deaths": self.requests.deaths,
             "lost": self.requests.lost, "updates": dict(self.forms), "wire": self._counts(),
+            "update_bytes": self.update_bytes,
+            "update_bytes_sent": sum(
+                link.sent.get(Kind.CHUNK, Count()).body_bytes for link in self.all_links
+            ),
         }  # fmt: skip
         self.labels.close()
         return found
@@ -152,6 +157,7 @@ class Tuner:
                 self.requests.deaths.append(number)
                 continue
             self.forms[update.form] += 1
+            self.update_bytes += len(update.message)
             model = self.versions.model(self.versions.latest)
             self.states[number] = self.versions.latest, digest(model)
 
@@ -163,6 +169,8 @@ class Tuner:
         network.load_bytes(self.net, self.versions.model(base))
         network.check_cut(self.net, job.cut)
         self.distribute()
+        crops = network.held_out(job.held_out, job.seed, HELD_OUT)
+        before = network.tested(self.net, *crops)
         order = np.random.default_rng(job.seed).permutation(
             sorted(photo for photo, truth in self.truth.items() if truth is not None)
         )
@@ -204,7 +212,7 @@ class Tuner:
             "seconds": seconds, "feature_bytes": counts["body"] - 8 * len(trained),
             "model_bytes": crossing * len(trained),
             "overhead_bytes": counts["headers"] + counts["fields"] + 8 * len(trained),
-            "tested": network.tested(self.net, job.held_out, job.seed, HELD_OUT), "base": base,
+            "tested_before": before, "tested": network.tested(self.net, *crops), "base": base,
         }  # fmt: skip
 
     @staticmethod
