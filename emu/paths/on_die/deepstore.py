@@ -19,7 +19,7 @@ import numpy as np
 
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.layout.regions import Stripes
-from ondie.emu.paths.on_die import closed_form
+from ondie.emu.paths.on_die.devices import channel_s
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.protection import (
     COMPUTE,
@@ -85,7 +85,7 @@ class ChipLevel(OnDie):
         gradient loads. Gradient loads of the other chips do not extend it. Otherwise the time is
         that of the channel or of one chip, whichever is longer."""
         flash, ways = self.cfg.flash, self.geometry.ways
-        moved = closed_form.channel_s(self.devices, stripes)
+        moved = channel_s(self.devices, stripes)
         array += flash.t_program_ps / 1e12  # program of the gradient
         if self.cfg.pe.dispatch == "lockstep":
             return array + load + ways * moved, "chips in lockstep"

@@ -28,8 +28,8 @@ from ondie.emu.paths.closed_form import Bound, pe_passes_s
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
-from ondie.emu.paths.on_die import closed_form, uneven_rounds, wear_leveling
-from ondie.emu.paths.on_die.devices import Devices
+from ondie.emu.paths.on_die import uneven_rounds, wear_leveling
+from ondie.emu.paths.on_die.devices import Devices, channel_s, stripe_s
 from ondie.emu.paths.on_die.protection import (
     CHAIN,
     COMPUTE,
@@ -458,7 +458,7 @@ class OnDie(UpdatingPath):
 
     def _stripe_s(self, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
         """Return (seconds from one stripe of a die to the next, name of the bottleneck)."""
-        return closed_form.stripe_s(self.devices, stripes, array, load)
+        return stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
         """Return the bound of the update stage: the number of stripes times the time of a stripe
@@ -494,7 +494,7 @@ class OnDie(UpdatingPath):
             f"{f' x {geometry.ways} dies' if self.cfg.pe.dispatch == 'lockstep' else ''}"
             " + commands)"
         )
-        if moved := closed_form.channel_s(self.devices, stripes):
+        if moved := channel_s(self.devices, stripes):
             text += f", including {moved * 1e6:.4g} us of transfers over the channel"
         text += f" + {plural(opened, 'erase')} x {flash.t_erase_ps / 1e9:.4g} ms"
         return Bound(whole * stripe + erases, name, text).sharing(passes is None)
