@@ -378,7 +378,7 @@ def compare(
         return training.timed(given, changed, *rule)
 
     trace, step_times = timed(cfg)
-    chosen = choose(paths)
+    chosen = choose(paths, trace)
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")

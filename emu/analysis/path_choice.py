@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ondie.emu.ndpipe.trained_head import TrainedHead, trained_head
 from ondie.emu.paths.base import Options, Path
 from ondie.emu.paths.data_parallel import Stannis
 from ondie.emu.paths.in_storage import InStorage
+from ondie.emu.paths.near_data import NearData
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
 from ondie.emu.paths.on_die.deepstore import ChipLevel
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, SmartUpdate
 from ondie.emu.units import InputError, known_names
+from ondie.traces import Trace
 
 PATHS: dict[str, type[Path]] = {
     path.name: path
     for path in (
-        HostOffload, PipelinedOffload, InStorage, OnDie, Stannis,
+        HostOffload, PipelinedOffload, InStorage, OnDie, Stannis, NearData,
         ChipLevel, SmartBase, SmartUpdate, SmartHandler, SmartComp,
     )
 }  # fmt: skip
@@ -32,12 +35,15 @@ RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
 """Paths that the headline may compare with the baseline; it uses the first one that ran."""
 
 
-def choose(names: Sequence[str] | None) -> list[str]:
+def choose(names: Sequence[str] | None, trace: Trace) -> list[str]:
     """Check the names of paths, and return them as a list; without names, return all paths except
-    BY_NAME. Raises InputError for an unknown name, or for a name that is given twice.
+    BY_NAME, and ndpipe only if ``trace`` trains a head. Raises InputError for an unknown name, or
+    for a name that is given twice.
     """
     if not names:
-        return [name for name in PATHS if name not in BY_NAME]
+        head = isinstance(trained_head(trace), TrainedHead)
+        usual = [name for name in PATHS if name not in BY_NAME]
+        return [name for name in usual if head or name != NearData.name]
     for name in names:
         if name not in PATHS:
             raise InputError(f"--paths: unknown path {name!r}; {known_names(name, PATHS)}")

@@ -796,6 +796,7 @@ CASES: dict[str, Case] = dict(
 # --- coverage
 
 NOT_COVERED: dict[str, str] = {
+    "--paths": "ndpipe needs a recorded trace that trains a head: tests/timing/test_near_data.py",
     "--device": "drives with a data sheet: validate-drives runs them",
     "ftl.gc_checks": "filled is MQSim's: the cases mqsim-*-quirks set it",
     "ftl.host_order": "polled is MQSim's: the cases mqsim-*-quirks set it",

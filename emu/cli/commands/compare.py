@@ -151,7 +151,8 @@ def offloading(
 @drive_options("optimstore-r1")
 @click.option("--paths", metavar="NAME,…",
               help="Paths to run (comma-separated); a named path that cannot run is an error.  "
-                   "[default: all but smart_base, smart_update, smart_handler and smart_comp; "
+                   "[default: all but smart_base, smart_update, smart_handler and smart_comp, "
+                   "and ndpipe only if the trace trains a head; "
                    "one that cannot run is n/a]")  # fmt: skip
 @click.option("--steps", type=WHOLE, metavar="N",
               help="Replay the first N steps.  [default: all recorded steps]")  # fmt: skip

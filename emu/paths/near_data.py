@@ -1,0 +1,201 @@
+"""NDPipe in one server: drives run the frozen layers, the host trains the head.
+
+Owns the order of a step: every drive reads its samples and runs the frozen layers; the features
+cross the link in FP16; the host runs the head forward and backward and updates it. The path
+simulates time, not values. Does not own the head (ndpipe/trained_head.py), the reading of samples
+(data_parallel.py), or time.
+Source: NDPipe (ASPLOS 2024), FT-DMP with one run. There the stores are servers; here they are the
+drives of the configuration, and the host is the Tuner. Not modeled: several runs (ondie validate
+ndpipe does), and the distribution of a new head, which training does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu.clock import ps_from_seconds
+from ondie.emu.cluster.data_split import largest_remainder
+from ondie.emu.compute import training
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.ftl.tables import logical_pages
+from ondie.emu.ndpipe.partition import FP16
+from ondie.emu.ndpipe.trained_head import TrainedHead, trained_head
+from ondie.emu.paths import statement
+from ondie.emu.paths.base import BACKWARD, FORWARD, PHASES, SAMPLES, UPDATE, Rows
+from ondie.emu.paths.closed_form import Bound, host_update_s
+from ondie.emu.paths.data_parallel import Stannis
+from ondie.emu.paths.layout.formats import MODEL_BYTES
+from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.paths.statement import Work
+from ondie.traces import step_times
+
+
+class NearData(Stannis):
+    """Frozen layers on the processors of N drives, head on the host."""
+
+    name: ClassVar[str] = "ndpipe"
+    title: ClassVar[str] = "frozen layers in N CSDs, head on the host"
+    exchanges: ClassVar[bool] = False
+
+    @cached_property
+    def head(self) -> TrainedHead:
+        """The head that the trace trains; :meth:`missing` refuses traces without one."""
+        found = trained_head(self.trace)
+        assert isinstance(found, TrainedHead)
+        return found
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of a sample's features."""
+        return FP16 * self.head.inputs
+
+    @property
+    def global_batch(self) -> int:
+        return self.trace.samples_per_step
+
+    def batches(self, step: int) -> tuple[int, ...]:
+        """Return the number of samples of each node in step ``step``: none on the host, and an even
+        share on each drive."""
+        drives = [1] * (self.nodes - 1)
+        return (0, *largest_remainder(self.trace.steps[step].samples, drives).tolist())
+
+    def frozen_s(self, step: int, samples: int) -> float:
+        """Return the time (s) in which a drive runs the frozen layers over ``samples`` samples: at
+        its stated rate, or at the host's time over isp.training_ratio."""
+        macs = self.trace.macs_forward - self.head.macs
+        if self.cfg.isp.flops_per_cycle:
+            return step_times.seconds(macs, samples, training.drive_flop_per_s(self.cfg))
+        record = self.trace.steps[step]
+        host = record.forward_s * macs / self.trace.macs_forward / record.samples
+        return host * samples / self.ratio
+
+    def head_ps(self, step: int) -> tuple[int, int]:
+        """Return the times (ps) of the head's forward and backward pass on the host. The trace's
+        forward time is divided by multiply-accumulates; only the head has a backward pass."""
+        record = self.trace.steps[step]
+        forward = record.forward_s * self.head.macs / self.trace.macs_forward
+        return ps_from_seconds(forward), ps_from_seconds(record.backward_s)
+
+    def notes(self) -> list[str]:
+        samples = self.batches(0)[1:]
+        few, many = min(samples), max(samples)
+        each = f"{few}" if few == many else f"{few} to {many}"
+        return [
+            f"timing only: {len(samples)} drives x {each} samples, {self.feature_bytes:,} bytes of "
+            f"features per sample; {self.head.macs / self.trace.macs_forward:.2%} of the forward "
+            "multiply-accumulates are the head's, on the host"
+        ]
+
+    def missing(self) -> str | None:
+        cfg, trace = self.cfg, self.trace
+        found = trained_head(trace)
+        if isinstance(found, str):
+            return found
+        if cfg.isp.kind != "cores":
+            return (
+                f"the drive has no processor that can run layers (isp.kind = {cfg.isp.kind}); set "
+                "isp.kind=cores and its keys, or use --device csd-pe"
+            )
+        if not trace.bytes_per_sample:
+            return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
+        if trace.macs_forward <= found.macs:
+            return (
+                f"{trace.name} states {trace.macs_forward:,} multiply-accumulates of the forward "
+                f"pass (macs_forward), of which the head has {found.macs:,}"
+            )
+        for i, record in enumerate(trace.steps):
+            if not record.forward_s + record.backward_s:
+                return (
+                    f"{trace.name} does not state the times of forward and backward (step {i}); "
+                    "use --forward and --backward"
+                )
+        if not self.ratio:
+            return (
+                "the drive's processor cannot train (isp.training_ratio = 0 and "
+                "isp.flops_per_cycle = 0); set one of them"
+            )
+        own, _, steps = self._places
+        page = self.geometry.page_bytes
+        data = -(-trace.dataset_samples * trace.bytes_per_sample // len(own))
+        pages = max(int(own.max()) * steps, -(-data // page))
+        if pages > logical_pages(cfg, self.geometry):
+            return (
+                f"the data set takes {pages * page / 1e9:.4g} GB per drive, more than the "
+                "conventional namespace has"
+            )
+        return None
+
+    def system(self, payload: bool, timeline: int) -> System:
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self._next)
+        start = out.fence(SAMPLES)
+        own, _ = self._device_samples(step)
+        pages, _, steps = self._places
+        arrived = []
+        for dev in np.flatnonzero(own).tolist():
+            count, lpn = int(own[dev]), int(step % steps * pages[dev])
+            read = out.join(self._read(out, plan_rows.ISP_IO, dev, lpn, count, start), SAMPLES)
+            made = out.one(
+                device=dev, resource=plan_rows.ISP, phase=FORWARD, after0=read,
+                array_ps=ps_from_seconds(self.frozen_s(step, count)),
+                bytes_out=count * self.feature_bytes,
+            )  # fmt: skip
+            arrived.append(
+                out.one(
+                    device=dev,
+                    resource=plan_rows.DMA_UP,
+                    phase=FORWARD,
+                    after0=made,
+                    bytes_out=count * self.feature_bytes,
+                )  # fmt: skip
+            )
+            if out.full():
+                yield out.take()
+        row = out.join(np.array(arrived), FORWARD)
+        for phase, length in zip((FORWARD, BACKWARD), self.head_ps(step), strict=True):
+            row = out.one(
+                resource=plan_rows.ACCELERATOR, phase=phase, array_ps=length, after0=row
+            )  # fmt: skip
+        if not self.trace.steps[step].skipped:
+            out.one(resource=plan_rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=row)
+        yield out.take()
+        self._next = out.next
+
+    def work(self, steps: int) -> Work:
+        gradient = VALUE_BYTES * self.trace.n_params
+        sizes = {
+            "model gradient": MODEL_BYTES * self.trace.n_params,
+            "gradient": gradient,
+            "states": (1 + len(self.kernel.states)) * gradient,
+            "copy": 0,
+            "weights": gradient,
+            "model": MODEL_BYTES * self.trace.n_params,
+        }
+        always = ("samples arrive", "samples used", *statement.gradient_made(VALUE_BYTES))
+        updated = ("update", *statement.weights_sent(VALUE_BYTES))
+        made: list[statement.HostPass] = []
+        for step in range(steps):
+            sizes["samples"] = self.feature_bytes * sum(self.batches(step))
+            names = always if self.trace.steps[step].skipped else (*always, *updated)
+            made += statement.passes(names, sizes)
+        return Work(host_dram=statement.total(made), host_updates=True)
+
+    def bound(self, step: int) -> Bound:
+        """Return the bound of the update stage: the host's update of the head."""
+        if self.trace.steps[step].skipped:
+            return Bound(0.0, "host CPU", "skipped step")
+        params, traffic = self.trace.n_params, self.kernel.bytes_per_param()
+        seconds = host_update_s(self.cfg, params, traffic)
+        slow = max(self.frozen_s(step, count) for count in self.batches(step)[1:])
+        text = (
+            f"{params:,} parameters of the head on the host; before it, the drives run the frozen "
+            f"layers for {slow:.4g} s"
+        )
+        return Bound(seconds, "host CPU", text)
