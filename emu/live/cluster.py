@@ -53,6 +53,10 @@ class Cluster:
         self._poll = select.poll()
         self._drives: list[int] = []
         self._queues: list[VfioAdminQueue] = []
+        self._near: list[socket.socket] = []
+        """The host's ends of the sockets of the drives' controllers."""
+        self._devices: list[Device] = []
+        """Devices of the drives that are not yet started."""
         self._last: tuple[float, float] | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
@@ -67,6 +71,10 @@ class Cluster:
         for client, _ in self._clients:
             client.close()
         self._clients.clear()
+        for each in (*self._near, *self._devices):
+            each.close()
+        self._near.clear()
+        self._devices.clear()
         for pid in self._drives:
             end_child(pid)
         self._drives.clear()
@@ -94,11 +102,13 @@ class Cluster:
         namespaces.sweep()
         namespaces.check_free(self.request.network)
         self._undo.callback(namespaces.sweep, self.pid)
-        devices = [self._drive_device(number) for number in range(self.request.drives)]
-        host = self._make_device("", device_name(-1, self.pid), device_name(-1, self.pid), -1)
+        self._devices = [self._drive_device(number) for number in range(self.request.drives)]
+        host = self._make_device("", -1)
         self._undo.callback(host.close)
         self.host = HostEnd(host, self.request.address(-1).packed, self._capture("host"))
-        sockets = [self._fork(number, device) for number, device in enumerate(devices)]
+        for number in range(self.request.drives):
+            self._fork(number)
+        sockets = self._near
         for number, near in enumerate(sockets):
             queue = VfioAdminQueue(near, self.request.form.payload)
             self._queues.append(queue)
@@ -127,14 +137,14 @@ class Cluster:
         """Make the namespace of a drive, and its device there."""
         space = namespace_name(number, self.pid)
         namespaces.run("netns", "add", space)
-        return self._make_device(space, device_name(number, self.pid), INSIDE, number)
+        return self._make_device(space, number)
 
-    def _make_device(self, space: str, name: str, final: str, number: int) -> Device:
+    def _make_device(self, space: str, number: int) -> Device:
         """Make the device of drive ``number``, or of the host for -1."""
         address = ipaddress.IPv4Interface(
             f"{self.request.address(number)}/{self.request.network.prefixlen}"
         )
-        return make_device(self.way.device, space, name, final, address, self.request.form.mtu)
+        return make_device(self.way.device, space, number, address, self.request.form.mtu)
 
     def _capture(self, name: str) -> Capture | None:
         if self.request.pcap is None:
@@ -143,8 +153,10 @@ class Cluster:
         self._undo.callback(found.close)
         return found
 
-    def _fork(self, number: int, device: Device) -> socket.socket:
-        """Start the process of a drive; return the socket of its controller."""
+    def _fork(self, number: int) -> None:
+        """Start the process of the next drive, and keep the socket of its controller. The process
+        has no descriptor of other drives: each sees the end of its own driver."""
+        device = self._devices.pop(0)
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         capture = self._capture(f"drive{number}")
         sys.stdout.flush()
@@ -154,12 +166,14 @@ class Cluster:
             far.close()
             device.close()
             self._drives.append(pid)
-            return near
+            self._near.append(near)
+            return
         code = 1
         try:
             for each in ENDING:
                 signal.signal(each, signal.SIG_DFL)
-            near.close()
+            for other in (near, *self._near, *self._devices):
+                other.close()
             self._control.socket.close()
             if self.host.device is not None:
                 self.host.device.close()
@@ -234,11 +248,13 @@ class Cluster:
         drives = []
         for number, port in enumerate(host.ports.values()):
             space = namespace_name(number, self.pid)
-            found = {"address": str(request.address(number)), "namespace": space, "device": INSIDE}
+            found: dict[str, int | str] = {
+                "address": str(request.address(number)), "namespace": space, "device": INSIDE,
+            }  # fmt: skip
             report = port.report()
             if port in silent:
                 report["state"] = f"{report['state']}, does not answer"
-            drives.append(found | report | {"kernel": kernel_counters(space, INSIDE)})
+            drives.append(found | report)
         name = device_name(-1, self.pid)
         counts = {key: host.counts[key] for key in
                   ("packets_in", "bytes_in", "packets_out", "bytes_out", "dropped")}  # fmt: skip
@@ -251,18 +267,9 @@ class Cluster:
             "mtu": request.form.mtu,
             "payload": request.form.payload,
             "in_flight": request.form.outstanding,
-            "host": {"address": str(request.address(-1)), "device": name, **counts,
-                     "kernel": kernel_counters("", name)},
+            "host": {"address": str(request.address(-1)), "device": name, **counts},
             "drives": drives,
         }  # fmt: skip
-
-
-def kernel_counters(space: str, device: str) -> dict[str, int]:
-    """Return the kernel's counters of a device; none if it has gone."""
-    try:
-        return namespaces.counters(space, device)
-    except InputError:
-        return {}
 
 
 def end_child(pid: int) -> None:

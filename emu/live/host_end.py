@@ -53,7 +53,9 @@ class Port:
         """Why nothing passes any more."""
         self.drive_status: dict[str, int | bytes] = {}
         """What the drive says of its end (controller/tunnel.STATUS_DATA), when last asked."""
-        self._asked = self._answered = False
+        self._asked = self._asking = self._answered = False
+        """The status shall be asked for; it is, and its identifier is in use; the drive has said
+        it."""
         self._moved = time.monotonic()
         self.relay.open()
         self.pump()
@@ -89,7 +91,7 @@ class Port:
             return
         commands = self.relay.commands(time.monotonic_ns() * PS_PER_NS)
         if self._asked:
-            self._asked = False
+            self._asked, self._asking = False, True
             asked = Sqe(wire.TUNNEL_RECEIVE, cid=STATUS_CID, cdw10=STATUS, cdw12=STATUS_BYTES)
             commands.append(Command(asked.pack()))
         for command in commands:
@@ -143,8 +145,9 @@ class Port:
     # --- status
 
     def ask(self) -> None:
-        """Ask the drive for its counters: ``answered`` then becomes True, if it answers."""
-        self._asked, self._answered = True, False
+        """Ask the drive for its counters: ``answered`` then becomes True, if it answers. A drive
+        that still owes an answer is not asked again: that answer counts."""
+        self._asked, self._answered = not self._asking, False
         self.pump()
 
     @property
@@ -155,7 +158,7 @@ class Port:
     def _told(self, completion: Completion) -> None:
         if len(completion.data) == STATUS_BYTES:
             self.drive_status = STATUS_DATA.unpack(bytes(completion.data))
-        self._answered = True
+        self._asking, self._answered = False, True
 
     def report(self) -> dict[str, int | str]:
         """Return what both ends have counted, as plain values."""

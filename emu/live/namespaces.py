@@ -137,15 +137,3 @@ def become_root() -> None:
     run_tool("mount", "--make-rprivate", "/")
     run_tool("mount", "-t", "tmpfs", "none", "/run")
     batch("", "link set lo up")
-
-
-def counters(namespace: str, device: str) -> dict[str, int]:
-    """Return the kernel's packets and bytes of a device, as programs see them. Raises
-    InputError."""
-    where = ("-n", namespace) if namespace else ()
-    (row,) = json.loads(run(*where, "-j", "-s", "link", "show", "dev", device))
-    found = {}
-    for way in ("tx", "rx"):
-        for what in ("packets", "bytes", "dropped"):
-            found[f"{way}_{what}"] = int(row["stats64"][way][what])
-    return found

@@ -6,30 +6,40 @@ of namespaces (namespaces.py). Source: Linux, ip-link(8), ip-address(8).
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 
 from ondie.emu.live import namespaces
 from ondie.emu.live.network_device import Device, TunDevice, VethDevice, without_offloads
+from ondie.emu.live.request import device_name, peer_name
+from ondie.emu.units import InputError
 
 INSIDE = "tun0"
 """Name of the device in the namespace of a drive."""
 
 
 def make_device(
-    kind: str, space: str, name: str, final: str, address: ipaddress.IPv4Interface, mtu: int
+    kind: str, space: str, number: int, address: ipaddress.IPv4Interface, mtu: int
 ) -> Device:
-    """Make a device of ``kind`` "tun" or "veth", name it ``final`` in namespace ``space`` ("": that
-    of this process), and give it its address and mtu (bytes). Raises InputError."""
+    """Make the device of drive ``number``, or of the host for -1, of ``kind`` "tun" or "veth", and
+    give it its address and mtu (bytes). ``space``: the namespace in which it gets the name INSIDE;
+    "": it stays in that of this process. Raises InputError."""
     device: Device
+    pid = os.getpid()
+    name = device_name(number, pid)
+    final = INSIDE if space else name
     up = f"link set dev {final} mtu {mtu}"
     if kind == "tun":
         device = TunDevice(name)
     else:
-        peer = f"{name}p"
+        peer = peer_name(number, pid)
         namespaces.batch(
             "", f"link add {name} mtu {mtu} type veth peer name {peer} mtu {mtu}",
-            f"link set dev {peer} addrgenmode none", f"link set dev {peer} arp off up",
+            f"link set dev {peer} arp off",
         )  # fmt: skip
+        _without_ipv6("", peer)
+        namespaces.batch("", f"link set dev {peer} up")
         without_offloads(peer)
         device = VethDevice(peer, without_offloads(name))
         up += " arp off"
@@ -37,6 +47,12 @@ def make_device(
         namespaces.batch("", f"link set dev {name} netns {space}")
         namespaces.batch(space, "link set dev lo up", f"link set dev {name} name {final}")
     given = f"addr add {address.with_prefixlen} dev {final}"
-    quiet = f"link set dev {final} addrgenmode none"
-    namespaces.batch(space, quiet, f"{up} up", given)
+    _without_ipv6(space, final)
+    namespaces.batch(space, f"{up} up", given)
     return device
+
+
+def _without_ipv6(space: str, device: str) -> None:
+    """Let a device have no address of IPv6; a kernel without IPv6 refuses to be asked."""
+    with contextlib.suppress(InputError):
+        namespaces.batch(space, f"link set dev {device} addrgenmode none")

@@ -7,6 +7,7 @@ Source: none.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -14,11 +15,13 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ondie.emu.live import namespaces
-from ondie.emu.live.cluster import Cluster, serve
+from ondie.emu.live.cluster import ENDING, Cluster, serve
+from ondie.emu.live.drive_end import PR_SET_PDEATHSIG
 from ondie.emu.live.request import Request, Way, file_of
 from ondie.emu.units import InputError
 
@@ -51,34 +54,67 @@ def read_state(name: str) -> dict[str, Any] | None:
 def start(request: Request, way: Way) -> int:
     """Start a cluster in the background; return its process when packets may pass. The file
     NAME.log has what it prints. Raises InputError."""
-    log = file_of(request.name, "log")
+    return _start(request, way, file_of(request.name, "log"))
+
+
+def run(request: Request, way: Way, ready: Callable[[int], None]) -> None:
+    """Run a cluster until this process gets SIGTERM, SIGINT or SIGHUP, or has gone. ``ready``:
+    called with the cluster's process when packets may pass. That is a process of its own, since one
+    with threads, as this may be, can neither enter a user namespace nor fork. Raises InputError."""
+    pid = _start(request, way, None)
+
+    def end(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+    before = {each: signal.signal(each, end) for each in ENDING}
+    try:
+        ready(pid)
+        _, code = os.waitpid(pid, 0)
+    finally:
+        end()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if os.waitstatus_to_exitcode(code):
+        raise InputError(f"tunnel up: process {pid} has ended with an error")
+
+
+def _start(request: Request, way: Way, log: Path | None) -> int:
+    """Start the process of a cluster; return it when packets may pass. ``log``: file for what it
+    prints; None: it prints where this process does, and ends with it. Raises InputError."""
     told, telling = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         os.close(told)
-        _background(request, way, log, telling)
+        _be_cluster(request, way, log, telling)
     os.close(telling)
     with open(told, encoding="utf-8") as file:
         answer = file.readline().rstrip("\n")  # drives have this pipe, too
     if answer != "ready":
         os.waitpid(pid, 0)
-        raise InputError(answer or f"tunnel up: has ended; see {log}")
+        raise InputError(answer or f"tunnel up: has ended{'' if log is None else f'; see {log}'}")
     return pid
 
 
-def _background(request: Request, way: Way, log: Path, telling: int) -> None:
+def _be_cluster(request: Request, way: Way, log: Path | None, telling: int) -> None:
     """Be the cluster. Does not return."""
     code = 1
+    parent = os.getppid()
     try:
         os.setsid()
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for target, source in ((0, null), (1, file), (2, file)):
-            os.dup2(source, target)
+        if log is not None:
+            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            for target, source in ((0, null), (1, file), (2, file)):
+                os.dup2(source, target)
 
         def ready(cluster: Cluster) -> None:
+            if log is None:  # not before: a new user namespace forgets it
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+                if os.getppid() != parent:
+                    cluster.end()
             write_state(cluster)
             os.write(telling, b"ready\n")
             os.close(telling)
@@ -110,7 +146,34 @@ def status(name: str) -> dict[str, Any]:
         raise InputError(
             f"--name {name}: no cluster of this name is up; `ondie tunnel up` starts one"
         ) from None
+    counted = [("", found["host"]), *((each["namespace"], each) for each in found["drives"])]
+    for space, each in counted:
+        each["kernel"] = _kernel_counters(found, space, each["device"])
     return found
+
+
+def _kernel_counters(found: dict[str, Any], space: str, device: str) -> dict[str, int]:
+    """Return the kernel's counters of a device; none if it has gone. Asked for here, because
+    packets would wait in the cluster's process."""
+    words = [*_inside(found), namespaces.tool("ip"), *(("-n", space) if space else ())]
+    try:
+        text = namespaces.run_tool(*words, "-j", "-s", "link", "show", "dev", device)
+    except InputError:
+        return {}
+    (row,) = json.loads(text)
+    return {
+        f"{way}_{what}": int(row["stats64"][way][what])
+        for way in ("tx", "rx")
+        for what in ("packets", "bytes", "dropped")
+    }
+
+
+def _inside(found: dict[str, Any]) -> list[str]:
+    """Return the words that run a program where a cluster's host is; "found": its status."""
+    if not found["own_user"]:
+        return []
+    tool = namespaces.tool("nsenter")
+    return [tool, "-t", str(found["pid"]), "-U", "-n", "-m", "--preserve-credentials"]
 
 
 def stop(name: str) -> bool:
@@ -146,10 +209,7 @@ def enter(name: str, where: str, command: tuple[str, ...]) -> list[str]:
     """Return the command line that runs ``command`` at ``where``: "host", or the number of a drive.
     Raises InputError."""
     found = status(name)
-    words: list[str] = []
-    if found["own_user"]:
-        tool = namespaces.tool("nsenter")
-        words = [tool, "-t", str(found["pid"]), "-U", "-n", "-m", "--preserve-credentials"]
+    words = _inside(found)
     if where == "host":
         return [*words, *command]
     if not where.isdecimal() or int(where) >= len(found["drives"]):

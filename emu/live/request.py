@@ -201,6 +201,12 @@ def device_name(number: int, pid: int) -> str:
     return f"ondie{pid}" if number < 0 else f"ondie{pid}d{number}"
 
 
+def peer_name(number: int, pid: int) -> str:
+    """Return the name of the near end of a veth pair whose far end is ``device_name``: at most 15
+    bytes, too, for any process and drive."""
+    return f"ondie{pid}p" if number < 0 else f"ondie{pid}p{number}"
+
+
 def namespace_name(number: int, pid: int) -> str:
     """Return the name of the namespace of drive ``number``."""
     return f"{namespaces.PREFIX}{pid}-{number}"

@@ -15,13 +15,12 @@ from typing import Self
 from ondie.emu.config.config import Config
 from ondie.emu.live import namespaces
 from ondie.emu.live.drive_end import DriveEnd
-from ondie.emu.live.placed_device import INSIDE, make_device
+from ondie.emu.live.placed_device import make_device
 from ondie.emu.live.request import (
     DEFAULT_PAYLOAD,
     LEAST_MTU,
     MOST_IN_FLIGHT,
     cost_of,
-    device_name,
     namespace_name,
     way_of,
 )
@@ -60,10 +59,7 @@ class ServedEnd:
             namespaces.sweep()
             undo.callback(namespaces.sweep, pid)
             namespaces.run("netns", "add", self.namespace)
-            name = device_name(0, pid)
-            device = make_device(
-                way_of("auto").device, self.namespace, name, INSIDE, self.address, mtu
-            )
+            device = make_device(way_of("auto").device, self.namespace, 0, self.address, mtu)
             undo.callback(device.close)
             end = DriveEnd(device, form, cost)
             undo.callback(end.close)

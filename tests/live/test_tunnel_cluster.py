@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from ondie.emu.cli.main import commands
 from ondie.emu.config.config import load_preset
 from ondie.emu.live import namespaces, processes, request
+from ondie.emu.live.network_device import TUN_FILE
 from ondie.emu.live.request import Request, way_of
 from ondie.emu.units import InputError
 from tests.live.processes import alone, needs_tunnels, wait_for
@@ -137,8 +138,20 @@ def address(number: int) -> str:
     return f"{NET}.{number + 2}"
 
 
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def ends_of(pid: int) -> tuple[int, int]:
+    """Number of sockets and of network devices that a process has open."""
+    found = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return sum("socket:" in each for each in found), found.count(TUN_FILE)
+
+
 def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
     with Running(mtu=9000, pace="none", pcap=tmp_path) as cluster:
+        assert ends_of(cluster.pid) == (3, 1)
+        assert [ends_of(each) for each in children(cluster.pid)] == [(1, 1)] * 2  # none of others
         assert all(cluster.ping(*ends) for ends in ((-1, 0), (-1, 1), (0, 1), (1, -1)))
         for ends in ((-1, 0), (1, -1), (0, 1)):
             cluster.copy(*ends)
@@ -189,13 +202,15 @@ def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
 def test_with_the_emulator_stopped_nothing_passes_and_a_kill_is_swept():
     with Running(drives=1, pace="none") as cluster:
         assert cluster.ping(-1, 0)
-        children = Path(f"/proc/{cluster.pid}/task/{cluster.pid}/children").read_text().split()
-        (drive,) = map(int, children)
+        (drive,) = children(cluster.pid)
         os.kill(drive, signal.SIGSTOP)
         assert not cluster.ping(-1, 0, 1.0)
-        assert "does not answer" in processes.status(NAME)["drives"][0]["state"]
+        for _ in range(3):  # the first question still waits for its answer
+            assert "does not answer" in processes.status(NAME)["drives"][0]["state"]
         os.kill(drive, signal.SIGCONT)
         assert cluster.ping(-1, 0)
+        found = processes.status(NAME)["drives"][0]
+        assert found["state"] == "open" and found["drive_refused"] == 0
         os.kill(drive, signal.SIGKILL)
         wait_for("the end", lambda: "gone" in processes.status(NAME)["drives"][0]["state"])
         assert not cluster.ping(-1, 0, 0.5)

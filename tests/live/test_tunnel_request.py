@@ -1,10 +1,11 @@
-"""Are wrong names of clusters refused before any file is touched?"""
+"""Are wrong names of clusters refused before any file is touched, and do names of devices fit?"""
 
 import pytest
 from click.testing import CliRunner
 
 from ondie.emu.cli.main import commands
 from ondie.emu.live import request
+from ondie.emu.live.network_device import NAME_BYTES
 from ondie.emu.units import InputError
 
 
@@ -26,3 +27,15 @@ def test_a_wrong_name_is_one_line_and_touches_no_file(name, words, tmp_path, mon
     assert why.count("\n") == 0 and len(why) < 120
     assert sorted(each.read_text() for each in victim.iterdir()) == ["of others"] * 3
     assert [each.name for each in place.iterdir()] == ["a.json"]
+
+
+def test_names_of_devices_fit_for_any_process_and_drive():
+    most = 1 << 22  # kernel.pid_max
+    names = [
+        name(number, pid)
+        for pid in (1, most)
+        for number in range(-1, request.MOST_DRIVES)
+        for name in (request.device_name, request.peer_name)
+    ]
+    assert max(map(len, names)) <= NAME_BYTES
+    assert len(set(names)) == len(names)

@@ -6,6 +6,7 @@ Owns the options and what is printed. Does not own the cluster (emu/live). Sourc
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,6 @@ from ondie.emu.cli.options import drive_options
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
 from ondie.emu.live import host_program, processes
-from ondie.emu.live.cluster import Cluster, serve
 from ondie.emu.live.request import DEVICES, Request, way_of
 from ondie.emu.units import InputError
 
@@ -67,13 +67,8 @@ def up(
     )  # fmt: skip
     way = way_of(network_device)
     click.echo(f"{name}: {drives} x {device}, {way}")
-
-    def ready(cluster: Cluster) -> None:
-        processes.write_state(cluster)
-        _show(request, cluster.pid)
-
     if foreground:
-        serve(request, way, ready)
+        processes.run(request, way, functools.partial(_show, request))
         processes.stop(name)
     else:
         _show(request, processes.start(request, way))
