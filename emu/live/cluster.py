@@ -24,6 +24,7 @@ from ondie.emu.live.admin_queue import VfioAdminQueue
 from ondie.emu.live.capture import Capture
 from ondie.emu.live.drive_end import run_drive
 from ondie.emu.live.host_end import HostEnd, Port
+from ondie.emu.live.inject import TURN_MS, FaultyPort, FaultyQueue, lost_ps
 from ondie.emu.live.network_device import Device
 from ondie.emu.live.placed_device import INSIDE, make_device
 from ondie.emu.live.request import Request, Way, device_name, file_of, namespace_name
@@ -58,6 +59,7 @@ class Cluster:
         self._devices: list[Device] = []
         """Devices of the drives that are not yet started."""
         self._last: tuple[float, float] | None = None
+        self._faulty: list[FaultyPort] = []
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._start()
@@ -112,7 +114,7 @@ class Cluster:
         for number, near in enumerate(sockets):
             queue = VfioAdminQueue(near, self.request.form.payload)
             self._queues.append(queue)
-            self.host.add(Port(queue, self.request.form, self.request.address(number).packed))
+            self.host.add(self._port(queue, number))
         for port, near in zip(self.host.ports.values(), sockets, strict=True):
             self._poll.register(port.queue, select.POLLIN)
             self._poll.register(near, select.POLLIN)
@@ -132,6 +134,16 @@ class Cluster:
                 why = gone[0] if gone else f"a tunnel is not open after {OPEN_S:g} s"
                 raise InputError(f"tunnel up: {why}")
             self._turn(ASK_MS)
+
+    def _port(self, queue: VfioAdminQueue, number: int) -> Port:
+        """Return the tunnel of drive ``number``, whose controller is behind ``queue``."""
+        request, address = self.request, self.request.address(number).packed
+        if request.faults is None:
+            return Port(queue, request.form, address)
+        faulty = FaultyQueue(queue, request.faults, number)
+        port = FaultyPort(faulty, request.form, address, lost_ps(request.form, request.cost))
+        self._faulty.append(port)
+        return port
 
     def _drive_device(self, number: int) -> Device:
         """Make the namespace of a drive, and its device there."""
@@ -204,6 +216,8 @@ class Cluster:
             wait_ms = HOLD_MS
         elif self._clients:
             wait_ms = ASK_MS
+        if self._faulty:
+            wait_ms = TURN_MS
         for fd, _ in self._poll.poll(wait_ms):
             if fd == self._ending:
                 return False
@@ -216,6 +230,9 @@ class Cluster:
             elif (port := self._by_socket.get(fd)) is not None:
                 port.gone = port.gone or "the drive has gone"
                 self._poll.unregister(fd)
+        for faulty in self._faulty:
+            faulty.tick()
+            host.work(faulty)
         self._answer()
         return True
 
@@ -267,6 +284,7 @@ class Cluster:
             "mtu": request.form.mtu,
             "payload": request.form.payload,
             "in_flight": request.form.outstanding,
+            "inject": "" if request.faults is None else str(request.faults),
             "host": {"address": str(request.address(-1)), "device": name, **counts},
             "drives": drives,
         }  # fmt: skip

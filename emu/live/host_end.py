@@ -38,14 +38,17 @@ PS_PER_NS = 1000
 class Port:
     """One drive's tunnel at the host. ``queue``: the way to its controller. ``form``: what is asked
     for at the open. ``address``: the drive's address, bytes[4]. ``take_over``: close a tunnel that
-    another host has left open."""
+    another host has left open. ``cids``, ``timeout_ps``: of the relay (nvme/tunnel/host.py)."""
 
     def __init__(
-        self, queue: AdminQueue, form: Format, address: bytes, take_over: bool = False
-    ) -> None:
+        self, queue: AdminQueue, form: Format, address: bytes, take_over: bool = False,
+        cids: range = range(STATUS_CID), timeout_ps: int = 0,
+    ) -> None:  # fmt: skip
         self.queue, self.address = queue, address
         opening = random.SystemRandom().randrange(1, 1 << 32)
-        self.relay = HostRelay(form, range(STATUS_CID), opening=opening, take_over=take_over)
+        self.relay = HostRelay(
+            form, cids, timeout_ps=timeout_ps, opening=opening, take_over=take_over
+        )  # fmt: skip
         self.counts: Counter[str] = Counter()
         """Packets and bytes "down" and "up"; "dropped" ones, "forwarded" ones to other drives, and
         "link_down" and "link_up": bytes of entries and data on the link."""
@@ -176,11 +179,12 @@ class Port:
             "writes": relay.issued["write"],
             "receives": relay.issued["receive"],
             "repeated": relay.repeated,
+            "strays": relay.strays,
             "link_bytes_down": counts["link_down"],
             "link_bytes_up": counts["link_up"],
         }
         for name in ("blocksdown", "bytesdown", "packetsdown", "blocksup", "bytesup", "packetsup",
-                     "dropped", "empty", "refused"):  # fmt: skip
+                     "dropped", "empty", "repeated", "refused"):  # fmt: skip
             value = told.get(name, 0)
             assert isinstance(value, int)
             found[f"drive_{name}"] = value

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from ondie.emu.config.config import Config
 from ondie.emu.live import namespaces
+from ondie.emu.live.inject import HOLD_MS, Faults
 from ondie.emu.live.network_device import TUN_FILE
 from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
-from ondie.emu.nvme.tunnel.framing import HEADER, LONGEST, Format
+from ondie.emu.nvme.tunnel.framing import HEADER, LONGEST, PS_PER_MS, Format
 from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER
 from ondie.emu.serve.tunnel import MOST_HOLD_PS
 from ondie.emu.units import KINDS, InputError, parse
@@ -46,16 +47,18 @@ class Request:
     """Time that commands take; None: none."""
     pcap: Path | None
     """Folder of the captured packets; None: none are captured."""
+    faults: Faults | None = None
+    """Faults between the relay and the controllers; None: none."""
 
     @classmethod
     def of(
         cls, cfg: Config, *, name: str = "cluster", drives: int = 2, subnet: str = "10.77.0.0/24",
         mtu: int | None = None, payload: int | None = None, in_flight: int | None = None,
-        pace: str = "model", pcap: str | None = None,
+        pace: str = "model", pcap: str | None = None, inject: str | None = None,
     ) -> Request:  # fmt: skip
         """Return the request. ``subnet``: network whose first address the host gets, and the
         next ones the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate.
-        Raises InputError that names the option."""
+        ``inject``: faults (inject.Faults.of). Raises InputError that names the option."""
         check_name(name)
         if not 1 <= drives <= MOST_DRIVES:
             raise InputError(f"--drives {drives}: must be from 1 to {MOST_DRIVES}")
@@ -66,10 +69,12 @@ class Request:
         in_flight = DEFAULT_IN_FLIGHT if in_flight is None else in_flight
         if not 1 <= in_flight <= MOST_IN_FLIGHT:
             raise InputError(f"--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}")
+        faults = None if inject is None else Faults.of(inject)
         try:
             form = Format(
                 DEFAULT_PAYLOAD if payload is None else payload, in_flight, mtu,
-                model.form.concatenate, "hold", MOST_HOLD_PS,
+                model.form.concatenate, "hold",
+                MOST_HOLD_PS if faults is None else HOLD_MS * PS_PER_MS,
             )  # fmt: skip
         except InputError as error:
             raise InputError(f"--payload {payload}: {error}") from error
@@ -85,7 +90,7 @@ class Request:
             raise InputError(f"--pcap {pcap}: must be an existing folder")
         return cls(
             name=name, cfg=cfg, drives=drives, network=network, form=form,
-            cost=cost_of(model, pace, mtu), pcap=folder,
+            cost=cost_of(model, pace, mtu), pcap=folder, faults=faults,
         )  # fmt: skip
 
     def address(self, number: int) -> ipaddress.IPv4Address:

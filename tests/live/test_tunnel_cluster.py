@@ -86,7 +86,7 @@ class Running:
         asked = Request.of(cfg, name=NAME, subnet=f"{NET}.0/24", **options)
         words = [sys.executable, "-m", "ondie.emu.cli", "tunnel", "up", "--name", NAME, "--subnet",
                  f"{NET}.0/24", "--drives", str(asked.drives)]  # fmt: skip
-        for key in ("pace", "mtu", "pcap"):
+        for key in ("pace", "mtu", "pcap", "inject"):
             if key in options:
                 words += [f"--{key}", str(options[key])]
         try:

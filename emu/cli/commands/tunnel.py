@@ -18,6 +18,7 @@ from ondie.emu.cli.options import drive_options
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
 from ondie.emu.live import host_program, processes
+from ondie.emu.live.inject import EXAMPLE
 from ondie.emu.live.request import DEVICES, Request, way_of
 from ondie.emu.units import InputError
 
@@ -49,11 +50,14 @@ def tunnel() -> None:
 @click.option("--network-device", type=click.Choice(DEVICES), default="auto", show_default=True,
               help="Kind of the network devices; auto: tun if it can be used.")  # fmt: skip
 @click.option("--pcap", metavar="DIR", help="Write the packets of each end to a file of DIR.")
+@click.option("--inject", metavar="FAULTS",
+              help="Lose, repeat and delay shares of the commands and completions, such as "
+              f"{EXAMPLE}.")  # fmt: skip
 @click.option("--foreground", is_flag=True, help="Stay in the foreground until a signal.")
 def up(
     name: str, drives: int, device: str, settings: tuple[str, ...], subnet: str, mtu: int | None,
     payload: int | None, in_flight: int | None, pace: str, network_device: str, pcap: str | None,
-    foreground: bool,
+    inject: str | None, foreground: bool,
 ) -> None:  # fmt: skip
     """Start drives with a network device each, and the host's device and relay.
 
@@ -63,7 +67,7 @@ def up(
     """
     request = Request.of(
         configuration(device, settings), name=name, drives=drives, subnet=subnet, mtu=mtu,
-        payload=payload, in_flight=in_flight, pace=pace, pcap=pcap,
+        payload=payload, in_flight=in_flight, pace=pace, pcap=pcap, inject=inject,
     )  # fmt: skip
     way = way_of(network_device)
     click.echo(f"{name}: {drives} x {device}, {way}")
@@ -135,7 +139,7 @@ def status(name: str, **values: Any) -> None:
 
 def _lines(number: int, drive: dict[str, Any]) -> list[str]:
     """Return the lines of one drive."""
-    return [
+    lines = [
         f"drive {number} {drive['address']} {drive['namespace']}: {drive['state']}",
         f"  to the drive: {drive['packets_down']} packets, {drive['bytes_down']} B; "
         f"{drive['writes']} write commands; link {drive['link_bytes_down']} B",
@@ -145,6 +149,14 @@ def _lines(number: int, drive: dict[str, Any]) -> list[str]:
         f"  dropped {drive['dropped']}, forwarded to drives {drive['forwarded']}, "
         f"repeated {drive['repeated']}, refused {drive['drive_refused']}",
     ]
+    if "resets" in drive:
+        injected = [
+            f"{what} {drive[f'injected_commands_{what}']} commands and "
+            f"{drive[f'injected_completions_{what}']} completions"
+            for what in ("lost", "duplicated", "reordered")
+        ]
+        lines.append(f"  injected: {', '.join(injected)}; {drive['resets']} resets")
+    return lines
 
 
 @tunnel.command("exec", context_settings={"ignore_unknown_options": True})

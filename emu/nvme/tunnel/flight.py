@@ -79,6 +79,11 @@ class Flight:
         return (kind, number) in self._active
 
     @property
+    def lost(self) -> int:
+        """Number of commands that are taken for lost and may still be executed."""
+        return len(self._lost)
+
+    @property
     def empty(self) -> bool:
         """No command is under way, except those taken for lost."""
         return not self._under_way and not self._active

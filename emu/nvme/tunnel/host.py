@@ -167,6 +167,12 @@ class HostRelay:
         """Number of commands that were issued again."""
         return self._flight.repeated
 
+    @property
+    def lost(self) -> int:
+        """Number of commands that are taken for lost and whose end has not come. Each keeps an
+        identifier, until none is left for others: then the oldest one is used again."""
+        return self._flight.lost
+
     def in_flight(self, kind: str) -> int:
         """Return the number of commands of a kind that are not completed."""
         return self._flight.count(kind)

@@ -1,0 +1,278 @@
+"""Faults that `ondie tunnel up --inject` puts between the host's relay and a drive's controller.
+
+Owns what is lost, repeated and delayed of commands and completions, and the repair of it: the clock
+of lost commands, and resets of the controller. Does not own the repetition of commands
+(nvme/tunnel/flight.py) or the queue (admin_queue.py).
+Source: none. As with the driver of Linux, a command that has not ended in time may still be
+executed later, so its identifier and its buffer stay in use until a reset of the controller.
+
+A fault meets whole commands and completions: what the relay submits for the tunnel, and what the
+controller posts for it. The status command meets none.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from ondie.emu.live.admin_queue import CIDS, STATUS_CID, VfioAdminQueue
+from ondie.emu.live.host_end import PS_PER_NS, Port
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.nvme.tunnel.framing import PS_PER_MS, Data, Format
+from ondie.emu.nvme.wire import Command, Completion
+from ondie.emu.units import InputError, digits, quoted
+
+HOLD_MS = 20
+"""Time for which a drive holds a command when commands may be lost: it delays the repair."""
+LOST_MS = 50
+"""Time, in addition, after which a command is taken for lost."""
+MOST_DELAY_S = 0.005
+TURN_MS = 2
+"""Time after which delayed and lost commands are looked for."""
+COPIES = range(50, STATUS_CID)
+"""Identifiers of repeated commands; the relay has those before."""
+MOST_LOST = 0.5
+"""Largest sum of the shares: of what is left, enough must pass."""
+EXAMPLE = "loss=0.01,duplicate=0.01,reorder=0.05,reset=0.0001,seed=1"
+assert STATUS_CID < CIDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Shares of commands, and of completions, that a fault meets. Made by :meth:`of`."""
+
+    loss: float = 0.0
+    """They do not arrive."""
+    duplicate: float = 0.0
+    """They arrive twice: a command with another identifier."""
+    reorder: float = 0.0
+    """They arrive up to MOST_DELAY_S later, after others."""
+    reset: float = 0.0
+    """Of commands only: the controller is reset after this one."""
+    seed: int = 1
+    """Of the random numbers; drives have different ones."""
+
+    @classmethod
+    def of(cls, text: str, option: str = "--inject") -> Faults:
+        """Return the faults that ``text`` spells: KEY=VALUE, separated by commas. Raises
+        InputError that names ``option``."""
+        keys = [each.name for each in fields(cls)]
+        found: dict[str, float] = {}
+        for each in text.split(","):
+            key, equals, value = each.partition("=")
+            if not equals or key not in keys:
+                raise InputError(f"{option}: {quoted(each)} must be KEY=VALUE with one of the keys "
+                                 f"{', '.join(keys)}; write for example {EXAMPLE}")  # fmt: skip
+            if key in found:
+                raise InputError(f"{option}: {key} is given twice")
+            found[key] = _number(key, value, option)
+        seed = int(found.pop("seed", cls.seed))
+        faults = cls(**found, seed=seed)
+        if faults.loss + faults.duplicate + faults.reorder > MOST_LOST:
+            raise InputError(f"{option} {text}: loss, duplicate and reorder must be at most "
+                             f"{MOST_LOST} in all")  # fmt: skip
+        return faults
+
+    def __str__(self) -> str:
+        return ",".join(f"{each.name}={getattr(self, each.name):g}" for each in fields(self))
+
+
+def _number(key: str, value: str, option: str) -> float:
+    """Return the value of a key of Faults. Raises InputError."""
+    if key == "seed":
+        try:
+            number = digits(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number < 1 << 32:
+            raise InputError(f"{option}: seed = {quoted(value)}: must be a whole number from 0 to "
+                             f"{(1 << 32) - 1}")  # fmt: skip
+        return number
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= MOST_LOST:
+        raise InputError(f"{option}: {key} = {quoted(value)}: must be a share from 0 to "
+                         f"{MOST_LOST}")  # fmt: skip
+    return share
+
+
+class _Delayed(NamedTuple):
+    """A command or completion that comes later."""
+
+    item: Command | Completion
+    due: float
+    """Time at which it goes on, s of the monotonic clock."""
+    passed: int
+    """How many had passed before."""
+
+
+class _Way:
+    """One direction of a queue. ``name`` is "commands" or "completions"; ``counts`` gets
+    NAME_lost, NAME_duplicated, and NAME_reordered, of which others have passed."""
+
+    def __init__(self, name: str, faults: Faults, rng: random.Random, counts: Counter[str]) -> None:
+        self._name, self._faults, self._rng, self._counts = name, faults, rng, counts
+        self._delayed: list[_Delayed] = []
+        self._passed = 0
+
+    def clear(self) -> None:
+        """Drop what is delayed."""
+        self._delayed.clear()
+
+    def fate(self, item: Command | Completion) -> int:
+        """Return how often an item passes now: 0, 1 or 2. It is delayed, or lost, if 0."""
+        faults, counts, name = self._faults, self._counts, self._name
+        chance = self._rng.random()
+        if chance < faults.loss:
+            counts[f"{name}_lost"] += 1
+            return 0
+        chance -= faults.loss
+        if chance < faults.reorder:
+            due = time.monotonic() + self._rng.uniform(0, MOST_DELAY_S)
+            self._delayed.append(_Delayed(item, due, self._passed))
+            return 0
+        self._passed += 1
+        return 1 + (chance - faults.reorder < faults.duplicate)
+
+    def due(self) -> list[Command | Completion]:
+        """Return the delayed items whose time has come."""
+        now = time.monotonic()
+        found = [each for each in self._delayed if each.due <= now]
+        if found:
+            self._delayed = [each for each in self._delayed if each.due > now]
+        for each in found:
+            self._counts[f"{self._name}_reordered"] += self._passed > each.passed
+        self._passed += len(found)
+        return [each.item for each in found]
+
+
+class FaultyQueue:
+    """An admin queue (admin_queue.AdminQueue) with faults on the way to the controller and back.
+    ``number``: of the drive."""
+
+    def __init__(self, queue: VfioAdminQueue, faults: Faults, number: int) -> None:
+        self._queue, self._faults = queue, faults
+        self._rng = random.Random(f"{faults.seed} {number}")
+        self.counts: Counter[str] = Counter()
+        """What has met a fault, and "resets" that are due by chance."""
+        self._down = _Way("commands", faults, self._rng, self.counts)
+        self._up = _Way("completions", faults, self._rng, self.counts)
+        self._copies: set[int] = set()
+        """Identifiers in use of COPIES."""
+        self.reset_due = False
+
+    def fileno(self) -> int:
+        """Return the descriptor of the interrupt."""
+        return self._queue.fileno()
+
+    def submit(self, commands: list[Command]) -> None:
+        """Submit commands, and those that are due; see AdminQueue."""
+        passing: list[Command] = []
+        for each in commands:
+            if _cid(each.sqe, 2) == STATUS_CID:
+                passing.append(each)
+                continue
+            times = self._down.fate(each)
+            passing += [each] * (times > 0)
+            passing += self._copy(each) if times > 1 else []
+            if self._rng.random() < self._faults.reset:
+                self.reset_due = True
+        passing += [each for each in self._down.due() if isinstance(each, Command)]
+        self._queue.submit(passing)
+
+    def _copy(self, command: Command) -> list[Command]:
+        """Return a copy of a command with another identifier; none if all are in use."""
+        for cid in COPIES:
+            if cid not in self._copies:
+                self._copies.add(cid)
+                self.counts["commands_duplicated"] += 1
+                entry = command.sqe
+                return [Command(entry[:2] + cid.to_bytes(2, "little") + entry[4:], command.data)]
+        return []
+
+    def completions(self) -> list[Completion]:
+        """Return the completions since the last call, and those that are due; see AdminQueue."""
+        found: list[Completion] = []
+        for each in self._queue.completions():
+            cid = _cid(each.cqe, 12)
+            if cid in self._copies:
+                self._copies.discard(cid)
+            elif cid == STATUS_CID:
+                found.append(each)
+            else:
+                times = self._up.fate(each)
+                self.counts["completions_duplicated"] += times > 1
+                found += [each] * times
+        return found + [each for each in self._up.due() if isinstance(each, Completion)]
+
+    def reset(self) -> None:
+        """Reset the controller. Raises InputError."""
+        self._queue.reset()
+        self._down.clear()
+        self._up.clear()
+        self._copies.clear()
+        self.reset_due = False
+
+
+def _cid(entry: Data, at: int) -> int:
+    """Return the command identifier at an offset of an entry."""
+    return entry[at] | entry[at + 1] << 8
+
+
+def lost_ps(form: Format, cost: TunnelCost | None) -> int:
+    """Return the time after which a command is taken for lost, in addition to that for which a
+    drive holds it, ps: LOST_MS, and twice the time of a full queue at the rate of ``cost``."""
+    queue_ps = 0.0
+    if cost is not None:
+        rate = min(cost.up.link, cost.down.link)
+        queue_ps = 2 * form.outstanding * form.payload / rate * 1e12
+    return LOST_MS * PS_PER_MS + int(queue_ps)
+
+
+class FaultyPort(Port):
+    """A drive's tunnel at the host behind a queue with faults. ``timeout_ps``: time after which a
+    command is taken for lost (:func:`lost_ps`). :meth:`tick` must be called every TURN_MS."""
+
+    def __init__(
+        self, queue: FaultyQueue, form: Format, address: bytes, timeout_ps: int
+    ) -> None:  # fmt: skip
+        self.faulty = queue
+        super().__init__(
+            queue, form, address, cids=range(COPIES.start), timeout_ps=timeout_ps
+        )  # fmt: skip
+
+    def tick(self) -> None:
+        """Take commands for lost, and reset the controller if that is due: by chance, or because
+        the identifiers of lost commands are missing. :meth:`work` must follow."""
+        if self.gone:
+            return
+        self.relay.tick(time.monotonic_ns() * PS_PER_NS)
+        needed = 2 * self.relay.form.outstanding + 1
+        if self.faulty.reset_due or self.relay.lost + needed > COPIES.start:
+            self.reset()
+
+    def reset(self) -> None:
+        """Reset the controller; the tunnel goes on."""
+        try:
+            self.faulty.reset()
+        except InputError as error:
+            self._end(str(error))
+            return
+        self.counts["resets"] += 1
+        self.relay.reset()
+        if self._asking:
+            self._asked, self._asking = True, False
+
+    def report(self) -> dict[str, int | str]:
+        """Return what both ends have counted, and the injected faults."""
+        counts = self.faulty.counts
+        found = super().report()
+        for way in ("commands", "completions"):
+            for what in ("lost", "duplicated", "reordered"):
+                found[f"injected_{way}_{what}"] = counts[f"{way}_{what}"]
+        return found | {"resets": self.counts["resets"]}
