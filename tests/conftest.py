@@ -233,9 +233,10 @@ TOGETHER = (
     "tests/live/test_guest_tunnel.py",
     "tests/live/test_nbd_clients.py",
     "tests/live/test_power_cuts.py",
+    "tests/live/test_tunnel_allreduce.py",
 )
-"""Whose tests are built on what takes minutes at full counts, or mount file systems: one process
-has them all."""
+"""Whose tests are built on what takes minutes at full counts, share a cluster, or mount file
+systems: one process has them all."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -155,7 +155,7 @@ def status(name: str) -> dict[str, Any]:
 def _kernel_counters(found: dict[str, Any], space: str, device: str) -> dict[str, int]:
     """Return the kernel's counters of a device; none if it has gone. Asked for here, because
     packets would wait in the cluster's process."""
-    words = [*_inside(found), namespaces.tool("ip"), *(("-n", space) if space else ())]
+    words = [*inside(found), namespaces.tool("ip"), *(("-n", space) if space else ())]
     try:
         text = namespaces.run_tool(*words, "-j", "-s", "link", "show", "dev", device)
     except InputError:
@@ -168,8 +168,8 @@ def _kernel_counters(found: dict[str, Any], space: str, device: str) -> dict[str
     }
 
 
-def _inside(found: dict[str, Any]) -> list[str]:
-    """Return the words that run a program where a cluster's host is; "found": its status."""
+def inside(found: dict[str, Any]) -> list[str]:
+    """Return the words that run a program where a cluster's host is; ``found``: its status."""
     if not found["own_user"]:
         return []
     tool = namespaces.tool("nsenter")
@@ -203,17 +203,3 @@ def _ended(pid: int, seconds: float) -> bool:
             return False
         time.sleep(0.01)
     return True
-
-
-def enter(name: str, where: str, command: tuple[str, ...]) -> list[str]:
-    """Return the command line that runs ``command`` at ``where``: "host", or the number of a drive.
-    Raises InputError."""
-    found = status(name)
-    words = _inside(found)
-    if where == "host":
-        return [*words, *command]
-    if not where.isdecimal() or int(where) >= len(found["drives"]):
-        most = len(found["drives"]) - 1
-        raise InputError(f"{where}: no such end of the tunnel; must be host, or 0 to {most}")
-    space = found["drives"][int(where)]["namespace"]
-    return [*words, namespaces.tool("ip"), "netns", "exec", space, *command]

@@ -17,7 +17,7 @@ from ondie.emu.cli.click_helpers import WHOLE, Group
 from ondie.emu.cli.options import drive_options
 from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.config.config import configuration
-from ondie.emu.live import host_program, processes
+from ondie.emu.live import entry, host_program, processes
 from ondie.emu.live.inject import EXAMPLE
 from ondie.emu.live.request import DEVICES, Request, way_of
 from ondie.emu.units import InputError
@@ -161,13 +161,21 @@ def _lines(number: int, drive: dict[str, Any]) -> list[str]:
 
 @tunnel.command("exec", context_settings={"ignore_unknown_options": True})
 @name_option
-@click.argument("where", metavar="host|NUMBER")
+@click.option("--shell", is_flag=True,
+              help="Join the words of COMMAND with spaces and give the line to sh, as ssh "
+              "does.")  # fmt: skip
+@click.argument("where", metavar="host|NUMBER|ADDRESS")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run_exec(name: str, where: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND at the host's end, or in the namespace of drive NUMBER."""
-    words = processes.enter(name, where, command)
+def run_exec(name: str, shell: bool, where: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND at the host's end, or in the namespace of a drive.
+
+    It finds the address of its end in ONDIE_TUNNEL_ADDRESS, and the name of the network device in
+    ONDIE_TUNNEL_DEVICE. Write -- before a COMMAND with options.
+    """
+    found = processes.status(name)
+    words = entry.words_at(found, where, command, shell)
     try:
-        os.execvp(words[0], words)
+        os.execvpe(words[0], words, os.environ | entry.variables_at(found, where))
     except OSError as error:
         raise InputError(f"{words[0]}: {error.strerror}") from error
 

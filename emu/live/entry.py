@@ -1,0 +1,52 @@
+"""The way into an end of a running cluster: the command line and the variables of a program there.
+
+Owns how an end is named, and what a program at an end is told. Does not own namespaces
+(namespaces.py) or what a cluster reports (cluster.py).
+Source: Linux, ip-netns(8), nsenter(1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ondie.emu.live import namespaces, processes
+from ondie.emu.units import InputError
+
+ADDRESS, DEVICE = "ONDIE_TUNNEL_ADDRESS", "ONDIE_TUNNEL_DEVICE"
+"""Variables of a program at an end: address of the end, and name of the network device there."""
+
+
+def end_of(found: dict[str, Any], where: str) -> int:
+    """Return the number of the drive that ``where`` names, -1 for the host: "host", a number, or an
+    address. ``found``: what the cluster reports. Raises InputError if there is no such end."""
+    drives = found["drives"]
+    if where in map(str, range(len(drives))):
+        return int(where)
+    addresses = [drive["address"] for drive in drives]
+    if where in addresses:
+        return addresses.index(where)
+    if where in ("host", found["host"]["address"]):
+        return -1
+    most = len(drives) - 1
+    raise InputError(
+        f"{where}: no such end of the tunnel; must be host, 0 to {most}, or the address of an end"
+    )
+
+
+def words_at(found: dict[str, Any], where: str, command: tuple[str, ...], shell: bool) -> list[str]:
+    """Return the command line that runs ``command`` at the end ``where`` (:func:`end_of`).
+    ``shell``: join its words with spaces and give the line to sh, as ssh does. Raises
+    InputError."""
+    number = end_of(found, where)
+    words = processes.inside(found)
+    if number >= 0:
+        space = found["drives"][number]["namespace"]
+        words += [namespaces.tool("ip"), "netns", "exec", space]
+    return [*words, "sh", "-c", " ".join(command)] if shell else [*words, *command]
+
+
+def variables_at(found: dict[str, Any], where: str) -> dict[str, str]:
+    """Return the variables of a program at the end ``where``. Raises InputError."""
+    number = end_of(found, where)
+    end = found["host"] if number < 0 else found["drives"][number]
+    return {ADDRESS: end["address"], DEVICE: end["device"]}

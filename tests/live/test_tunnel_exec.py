@@ -1,0 +1,53 @@
+"""Does `ondie tunnel exec` run a program at the end that is named, and tell it where it is?"""
+
+import pytest
+
+from ondie.emu.live import entry
+from ondie.emu.units import InputError
+from tests.live.tunnel_cluster import NAME, cluster
+
+FOUND = {
+    "own_user": False,
+    "pid": 7,
+    "host": {"address": "10.1.2.1", "device": "ondie7"},
+    "drives": [
+        {"address": f"10.1.2.{number + 2}", "device": "tun0", "namespace": f"ondie-7-{number}"}
+        for number in range(3)
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [("host", -1), ("10.1.2.1", -1), ("0", 0), ("2", 2), ("10.1.2.3", 1), ("10.1.2.4", 2)],
+)
+def test_an_end_has_a_number_and_an_address(where, number):
+    assert entry.end_of(FOUND, where) == number
+    device = "ondie7" if number < 0 else "tun0"
+    assert entry.variables_at(FOUND, where) == {
+        "ONDIE_TUNNEL_ADDRESS": f"10.1.2.{number + 2}",
+        "ONDIE_TUNNEL_DEVICE": device,
+    }
+
+
+@pytest.mark.parametrize("where", ["3", "-1", "", "10.1.2.5", "HOST", "²", "00"])
+def test_another_end_is_one_line(where):
+    line = f"{where}: no such end of the tunnel; must be host, 0 to 2, or the address of an end"
+    with pytest.raises(InputError) as caught:
+        entry.words_at(FOUND, where, ("true",), False)
+    assert str(caught.value) == line
+
+
+def test_programs_at_the_ends():
+    with cluster("--drives", "1") as made:
+        told = "$ONDIE_TUNNEL_ADDRESS $ONDIE_TUNNEL_DEVICE"
+        for where, end in (("host", -1), (made.address(0), 0)):
+            words = ["ondie", "tunnel", "exec", "--name", NAME, "--shell", where]
+            printed = made.live.run([*words, f"echo {told};", "ip", "-o", "-4", "addr"])
+            address, device = printed.split("\n")[0].split()
+            assert address == made.address(end)
+            assert f" {device} " in printed and f" {address}/" in printed
+        words = ["ondie", "tunnel", "exec", "--name", NAME, "1", "--", "true"]
+        assert "1: no such end of the tunnel; must be host, 0 to 0" in made.live.run(words, code=2)
+        words = ["ondie", "tunnel", "exec", "--name", NAME, "0", "--", "sh", "-c", "exit 7"]
+        made.live.run(words, code=7)

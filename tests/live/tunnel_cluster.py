@@ -1,0 +1,127 @@
+"""Owns: a cluster of `ondie tunnel` as users have it, through the command line, and the rule that
+its counters agree. Does not own: what programs do there.
+Source: own.
+
+The cluster has a name and a network of this process. Programs run at its ends through
+`ondie tunnel exec`.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tests.live.processes import PATH, Live, alone, needs_tunnels, wait_for
+
+NAME = f"made{os.getpid()}"
+NET = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 256}"
+
+
+class Cluster:
+    """A cluster that is up. ``live``: the owner of the processes at its ends."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+
+    @staticmethod
+    def address(end: int) -> str:
+        """The address of a drive, or of the host for -1."""
+        return f"{NET}.{end + 2}"
+
+    @staticmethod
+    def words(end: int, *command: str) -> list[str]:
+        """The command line that runs a command at an end."""
+        where = "host" if end < 0 else str(end)
+        return ["ondie", "tunnel", "exec", "--name", NAME, where, "--", *command]
+
+    def run(self, end: int, *command: str, seconds: float = 60.0) -> str:
+        """What a command prints at an end. It must succeed."""
+        return self.live.run(self.words(end, *command), seconds=seconds)
+
+    def start(self, end: int, *command: str, ready: str) -> "subprocess.Popen[bytes]":
+        """Start a command at an end; return it when it has printed ``ready``."""
+        return self.live.start(self.words(end, *command), lambda log: ready in log.read_text())
+
+    def status(self) -> dict[str, Any]:
+        return json.loads(
+            self.live.run(["ondie", "tunnel", "status", "--name", NAME, "--json", "-"])
+        )
+
+    def settled(self) -> dict[str, Any]:
+        """The status when all packets have crossed and all counters agree; fails after a minute."""
+        found: dict[str, Any] = {}
+        why: list[str] = []
+
+        def still() -> bool:
+            nonlocal found
+            before, found = found, self.status()
+            why[:] = disagreements(found)
+            return not why and bool(before) and packets(before) == packets(found)
+
+        try:
+            wait_for("counters that agree", still)
+        except TimeoutError:
+            raise AssertionError("; ".join(why) or "packets still cross") from None
+        return found
+
+
+def packets(found: dict[str, Any]) -> list[int]:
+    """What tells whether packets still cross."""
+    ends = [found["host"], *found["drives"]]
+    return [end[key] for end in ends for key in sorted(end) if key.startswith("packets_")]
+
+
+def disagreements(found: dict[str, Any]) -> list[str]:
+    """Where the three counters of a status differ: those of the kernel's devices, of the blocks
+    that NVMe commands have carried (the controller's count), and of the link."""
+    host, wrong = found["host"], []
+
+    def equal(what: str, one: int, other: int) -> None:
+        if one != other:
+            wrong.append(f"{what}: {one} and {other}")
+
+    equal("host, bytes sent", host["kernel"]["tx_bytes"], host["bytes_in"])
+    equal("host, bytes received", host["kernel"]["rx_bytes"], host["bytes_out"])
+    for number, drive in enumerate(found["drives"]):
+        for way, kernel in (("down", "rx"), ("up", "tx")):
+            name = f"drive {number} {way}"
+            count, size = drive[f"packets_{way}"], drive[f"bytes_{way}"]
+            equal(f"{name}, packets", drive["kernel"][f"{kernel}_packets"], count)
+            equal(f"{name}, bytes", drive["kernel"][f"{kernel}_bytes"], size)
+            equal(f"{name}, bytes in blocks", drive[f"drive_bytes{way}"], size + 2 * count)
+            if drive[f"link_bytes_{way}"] <= drive[f"drive_bytes{way}"]:
+                wrong.append(f"{name}: the link has less than the blocks")
+    return wrong
+
+
+def moved(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, int]]:
+    """What each drive's packets have got more between two statuses: bytes "down" and "up", and
+    packets "forwarded" to other drives. The bytes are those of the kernel's counters."""
+    return [
+        {
+            "down": new["kernel"]["rx_bytes"] - old["kernel"]["rx_bytes"],
+            "up": new["kernel"]["tx_bytes"] - old["kernel"]["tx_bytes"],
+            "forwarded": new["forwarded"] - old["forwarded"],
+        }
+        for old, new in zip(before["drives"], after["drives"], strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def cluster(*options: str) -> Iterator[Cluster]:
+    """A cluster of its own, from its start to its end, in a folder that has `ondie` on the path."""
+    needs_tunnels()
+    with alone("tunnel"), Live() as live:
+        program = live.folder / "ondie"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ondie.emu.cli "$@"\n')
+        program.chmod(0o755)
+        live.env |= {"PATH": f"{live.folder}:{PATH}", "TMPDIR": str(live.folder)}
+        named = ["--name", NAME]
+        try:
+            live.run(["ondie", "tunnel", "up", *named, "--subnet", f"{NET}.0/24", *options])
+            yield Cluster(live)
+        finally:
+            live.run(["ondie", "tunnel", "down", *named])
