@@ -224,15 +224,16 @@ def run_path(
     held = path.payload if isinstance(path, UpdatingPath) else None
     decoder = None if held is None else held.moved.decoder
     decoded = None if decoder is None else decoder.counts
+    bare = held.decoder.counts if isinstance(held, Reservoir) and held.decoder else None
     weights = None
     if run.arithmetic is not None:
-        weights = compare_weights(path, run.arithmetic, steps, damaged(totals, decoded))
+        weights = compare_weights(path, run.arithmetic, steps, damaged(totals, decoded, bare))
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
         events = perfetto.events(lines, system.leaf_name, OP_NAMES, PHASES, path.heading)
     dropped = int(system.arrays.reg.line_drop[0])
-    notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection, decoded))
+    notes = (*path.notes(), *error_notes(totals, weights, path.cfg.pe.protection, decoded, bare))
     if isinstance(held, Reservoir) and cfg.errors.kind != "none":
         notes += tuple(uncoded_notes(held.uncoded_counts))
     run.part()

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from ondie.emu.analysis.weight_check import Weights
 from ondie.emu.engine.core.totals import Totals
-from ondie.emu.nand.codec import DecodeCounts
+from ondie.emu.nand.codec import BareCounts, DecodeCounts
 from ondie.emu.nand.flash_pages import UncodedCounts
 from ondie.emu.nand.pe_protection import WITHOUT_ECC
 from ondie.emu.units import plural
 
 
-def damaged(totals: Totals, decoded: DecodeCounts | None = None) -> bool:
+def damaged(
+    totals: Totals, decoded: DecodeCounts | None = None, bare: BareCounts | None = None
+) -> bool:
     """Return True if a run used wrong data: pages that ECC could not correct, or wrong bits in
     reservoir pages that were used without correction. ``decoded``: of a real code, whose bytes the
-    run used whatever the capability model says of them; None: without one."""
+    run used whatever the capability model says of them; None: without one. ``bare``: the same of
+    the optimizer's pages."""
+    if bare is not None and bare.wrong_bits_left > 0:
+        return True
     if decoded is not None and decoded.failed_pages + decoded.miscorrected_words > 0:
         return True
     return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
@@ -53,13 +58,18 @@ def uncoded_notes(counts: UncodedCounts) -> list[str]:
 
 
 def error_notes(
-    totals: Totals, weights: Weights | None, protection: str, decoded: DecodeCounts | None = None
+    totals: Totals,
+    weights: Weights | None,
+    protection: str,
+    decoded: DecodeCounts | None = None,
+    bare: BareCounts | None = None,
 ) -> list[str]:
     """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
     leveling.
 
     ``weights``: result of the weight check, or None. ``protection``: value of pe.protection.
-    ``decoded``: work of the decoder of a real code; None: without one.
+    ``decoded``: work of the decoder of a real code; None: without one. ``bare``: the same of the
+    optimizer's pages.
     """
     counters = totals.counters
     notes = []
@@ -79,11 +89,17 @@ def error_notes(
             f"{counters['media_errors']} commands ended with an unrecovered read error "
             "(NVMe status 0x281)"
         ]
-    if counters["bare_wrong_bits"]:
-        bare = protection in WITHOUT_ECC
-        why = "were read without ECC" if bare else "ECC could not correct"
+    if bare is not None and bare.words:
+        notes += [
+            f"{plural(bare.words, 'code word')} of the optimizer's pages decoded: "
+            f"{bare.failed_words} could not be corrected, which the capability model says of "
+            f"{bare.failed_words - bare.fails_beside_model + bare.corrects_beside_model}; "
+            f"{plural(bare.wrong_bits_left, 'wrong bit')} used"
+        ]
+    elif counters["bare_wrong_bits"]:
+        why = "were read without ECC" if protection in WITHOUT_ECC else "ECC could not correct"
         notes += [f"{counters['bare_wrong_bits']} wrong bits in pages that {why}"]
-    if counters["bare_corrected_bits"]:
+    if counters["bare_corrected_bits"] and bare is None:
         notes += [
             f"{counters['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"
         ]
@@ -91,7 +107,7 @@ def error_notes(
         notes += [f"{counters['landed_pages']} pages moved between dies for wear leveling"]
     if counters["turned_pages"]:
         notes += [f"{counters['turned_pages']} pages changed planes for wear leveling"]
-    if weights is not None and damaged(totals, decoded):
+    if weights is not None and damaged(totals, decoded, bare):
         wrong = weights.elements - weights.equal_bits
         notes += [f"{wrong} of {weights.elements} weights are wrong because of bit errors"]
     return notes

@@ -227,7 +227,8 @@ def erase_ahead(st, dev, die):
 
 @njit
 def count_wrong_bits(st, tid):
-    """Count and log the wrong bits that remain in the pages of a super-page after read ``tid``.
+    """Count and log the wrong bits that remain in the pages of a super-page after read ``tid``; a
+    page with wrong bits that a real code decodes is logged whatever the capability model says.
 
     The random draws depend on seed, page, P/E cycles and number of reads, as in read_retry.py.
     """
@@ -256,7 +257,7 @@ def count_wrong_bits(st, tid):
         )
         st.count[txn.dev, BARE_WRONG_BITS] += left
         st.count[txn.dev, BARE_CORRECTED_BITS] += raw - left
-        if left > 0 and st.reg[0].log_on != 0:
+        if (left > 0 or cfg.shield_coded * raw > 0) and st.reg[0].log_on != 0:
             log_wrong_page(st, tid, i, key, rate)
         if cfg.round_trip != 0:
             code = st.code[0]

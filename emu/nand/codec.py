@@ -1,9 +1,10 @@
 """Real error-correcting codes of a drive: the code words of page reads, encoded, hit and decoded.
 
-Owns the code of a configuration, the decoding of page reads in batches on several threads, and what
-became of them. Does not own the codes (kernels/bch.py, kernels/ldpc.py), the number and the places
-of wrong bits (ecc.py, bit_errors.py), the messages of soft decision (soft_reads.py) or what a read
-that fails means for its command (nvme/decoded_reads.py).
+Owns the code of a configuration, the decoding of page reads in batches on several threads, that of
+the optimizer's pages, and what became of them. Does not own the codes (kernels/bch.py,
+kernels/ldpc.py), the number and the places of wrong bits (ecc.py, bit_errors.py,
+pe_protection.py), the messages of soft decision (soft_reads.py) or what a read that fails means for
+its command (nvme/decoded_reads.py).
 Source: as the kernels; Cai et al., Proc. IEEE 105(9), 2017 (decoding by the controller).
 
 Check bytes are a function of the data, so they are not stored: a word is encoded when a read of it
@@ -22,7 +23,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules.code_words import bch_degree, ldpc_circulant
-from ondie.emu.nand import ecc
+from ondie.emu.nand import ecc, pe_protection
 from ondie.emu.nand.bit_errors import code_words
 from ondie.emu.nand.soft_reads import soft_messages
 from ondie.kernels import bch, ldpc
@@ -83,6 +84,34 @@ class DecodeCounts(NamedTuple):
         return DecodeCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
+class BareCounts(NamedTuple):
+    """What the decoder of the optimizer's pages has done since its object was made."""
+
+    pages: int = 0
+    """Pages that were read with wrong bits in their data."""
+    words: int = 0
+    """Code words that were decoded: those of these pages with a wrong bit."""
+    wrong_bits: int = 0
+    """Wrong bits that the decoded words were read with, check bits included."""
+    failed_words: int = 0
+    miscorrected_words: int = 0
+    """Words that were decoded to other data than were written, and not noticed."""
+    wrong_bits_left: int = 0
+    """Wrong bits of data as used, after decoding."""
+    fails_beside_model: int = 0
+    """Words that the decoder cannot correct and the capability model can."""
+    corrects_beside_model: int = 0
+    """Words that the decoder corrects and the capability model cannot."""
+    iterations: int = 0
+    """Iterations of min-sum."""
+    flips: int = 0
+    """Rounds of bit flipping."""
+
+    def plus(self, other: BareCounts) -> BareCounts:
+        """Return the sums with ``other``."""
+        return BareCounts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
 class _Words(NamedTuple):
     """Code words to decode."""
 
@@ -102,6 +131,51 @@ class _Result(NamedTuple):
     flips: int = 0
 
 
+class _Coder:
+    """One code: BCH for ``limit`` wrong bits, or LDPC with circulants of ``circulant`` bits (then
+    ``limit`` is not used), in words of ``data_bytes``."""
+
+    def __init__(self, data_bytes: int, limit: int, circulant: int | None = None) -> None:
+        self.data_bytes = data_bytes
+        self._bch: bch.Bch | None = None
+        self._ldpc: ldpc.Ldpc | None = None
+        if circulant is None:
+            self._bch = bch.get(bch_degree(data_bytes, limit), limit, data_bytes)
+            self.check_bytes = self._bch.check_bytes
+        else:
+            self._ldpc = ldpc.get(data_bytes, circulant)
+            self.check_bytes = self._ldpc.code.word_bytes - data_bytes
+
+    def decode(self, words: _Words) -> _Result:
+        """Encode, hit and decode words of one code."""
+        size = self.data_bytes
+        if self._bch is not None:
+            check = self._bch.encode(words.data)
+            data, check = words.data ^ words.mask[:, :size], check ^ words.mask[:, size:]
+            return _Result(data, self._bch.decode(data, check) >= 0)
+        assert self._ldpc is not None
+        sent = self._ldpc.encode(words.data)
+        read = sent ^ words.mask
+        data, good = read[:, :size].copy(), np.zeros(len(read), bool)
+        iterations = flips = 0
+        for soft in (False, True):
+            own = np.flatnonzero(words.soft == soft)
+            if not len(own):
+                continue
+            if soft:
+                messages = soft_messages(
+                    read[own], words.mask[own], words.keys[own], words.rates[own]
+                )
+                found = self._ldpc.decode_soft(messages)
+            else:
+                found = self._ldpc.decode(read[own])
+            well = found.outcome == ldpc.CORRECT
+            data[own[well]], good[own] = found.words[well, :size], well
+            iterations += int(found.iterations.sum())
+            flips += int(found.flips.sum())
+        return _Result(data, good, iterations, flips)
+
+
 class Decoder:
     """The decoder of a drive's controller for the real code of ``cfg`` (ecc.code bch or ldpc).
 
@@ -116,13 +190,7 @@ class Decoder:
         self._data_bytes = cfg.ecc.codeword_bytes
         self._words = int(self.code["words"])
         self._soft = cfg.ecc.soft_reads > 0
-        self._bch: bch.Bch | None = None
-        self._ldpc: ldpc.Ldpc | None = None
-        if cfg.ecc.code == "bch":
-            degree = bch_degree(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits)
-            self._bch = bch.get(degree, cfg.ecc.correctable_bits, self._data_bytes)
-        else:
-            self._ldpc = ldpc.get(self._data_bytes, ldpc_circulant(cfg))
+        self._coder = _controller_code(cfg)
         self._threads = ThreadPoolExecutor(THREADS, "ondie decoder")
 
     def decode(self, reads: Sequence[PageRead]) -> list[DecodedPage]:
@@ -168,8 +236,8 @@ class Decoder:
         starts = range(0, len(words.data), PIECE)
         pieces = [_Words(*(field[at : at + PIECE] for field in words)) for at in starts]
         if len(pieces) == 1:  # a change of threads takes longer than a few words
-            return self._decode_piece(pieces[0])
-        done = list(self._threads.map(self._decode_piece, pieces))
+            return self._coder.decode(pieces[0])
+        done = list(self._threads.map(self._coder.decode, pieces))
         return _Result(
             np.concatenate([each.data for each in done]),
             np.concatenate([each.good for each in done]),
@@ -177,34 +245,51 @@ class Decoder:
             sum(each.flips for each in done),
         )
 
-    def _decode_piece(self, words: _Words) -> _Result:
-        """Encode, hit and decode words of one code."""
-        size = self._data_bytes
-        if self._bch is not None:
-            check = self._bch.encode(words.data)
-            data, check = words.data ^ words.mask[:, :size], check ^ words.mask[:, size:]
-            return _Result(data, self._bch.decode(data, check) >= 0)
-        assert self._ldpc is not None
-        sent = self._ldpc.encode(words.data)
-        read = sent ^ words.mask
-        data, good = read[:, :size].copy(), np.zeros(len(read), bool)
-        iterations = flips = 0
-        for soft in (False, True):
-            own = np.flatnonzero(words.soft == soft)
-            if not len(own):
-                continue
-            if soft:
-                messages = soft_messages(
-                    read[own], words.mask[own], words.keys[own], words.rates[own]
-                )
-                found = self._ldpc.decode_soft(messages)
-            else:
-                found = self._ldpc.decode(read[own])
-            well = found.outcome == ldpc.CORRECT
-            data[own[well]], good[own] = found.words[well, :size], well
-            iterations += int(found.iterations.sum())
-            flips += int(found.flips.sum())
-        return _Result(data, good, iterations, flips)
+
+class BareDecoder:
+    """The decoder of the optimizer's pages for the real code of ``cfg``: BCH on the die
+    (pe.protection = on_die_ecc), or the controller's code (controller_ecc). It has hard decision
+    and no retries."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.counts = BareCounts()
+        word, self._limit = pe_protection.code(cfg)
+        on_die = cfg.pe.protection == "on_die_ecc"
+        self._coder = _Coder(word, self._limit) if on_die else _controller_code(cfg)
+
+    def decode(self, page: np.ndarray, key: int, rate: float) -> np.ndarray:
+        """Return the data of a page as read and decoded, uint8[page bytes].
+
+        ``page``: uint8[page bytes] as stored. ``key``: of the draws of its read. ``rate``: its raw
+        bit error rate. Each word with a wrong bit is encoded, hit and decoded; one that is not
+        decoded has its wrong bits.
+        """
+        coder = self._coder
+        size = coder.data_bytes
+        mask = pe_protection.wrong_words(page.size, rate, key, size, coder.check_bytes)
+        chosen = np.flatnonzero(mask.any(1))
+        data, none = page.reshape(-1, size).copy(), np.zeros(len(chosen))
+        sent = data[chosen]
+        keys = none.astype(np.uint64)
+        found = coder.decode(_Words(sent, mask[chosen], none.astype(bool), keys, none))
+        data[chosen] = found.data
+        model = np.bitwise_count(mask[chosen, :size]).sum(1) <= self._limit
+        left = np.bitwise_count(found.data ^ sent).sum(1)
+        self.counts = self.counts.plus(
+            BareCounts(
+                1, len(chosen), int(np.bitwise_count(mask).sum()), int((~found.good).sum()),
+                int((found.good & (left > 0)).sum()), int(left.sum()),
+                int((model & ~found.good).sum()), int((~model & found.good).sum()),
+                found.iterations, found.flips,
+            )
+        )  # fmt: skip
+        return data.reshape(-1)
+
+
+def _controller_code(cfg: Config) -> _Coder:
+    """Return the real code of the controller (ecc.code bch or ldpc)."""
+    circulant = ldpc_circulant(cfg) if cfg.ecc.code == "ldpc" else None
+    return _Coder(cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits, circulant)
 
 
 def decoder_of(cfg: Config) -> Decoder | None:
@@ -212,3 +297,8 @@ def decoder_of(cfg: Config) -> Decoder | None:
     if cfg.ecc.code == "capability" or cfg.errors.kind == "none":
         return None
     return Decoder(cfg)
+
+
+def bare_decoder_of(cfg: Config) -> BareDecoder | None:
+    """Return the decoder of the optimizer's pages; None if they have no real code or no errors."""
+    return BareDecoder(cfg) if pe_protection.coded(cfg) else None

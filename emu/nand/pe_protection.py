@@ -5,7 +5,9 @@ simulated read that represents several reads (``errors.exposure``). Does not own
 (rber.py), the reads of the pages (ftl/reservoir.py) or the decoding time (compute/pe.py,
 ftl/transfers.py).
 Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as in ecc.py: a code
-word with more wrong bits than its code corrects stays unchanged.
+word with more wrong bits than its code corrects stays unchanged. With a real code (ecc.code bch or
+ldpc) its decoder decides instead what becomes of the bytes (codec.py); check bits are hit, too, and
+data have the same wrong bits as without a code.
 
 The wrong bits of a read are drawn for the whole page, with the random key of the read, and do not
 depend on the code. If a simulated read represents ``exposure`` reads, a page without ECC has the
@@ -20,11 +22,13 @@ import math
 import numpy as np
 
 from ondie.emu.config.config import Config
+from ondie.emu.config.rules.code_words import bch_degree
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.rng import below, binomial, uniform
-from ondie.emu.nand import bit_errors
+from ondie.emu.nand import bit_errors, ecc
 from ondie.emu.nand.ecc import codeword_failure, log_mass, word_key
 from ondie.emu.nand.rber import MOST_RBER
+from ondie.kernels import bch_code
 from ondie.kernels.jit import njit
 
 WITHOUT_ECC = ("none", "nan_comparator")
@@ -48,6 +52,23 @@ def code(cfg: Config) -> tuple[int, int]:
             return cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits
         case _:
             return 0, 0
+
+
+def coded(cfg: Config) -> bool:
+    """Return True if a real code decodes the optimizer's pages: that of the controller, or BCH on
+    the die."""
+    real = cfg.ecc.code != "capability" and cfg.errors.kind != "none"
+    return real and cfg.pe.protection not in WITHOUT_ECC
+
+
+def check_bytes(cfg: Config) -> int:
+    """Return the check bytes of a code word of the real code of the optimizer's pages, which must
+    be :func:`coded`: of BCH on the die, or of the controller's code."""
+    if cfg.pe.protection != "on_die_ecc":
+        return ecc.check_bytes(cfg)
+    degree = bch_degree(*code(cfg))
+    assert degree is not None, "config/rules/code_words.py"
+    return bch_code.check_bytes(degree, cfg.pe.ecc_correctable_bits)
 
 
 @njit
@@ -163,6 +184,52 @@ def wrong_bits(
     mask = np.zeros(page_bytes, np.uint8)
     fill_mask(mask, np.uint64(key), rate, word, limit, exposure)
     return mask
+
+
+def wrong_words(page_bytes: int, rate: float, key: int, word: int, check: int) -> np.ndarray:
+    """Return the mask of the wrong bits of the code words of one read of a page, uint8[words, word
+    + check]: data as of :func:`wrong_bits` without ECC, then check bytes.
+
+    ``word``, ``check``: bytes of data and of check bits of a code word.
+    """
+    data = bit_errors.wrong_bits(page_bytes, rate, key).reshape(-1, word)
+    beside = bit_errors.wrong_bits(len(data) * check, rate, int(check_key(np.uint64(key))))
+    return np.hstack((data, beside.reshape(-1, check)))
+
+
+@njit
+def check_key(key):
+    """Return the uint64 random key of the wrong check bits of a page."""
+    return word_key(key, 0, -4)
+
+
+@njit
+def failures_by_step(keys, rate, page, word, check, limit):
+    """Return the number of code words in the reads of each step that cannot be corrected,
+    int64[steps, 2].
+
+    Columns: words with more than ``limit`` wrong bits of data (the capability model); words with
+    more than ``limit`` wrong bits, the ``check`` bytes of a real code included, in pages with wrong
+    bits of data. ``keys``: random keys of the reads, uint64[steps, reads]. ``page``: bytes.
+    """
+    found = np.zeros((keys.shape[0], 2), np.int64)
+    words = page // word
+    for step in range(keys.shape[0]):
+        for i in range(keys.shape[1]):
+            data = np.zeros(page, np.uint8)
+            if bit_errors.bare_mask(data, keys[step, i], rate) == 0:
+                continue
+            beside = np.zeros(words * check, np.uint8)
+            bit_errors.bare_mask(beside, check_key(keys[step, i]), rate)
+            for at in range(words):
+                wrong = np.int64(0)
+                for k in range(at * word, (at + 1) * word):
+                    wrong += set_bits(int(data[k]))
+                found[step, 0] += wrong > limit
+                for k in range(at * check, (at + 1) * check):
+                    wrong += set_bits(int(beside[k]))
+                found[step, 1] += wrong > limit
+    return found
 
 
 @njit

@@ -88,7 +88,7 @@ def train(model: str, mode: str, rate: float, exposure: int, seed: int, steps: i
 
     ``mode``, ``rate``, ``exposure``: see :func:`device`. A rate of 0 trains without errors.
     """
-    return _trained(model, device(mode, rate, exposure), seed, steps)[0]
+    return trained_on(model, device(mode, rate, exposure), seed, steps)[0]
 
 
 def plain(model: str, seed: int, steps: int) -> Plain:
@@ -98,12 +98,12 @@ def plain(model: str, seed: int, steps: int) -> Plain:
     The keys come from a second simulation of the page reads of ``steps`` steps.
     """
     cfg = device(BYPASSED, 0.0, 1)
-    trained, optimizer = _trained(model, cfg, seed, steps)
+    trained, optimizer = trained_on(model, cfg, seed, steps)
     run = optimizer.run
     return Plain(trained, readings(run.path.trace, run.path.options, steps))
 
 
-def _trained(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, CSDOptimizer]:
+def trained_on(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, CSDOptimizer]:
     """Train a model on a drive with configuration ``cfg``; return the results and the optimizer."""
     script, op = MODELS[model]
     made: list[CSDOptimizer] = []

@@ -1,5 +1,7 @@
 """Which real codes fit a page and its spare area, and what is said of those that do not."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -42,6 +44,32 @@ def test_a_code_that_does_not_fit(changes, words):
     assert len(message.splitlines()) == 1
     for word in words:
         assert word in message, message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pe.ecc_correctable_bits": 101}, ['"101"', "pe.ecc_correctable_bits up to 76 fit"]),
+        ({"flash.spare": "100 B", "ecc.correctable_bits": 1},
+         ['"100 B"', "flash.spare", "up to 4 fit"]),
+        ({"errors.exposure": 2}, ["errors.exposure = 1", "single reads"]),
+        ({"errors.exposure": 2, "pe.protection": "controller_ecc"}, ["single reads"]),
+    ],
+)  # fmt: skip
+def test_a_code_on_the_die_that_does_not_fit(changes, words):
+    base = load_preset("optimstore-r1").replace(
+        {"pe.protection": "on_die_ecc", "ecc.code": "bch", "errors.kind": "rate"}
+    )
+    with pytest.raises(InputError) as caught:
+        base.replace(changes)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    for word in words:
+        assert word in message, message
+    if fits := re.search(r"up to (\d+) fit", message):
+        base.replace(changes | {"pe.ecc_correctable_bits": int(fits[1])})
+        with pytest.raises(InputError):
+            base.replace(changes | {"pe.ecc_correctable_bits": int(fits[1]) + 1})
 
 
 def test_what_the_message_says_fits():

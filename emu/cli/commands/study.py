@@ -82,13 +82,15 @@ def formats(**values: Any) -> None:
               help="Raw bit error rates, such as 1e-8,1e-6.")  # fmt: skip
 @click.option("--exposure", type=WHOLE, metavar="N",
               help="Flip as many bits as in a model N times as large.  [default: 1]")  # fmt: skip
+@click.option("--codes", is_flag=True,
+              help="Decode with real BCH and LDPC codes, beside the capability model.")  # fmt: skip
 @output_options("the rows", figure="the increase of the loss by bit error rate", quiet="tables")
-def errors(**values: Any) -> None:
+def errors(codes: bool, **values: Any) -> None:
     """Train two small models with raw bit errors in on-die pages.
 
     Exit code 1: the emulated drive and the drawn bit errors disagree.
     """
-    run("errors", StudyOptions(**values))
+    run("codes" if codes else "errors", StudyOptions(**values))
 
 
 def run(name: str, given: StudyOptions) -> None:

@@ -8,7 +8,7 @@ Source: Bose and Ray-Chaudhuri 1960, Hocquenghem 1959 (a BCH code has at most m 
 
 from __future__ import annotations
 
-from ondie.emu.config.rules.conditions import equal, only_if, other_than, requires
+from ondie.emu.config.rules.conditions import Condition, equal, only_if, other_than, requires
 from ondie.emu.config.rules.rule import Rule, mapping_unit
 from ondie.emu.config.schema.tree import Tree
 from ondie.emu.units import KINDS, exact
@@ -56,6 +56,15 @@ def ldpc_circulant(config: Tree) -> int | None:
     return max((z for z in CIRCULANTS if ldpc_check_bytes(z) <= room), default=None)
 
 
+def _die_code_fits(config: Tree) -> bool:
+    pe, flash = config.pe, config.flash
+    m = bch_degree(pe.ecc_codeword_bytes, pe.ecc_correctable_bits)
+    if m is None or pe.ecc_correctable_bits > MOST_BCH_ERRORS:
+        return False
+    words = flash.page_bytes // pe.ecc_codeword_bytes
+    return words * bch_check_bytes(m, pe.ecc_correctable_bits) <= flash.spare_bytes
+
+
 def _size(count: int) -> str:
     return exact(count, KINDS["bytes"])
 
@@ -101,10 +110,37 @@ def _ldpc_room(config: Tree) -> str:
     )
 
 
+def _no_die_code(config: Tree) -> str:
+    """Say which BCH codes fit the pages of the dies."""
+    pe, flash = config.pe, config.flash
+    word, words = pe.ecc_codeword_bytes, flash.page_bytes // pe.ecc_codeword_bytes
+    fits = [
+        t
+        for t in range(1, MOST_BCH_ERRORS + 1)
+        if (m := bch_degree(word, t)) and words * bch_check_bytes(m, t) <= flash.spare_bytes
+    ]
+    most = f"up to {fits[-1]} fit" if fits else "no code of such words fits"
+    return (
+        f"the code on the die is a BCH code whose check bytes are in flash.spare; "
+        f"pe.ecc_correctable_bits {most}"
+    )
+
+
 BCH, LDPC = equal("ecc.code", "bch"), equal("ecc.code", "ldpc")
 REAL = other_than("ecc.code", "capability")
 WORDS = ("ecc.codeword", "flash.page", "ftl.mapping_unit")
 ROOM = ("ecc.codeword", "ecc.correctable_bits", "flash.page", "flash.spare")
+
+DIE_CODE = Condition(
+    (*REAL.keys, "pe.protection"),
+    lambda cfg: REAL.holds(cfg) and cfg.pe.protection == "on_die_ecc",
+    f'{REAL.text} and pe.protection = "on_die_ecc"',
+)
+SINGLE_READS = Condition(
+    (*REAL.keys, "pe.protection"),
+    lambda cfg: REAL.holds(cfg) and cfg.pe.protection in ("on_die_ecc", "controller_ecc"),
+    f'{REAL.text} and pe.protection = "on_die_ecc" or "controller_ecc"',
+)
 
 RULES: tuple[Rule, ...] = (
     only_if(
@@ -147,4 +183,11 @@ RULES: tuple[Rule, ...] = (
         equal("ecc.soft_reads", *SOFT_READS),
         "soft decision has one reading on either side of the reference voltage",
     ),
+    only_if(
+        DIE_CODE,
+        ("pe.ecc_codeword", "pe.ecc_correctable_bits", "flash.page", "flash.spare"),
+        _die_code_fits,
+        _no_die_code,
+    ),
+    requires(SINGLE_READS, equal("errors.exposure", 1), "a decoder decodes single reads"),
 )

@@ -136,6 +136,7 @@ CFG = record_type(
     refresh_bits="i8",  # wrong bits of a page above which its block is refreshed; -1: never
     shield_word="i8",  # code word bytes of the reservoir's on-die ECC; 0: none
     shield_limit="i8",  # bits corrected per such code word
+    shield_coded="i8",  # 1: a real code decodes these pages
     exposure="i8",  # reads of a reservoir page that one simulated read represents
     round_trip="i8",  # 1: reservoir pages pass through the controller's ECC and back
     initial_cycles="i8", initial_days="f8",  # wear and age at the start of the run

@@ -117,6 +117,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     table.reclaim_retries = cfg.ftl.reclaim_retries
     refresh.set_constants(cfg, geometry, table)
     table.shield_word, table.shield_limit = pe_protection.code(cfg)
+    table.shield_coded = pe_protection.coded(cfg)
     table.exposure = cfg.errors.exposure
     table.round_trip = cfg.pe.kind != "none" and cfg.pe.protection == "controller_ecc"
     table.initial_cycles = cfg.errors.initial_cycles

@@ -18,6 +18,7 @@ from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand import parity_records, pe_protection, timing
+from ondie.emu.nand.codec import bare_decoder_of
 from ondie.emu.nand.flash_pages import CheckBytes, FlashPages, UncodedCounts
 from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.nand.super_page import At, physical_page
@@ -85,6 +86,8 @@ class Reservoir:
         """True if pages have the erase count of their block, which a drive needs after a power
         cut."""
         self.code = pe_protection.code(cfg)
+        self.decoder = bare_decoder_of(cfg)
+        """Decoder of a real code that these pages pass; None without one."""
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
@@ -398,20 +401,24 @@ class Reservoir:
         """Apply bit errors to a page that was read from the array: in its register, at the host, or
         in transfer to another die."""
         page = entry.n
-        wrong = pe_protection.wrong_bits(
-            self.system.geometry.flash_page_bytes, entry.rate, entry.key, *self.code,
-            self.system.cfg.errors.exposure,
-        )  # fmt: skip
         if entry.old == timing.BPR:
-            self.registers[entry.die][page] ^= wrong
+            data = self.registers[entry.die][page]
         elif (device, entry.lpn) in self.lifted:
-            self.lifted[device, entry.lpn][1][page] ^= wrong
+            data = self.lifted[device, entry.lpn][1][page]
         elif self.saved is not None:
-            self.saved[device, entry.lpn][page] ^= wrong
+            data = self.saved[device, entry.lpn][page]
         else:
             start, stop = self.span(device, entry.lpn, page)
             data = self.sent[start:stop].view(np.uint8)
+        size = self.system.geometry.flash_page_bytes
+        if self.decoder is None:
+            exposure = self.system.cfg.errors.exposure
+            wrong = pe_protection.wrong_bits(size, entry.rate, entry.key, *self.code, exposure)
             data ^= wrong[: len(data)]
+        else:
+            stored = np.zeros(size, np.uint8)  # 0 behind the end of the weights
+            stored[: len(data)] = data
+            data[:] = self.decoder.decode(stored, entry.key, entry.rate)[: len(data)]
 
     def _compute(self, dev: int, die: int, sp: int) -> None:
         stripes = self.stripes[dev]
