@@ -10,6 +10,7 @@ import struct
 import time
 from pathlib import Path
 
+from ondie.emu.live.gso import carried
 from ondie.emu.nvme.tunnel.framing import LONGEST, Data
 from ondie.emu.units import InputError
 
@@ -18,7 +19,11 @@ MAGIC, RAW_IP = 0xA1B23C4D, 101
 
 
 class Capture:
-    """A pcap file at ``path``. Raises InputError if it cannot be made."""
+    """A pcap file at ``path``. Raises InputError if it cannot be made.
+
+    It has packets as a network without offloads carries them: segments of TCP are cut, and all
+    checksums are there.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -27,11 +32,12 @@ class Capture:
             raise InputError(f"--pcap {path}: {error.strerror}") from error
         self._file.write(struct.pack("<IHHiIII", MAGIC, 2, 4, 0, 0, LONGEST, RAW_IP))
 
-    def add(self, packet: Data) -> None:
-        """Add a packet at the time of this call."""
+    def add(self, packet: Data, lead: int) -> None:
+        """Add a packet, which has ``lead`` bytes in front (gso.py), at the time of this call."""
         seconds, ns = divmod(time.time_ns(), 10**9)
-        size = len(packet)
-        self._file.write(struct.pack("<IIII", seconds, ns, size, size) + bytes(packet))
+        for each in carried(packet, lead, 0):
+            size = len(each)
+            self._file.write(struct.pack("<IIII", seconds, ns, size, size) + bytes(each))
 
     def close(self) -> None:
         """Close the file."""

@@ -46,7 +46,7 @@ class Cluster:
     """
 
     def __init__(self, request: Request, way: Way) -> None:
-        self.request, self.way, self.pid = request, way, os.getpid()
+        self.request, self.way, self.pid = request.on(way), way, os.getpid()
         self._undo = contextlib.ExitStack()
         self._ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._undo.callback(os.close, self._ending)
@@ -156,7 +156,8 @@ class Cluster:
         address = ipaddress.IPv4Interface(
             f"{self.request.address(number)}/{self.request.network.prefixlen}"
         )
-        return make_device(self.way.device, space, number, address, self.request.form.mtu)
+        form, queues = self.request.form, self.request.queues
+        return make_device(self.way.device, space, number, address, form.mtu, form.offloads, queues)
 
     def _capture(self, name: str) -> Capture | None:
         if self.request.pcap is None:
@@ -285,6 +286,7 @@ class Cluster:
             "payload": request.form.payload,
             "in_flight": request.form.outstanding,
             "inject": "" if request.faults is None else str(request.faults),
+            "queues": request.queues,
             "host": {"address": str(request.address(-1)), "device": name, **counts},
             "drives": drives,
         }  # fmt: skip

@@ -16,9 +16,11 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 from ondie.emu.config.config import Config
 from ondie.emu.live.capture import Capture
+from ondie.emu.live.gso import carried
 from ondie.emu.live.network_device import Device
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.nvme.tunnel.framing import Data, Format
@@ -55,8 +57,10 @@ class DriveEnd:
 
     def _give(self, packet: Data) -> None:
         """Give a packet of the host to the drive's programs."""
-        if self._device.write(packet) and self._capture is not None:
-            self._capture.add(packet)
+        device = self._device
+        for each in carried(packet, self.tunnel.form.lead, device.lead):
+            if device.write(each) and self._capture is not None:
+                self._capture.add(each, device.lead)
 
     def _run(self) -> None:
         poll = select.poll()
@@ -70,17 +74,26 @@ class DriveEnd:
 
     def _take(self) -> None:
         """Send the packets of the device to the host."""
-        device, tunnel, most = self._device, self.tunnel, MOST_WAITING // self._limits.up
-        packet = device.read()
+        tunnel, most = self.tunnel, MOST_WAITING // self._limits.up
+        packets = self._packets(tunnel.form)
+        packet = next(packets, None)
         while packet is not None and not self._closing:
             while tunnel.waiting > most and not self._closing:
                 time.sleep(WAIT_S)
-            following = device.read()
-            if self._capture is not None:
-                self._capture.add(packet)
-            if len(packet) <= self._limits.mtu:
-                tunnel.send(packet, more=following is not None)
+            following = next(packets, None)
+            tunnel.send(packet, more=following is not None)
             packet = following
+
+    def _packets(self, form: Format) -> Iterator[Data]:
+        """Yield the packets that the device has, for a tunnel with ``form``."""
+        device = self._device
+        device.offload(form.offloads)  # the kernel cuts segments for a host that does not
+        while (packet := device.read()) is not None:
+            if self._capture is not None:
+                self._capture.add(packet, device.lead)
+            for each in carried(packet, device.lead, form.lead):
+                if len(each) <= form.longest:
+                    yield each
 
 
 def run_drive(

@@ -18,6 +18,7 @@ from collections import Counter
 from ondie.emu.controller.tunnel import STATUS, STATUS_BYTES, STATUS_DATA
 from ondie.emu.live.admin_queue import STATUS_CID, AdminQueue
 from ondie.emu.live.capture import Capture
+from ondie.emu.live.gso import carried
 from ondie.emu.live.network_device import Device
 from ondie.emu.nvme import wire
 from ondie.emu.nvme.tunnel.framing import Data, Format, is_ip
@@ -69,6 +70,11 @@ class Port:
         return self.relay.state is State.OPEN and not self.gone
 
     @property
+    def lead(self) -> int:
+        """Bytes in front of each IP packet (gso.py), once the tunnel is open."""
+        return self.relay.form.lead
+
+    @property
     def full(self) -> bool:
         """As many bytes wait as may."""
         return self.relay.waiting * self.relay.form.down >= MOST_WAITING
@@ -79,13 +85,14 @@ class Port:
         return self.full and not self.gone and time.monotonic() - self._moved < SILENT_S
 
     def send(self, packet: Data) -> bool:
-        """Send a packet to the drive; return False if it was dropped."""
-        fits = len(packet) <= self.relay.form.mtu
+        """Send a packet, with ``lead`` bytes in front, to the drive; return False if it was
+        dropped."""
+        fits = len(packet) <= self.relay.form.longest
         if not fits or not self.open or self.full or not self.relay.send(packet):
             self.counts["dropped"] += 1
             return False
         self.counts["packets_down"] += 1
-        self.counts["bytes_down"] += len(packet)
+        self.counts["bytes_down"] += len(packet) - self.lead
         return True
 
     def pump(self) -> None:
@@ -125,7 +132,7 @@ class Port:
             if isinstance(event, Packet):
                 packets.append(event.data)
                 self.counts["packets_up"] += 1
-                self.counts["bytes_up"] += len(event.data)
+                self.counts["bytes_up"] += len(event.data) - self.lead
             elif isinstance(event, Failed):
                 self._end(f"{event.what}: status 0x{event.status:x}")
         self.pump()
@@ -180,6 +187,7 @@ class Port:
             "receives": relay.issued["receive"],
             "repeated": relay.repeated,
             "strays": relay.strays,
+            "offloads": int(relay.form.offloads),
             "link_bytes_down": counts["link_down"],
             "link_bytes_up": counts["link_up"],
         }
@@ -221,53 +229,68 @@ class HostEnd:
         if device is None:
             return
         touched: set[bytes] = set()
+        lead = device.lead
         for _ in range(MOST_PACKETS):
             if self.holds or (packet := device.read()) is None:
                 break
             self.counts["packets_in"] += 1
-            self.counts["bytes_in"] += len(packet)
+            self.counts["bytes_in"] += len(packet) - lead
             if self.capture is not None:
-                self.capture.add(packet)
-            port = self._port_of(packet)
+                self.capture.add(packet, lead)
+            port = self._port_of(packet, lead)
             if port is None:
                 self.counts["dropped"] += 1
-            elif port.send(packet):
-                touched.add(port.address)
+                continue
+            for each in carried(packet, lead, port.lead):
+                if port.send(each):
+                    touched.add(port.address)
         for address in touched:
             self.ports[address].pump()
 
     def work(self, port: Port) -> None:
         """Handle what a drive has completed."""
         touched: set[bytes] = set()
+        lead = port.lead
         for packet in port.work():
-            other = self._port_of(packet)
+            to = _destination(packet, lead)
+            other = self.ports.get(to)
             if other is not None and other is not port:
-                if other.send(packet):
-                    port.counts["forwarded"] += 1
-                    touched.add(other.address)
-            elif is_ip(packet) and bytes(packet[16:20]) == self.address and packet[0] >> 4 == 4:
-                self._give(packet)
+                for each in carried(packet, lead, other.lead):
+                    if other.send(each):
+                        port.counts["forwarded"] += 1
+                        touched.add(other.address)
+            elif to == self.address:
+                self._give(packet, lead)
             else:
                 self.counts["dropped"] += 1
         for address in touched:
             self.ports[address].pump()
 
-    def _give(self, packet: Data) -> None:
-        """Give a packet to the host."""
-        if self.device is None or not self.device.write(packet):
-            self.counts["dropped"] += 1
-            return
-        self.counts["packets_out"] += 1
-        self.counts["bytes_out"] += len(packet)
-        if self.capture is not None:
-            self.capture.add(packet)
+    def _give(self, packet: Data, lead: int) -> None:
+        """Give a packet with ``lead`` bytes in front to the host."""
+        device = self.device
+        for each in () if device is None else carried(packet, lead, device.lead):
+            if device is None or not device.write(each):
+                self.counts["dropped"] += 1
+                continue
+            self.counts["packets_out"] += 1
+            self.counts["bytes_out"] += len(each) - device.lead
+            if self.capture is not None:
+                self.capture.add(each, device.lead)
 
-    def _port_of(self, packet: Data) -> Port | None:
-        """Return the port of the destination of a packet; None if it is no IPv4 packet, or of no
-        drive."""
-        if not is_ip(packet) or packet[0] >> 4 != 4:
-            return None
-        return self.ports.get(bytes(packet[16:20]))
+    def _port_of(self, packet: Data, lead: int) -> Port | None:
+        """Return the port of the destination of a packet with ``lead`` bytes in front; None if it
+        is no IPv4 packet, or of no drive."""
+        return self.ports.get(_destination(packet, lead))
+
+
+def _destination(packet: Data, lead: int) -> bytes:
+    """Return the destination of a packet with ``lead`` bytes in front, bytes[4]; b"" if it is no
+    IPv4 packet."""
+    inner = memoryview(packet)[lead:] if lead else packet
+    if not is_ip(inner) or inner[0] >> 4 != 4:
+        return b""
+    return bytes(inner[16:20])
 
 
 def dotted(address: bytes) -> str:

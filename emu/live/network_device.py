@@ -6,28 +6,35 @@ Source: Linux, Documentation/networking/tuntap.rst, packet(7), netdevice(7),
 include/uapi/linux/ethtool.h.
 
 Both devices have the same interface: ``fileno`` is readable when ``read`` has a packet; ``read``
-returns an IP packet, or None; ``write`` returns False for a packet that the kernel refuses. A
-device ends with its descriptor.
+returns an IP packet, with ``lead`` bytes in front, or None; ``write`` takes such a packet, and
+returns False for one that the kernel refuses. A device ends with its descriptor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import ipaddress
 import os
+import select
 import socket
 import struct
 from pathlib import Path
 
-from ondie.emu.nvme.tunnel.framing import LONGEST, Data
+from ondie.emu.nvme.tunnel.framing import LONGEST, OFFLOAD_HEADER, Data
 from ondie.emu.units import InputError
 
 TUN_FILE = "/dev/net/tun"
-TUNSETIFF = 0x400454CA
-IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
+TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETLE = 0x400454CA, 0x400454D0, 0x400454DC
+IFF_TUN, IFF_NO_PI, IFF_VNET_HDR, IFF_MULTI_QUEUE = 0x0001, 0x1000, 0x4000, 0x0100
+TUN_OFFLOADS = 0x01 | 0x02 | 0x04 | 0x08
+"""Checksums, segments of TCP over IPv4 and over IPv6, and such with ECN."""
+MOST_QUEUES = 16
 IFREQ = struct.Struct("16sH22x")
+MOST_READ = LONGEST + OFFLOAD_HEADER
+"""Bytes of the longest packet with its header."""
 NAME_BYTES = 15
 """Longest name of a network device."""
 SIOCETHTOOL, SIOCGIFHWADDR = 0x8946, 0x8927
@@ -44,45 +51,88 @@ SOL_PACKET = 263
 class TunDevice:
     """A new TUN device ``name`` in the network namespace of this thread.
 
-    Raises InputError if there is no /dev/net/tun, or the name is taken.
+    ``offloads``: packets have an offload header in front (gso.py), and the kernel may leave
+    segments of TCP uncut. ``queues``: the kernel spreads flows over so many, 1 to MOST_QUEUES, and
+    packets of one flow keep their order. Raises InputError if there is no /dev/net/tun, or the name
+    is taken.
     """
 
     kind = "TUN"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, offloads: bool = False, queues: int = 1) -> None:
         if not 0 < len(name.encode()) <= NAME_BYTES:
             raise InputError(f"device {name}: a name must have 1 to {NAME_BYTES} bytes")
+        if not 1 <= queues <= MOST_QUEUES:
+            raise InputError(f"device {name}: {queues} queues; must be from 1 to {MOST_QUEUES}")
         self.name = name
+        self.lead = OFFLOAD_HEADER if offloads else 0
+        """Bytes in front of each IP packet."""
+        self._on = False
+        self._next = 0
+        with contextlib.ExitStack() as undo:
+            self._files = [self._queue(queues > 1, undo) for _ in range(queues)]
+            self._poll = self._files[0]
+            if queues > 1:
+                epoll = select.epoll()
+                undo.callback(epoll.close)
+                for each in self._files:
+                    epoll.register(each, select.EPOLLIN)
+                self._poll = epoll.fileno()
+            self.offload(offloads)
+            self._undo = undo.pop_all()
+
+    def _queue(self, several: bool, undo: contextlib.ExitStack) -> int:
+        """Open a queue of the device; return its descriptor."""
         try:
-            self._file = os.open(TUN_FILE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = os.open(TUN_FILE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise InputError(f"{TUN_FILE}: {error.strerror}") from error
+        undo.callback(os.close, file)
+        flags = IFF_TUN | IFF_NO_PI | IFF_MULTI_QUEUE * several | IFF_VNET_HDR * bool(self.lead)
         try:
-            fcntl.ioctl(self._file, TUNSETIFF, IFREQ.pack(name.encode(), IFF_TUN | IFF_NO_PI))
+            fcntl.ioctl(file, TUNSETIFF, IFREQ.pack(self.name.encode(), flags))
+            if self.lead:
+                fcntl.ioctl(file, TUNSETVNETLE, struct.pack("i", 1))
         except OSError as error:
-            os.close(self._file)
             why = "the name is taken" if error.errno == errno.EBUSY else error.strerror
-            raise InputError(f"device {name}: {why}") from error
+            raise InputError(f"device {self.name}: {why}") from error
+        return file
+
+    def offload(self, on: bool) -> None:
+        """Let the kernel leave segments uncut and checksums open, or not. Without effect on a
+        device without offload header."""
+        if self.lead and on != self._on:
+            self._on = on
+            try:
+                fcntl.ioctl(self._files[0], TUNSETOFFLOAD, TUN_OFFLOADS if on else 0)
+            except OSError as error:
+                raise InputError(f"device {self.name}: offloads: {error.strerror}") from error
 
     def fileno(self) -> int:
         """Return the descriptor, for poll(2)."""
-        return self._file
+        return self._poll
 
     def read(self) -> bytes | None:
         """Return the next packet of the kernel, or None if there is none."""
-        try:
-            return os.read(self._file, LONGEST)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno in (errno.EIO, errno.EBADFD):  # the device is down
-                return None
-            raise
+        for _ in self._files:
+            try:
+                return os.read(self._files[self._next], MOST_READ)
+            except BlockingIOError:
+                self._next = (self._next + 1) % len(self._files)
+            except OSError as error:
+                if error.errno in (errno.EIO, errno.EBADFD):  # the device is down
+                    return None
+                raise
+        return None
 
     def write(self, packet: Data) -> bool:
         """Give a packet to the kernel; return False if it takes none now, or not this one."""
+        file = self._files[0]
+        if len(self._files) > 1:  # the kernel then uses this queue for the flow's other direction
+            ends = packet[self.lead + 12 : self.lead + 24]
+            file = self._files[sum(ends) % len(self._files)]
         try:
-            os.write(self._file, packet)
+            os.write(file, packet)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EIO, errno.EINVAL, errno.ENOBUFS):
                 return False
@@ -91,7 +141,7 @@ class TunDevice:
 
     def close(self) -> None:
         """End the device."""
-        os.close(self._file)
+        self._undo.close()
 
 
 class VethDevice:
@@ -102,6 +152,7 @@ class VethDevice:
     """
 
     kind = "veth"
+    lead = 0
 
     def __init__(self, peer: str, mac: bytes) -> None:
         self.name = peer
@@ -140,6 +191,9 @@ class VethDevice:
                 return False
             raise
         return True
+
+    def offload(self, on: bool) -> None:
+        """Without effect: it has no offloads."""
 
     def close(self) -> None:
         """Close the socket; the pair stays until its namespace ends."""

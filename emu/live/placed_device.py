@@ -20,18 +20,19 @@ INSIDE = "tun0"
 
 
 def make_device(
-    kind: str, space: str, number: int, address: ipaddress.IPv4Interface, mtu: int
-) -> Device:
+    kind: str, space: str, number: int, address: ipaddress.IPv4Interface, mtu: int,
+    offloads: bool = False, queues: int = 1,
+) -> Device:  # fmt: skip
     """Make the device of drive ``number``, or of the host for -1, of ``kind`` "tun" or "veth", and
     give it its address and mtu (bytes). ``space``: the namespace in which it gets the name INSIDE;
-    "": it stays in that of this process. Raises InputError."""
+    "": it stays in that of this process. ``offloads``, ``queues``: of a TUN. Raises InputError."""
     device: Device
     pid = os.getpid()
     name = device_name(number, pid)
     final = INSIDE if space else name
     up = f"link set dev {final} mtu {mtu}"
     if kind == "tun":
-        device = TunDevice(name)
+        device = TunDevice(name, offloads, queues)
     else:
         peer = peer_name(number, pid)
         namespaces.batch(

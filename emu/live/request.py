@@ -16,9 +16,9 @@ from pathlib import Path
 from ondie.emu.config.config import Config
 from ondie.emu.live import namespaces
 from ondie.emu.live.inject import HOLD_MS, Faults
-from ondie.emu.live.network_device import TUN_FILE
+from ondie.emu.live.network_device import MOST_QUEUES, TUN_FILE
 from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
-from ondie.emu.nvme.tunnel.framing import HEADER, LONGEST, PS_PER_MS, Format
+from ondie.emu.nvme.tunnel.framing import HEADER, LONGEST, OFFLOAD_HEADER, PS_PER_MS, Format
 from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER
 from ondie.emu.serve.tunnel import MOST_HOLD_PS
 from ondie.emu.units import KINDS, InputError, parse
@@ -31,6 +31,8 @@ LONGEST_SHOWN = 60
 """Characters of a wrong name that an error shows."""
 DEFAULT_PAYLOAD, DEFAULT_IN_FLIGHT, MOST_IN_FLIGHT = 64 << 10, 8, 16
 """Of the host's end, whatever the preset has: the pace is the model's, or there is none."""
+GSO_PAYLOAD = 128 << 10
+"""A segment of 64 KiB with its headers is in one block."""
 DEVICES = ("auto", "tun", "veth")
 
 
@@ -49,16 +51,23 @@ class Request:
     """Folder of the captured packets; None: none are captured."""
     faults: Faults | None = None
     """Faults between the relay and the controllers; None: none."""
+    queues: int = 1
+    """Of each network device."""
+    asked: bool = False
+    """``form.offloads`` was asked for, and is no default."""
 
     @classmethod
     def of(
         cls, cfg: Config, *, name: str = "cluster", drives: int = 2, subnet: str = "10.77.0.0/24",
         mtu: int | None = None, payload: int | None = None, in_flight: int | None = None,
-        pace: str = "model", pcap: str | None = None, inject: str | None = None,
+        pace: str = "model", pcap: str | None = None, gso: bool | None = None, queues: int = 1,
+        inject: str | None = None,
     ) -> Request:  # fmt: skip
         """Return the request. ``subnet``: network whose first address the host gets, and the
         next ones the drives. ``mtu``, ``payload``: bytes. ``pace``: "model", "none", or a rate.
-        ``inject``: faults (inject.Faults.of). Raises InputError that names the option."""
+        ``gso``: packets cross as segments of TCP that are not cut; None: if nothing paces them and
+        the MTU leaves room. ``queues``: of each network device. ``inject``: faults
+        (inject.Faults.of). Raises InputError that names the option."""
         check_name(name)
         if not 1 <= drives <= MOST_DRIVES:
             raise InputError(f"--drives {drives}: must be from 1 to {MOST_DRIVES}")
@@ -66,15 +75,22 @@ class Request:
         mtu = model.form.mtu if mtu is None else mtu
         if not LEAST_MTU <= mtu <= LONGEST:
             raise InputError(f"--mtu {mtu}: must be from {LEAST_MTU} to {LONGEST} bytes")
+        offloads = pace == "none" and mtu <= LONGEST - OFFLOAD_HEADER if gso is None else gso
+        if offloads and mtu > LONGEST - OFFLOAD_HEADER:
+            raise InputError(
+                f"--mtu {mtu}: must be at most {LONGEST - OFFLOAD_HEADER} bytes with --gso"
+            )
+        if not 1 <= queues <= MOST_QUEUES:
+            raise InputError(f"--queues {queues}: must be from 1 to {MOST_QUEUES}")
         in_flight = DEFAULT_IN_FLIGHT if in_flight is None else in_flight
         if not 1 <= in_flight <= MOST_IN_FLIGHT:
             raise InputError(f"--in-flight {in_flight}: must be from 1 to {MOST_IN_FLIGHT}")
         faults = None if inject is None else Faults.of(inject)
         try:
             form = Format(
-                DEFAULT_PAYLOAD if payload is None else payload, in_flight, mtu,
-                model.form.concatenate, "hold",
-                MOST_HOLD_PS if faults is None else HOLD_MS * PS_PER_MS,
+                (GSO_PAYLOAD if offloads else DEFAULT_PAYLOAD) if payload is None else payload,
+                in_flight, mtu, model.form.concatenate, "hold",
+                MOST_HOLD_PS if faults is None else HOLD_MS * PS_PER_MS, offloads,
             )  # fmt: skip
         except InputError as error:
             raise InputError(f"--payload {payload}: {error}") from error
@@ -90,8 +106,19 @@ class Request:
             raise InputError(f"--pcap {pcap}: must be an existing folder")
         return cls(
             name=name, cfg=cfg, drives=drives, network=network, form=form,
-            cost=cost_of(model, pace, mtu), pcap=folder, faults=faults,
+            cost=cost_of(model, pace, form.longest), pcap=folder, faults=faults, queues=queues,
+            asked=gso is True,
         )  # fmt: skip
+
+    def on(self, way: Way) -> Request:
+        """Return the request as it can be on a way: without offloads and with one queue if the
+        network devices have no others. Raises InputError if they were asked for."""
+        if way.device == "tun":
+            return self
+        if self.asked or self.queues > 1:
+            option = "--gso" if self.asked else f"--queues {self.queues}"
+            raise InputError(f"{option}: needs TUN devices, and here is only {way}")
+        return dataclasses.replace(self, form=dataclasses.replace(self.form, offloads=False))
 
     def address(self, number: int) -> ipaddress.IPv4Address:
         """Return the address of drive ``number``, or of the host for -1."""

@@ -121,6 +121,11 @@ class DriveTunnel:
         receives stops at some number."""
         return self.commands.relay.waiting
 
+    @property
+    def form(self) -> Format:
+        """Parameters of the open tunnel, or of the last one; before that, the limits."""
+        return self.commands.relay.form
+
     def pause(self, paused: bool) -> None:
         """Take no packets as long as ``paused``; the host then stops to send."""
         with self._changed:

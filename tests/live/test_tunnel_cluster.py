@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -86,9 +87,11 @@ class Running:
         asked = Request.of(cfg, name=NAME, subnet=f"{NET}.0/24", **options)
         words = [sys.executable, "-m", "ondie.emu.cli", "tunnel", "up", "--name", NAME, "--subnet",
                  f"{NET}.0/24", "--drives", str(asked.drives)]  # fmt: skip
-        for key in ("pace", "mtu", "pcap", "inject"):
+        for key in ("pace", "mtu", "pcap", "inject", "queues"):
             if key in options:
                 words += [f"--{key}", str(options[key])]
+        if "gso" in options:
+            words += ["--gso" if options["gso"] else "--no-gso"]
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -148,10 +151,25 @@ def ends_of(pid: int) -> tuple[int, int]:
     return sum("socket:" in each for each in found), found.count(TUN_FILE)
 
 
-def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
-    with Running(mtu=9000, pace="none", pcap=tmp_path) as cluster:
-        assert ends_of(cluster.pid) == (3, 1)
-        assert [ends_of(each) for each in children(cluster.pid)] == [(1, 1)] * 2  # none of others
+def checksums_of(packet: bytes) -> list[int]:
+    """Those of the IP header and of TCP or ICMP: 0 if they are right."""
+    size = 4 * (packet[0] & 0xF)
+    summed = [packet[:size], packet[size:]]
+    if packet[9] == 6:
+        summed[1] = packet[12:20] + bytes((0, 6)) + (len(packet) - size).to_bytes(2) + summed[1]
+    found = []
+    for each in summed:
+        words = struct.unpack(f">{(len(each) + 1) // 2}H", each + bytes(len(each) % 2))
+        found.append(0xFFFF - (sum(words) % 0xFFFF or 0xFFFF))
+    return found
+
+
+@pytest.mark.parametrize(("gso", "queues"), [(False, 1), (True, 3)])
+def test_packets_cross_as_commands_and_all_counters_agree(gso, queues, tmp_path):
+    front = 2 + 10 * gso
+    with Running(mtu=9000, pace="none", gso=gso, queues=queues, pcap=tmp_path) as cluster:
+        assert ends_of(cluster.pid) == (3, queues)
+        assert [ends_of(each) for each in children(cluster.pid)] == [(1, queues)] * 2  # its own
         assert all(cluster.ping(*ends) for ends in ((-1, 0), (-1, 1), (0, 1), (1, -1)))
         for ends in ((-1, 0), (1, -1), (0, 1)):
             cluster.copy(*ends)
@@ -174,12 +192,14 @@ def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
                 assert drive["kernel"][f"{kernel}_packets"] == packets > 0
                 assert drive["kernel"][f"{kernel}_bytes"] == size
                 assert drive[f"drive_packets{way}"] == packets
-                assert drive[f"drive_bytes{way}"] == size + 2 * packets
-                assert drive[f"link_bytes_{way}"] > size + 2 * packets
+                assert drive[f"drive_bytes{way}"] == size + front * packets
+                assert drive[f"link_bytes_{way}"] > size + front * packets
             assert drive["drive_blocksdown"] == drive["writes"]
             ended = drive["drive_blocksup"] + drive["drive_empty"]
             assert 0 <= drive["receives"] - ended <= 2 * found["in_flight"]  # two moments
         assert drives[0]["forwarded"] > 0 and drives[1]["forwarded"] > 0
+        assert all(drive["offloads"] == gso for drive in drives)
+        assert host["bytes_in"] / host["packets_in"] > 9000 or not gso  # with acknowledgements
         printed = CliRunner().invoke(commands, ["tunnel", "status", "--name", NAME]).output
         assert f"{drives[0]['packets_down']} packets" in printed
         words = ["tunnel", "status", "--name", NAME, "--json", "-"]
@@ -190,11 +210,14 @@ def test_packets_cross_as_commands_and_all_counters_agree(tmp_path):
         f"drive{n}": each["packets_down"] + each["packets_up"] for n, each in enumerate(drives)
     }
     for name, count in ends.items():
-        data, at, packets = (tmp_path / f"{name}.pcap").read_bytes(), 24, 0
+        data, at, packets = (tmp_path / f"{name}.pcap").read_bytes(), 24, []
         while at < len(data):
-            at += 16 + int.from_bytes(data[at + 8 : at + 12], "little")
-            packets += 1
-        assert (at, packets) == (len(data), count)
+            size = int.from_bytes(data[at + 8 : at + 12], "little")
+            packets.append(data[at + 16 : at + 16 + size])
+            at += 16 + size
+        assert at == len(data) and (len(packets) > count if gso else len(packets) == count)
+        assert max(map(len, packets)) <= 9000
+        assert not any(map(sum, map(checksums_of, packets[:2000])))
     assert not [each for each in namespaces.namespaces() if f"-{cluster.pid}-" in each]
     assert processes.stop(NAME) is False  # again
 

@@ -107,6 +107,8 @@ class Driver:
 class Wire:
     """Stands for a TUN: what the test puts in is read, and what is written comes out."""
 
+    lead = 0
+
     def __init__(self) -> None:
         self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.near.setblocking(False)

@@ -41,12 +41,18 @@ def tunnel() -> None:
               "next ones.")  # fmt: skip
 @click.option("--mtu", type=WHOLE, metavar="BYTES", help="Largest packet.  [default: tunnel.mtu]")
 @click.option("--payload", type=WHOLE, metavar="BYTES",
-              help="Bytes of a block, which one command carries.  [default: 65536]")  # fmt: skip
+              help="Bytes of a block, which one command carries.  [default: 65536; 131072 with "
+              "--gso]")  # fmt: skip
 @click.option("--in-flight", type=WHOLE, metavar="N",
               help="Commands in flight in each direction of a drive.  [default: 8]")  # fmt: skip
 @click.option("--pace", default="model", show_default=True, metavar="model|none|RATE",
               help="Rate of each direction of a drive: that of the cost model, none, or "
               "RATE of TCP's data.")  # fmt: skip
+@click.option("--gso/--no-gso", default=None,
+              help="Let segments of TCP of up to 64 KiB cross uncut, whatever the MTU.  "
+              "[default: with --pace none]")  # fmt: skip
+@click.option("--queues", type=WHOLE, default=1, show_default=True, metavar="N",
+              help="Queues of each TUN device.")  # fmt: skip
 @click.option("--network-device", type=click.Choice(DEVICES), default="auto", show_default=True,
               help="Kind of the network devices; auto: tun if it can be used.")  # fmt: skip
 @click.option("--pcap", metavar="DIR", help="Write the packets of each end to a file of DIR.")
@@ -56,8 +62,8 @@ def tunnel() -> None:
 @click.option("--foreground", is_flag=True, help="Stay in the foreground until a signal.")
 def up(
     name: str, drives: int, device: str, settings: tuple[str, ...], subnet: str, mtu: int | None,
-    payload: int | None, in_flight: int | None, pace: str, network_device: str, pcap: str | None,
-    inject: str | None, foreground: bool,
+    payload: int | None, in_flight: int | None, pace: str, gso: bool | None, queues: int,
+    network_device: str, pcap: str | None, inject: str | None, foreground: bool,
 ) -> None:  # fmt: skip
     """Start drives with a network device each, and the host's device and relay.
 
@@ -67,7 +73,8 @@ def up(
     """
     request = Request.of(
         configuration(device, settings), name=name, drives=drives, subnet=subnet, mtu=mtu,
-        payload=payload, in_flight=in_flight, pace=pace, pcap=pcap, inject=inject,
+        payload=payload, in_flight=in_flight, pace=pace, pcap=pcap, gso=gso, queues=queues,
+        inject=inject,
     )  # fmt: skip
     way = way_of(network_device)
     click.echo(f"{name}: {drives} x {device}, {way}")

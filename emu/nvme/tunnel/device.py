@@ -89,7 +89,7 @@ class DeviceRelay:
     def _reset(self, form: Format) -> None:
         self.form = form
         self._out = Packer(form.up, form.concatenate)
-        self._in = Unpacker(form.mtu)
+        self._in = Unpacker(form.longest)
         self._expected = 0  # number of the next block down,
         self._cut = 0  # and up
         self._accepted = 0  # blocks that may be repeated, down
@@ -252,8 +252,8 @@ class DeviceRelay:
         flags = sqe.cdw11 & (1 << protocol.HOLD_SHIFT) - 1
         if self.state is not State.CLOSED and not flags & protocol.TAKE_OVER:
             return wire.NO_DESCRIPTOR
-        form = self._form(sqe, bool(flags & protocol.HOLD))
-        if form is None or flags & ~(protocol.HOLD | protocol.TAKE_OVER):
+        form = self._form(sqe, flags)
+        if form is None or flags & ~(protocol.HOLD | protocol.TAKE_OVER | protocol.OFFLOADS):
             return wire.INVALID_FIELD
         if self.state is not State.CLOSED:
             self._drop()
@@ -266,18 +266,21 @@ class DeviceRelay:
         self._answer(sqe.cid, wire.SUCCESS, dw0=self.descriptor)
         return None
 
-    def _form(self, sqe: Sqe, hold: bool) -> Format | None:
+    def _form(self, sqe: Sqe, flags: int) -> Format | None:
         """Return the parameters that an open asks for, or None if the drive does not offer them."""
         limits, hold_ps = self.limits, (sqe.cdw11 >> protocol.HOLD_SHIFT) * PS_PER_MS
         payload, mtu, outstanding = sqe.cdw12, sqe.cdw14 & 0xFFFF, sqe.cdw14 >> 16
+        hold, offloads = bool(flags & protocol.HOLD), bool(flags & protocol.OFFLOADS)
         if payload > limits.payload or mtu > limits.mtu or outstanding > limits.outstanding:
+            return None
+        if offloads and not limits.offloads:
             return None
         if hold != (limits.notify == "hold") or (hold and hold_ps > limits.hold_ps):
             return None
         try:
             return Format(
                 payload, outstanding, mtu, limits.concatenate, limits.notify,
-                hold_ps if hold else limits.hold_ps,
+                hold_ps if hold else limits.hold_ps, offloads,
             )  # fmt: skip
         except InputError:
             return None
@@ -344,7 +347,7 @@ class DeviceRelay:
             if status:  # the host may send a correct block with this number
                 self._answer(write.cid, status)
                 break
-            good = packets if self.accepts is None else list(filter(self.accepts, packets))
+            good = packets if self.accepts is None else self._accepted_of(packets, self.accepts)
             self._events += [Packet(packet) for packet in good]
             self._expected = (self._expected + 1) & MASK
             self._accepted += 1
@@ -354,6 +357,13 @@ class DeviceRelay:
             counts["packets_down"] += len(good)
             counts["dropped"] += len(packets) - len(good)
             self._answer(write.cid, wire.SUCCESS if len(good) == len(packets) else wire.NOT_IP)
+
+    def _accepted_of(
+        self, packets: list[Data], accepts: Callable[[Data], bool]
+    ) -> list[Data]:  # fmt: skip
+        """Return those of ``packets`` whose IP packet is accepted."""
+        lead = self.form.lead
+        return [each for each in packets if accepts(each[lead:] if lead else each)]
 
     def _receive(self, sqe: Sqe, now: int) -> int | None:
         number, form = sqe.cdw14, self.form

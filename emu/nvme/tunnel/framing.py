@@ -26,6 +26,8 @@ READ_HEADER = 4
 block."""
 LONGEST = (1 << 8 * HEADER) - 1
 """Maximum length of a packet in bytes, equal to the maximum in an IP header."""
+OFFLOAD_HEADER = 10
+"""Size in bytes of the header in front of each packet of a tunnel with offloads, virtio_net_hdr."""
 LARGEST = 1 << 24
 """Maximum size of a command's data buffer in bytes."""
 NONE = 0xFFFFFFFF
@@ -58,6 +60,9 @@ class Format:
     hold_ps: int = 10 * 10**12
     """Time for which the drive holds a command at most, ps: shorter than the time after which the
     host's driver takes a command for lost, and whole milliseconds."""
+    offloads: bool = False
+    """Each packet has an OFFLOAD_HEADER in front, may be longer than the mtu, and may lack its
+    checksum: whoever takes it out of the tunnel cuts segments of TCP."""
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:
@@ -68,12 +73,27 @@ class Format:
             )
         if not 1 <= self.mtu <= LONGEST:
             raise InputError(f"tunnel mtu {self.mtu} B: must be from 1 B to {LONGEST} B")
+        if self.offloads and self.mtu > LONGEST - OFFLOAD_HEADER:
+            raise InputError(
+                f"tunnel mtu {self.mtu} B: must be at most {LONGEST - OFFLOAD_HEADER} B with "
+                "offloads, whose header a packet has in front"
+            )
         if self.notify not in NOTIFICATIONS:
             raise InputError(f"tunnel notify {self.notify!r}: must be {' or '.join(NOTIFICATIONS)}")
         if not 1 <= self.hold_ps // PS_PER_MS <= MOST_HOLD_MS or self.hold_ps % PS_PER_MS:
             raise InputError(
                 f"tunnel hold {self.hold_ps} ps: must be whole milliseconds, 1 to {MOST_HOLD_MS}"
             )
+
+    @property
+    def lead(self) -> int:
+        """Bytes in front of each packet in the stream, behind its length."""
+        return OFFLOAD_HEADER if self.offloads else 0
+
+    @property
+    def longest(self) -> int:
+        """Maximum size in bytes of a packet in the stream, with what is in front of it."""
+        return LONGEST if self.offloads else self.mtu
 
     @property
     def down(self) -> int:
@@ -157,8 +177,8 @@ class Packer:
 class Unpacker:
     """Unpacks packets from blocks given in the order in which they were packed."""
 
-    def __init__(self, mtu: int) -> None:
-        self.mtu = mtu
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
         self._head = b""  # start of an incomplete header
         self._parts: list[Data] = []  # of an incomplete packet, whose header is complete
         self._missing = 0  # its bytes that have not been received
@@ -175,7 +195,7 @@ class Unpacker:
         invalid block, of which no byte is accepted. A packet of one block is a part of ``data``,
         not a copy: ``data`` must not change as long as the packet is used.
         """
-        view, end, mtu = memoryview(data), len(data), self.mtu
+        view, end, longest = memoryview(data), len(data), self.longest
         at = min(self._missing, end)
         begun, head, missing = view[:at], self._head, self._missing - at
         found = NONE
@@ -195,7 +215,7 @@ class Unpacker:
                 length = head[0] | view[at] << 8
                 at += HEADER - len(head)
                 head = b""
-            if not 0 < length <= mtu:
+            if not 0 < length <= longest:
                 return wire.BAD_LENGTH, []
             packets.append(view[at : at + length])
             at += length

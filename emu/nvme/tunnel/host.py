@@ -10,6 +10,7 @@ Source: see protocol.py.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from enum import Enum
 
 from ondie.emu.nvme import wire
@@ -71,7 +72,8 @@ class HostRelay:
     ``timeout_ps``: time after which :meth:`tick` takes a command for lost, in addition to the hold
     time; 0: none is lost. ``opening``: number of the first opening, which no earlier host of the
     drive has used, for example a random one from 1 to 2**32 - 1. ``take_over``: close a tunnel that
-    another host has left open.
+    another host has left open. A drive that does not offer ``form.offloads`` is asked without, and
+    ``form`` then says so.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class HostRelay:
     def _reset(self) -> None:
         form = self.form
         self._out = Packer(form.down, form.concatenate)
-        self._in = Unpacker(form.mtu)
+        self._in = Unpacker(form.longest)
         self._written = 0  # blocks written, confirmed by the drive without a gap,
         self._confirmed = 0
         self._received = 0  # requested, unpacked, announced
@@ -144,6 +146,8 @@ class HostRelay:
         check(packet, self.form)
         if self.state not in (State.OPENING, State.OPEN) or self._close_asked:
             return False
+        if self.state is State.OPENING and self.form.offloads:
+            return False  # the drive may not have them
         self._out.push(packet)
         return True
 
@@ -280,6 +284,7 @@ class HostRelay:
         form, flags = self.form, protocol.TAKE_OVER * self.take_over
         if self._hold:
             flags |= protocol.HOLD | form.hold_ps // PS_PER_MS << protocol.HOLD_SHIFT
+        flags |= protocol.OFFLOADS * form.offloads
         sizes = form.mtu | form.outstanding << 16
         fields = {"cdw10": protocol.OPEN, "cdw11": flags, "cdw12": form.payload}
         return fields | {"cdw13": self._opening, "cdw14": sizes}
@@ -304,6 +309,11 @@ class HostRelay:
     # --- handlers of completions
 
     def _opened(self, cqe: Cqe) -> None:
+        if cqe.status == wire.INVALID_FIELD and self.form.offloads:
+            self.form = replace(self.form, offloads=False)
+            self._in = Unpacker(self.form.longest)
+            self._asked = False
+            return
         if cqe.status:
             self._fail(cqe.status, "open")
             self._go("refused")

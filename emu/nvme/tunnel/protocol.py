@@ -35,6 +35,8 @@ A receive command without a block has length 0; dw0 is then 2 if the drive asks 
 `close` completes when every block has been given to a receive command. A close with cdw11 = 1 ("at
 once") drops the waiting packets instead.
 
+A drive without offloads refuses an open with OFFLOADS (Invalid Field); the host then opens without.
+
 Lost commands and completions: the host repeats a command with another command identifier. Every
 command may be repeated, with the same effect as once: the drive keeps the last `outstanding` blocks
 that it has sent, also after a close, knows a block that it has accepted by its number, and an open
@@ -51,9 +53,9 @@ from ondie.emu.nvme.tunnel.framing import Data, Format
 from ondie.emu.units import InputError
 
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
-HOLD, TAKE_OVER = 1 << 0, 1 << 1
+HOLD, TAKE_OVER, OFFLOADS = 1 << 0, 1 << 1, 1 << 2
 """Flags of an open: the drive holds receive commands; an open tunnel of another opening is closed
-at once instead of refusing this one."""
+at once instead of refusing this one; packets have a framing.OFFLOAD_HEADER in front."""
 HOLD_SHIFT = 16
 TRANSIENT = frozenset(
     {
@@ -107,6 +109,6 @@ Event = Opened | Packet | Failed | Closed
 
 
 def check(packet: Data, form: Format) -> None:
-    """Raise InputError if ``packet`` is empty or longer than ``form.mtu``."""
-    if not 0 < len(packet) <= form.mtu:
-        raise InputError(f"tunnel packet of {len(packet)} B: must be from 1 to {form.mtu} B")
+    """Raise InputError if ``packet`` is empty or longer than ``form.longest``."""
+    if not 0 < len(packet) <= form.longest:
+        raise InputError(f"tunnel packet of {len(packet)} B: must be from 1 to {form.longest} B")
