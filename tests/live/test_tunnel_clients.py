@@ -1,0 +1,84 @@
+"""Do programs of Debian work between host and drives, and are their bytes in the counters?"""
+
+import json
+import re
+
+import pytest
+
+from tests.live.processes import needs
+from tests.live.tunnel_cluster import Cluster, cluster, moved
+
+HOST, FIRST, SECOND = -1, 0, 1
+WAYS = [(HOST, FIRST), (SECOND, HOST), (FIRST, SECOND)]
+SIZE, LENGTH = 16 << 20, 1400
+"""Bytes that iperf3 sends; of a datagram, bytes."""
+HEADERS = 28
+"""Of IPv4 and UDP, bytes."""
+
+
+@pytest.fixture(scope="module")
+def made():
+    """One cluster for all tests of this file."""
+    with cluster("--mtu", "1500", "--pace", "none") as found:
+        yield found
+
+
+def iperf(made: Cluster, source: int, sink: int, *options: str) -> dict:
+    """The results of iperf3, which sends from one end to the other."""
+    place = made.address(sink)
+    words = made.inside(sink, "iperf3", "--server", "--one-off", "--forceflush", "--bind", place)
+    server = made.live.start(words, lambda log: "Server listening" in log.read_text())
+    words = ["iperf3", "--client", place, "--json", *options]
+    found = json.loads(made.live.run(made.inside(source, *words)))
+    assert "error" not in found and server.wait(20) == 0, made.live.log_of(server)
+    return found["end"]
+
+
+def check_bytes(before: dict, after: dict, source: int, sink: int, least: float) -> None:
+    """The drives concerned have sent or received at least so many bytes, and the others none."""
+    for number, drive in enumerate(moved(before, after)):
+        expected = {"up": number == source, "down": number == sink}
+        for way, large in expected.items():
+            assert (drive[way] >= least) if large else (drive[way] < least / 4), (number, drive)
+    forwarded = moved(before, after)[source]["forwarded"] if source >= 0 else 0
+    assert (forwarded > least / 1500 / 2) == (source >= 0 and sink >= 0)
+
+
+@pytest.mark.parametrize(("source", "sink"), WAYS)
+def test_iperf3_tcp(made, source, sink):
+    needs("iperf3")
+    before = made.settled()
+    for options in ((), ("--parallel", "2"), ("--reverse",)):
+        giver, taker = (sink, source) if "--reverse" in options else (source, sink)
+        found = iperf(made, source, sink, "--bytes", str(SIZE), *options)
+        after = made.settled()
+        received = found["sum_received"]["bytes"]
+        assert SIZE <= found["sum_sent"]["bytes"] < 1.1 * SIZE
+        assert SIZE / 2 < received <= found["sum_sent"]["bytes"]  # the rest was on its way
+        check_bytes(before, after, giver, taker, received)
+        before = after
+
+
+@pytest.mark.parametrize(("source", "sink"), WAYS)
+def test_iperf3_udp(made, source, sink):
+    """20 Mb/s for a second: no datagram is lost."""
+    needs("iperf3")
+    before = made.settled()
+    options = ("--udp", "--bitrate", "20M", "--length", str(LENGTH), "--time", "1")
+    found = iperf(made, source, sink, *options)["sum"]
+    assert found["packets"] > 1000 and found["lost_packets"] == 0, found
+    check_bytes(before, made.settled(), source, sink, found["packets"] * (LENGTH + HEADERS))
+
+
+@pytest.mark.parametrize(("source", "sink"), [*WAYS, (FIRST, HOST)])
+def test_ping(made, source, sink):
+    needs("ping")
+    before = made.settled()
+    words = ["ping", "-n", "-c", "5", "-i", "0.05", "-s", "1000", "-W", "10", made.address(sink)]
+    printed = made.live.run(made.inside(source, *words))
+    assert re.search(r"5 packets transmitted, 5 received, 0% packet loss", printed)
+    ways = moved(before, made.settled())
+    ends = {end: ways[end] for end in (source, sink) if end >= 0}
+    assert all(drive["up"] == drive["down"] == 5 * 1028 for drive in ends.values()), ways
+    others = [drive for end, drive in enumerate(ways) if end not in ends]
+    assert all(drive["up"] == drive["down"] == 0 for drive in others), ways
