@@ -1,6 +1,7 @@
-"""Processor models: host CPU, ISP cores and the processing elements (PEs) on the dies.
+"""Processor models: host CPU, ISP cores and the processing elements (PEs) on the dies; what
+engines for encryption, randomizer and comparator make of bytes.
 
-This package owns the time of an update on each processor. It does not own the arithmetic
-(ondie.kernels).
+This package owns the time of an update on each processor, and the functions of these engines. It
+does not own the arithmetic of updates (ondie.kernels).
 Source: see each module.
 """

@@ -5,7 +5,9 @@ the bit errors (ftl/reservoir.py).
 Source: OptimStore (HPCA 2023): ECC is bypassed except for a NaN comparator that flips the top bit
 of the exponent. The position of the comparator is not published. Assumption: it processes every
 value of the optimizer's pages when the value leaves the registers, for the processing element or
-for the host, in zero time.
+for the host, in zero time. If the dies have a cipher or a randomizer (pe.cipher, pe.randomiser), it
+is behind them, in front of the processing element: pages that leave for the host are still
+encrypted or randomized, and it would change words that are no values.
 
 If all eight bits of the exponent are 1 (infinity, any NaN), bit 30 becomes 0. The exponent is
 then 127; sign and mantissa are unchanged. Infinity becomes 1; a NaN becomes a value between 1 and
@@ -18,6 +20,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+
+from ondie.emu.config.config import Config
+
+
+def sees_host(cfg: Config) -> bool:
+    """Return True if the drive has a comparator that processes what leaves for the host."""
+    layers = "die" in (cfg.pe.cipher, cfg.pe.randomiser)
+    return cfg.pe.protection == "nan_comparator" and not layers
 
 
 class Word(NamedTuple):

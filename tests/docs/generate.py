@@ -111,6 +111,11 @@ def output(arguments: list[str]) -> str:
             cfg = load_preset(device)
             loaded = traces.load(trace)
             ablation.print_tables(ablation.ablation(cfg, loaded, Options()), loaded, cfg, screen)
+        case ["study", "on-die-bytes"]:
+            from ondie.emu.studies.on_die_bytes import run_study
+            from ondie.emu.studies.on_die_bytes_tables import show
+
+            show(list(run_study(load_preset("optimstore-r1"))), screen)
         case ["preset", "check", name]:
             check_datasheet(name, load_preset(name)).show(screen)
         case ["calibrate", "--jobs", name]:

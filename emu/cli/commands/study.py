@@ -1,7 +1,8 @@
-"""`ondie study formats|errors`: trainings with number formats and with raw bit errors.
+"""`ondie study formats|errors|on-die-bytes`: trainings with number formats and with raw bit errors;
+updates on the die behind encryption and randomizer.
 
-Owns the options and the output. Does not own the trainings (ondie.emu.studies). Source: this
-project.
+Owns the options and the output. Does not own the trainings and the pages (ondie.emu.studies).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import click
 from ondie.emu.analysis.row import CHECK, Row, show
 from ondie.emu.cli.click_helpers import WHOLE, Group, progress_bar
 from ondie.emu.cli.figures import saved
-from ondie.emu.cli.output import FigureOptions, output_options
+from ondie.emu.cli.options import DriveOptions, drive_options
+from ondie.emu.cli.output import FigureOptions, OutputOptions, output_options
 from ondie.emu.units import InputError, digits
 
 Trainings = Callable[..., tuple[Any, ...]]
@@ -91,6 +93,48 @@ def errors(codes: bool, **values: Any) -> None:
     Exit code 1: the emulated drive and the drawn bit errors disagree.
     """
     run("codes" if codes else "errors", StudyOptions(**values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BytesOptions(DriveOptions, OutputOptions):
+    """The options of `ondie study on-die-bytes`."""
+
+    codes: str
+    tweak: str
+    seed: int
+
+
+@study.command("on-die-bytes")
+@drive_options("optimstore-r1", several=False)
+@click.option("--codes", default="capability,bch,ldpc", show_default=True, metavar="CODE,…",
+              help="Values of ecc.code.")  # fmt: skip
+@click.option("--tweak", default="logical", show_default=True,
+              type=click.Choice(["logical", "physical"]),
+              help="Page number that is the tweak of AES-XTS.")  # fmt: skip
+@click.option("--seed", type=WHOLE, default=1, show_default=True,
+              help="Seed of values, key, randomizer and wrong bits.")  # fmt: skip
+@output_options("the cells")
+def on_die_bytes(**values: Any) -> None:
+    """Update encrypted pages on the die, and read them through the controller.
+
+    Every combination of cipher (none, controller, die), randomizer, pe.protection and ecc.code is
+    computed on bytes and compared with what the model predicts. Exit code 1: they disagree.
+    """
+    from ondie.emu.studies.on_die_bytes import check_options, run_study
+    from ondie.emu.studies.on_die_bytes_tables import show
+
+    given = BytesOptions(**values)
+    cfg, codes = given.load_drive(), given.codes.split(",")
+    check_options(cfg, given.settings, codes, given.tweak, given.seed)
+    given.check()
+    with progress_bar(given.quiet) as progress:
+        cells = list(run_study(cfg, codes, given.tweak, given.seed, progress))
+    files = given.write([cell.data() for cell in cells])
+    if (screen := given.console) is not None:
+        show(cells, screen)
+    given.list_files(files)
+    if not all(cell.agrees for cell in cells):
+        sys.exit(1)
 
 
 def run(name: str, given: StudyOptions) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ondie.emu.compute import nan_comparator
+from ondie.emu.compute.xts import Xts
 from ondie.emu.engine.core import payload_log
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.engine.run.system import System
@@ -28,6 +29,9 @@ from ondie.emu.paths.layout.stripe_map import Homes
 from ondie.emu.paths.on_die.parity import Made, ParityData, records
 from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.paths.payload import moved_bytes, poison, poisoned
+
+KEY = bytes(range(64))
+"""Key of the cipher. Which values wrong bits become depends on it, how many are wrong does not."""
 
 
 class Reservoir:
@@ -89,6 +93,9 @@ class Reservoir:
         self.decoder = bare_decoder_of(cfg)
         """Decoder of a real code that these pages pass; None without one."""
         self.comparator = cfg.pe.protection == "nan_comparator"
+        self.compared_for_host = nan_comparator.sees_host(cfg)
+        self.cipher = Xts(KEY) if cfg.pe.cipher == "die" else None
+        """Cipher of the stored pages, which spreads wrong bits. The pages here are plain text."""
         self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
         """True if any value that left a die's registers was a NaN or an infinity."""
@@ -229,16 +236,16 @@ class Reservoir:
 
     @property
     def delivered(self) -> np.ndarray:
-        """Weights that were read out to the host, [n_params], after the NaN comparator if it is
-        configured."""
+        """Weights that were read out to the host, [n_params], after the NaN comparator if it
+        processes them."""
         values = self.sent.copy()
-        self._compare(values)
+        self._compare(values, self.compared_for_host)
         return values
 
-    def _compare(self, values: np.ndarray) -> None:
-        """Apply the NaN comparator, if configured, to values that leave a register. Set ``met``
+    def _compare(self, values: np.ndarray, comparator: bool) -> None:
+        """Apply the NaN comparator, if there is one, to values that leave a register. Set ``met``
         if any value is a NaN or an infinity."""
-        if self.comparator:
+        if comparator:
             self.met = nan_comparator.compare(values) > 0 or self.met
         else:
             self.met = bool(nan_comparator.special(values).any()) or self.met
@@ -399,7 +406,7 @@ class Reservoir:
 
     def _flip(self, device: int, entry: payload_log.LogEntry) -> None:
         """Apply bit errors to a page that was read from the array: in its register, at the host, or
-        in transfer to another die."""
+        in transfer to another die. A cipher spreads them over its blocks."""
         page = entry.n
         if entry.old == timing.BPR:
             data = self.registers[entry.die][page]
@@ -411,14 +418,19 @@ class Reservoir:
             start, stop = self.span(device, entry.lpn, page)
             data = self.sent[start:stop].view(np.uint8)
         size = self.system.geometry.flash_page_bytes
+        stored = np.zeros(size, np.uint8)  # 0 behind the end of the weights
+        stored[: len(data)] = data
+        number = entry.lpn * self.stripes[device].planes + page
+        if self.cipher is not None:
+            stored = self.cipher.encrypt(stored, number)
         if self.decoder is None:
             exposure = self.system.cfg.errors.exposure
-            wrong = pe_protection.wrong_bits(size, entry.rate, entry.key, *self.code, exposure)
-            data ^= wrong[: len(data)]
+            stored ^= pe_protection.wrong_bits(size, entry.rate, entry.key, *self.code, exposure)
         else:
-            stored = np.zeros(size, np.uint8)  # 0 behind the end of the weights
-            stored[: len(data)] = data
-            data[:] = self.decoder.decode(stored, entry.key, entry.rate)[: len(data)]
+            stored = self.decoder.decode(stored, entry.key, entry.rate)
+        if self.cipher is not None:
+            stored = self.cipher.decrypt(stored, number)
+        data[:] = stored[: len(data)]
 
     def _compute(self, dev: int, die: int, sp: int) -> None:
         stripes = self.stripes[dev]
@@ -434,7 +446,7 @@ class Reservoir:
                 for name in stripes.vectors
             }
             for values in vectors.values():
-                self._compare(values)
+                self._compare(values, self.comparator)
             at = start - self.span(dev, sp, 0)[0]
             self.compute(start, stop, vectors, gradient[at : at + stop - start])
         if self.round_trip:

@@ -1,0 +1,213 @@
+"""AES on many blocks: the block cipher of the encryption of pages.
+
+Owns the key schedule, the definition in NumPy, step by step as the standard has it, and the same
+function in Numba with one table look-up for each byte and round. Does not own modes of operation
+(xts.py). Source: FIPS 197 (2001, updated 2023), sections 4 and 5; J. Daemen and V. Rijmen, "The
+Design of Rijndael" (2002), 4.2, on tables and on the inverse with the order of the cipher.
+
+It is made for bytes on emulated flash, not for secrets: its time depends on key and data. A word of
+the tables and of round keys is a column of the state, whose first byte is the least significant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondie.kernels.errors import KernelError, unknown
+from ondie.kernels.jit import njit
+
+BLOCK_BYTES = 16
+KEY_BYTES = (16, 24, 32)
+BACKENDS = ("numpy", "numba")
+MIX, UNMIX = (2, 3, 1, 1), (14, 11, 13, 9)
+"""First rows of the matrices of MixColumns and InvMixColumns; the others are rotations of them."""
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.int64]
+
+
+def times(values: Bytes, factor: int) -> Bytes:
+    """Return the products of ``values``, uint8, with ``factor`` in GF(2^8), FIPS 197, 4.2."""
+    result = np.zeros_like(values)
+    while factor:
+        if factor & 1:
+            result = result ^ values
+        values = (values << 1 ^ (values >> 7) * np.uint8(0x1B)).astype(np.uint8)
+        factor >>= 1
+    return result
+
+
+def substitutions() -> Bytes:
+    """Return the table of SubBytes, uint8[256]: inverse in GF(2^8), then an affine map (5.1.1)."""
+    powers = [1]  # of 3, which generates the group
+    while len(powers) < 255:
+        powers.append(int(times(np.array([powers[-1]], np.uint8), 3)[0]))
+    inverse = np.zeros(256, np.uint8)
+    for i, value in enumerate(powers):
+        inverse[value] = powers[-i % 255]
+    turned = [inverse << i | inverse >> 8 - i for i in range(1, 5)]
+    found: Bytes = np.bitwise_xor.reduce([inverse, *turned]) ^ np.uint8(0x63)
+    return found
+
+
+def mixed(columns: Bytes, first_row: tuple[int, ...]) -> Bytes:
+    """Return columns, uint8[..., 4], multiplied by the circulant matrix with row ``first_row``."""
+    products = {factor: times(columns, factor) for factor in set(first_row)}
+    rows = [[products[first_row[(j - i) % 4]][..., j] for j in range(4)] for i in range(4)]
+    return np.stack([np.bitwise_xor.reduce(row) for row in rows], axis=-1)
+
+
+SUB = substitutions()
+UNSUB = np.argsort(SUB).astype(np.uint8)
+SHIFT = np.array([4 * ((column + row) % 4) + row for column in range(4) for row in range(4)])
+"""Place in the block from which ShiftRows takes each byte; byte 4 c + r is in column c, row r."""
+UNSHIFT = np.argsort(SHIFT)
+
+
+def expanded(key: bytes) -> Bytes:
+    """Return the round keys of a key, uint8[rounds + 1, 16] (5.2). Raises KernelError."""
+    if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
+        size = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+        raise KernelError(f"AES key: {size}; must be bytes, 16, 24 or 32 of them")
+    own = len(key) // 4
+    words = list(np.frombuffer(key, np.uint8).reshape(-1, 4))
+    constant = np.array([1, 0, 0, 0], np.uint8)
+    for i in range(own, 4 * (own + 7)):
+        word = words[-1]
+        if i % own == 0:
+            word = SUB[np.roll(word, -1)] ^ constant
+            constant = times(constant, 2)
+        elif own > 6 and i % own == 4:
+            word = SUB[word]
+        words.append(words[i - own] ^ word)
+    return np.array(words).reshape(-1, BLOCK_BYTES)
+
+
+# --- NumPy
+
+
+def encrypted(keys: Bytes, blocks: Bytes) -> Bytes:
+    """Return blocks, uint8[n, 16], encrypted with round keys: the definition (5.1)."""
+    state = blocks ^ keys[0]
+    for key in keys[1:-1]:
+        columns = SUB[state][:, SHIFT].reshape(-1, 4, 4)
+        state = mixed(columns, MIX).reshape(-1, BLOCK_BYTES) ^ key
+    return SUB[state][:, SHIFT] ^ keys[-1]
+
+
+def decrypted(keys: Bytes, blocks: Bytes) -> Bytes:
+    """Return blocks, uint8[n, 16], decrypted with round keys: the definition (5.3)."""
+    state = blocks ^ keys[-1]
+    for key in keys[-2:0:-1]:
+        columns = (UNSUB[state[:, UNSHIFT]] ^ key).reshape(-1, 4, 4)
+        state = mixed(columns, UNMIX).reshape(-1, BLOCK_BYTES)
+    return UNSUB[state[:, UNSHIFT]] ^ keys[0]
+
+
+# --- Numba
+
+
+def as_words(data: Bytes) -> Words:
+    """Return the columns of blocks, uint8[n, 16], as int64[n, 4]."""
+    return np.ascontiguousarray(data).view("<u4").astype(np.int64)
+
+
+def as_bytes(words: Words) -> Bytes:
+    """Return the blocks, uint8[n, 16], whose columns are ``words``, int64[n, 4]."""
+    return words.astype("<u4").view(np.uint8)
+
+
+def _tables(substitution: Bytes, first_row: tuple[int, ...]) -> Words:
+    """Return the column that each byte in each row becomes in a round, int64[4, 256]."""
+    columns = np.zeros((4, 256, 4), np.uint8)
+    for row in range(4):
+        columns[row, :, row] = substitution
+    found: Words = mixed(columns, first_row).view("<u4")[..., 0].astype(np.int64)
+    return found
+
+
+ROUNDS, UNROUNDS = _tables(SUB, MIX), _tables(UNSUB, UNMIX)
+LAST, UNLAST = SUB.astype(np.int64), UNSUB.astype(np.int64)
+FORTH, BACK = 1, 3
+"""Columns from one row to the next in ShiftRows and its inverse."""
+
+
+def inverse_keys(keys: Bytes) -> Bytes:
+    """Return the round keys of the inverse cipher in the order of the cipher (5.3.5)."""
+    found = keys[::-1].copy()
+    columns = found[1:-1].reshape(-1, 4, 4)
+    found[1:-1] = mixed(columns, UNMIX).reshape(-1, BLOCK_BYTES)
+    return found
+
+
+@njit
+def one_block(tables, last, step, keys, state, spare):
+    """Encrypt or decrypt ``state``, int64[4], in place.
+
+    ``tables`` and ``last``: int64[4, 256] and int64[256]. ``step``: FORTH or BACK. ``keys``:
+    int64[rounds + 1, 4]. ``spare``: int64[4], overwritten.
+    """
+    rounds = keys.shape[0] - 1
+    for c in range(4):
+        state[c] ^= keys[0, c]
+    for i in range(1, rounds):
+        for c in range(4):
+            spare[c] = (
+                tables[0, state[c] & 255]
+                ^ tables[1, state[(c + step) & 3] >> 8 & 255]
+                ^ tables[2, state[(c + 2 * step) & 3] >> 16 & 255]
+                ^ tables[3, state[(c + 3 * step) & 3] >> 24 & 255]
+                ^ keys[i, c]
+            )
+        for c in range(4):
+            state[c] = spare[c]
+    for c in range(4):
+        spare[c] = (
+            last[state[c] & 255]
+            ^ last[state[(c + step) & 3] >> 8 & 255] << 8
+            ^ last[state[(c + 2 * step) & 3] >> 16 & 255] << 16
+            ^ last[state[(c + 3 * step) & 3] >> 24 & 255] << 24
+            ^ keys[rounds, c]
+        )
+    for c in range(4):
+        state[c] = spare[c]
+
+
+@njit
+def each_block(tables, last, step, keys, blocks):
+    """Encrypt or decrypt all ``blocks``, int64[n, 4], in place; see :func:`one_block`."""
+    spare = np.zeros(4, np.int64)
+    for i in range(blocks.shape[0]):
+        one_block(tables, last, step, keys, blocks[i], spare)
+
+
+class Aes:
+    """AES with a key of 16, 24 or 32 bytes.
+
+    ``backend``: "numpy" (the definition) or "numba"; both give the same bits. Raises KernelError.
+    """
+
+    def __init__(self, key: bytes, backend: str = "numba") -> None:
+        if backend not in BACKENDS:
+            raise unknown("backend", backend, BACKENDS)
+        self.backend, self.keys = backend, expanded(key)
+        self.forth = ROUNDS, LAST, FORTH, as_words(self.keys)
+        """Arguments of :func:`one_block` that encrypt."""
+        self.back = UNROUNDS, UNLAST, BACK, as_words(inverse_keys(self.keys))
+        """Arguments of :func:`one_block` that decrypt."""
+
+    def encrypt(self, blocks: Bytes) -> Bytes:
+        """Return blocks, uint8[n, 16], encrypted one by one."""
+        return encrypted(self.keys, blocks) if self.backend == "numpy" else _all(self.forth, blocks)
+
+    def decrypt(self, blocks: Bytes) -> Bytes:
+        """Return blocks, uint8[n, 16], decrypted one by one."""
+        return decrypted(self.keys, blocks) if self.backend == "numpy" else _all(self.back, blocks)
+
+
+def _all(arguments: tuple[Any, ...], blocks: Bytes) -> Bytes:
+    words = as_words(blocks)
+    each_block(*arguments, words)
+    return as_bytes(words)
